@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.fakes import plan
-from support.pasting import paste
 from support.quick import QUICK, ROOT
+from support.shell import run_in_shell
 from support.wandb_files import write_runs
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
@@ -194,10 +194,10 @@ def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path):
     assert sync.endswith(f"wandb sync '{record}'")
     assert "wandb leet" in live
     assert "WARNING" not in done.stdout + done.stderr
-    assert paste(see, tmp_path).returncode == 0
+    assert run_in_shell(see, tmp_path).returncode == 0
     assert (tmp_path / "report" / "index.html").is_file()
     for command in (sync, live):  # they need an account and a terminal
-        assert paste(f"{command} --help", tmp_path).stdout.startswith("Usage: ")
+        assert run_in_shell(f"{command} --help", tmp_path).stdout.startswith("Usage: ")
     assert "step 2/8" in done.stdout
     assert run.state == "finished"
     assert run.name == "native_tiny_synthetic"

@@ -39,7 +39,7 @@ def milliseconds(name: str, operation: str) -> list[float]:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[RunRecord]]:
-    """The runs of the archive by folder."""
+    """Return the runs of the archive by folder."""
     folder = tmp_path_factory.mktemp("records")
     with tarfile.open(FOLDER / "records.tar.xz") as packed:
         packed.extractall(folder, filter="data")
@@ -308,7 +308,7 @@ def test_every_figure_of_the_page_is_derived_from_the_files(
 
 
 def quotes() -> Iterator[tuple[str, str]]:
-    """What other pages quote of these results."""
+    """Yield what other pages quote from these results."""
     groups = {group["label"]: group for group in read("comparison/comparison.json")["groups"]}
     found = groups["native"]["compared"]
     value, low, high = (found["speedup"][key] for key in ("value", "low", "high"))

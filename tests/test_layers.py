@@ -164,8 +164,9 @@ def test_what_trains_asks_system_what_kind_of_device_it_has():
 
 
 def test_precision_needs_only_plugins_and_system():
-    """Backends stay usable in other people's loops. `plugins` lets other people's backends in; `system` says
-    which 16-bit operations a CPU has kernels for.
+    """So backends work in other training loops.
+
+    `plugins` loads other people's backends. `system` knows for which 16-bit operations a CPU has kernels.
     """
     assert not offenders(files_of("precision"), lambda path: packages_used(path) - {"plugins", "system"})
 

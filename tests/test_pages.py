@@ -38,7 +38,7 @@ EXTENDING = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (DOCS / "extending.
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files of the page, and with runs of two backends in `runs`."""
+    """Return a folder with the page's files, and with runs of two backends in `runs`."""
     folder = tmp_path_factory.mktemp("extending")
     for name, content in EXTENDING.items():
         (folder / name).write_text(content)
@@ -110,13 +110,13 @@ def blocks(way: str, kind: str) -> list[str]:
 
 
 def files(way: str, kind: str = "python") -> dict[str, str]:
-    """The files of a way, by the name in their first line."""
+    """Return the files of a way, by the name in their first line."""
     named = (re.match(r"# (\S+\.\w+)\n", text) for text in blocks(way, kind))
     return {found[1]: text for found, text in zip(named, blocks(way, kind), strict=True) if found is not None}
 
 
 def do(folder: Path, script: str) -> str:
-    """What a shell says in the folder, where the programs are those of this environment."""
+    """Run a script in the folder with this environment's programs; return its output."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
     for name, call in {"python": "", "ampcompare": "-m ampcompare"}.items():

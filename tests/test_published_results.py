@@ -77,8 +77,9 @@ def text(name: str) -> str:
 
 @pytest.mark.parametrize("comparison", PARTS)
 def test_a_result_is_whole_and_its_records_give_the_same_figures_again(comparison: Path, tmp_path: Path):
-    """And they do not refute its publication. Of times that vary by a tenth from run to run five runs cannot
-    tell; of memory they can.
+    """The records do not refute the publication, either.
+
+    Times vary by 10% between runs, so five runs are inconclusive for times; they are conclusive for memory.
     """
     folder = comparison.parent
     for name in ("index.html", "comparison.csv", "comparison.md", "sweep.yaml"):
@@ -106,7 +107,7 @@ def test_a_result_is_whole_and_its_records_give_the_same_figures_again(compariso
 
 
 def quotes() -> Iterator[tuple[str, str]]:
-    """What the pages quote of the comparisons: the page, and the words."""
+    """Yield what the pages quote from the comparisons: the page, and the text."""
     accuracy, small, large = map(Part, ("accuracy", "speed-resnet20", "speed-resnet50"))
 
     def kept(label: str) -> str:

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 from support.fakes import make
-from support.papers import BACKENDS, CARD, peaks, throughput, written
+from support.publication_files import BACKENDS, CARD, peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
 from ampcompare.analysis.publication_match import is_same_card
@@ -32,7 +32,7 @@ def verdicts(result):
 
 @pytest.mark.parametrize(("times", "off"), [(1.0, ""), (0.8, "25 % above it"), (1.2, "17 % below it")])
 def test_an_exact_value_is_reproduced_and_one_off_by_a_fifth_is_refuted(tmp_path, times, off):
-    result = reproduce(written(tmp_path, {"speed": throughput(times), "memory": peaks()}))
+    result = reproduce(write_publication(tmp_path, {"speed": throughput(times), "memory": peaks()}))
     speed = REFUTED if off else REPRODUCED
     assert list(verdicts(result).items()) == [
         (("speed", "amp"), speed),
@@ -47,7 +47,7 @@ def test_an_exact_value_is_reproduced_and_one_off_by_a_fifth_is_refuted(tmp_path
 
 def test_a_refutation_names_differences_in_setting_and_software(tmp_path):
     setting = {"model.name": "resnet50", "data.source": "cifar10", "batch_size": 256, "epochs": 5}
-    path = written(tmp_path, {"speed": throughput(1.5)}, setting=setting, software="torch 1.6")
+    path = write_publication(tmp_path, {"speed": throughput(1.5)}, setting=setting, software="torch 1.6")
     (first, _) = reproduce(path).refuted
     assert "batch_size 128 (published 256)" in first
     assert "torch 2.14.1 (published torch 1.6)" in first
@@ -55,14 +55,14 @@ def test_a_refutation_names_differences_in_setting_and_software(tmp_path):
 
 def test_a_ratio_has_the_rounding_of_both_values(tmp_path):
     figures = {"time": {"measured": "seconds", "values": {"fp32": "8.0", "amp": "4.0"}}}
-    (row,) = reproduce(written(tmp_path, figures)).rows
+    (row,) = reproduce(write_publication(tmp_path, figures)).rows
     assert (row.published.low, row.published.value, row.published.high) == pytest.approx(
         (7.95 / 4.05, 2, 8.05 / 3.95)
     )
 
 
 def test_time_on_another_card_is_not_judged_and_memory_is(tmp_path):
-    path = written(tmp_path, {"speed": throughput(2), "memory": peaks(2)}, hardware="NVIDIA A100")
+    path = write_publication(tmp_path, {"speed": throughput(2), "memory": peaks(2)}, hardware="NVIDIA A100")
     result = reproduce(path)
     assert verdicts(result)["speed", "amp"] == ELSEWHERE
     assert verdicts(result)["memory", "amp"] == REFUTED
@@ -85,15 +85,15 @@ def test_a_card_is_recognised_under_its_long_and_short_name():
 def test_runs_of_another_model_or_data_are_refused_in_one_line(tmp_path):
     config = {"model": {"name": "resnet20", "stem": "cifar"}}
     with pytest.raises(UserError, match=r"^[^\n]*none of 9 runs is of it: model.name resnet20 [^\n]*$"):
-        reproduce(written(tmp_path), runs_of(config=config))
+        reproduce(write_publication(tmp_path), runs_of(config=config))
     with pytest.raises(UserError, match=r"data.source noise \(published cifar10\)"):
-        reproduce(written(tmp_path), runs_of(source="noise"))
+        reproduce(write_publication(tmp_path), runs_of(source="noise"))
 
 
 def test_runs_that_match_no_arm_are_left_out_with_a_reason(tmp_path):
     others = [make("none", 9, config={"model": {"name": "resnet20", "stem": "cifar"}}), make("fp16", 1)]
     slow = runs_of(("native",), (4, 5, 6), config={"batch_size": 64})
-    result = reproduce(written(tmp_path), [*runs_of(), *others, *slow])
+    result = reproduce(write_publication(tmp_path), [*runs_of(), *others, *slow])
     assert set(verdicts(result).values()) == {REPRODUCED}
     (model, arm, setting) = result.match.left_out
     assert "model.name resnet20 (published resnet50)" in model
@@ -111,13 +111,13 @@ def test_an_arm_is_matched_by_all_its_keys(tmp_path):
         plan["summary"]["environment"]["tf32"] = True
 
     fast = [make("none", seed, edit=faster, config={"tf32": True}, id=f"tf{seed}") for seed in (1, 2, 3)]
-    path = written(tmp_path, figures, arms=arms)
+    path = write_publication(tmp_path, figures, arms=arms)
     result = reproduce(path, [*runs_of(("none",)), *fast])
     assert verdicts(result) == {("speed", "TF32"): REPRODUCED}
 
 
 def test_one_run_per_arm_is_open_and_names_the_number_of_runs(tmp_path):
-    result = reproduce(written(tmp_path), runs_of(seeds=(1,)))
+    result = reproduce(write_publication(tmp_path), runs_of(seeds=(1,)))
     assert set(verdicts(result).values()) == {OPEN}
     assert all(row.more_runs for row in result.rows)
     assert "three are the least" in result.rows[0].why
@@ -126,7 +126,7 @@ def test_one_run_per_arm_is_open_and_names_the_number_of_runs(tmp_path):
 def test_scaled_down_runs_are_no_evidence(tmp_path):
     config = {"published": {"name": "paper", "scale": 0.02, "network": "tiny"}, "epochs": 2}
     config |= {"model": {"name": "tiny"}, "data": {"source": "cifar10", "train_limit": 100}}
-    result = reproduce(written(tmp_path), runs_of(config=config))
+    result = reproduce(write_publication(tmp_path), runs_of(config=config))
     assert set(verdicts(result).values()) == {OPEN}
     assert all("at scale 0.02" in row.why and "tiny" in row.why for row in result.rows)
 
@@ -149,7 +149,7 @@ def test_accuracies_are_compared_in_points_and_the_baselines_as_it_is(tmp_path):
 
     def assessed(amp, **more):
         figures = {"accuracy": {"measured": "final_accuracy", "values": {"fp32": "93.6", "amp": amp}}}
-        return reproduce(written(tmp_path, figures, **more), own_runs).rows
+        return reproduce(write_publication(tmp_path, figures, **more), own_runs).rows
 
     baseline, amp = assessed("93.5")
     assert (baseline.verdict, amp.verdict) == (REPRODUCED, REPRODUCED)
@@ -166,7 +166,7 @@ def test_accuracies_are_compared_in_points_and_the_baselines_as_it_is(tmp_path):
 
 def test_an_arm_without_runs_and_a_value_without_a_baseline_are_named(tmp_path):
     figures = {"speed": throughput(), "alone": {"measured": "seconds", "values": {"fp32": "8.0"}}}
-    result = reproduce(written(tmp_path, figures), runs_of(("none", "native")))
+    result = reproduce(write_publication(tmp_path, figures), runs_of(("none", "native")))
     assert verdicts(result)["speed", "O1"] == OPEN
     assert "no run of O1 here" in result.rows[1].why
     assert "no other arm" in result.rows[2].why
@@ -179,7 +179,7 @@ def test_values_with_their_own_intervals_are_assessed_by_both_errors(tmp_path):
     wide = {"fp32": figure(40.0, 8.0), "amp": figure(95.0, 19.0)}
     sharp = {"fp32": figure(40.0, 0.3), "amp": figure(95.0, 0.5)}
     for values, verdict in ((wide, OPEN), (sharp, REFUTED)):
-        path = written(tmp_path, {"speed": {"measured": "images_per_second", "values": values}})
+        path = write_publication(tmp_path, {"speed": {"measured": "images_per_second", "values": values}})
         assert verdicts(reproduce(path)) == {("speed", "amp"): verdict}
 
 

@@ -32,7 +32,7 @@ from support.a_loop import Loop
 from support.contract import Inline, check, environment_variables, imports_in, key_paths
 from support.fakes import full, make
 from support.known_runs import BASE, FAST, SAME, runs
-from support.papers import written
+from support.publication_files import write_publication
 from support.quick import QUICK, ROOT
 from support.same_run import end_of, record_of
 
@@ -267,7 +267,7 @@ def test_keys_of_a_report(tmp_path: Path):
         record.logged["samples_per_sec"] = record.logged.pop(metrics.THROUGHPUT)
     required = ["native: speedup >= 1.5, failures <= 0"]
     analyses = [
-        analyse_runs(records, reproduce=written(tmp_path), require=required),
+        analyse_runs(records, reproduce=write_publication(tmp_path), require=required),
         analyse_runs(records, bench=str(tmp_path / "bench.json")),
         analyse_runs(planned),
         analyse_runs(controlled),

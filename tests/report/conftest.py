@@ -11,7 +11,7 @@ BACKENDS = ("none", "native", "apex_o1")
 
 @pytest.fixture(scope="session")
 def three_runs(tmp_path_factory) -> Path:
-    """A folder with real offline runs of three backends, one of them with a hostile name."""
+    """Return a folder with real offline runs of three backends, one with a hostile name."""
     folder = tmp_path_factory.mktemp("three")
     plans = [
         plan(b, source="synthetic", device="Test CPU", device_type="cpu", group="demo") for b in BACKENDS

@@ -20,7 +20,7 @@ from ampcompare.precision.registry import REGISTRY
 from ampcompare.report.comparison_table import comparison_table, runs_table
 from ampcompare.report.exports import COMPARED, to_csv, to_json
 from ampcompare.report.forest_axis import make_axis
-from ampcompare.report.text_renderer import LONGEST_WORD, print_table, to_markdown
+from ampcompare.report.text_renderer import MAX_WORD, print_table, to_markdown
 
 RECORDS = [
     *runs("none", BASE),
@@ -187,7 +187,7 @@ def test_the_terminals_table_fits_80_columns_and_cuts_no_figure_and_no_name():
         assert max(len(line) for line in lines) <= 80
         assert "…" not in "".join(lines)
     assert any(line.startswith("native_bf16 ") for line in lines)
-    assert max(len(name) for name in REGISTRY) <= LONGEST_WORD
+    assert max(len(name) for name in REGISTRY) <= MAX_WORD
 
 
 def test_a_score_and_data_from_outside_are_named_whole(tmp_path):

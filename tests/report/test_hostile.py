@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from support.external import several
 from support.fakes import make, plan
-from support.papers import written
 from support.properties import examples
+from support.publication_files import write_publication
 
 from ampcompare import analyse_runs, metrics
 from ampcompare.analysis.external.questions import MissingInput
@@ -51,7 +51,7 @@ SHORT = {"steps": 20, "epochs": 2}
 
 
 def put(run: RunRecord, place: str, value: Any, *, flat: bool = False) -> RunRecord:
-    """The run with that value in its config; `flat`: under the dotted key itself, as a sweep may log it."""
+    """Return the run with a value in its config; `flat`: under the dotted key, as sweeps may log it."""
     config, last = dict(run.config), place
     tree = config
     while "." in last and not flat:
@@ -83,7 +83,7 @@ def answer(runs: list[RunRecord], **asked: Any) -> int:
 @examples(80, 600)
 def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_path, examples: int):
     named = {"group_by": ["trainer.precision"], "baseline": "32-true", "metric": "val_acc:max"}
-    asked = [{}, named, {"reproduce": written(tmp_path)}]
+    asked = [{}, named, {"reproduce": write_publication(tmp_path)}]
 
     @settings(max_examples=examples)
     @example(True, "epochs", False, "", [{}], False, asked[0])

@@ -30,7 +30,7 @@ finally:
 
 
 def write_many_runs(folder: Path) -> None:
-    """The rows of one run for each backend, under 50 names and seeds."""
+    """Write one run per backend 50 times, with different names and seeds."""
     plans = {backend: plan(backend, steps=STEPS, epochs=100) for backend in BACKENDS}
     rows = {backend: row_records(made["rows"]) for backend, made in plans.items()}
     for number in range(RUNS):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.pasting import paste
 from support.quick import QUICK
+from support.shell import run_in_shell
 from support.wandb_server.clients import wait_until
 
 from ampcompare.runtime.atomic_files import replacing
@@ -89,7 +89,7 @@ def test_a_printed_command_works_pasted_without_an_activated_environment(
     monkeypatch.chdir(folder)
     line = shell_command("wandb", "sync", tmp_path / "it's $HOME; *")
     assert line.startswith(".venv/bin/wandb ") == inside
-    assert paste(line, folder).stdout == f"<sync><{tmp_path}/it's $HOME; *>"
+    assert run_in_shell(line, folder).stdout == f"<sync><{tmp_path}/it's $HOME; *>"
 
 
 def test_a_program_without_a_script_is_called_as_a_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -98,7 +98,9 @@ def test_a_program_without_a_script_is_called_as_a_module(monkeypatch: pytest.Mo
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     for program, said in (("ampcompare", "ampcompare 0"), ("wandb", "python -m wandb, version")):
-        assert paste(shell_command(program, "--version"), tmp_path, PYTHONPATH="").stdout.startswith(said)
+        assert run_in_shell(shell_command(program, "--version"), tmp_path, PYTHONPATH="").stdout.startswith(
+            said
+        )
 
 
 # It ends in order, and says so in a file; until then it says where it is.

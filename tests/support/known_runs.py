@@ -23,7 +23,18 @@ def runs(
     arms: Sequence[str] = (),
     **options: Any,
 ) -> list[RunRecord]:
-    """A run for each accuracy, of seed 0, 1, ...; None: none is recorded; `failed`: seeds that crashed."""
+    """Return a run per accuracy, with seeds 0, 1, ...
+
+    Args:
+        backend: The backend.
+        accuracies: Accuracy of each run; None where none is recorded.
+        speeds: Throughput of each run.
+        failed: Seeds of crashed runs.
+        lr: Learning rate of each run.
+        state: State of the runs.
+        arms: Arm of each run.
+        **options: Options of `make`.
+    """
 
     def edit(seed: int) -> Any:
         def change(plan: Any) -> None:

@@ -1,4 +1,4 @@
-"""An executor without processes: each run ends as the test says, as soon as it is polled."""
+"""An executor without processes: runs end at the next poll, as the test specifies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import SweepDriver
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.pipeline import opened_journal
+from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
 from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.sequential import Look, fill_first_look
@@ -21,12 +21,12 @@ Ending = Callable[[SweepRun], RunEvent]
 
 
 def finishes(run: SweepRun) -> RunEvent:
-    """End every run well."""
+    """Let every run finish."""
     return RunEvent(run.index, RunState.FINISHED, 0)
 
 
 class ScriptedExecutor:
-    """Notes what it is given, and ends runs by a function.
+    """Notes the submitted runs, and ends them by a function.
 
     Args:
         ending: Returns how a run ends.
@@ -75,7 +75,7 @@ def drive(
     folder.mkdir(exist_ok=True)
     prepared = prepare_sweep(sweep, words, options or SweepOptions())
     console = Console(quiet=True)
-    with opened_journal(prepared, folder) as (journal, prepared):
+    with open_journal(prepared, folder) as (journal, prepared):
         if looks:
             prepared = replace(prepared, looks=tuple(looks))
             now = replace(prepared.sweep, added=tuple(journal.state.added_seeds))

@@ -1,40 +1,40 @@
-"""A folder of a sweep, and a stand-in for Slurm."""
+"""Fixtures: a folder with a sweep, and a fake Slurm."""
 
 import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.place import Place
 from support.quick import ROOT
 from support.slurm import Slurm
+from support.sweep_project import SweepProject
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return Place(tmp_path)
+def project(tmp_path) -> SweepProject:
+    return SweepProject(tmp_path)
 
 
 @pytest.fixture
 def slurm(tmp_path) -> Iterator[Slurm]:
-    with Slurm(tmp_path / "slurm") as found:
-        yield found
+    with Slurm(tmp_path / "slurm") as fake_slurm:
+        yield fake_slurm
 
 
 @pytest.fixture
-def says(place: Place, slurm: Slurm) -> Callable[..., None]:
-    """`ampcompare sweep --cluster slurm`: that it says something, in one line, and its exit code."""
+def says(project: SweepProject, slurm: Slurm) -> Callable[..., None]:
+    """Return a check of `ampcompare sweep --cluster slurm`: a text in its output, once, and its exit code."""
 
-    def command(said: str, *words: str, code: int = 0, **env: str) -> None:
+    def check(text: str, *words: str, code: int = 0, **env: str) -> None:
         done = subprocess.run(
-            place.command("--cluster", "slurm", *words),
-            cwd=place.folder,
+            project.command("--cluster", "slurm", *words),
+            cwd=project.folder,
             env=slurm.environment(PYTHONPATH=f"{ROOT / 'src'}", **env),
             capture_output=True,
             text=True,
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
-        told = " ".join((done.stdout + done.stderr).split())
-        assert (done.returncode, told.count(said)) == (code, 1 if said else len(told) + 1), told
+        output = " ".join((done.stdout + done.stderr).split())
+        assert (done.returncode, output.count(text)) == (code, 1 if text else len(output) + 1), output
 
-    return command
+    return check

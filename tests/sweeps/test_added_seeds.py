@@ -16,14 +16,14 @@ LOOKS = (2, 4, 5)
 
 
 @pytest.fixture
-def read(place, monkeypatch):
-    """The sweep of a file with lists of values."""
-    monkeypatch.chdir(place.folder)
+def read(project, monkeypatch):
+    """Return the sweep of a file with lists of values."""
+    monkeypatch.chdir(project.folder)
 
     def made(**changes) -> Sweep:
         lists = {"backend": BACKENDS, "seed": [1, 2]} | changes.pop("parameters", {})
         parameters = {key: {"values": values} for key, values in lists.items() if values}
-        return read_sweep(place.file(parameters=parameters, **changes))
+        return read_sweep(project.write_file(parameters=parameters, **changes))
 
     return made
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.place import Place
+from support.sweep_project import SweepProject
 
 from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.journal import read_journal
@@ -15,87 +15,89 @@ from ampcompare.sweeps.sweep_file import read_sweep
 XS = {"x": {"values": [1, 2, 3]}}
 
 
-def edit(place: Place, text: str = "# edited\n", name: str = "program.py") -> None:
-    path = place.folder / name
+def edit(project: SweepProject, text: str = "# edited\n", name: str = "program.py") -> None:
+    path = project.folder / name
     path.write_text(text + path.read_text())
 
 
-def test_the_files_of_a_sweep_are_its_program_those_of_its_command_and_its_plugins(place, monkeypatch):
-    monkeypatch.chdir(place.folder)
+def test_the_files_of_a_sweep_are_its_program_those_of_its_command_and_its_plugins(project, monkeypatch):
+    monkeypatch.chdir(project.folder)
     for name in ("net.py", "data.py", "more.yaml"):
         Path(name).touch()
-    theirs = read_sweep(place.file(command=["${env}", "${program}", "more.yaml", "${args}"], parameters=XS))
+    theirs = read_sweep(
+        project.write_file(command=["${env}", "${program}", "more.yaml", "${args}"], parameters=XS)
+    )
     assert [path.name for path in code_files(theirs, [], trains_here=False)] == ["program.py", "more.yaml"]
     plugins = {"model.name": {"values": ["./net.py:build", "tiny"]}}
     ours = read_sweep(
-        place.file(program="ampcompare", command=["ampcompare", "run", "${args}"], parameters=plugins)
+        project.write_file(program="ampcompare", command=["ampcompare", "run", "${args}"], parameters=plugins)
     )
     words = ["data.source=./data.py:build", "task.loss=./gone.py:loss"]
     assert [path.name for path in code_files(ours, words, trains_here=True)] == ["net.py", "data.py"]
     nested = {"model": {"parameters": {"name": {"value": "./net.py:build"}}}}
     grouped = read_sweep(
-        place.file(program="ampcompare", command=["ampcompare", "run", "${args}"], parameters=nested)
+        project.write_file(program="ampcompare", command=["ampcompare", "run", "${args}"], parameters=nested)
     )
     assert prepare_sweep(grouped, []).code_files == (Path("net.py"),)
 
 
 @pytest.mark.slow
-def test_a_sweep_with_changed_code_is_refused_by_name_and_nothing_is_started(place):
-    place.file(parameters=XS)
-    assert place.sweep()[0] == 0
-    os.utime(place.folder / "program.py")  # its time alone changes nothing
-    assert place.sweep()[0] == 0
-    edit(place)
-    code, said = place.sweep()
+def test_a_sweep_with_changed_code_is_refused_by_name_and_nothing_is_started(project):
+    project.write_file(parameters=XS)
+    assert project.sweep()[0] == 0
+    os.utime(project.folder / "program.py")  # its time alone changes nothing
+    assert project.sweep()[0] == 0
+    edit(project)
+    code, said = project.sweep()
     assert (code, said.count("\n")) == (2, 1), said
     assert "program.py: changed since runs of this sweep were made with it" in said
-    assert f"output_dir={place.out}-2" in said
+    assert f"output_dir={project.out}-2" in said
     assert "--changed-code" in said
-    assert len(place.events("began")) == 3
+    assert len(project.events("began")) == 3
 
 
 @pytest.mark.slow
-def test_what_failed_is_made_again_with_mended_code_where_nothing_else_was_kept(place):
-    place.file(parameters={"x": {"values": [1]}, "fail": {"value": 1}})
-    assert place.sweep()[0] == 1
-    program = place.folder / "program.py"
+def test_what_failed_is_made_again_with_mended_code_where_nothing_else_was_kept(project):
+    project.write_file(parameters={"x": {"values": [1]}, "fail": {"value": 1}})
+    assert project.sweep()[0] == 1
+    program = project.folder / "program.py"
     program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
-    assert place.sweep("--rerun")[0] == 0
-    assert len(place.events("ended")) == 1
+    assert project.sweep("--rerun")[0] == 0
+    assert len(project.events("ended")) == 1
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_begins_again_with_changed_code_and_its_record_names_file_and_date(place):
-    place.file(parameters={**XS, "hold": {"value": "all"}})
-    place.hold()
-    driver = place.start()
-    place.wait_for("began", 1)
+def test_an_interrupted_run_begins_again_with_changed_code_and_its_record_names_file_and_date(project):
+    project.write_file(parameters={**XS, "hold": {"value": "all"}})
+    project.hold()
+    driver = project.start()
+    project.wait_for("began", 1)
     driver.terminate()
     driver.communicate()
-    place.release()
-    edit(place)
-    assert place.sweep()[0] == 2  # an interrupted sweep, too
-    code, said = place.sweep("--changed-code")
+    project.release()
+    edit(project)
+    assert project.sweep()[0] == 2  # an interrupted sweep, too
+    code, said = project.sweep("--changed-code")
     assert code == 0, said
-    began = place.events("began")
+    began = project.events("began")
     assert len({event["run"] for event in began}) == len(began) == 4
-    versions = read_journal(place.out).code_versions
+    versions = read_journal(project.out).code_versions
     assert len(versions) == 2
     with open(began[-1]["environment"]["WANDB_SWEEP_PARAM_PATH"]) as file:
         recorded = yaml.safe_load(file)["changed_code"]["value"]
     assert recorded == {"program_py": f"program.py of {versions[-1].modified['program.py']}"}
-    assert place.sweep()[0] == 0  # the version is the sweep's own from here on
+    assert project.sweep()[0] == 0  # the version is the sweep's own from here on
 
 
 @pytest.mark.slow
-def test_code_that_changes_while_the_sweep_runs_ends_it_before_the_next_run(place):
-    place.file(parameters={**XS, "hold": {"value": "all"}})
-    place.hold()
-    driver = place.start()
-    place.wait_for("began", 1)
-    edit(place)
-    place.release()
+def test_code_that_changes_while_the_sweep_runs_ends_it_before_the_next_run(project):
+    project.write_file(parameters={**XS, "hold": {"value": "all"}})
+    project.hold()
+    driver = project.start()
+    project.wait_for("began", 1)
+    edit(project)
+    project.release()
     said, _ = driver.communicate()
     assert driver.returncode == 2, said
     assert "program.py: changed while the sweep ran" in said
-    assert len(place.events("ended")) == len(place.events("began")) == 1
+    assert len(project.events("ended")) == len(project.events("began")) == 1

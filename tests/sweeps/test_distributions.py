@@ -20,15 +20,15 @@ from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 
 @pytest.fixture
-def sweep_of(place):
+def sweep_of(project):
     def made(spec: Any, method: str = "random") -> Sweep:
-        return read_sweep(place.file(method=method, parameters={"x": spec}, metric={"name": "loss"}))
+        return read_sweep(project.write_file(method=method, parameters={"x": spec}, metric={"name": "loss"}))
 
     return made
 
 
 def draws(sweep: Sweep, count: int = 400) -> list[Any]:
-    return [run_at(sweep, "s", None, place).parameters["x"] for place in range(count)]
+    return [run_at(sweep, "s", None, project).parameters["x"] for project in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_bayes_comes_near_the_optimum_and_prefers_the_better_value(sweep_of, mon
         ({"values": ["far", "near", "off"]}, lambda x: float(x != "near"), None),
     ):
         sweep, rows = sweep_of(spec, "bayes"), []
-        for place in range(40):
-            row = run_at(sweep, "s", None, place, rows)
+        for project in range(40):
+            row = run_at(sweep, "s", None, project, rows)
             rows.append(dataclasses.replace(row, state=RunState.FINISHED, value=cost(row.parameters["x"])))
         found = [row.parameters["x"] for row in rows[20:]]
         if near is None:

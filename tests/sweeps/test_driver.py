@@ -1,8 +1,8 @@
 """What the driver of a sweep decides: which run comes next, what becomes of one that was interrupted."""
 
 import pytest
-from support.place import grid
 from support.scripted_executor import ScriptedExecutor, drive, finishes
+from support.sweep_project import make_grid
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
@@ -14,10 +14,10 @@ from ampcompare.sweeps.sweep import Objective
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
-    """A grid of so many points, of somebody's program."""
+    """Return a function that makes a grid of another program."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p").touch()
-    return grid
+    return make_grid
 
 
 @pytest.mark.parametrize("slots", [1, 2, 8])

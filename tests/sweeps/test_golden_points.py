@@ -73,7 +73,7 @@ def combined(sweep: Sweep, words: Sequence[str] = ()) -> dict[str, Any]:
     cells = found.sweep.cells
     return {
         "keys": list(cells.keys) if cells else None,
-        "kept": [rendered(numbers) for numbers in sorted(cells.kept)] if cells else None,
+        "kept": [rendered(numbers) for numbers in sorted(cells.combinations)] if cells else None,
         "notes": list(found.messages),
     }
 
@@ -81,7 +81,7 @@ def combined(sweep: Sweep, words: Sequence[str] = ()) -> dict[str, Any]:
 def line_of(point: Point) -> str:
     """Return a point as one line: index, block, position of a control run, parameters."""
     block = "-" if point.block is None else point.block
-    return f"{point.place} block {block} {point.arm or 'main'} {rendered(point.parameters)}"
+    return f"{point.index} block {block} {point.arm or 'main'} {rendered(point.parameters)}"
 
 
 def rendered(value: Any) -> str:

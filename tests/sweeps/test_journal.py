@@ -16,7 +16,7 @@ DEFINITION = {"method": "grid"}
 
 
 def begun(folder: Path) -> Journal:
-    """A journal with a finished run, one that a signal ended, and one that runs."""
+    """Return a journal with a finished run, a run that a signal ended, and a running one."""
     journal = Journal(folder, "mine", DEFINITION)
     journal.begin_driver()
     for index in range(3):

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from rich.console import Console
 from support.fakes import plan
-from support.pasting import paste
-from support.place import is_alive
 from support.quick import ROOT
+from support.shell import run_in_shell
+from support.sweep_project import is_alive
 from support.wandb_files import write_runs
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of
@@ -23,7 +23,7 @@ from ampcompare.sweeps.journal import SweepRun, read_journal
 from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.sweep_file import read_sweep
-from ampcompare.sweeps.sweep_report import look_at, request_of
+from ampcompare.sweeps.sweep_report import look_at_runs, report_options
 
 
 def values(events):
@@ -31,26 +31,26 @@ def values(events):
 
 
 @pytest.mark.slow
-def test_every_point_is_run_once_in_the_environment_of_wandbs_agent_whatever_its_values(place):
+def test_every_point_is_run_once_in_the_environment_of_wandbs_agent_whatever_its_values(project):
     hostile = ["a b", 'it\'s "q"', "x=y", "é☃", "line\nbreak", "\x1b[2J", "[/b]:smile:", "-" * 300]
     points = [1, 2.5, None, True, *hostile]
-    place.file(name="näme {0} 100%", project="ours", parameters={"x": {"values": points}})
-    code, said = place.sweep("--workers", "2")
+    project.write_file(name="näme {0} 100%", project="ours", parameters={"x": {"values": points}})
+    code, said = project.sweep("--workers", "2")
     assert code == 0, said
-    assert values(place.events("ended")) == sorted(map(str, points))
+    assert values(project.events("ended")) == sorted(map(str, points))
     assert "12 of 12 done" in said
     assert "\x1b" not in said
     assert len([line for line in said.splitlines() if " started: " in line]) == 12
-    for event in place.events("began"):
+    for event in project.events("began"):
         environment = event["environment"]
         assert (environment["WANDB_SWEEP_ID"], environment["WANDB_PROJECT"]) == ("näme {0} 100%", "ours")
         assert re.fullmatch(r"[0-9a-f]{8}", event["run"])
         with open(environment["WANDB_SWEEP_PARAM_PATH"]) as file:
             (value,) = yaml.safe_load(file)["x"].values()
         assert str(value) == event["given"]["x"]
-    code, said = place.sweep("--workers", "2")
+    code, said = project.sweep("--workers", "2")
     assert (code, "12 of them done before" in said) == (0, True)
-    assert len(place.events("began")) == 12
+    assert len(project.events("began")) == 12
 
 
 QUITS = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
@@ -61,17 +61,18 @@ QUITS = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0
     ("number", "first", "to_all"),
     [(signal.SIGINT, "", False), (signal.SIGUSR1, QUITS, False), (signal.SIGTERM, "", True)],
 )
-def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number, first, to_all):
-    """A program of others that ends well when it is interrupted has not come to its end either. Slurm sends a
-    signal to every process: the run may end before the sweep has heard of it.
+def test_stopped_sweep_goes_on_with_the_interrupted_run(project, number, first, to_all):
+    """Also if another program ends with 0 when it is interrupted.
+
+    Slurm sends a signal to every process: the run may end before the sweep has received it.
     """
-    place.begins_with(first)
+    project.prepend(first)
     points = [[1, 2, 3][at] for at in next(orders("mine", 3))]
-    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": points[1]}})
-    place.hold()
-    process = place.start("--name=mine")
-    place.wait_for("began", 2)
-    second = place.events("began")[1]
+    project.write_file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": points[1]}})
+    project.hold()
+    process = project.start("--name=mine")
+    project.wait_for("began", 2)
+    second = project.events("began")[1]
     others = {*children_of(process.pid)} - {second["pid"]}
     for pid in (second["pid"], *others, process.pid) if to_all else [process.pid]:
         os.kill(pid, number)
@@ -80,11 +81,11 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number, first, to
     assert "finished runs stay finished" in said
     assert "failed" not in said
     assert not is_alive(second["pid"])
-    place.release()
+    project.release()
     command = said.rpartition("continue with: ")[2].splitlines()[0]
-    assert paste(command, place.folder).returncode == 0
-    assert values(place.events("ended")) == ["1", "2", "3"]
-    began = [(event["given"]["x"], event["run"]) for event in place.events("began")]
+    assert run_in_shell(command, project.folder).returncode == 0
+    assert values(project.events("ended")) == ["1", "2", "3"]
+    began = [(event["given"]["x"], event["run"]) for event in project.events("began")]
     assert [x for x, _ in began] == [str(points[at]) for at in (0, 1, 1, 2)]
     assert began[1] == began[2]  # the same run goes on
 
@@ -103,86 +104,86 @@ def test_of_further_signals_only_ctrl_c_means_at_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_second_interrupt_ends_at_once(place):
-    place.begins_with("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n")
-    place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
-    place.hold()
-    place.before = (
+def test_second_interrupt_ends_at_once(project):
+    project.prepend("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n")
+    project.write_file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
+    project.hold()
+    project.before = (
         "from ampcompare.sweeps import stop_request; from ampcompare.sweeps.executors import local;"
         "local.STOP_SECONDS = 9000; stop_request.SAME_REQUEST_SECONDS = 0"
     )
-    process = place.start()
-    place.wait_for("began", 1)
+    process = project.start()
+    project.wait_for("began", 1)
     process.send_signal(signal.SIGINT)
     assert process.stdout
     assert any("stopping: waiting" in line for line in process.stdout)
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert process.returncode == 130
-    assert not is_alive(place.events("began")[0]["pid"])
+    assert not is_alive(project.events("began")[0]["pid"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("orderly", [True, False])
-def test_a_killed_drivers_runs_are_ended_and_continued_by_the_same_command(place, orderly):
+def test_a_killed_drivers_runs_are_ended_and_continued_by_the_same_command(project, orderly):
     """Each point ends once, whether its program ends in order or not."""
-    place.begins_with(QUITS if orderly else "")
-    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
-    place.hold()
-    driver = place.start("--workers", "2")
-    place.wait_for("began", 2)
+    project.prepend(QUITS if orderly else "")
+    project.write_file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
+    project.hold()
+    driver = project.start("--workers", "2")
+    project.wait_for("began", 2)
     driver.kill()
     driver.communicate()
-    runs = {event["run"]: event["pid"] for event in place.events("began")}
-    place.release()
-    code, said = place.sweep("--workers", "2")
+    runs = {event["run"]: event["pid"] for event in project.events("began")}
+    project.release()
+    code, said = project.sweep("--workers", "2")
     assert code == 0, said
     assert not any(map(is_alive, runs.values()))
-    assert values(place.events("ended")) == ["1", "2", "3"]
-    began = place.events("began")
+    assert values(project.events("ended")) == ["1", "2", "3"]
+    began = project.events("began")
     assert len(began) == 5
     assert len({event["run"] for event in began}) == 3  # continued under their ids
 
 
 @pytest.mark.slow
-def test_a_run_that_finished_while_the_driver_was_dead_counts(place):
+def test_a_run_that_finished_while_the_driver_was_dead_counts(project):
     """Its record says so."""
-    place.file(program="logger.py", parameters={"x": {"values": [1]}, "steps": {"value": 3}})
+    project.write_file(program="logger.py", parameters={"x": {"values": [1]}, "steps": {"value": 3}})
     dies = "lambda *words, **named: os.kill(os.getpid(), signal.SIGKILL)"
-    place.before = f"import os, signal; from ampcompare.sweeps.journal import Journal; Journal.end = {dies}"
-    assert place.sweep()[0] == -signal.SIGKILL
-    place.before = "pass"
-    code, said = place.sweep()
+    project.before = f"import os, signal; from ampcompare.sweeps.journal import Journal; Journal.end = {dies}"
+    assert project.sweep()[0] == -signal.SIGKILL
+    project.before = "pass"
+    code, said = project.sweep()
     assert (code, "1 of them done before" in said) == (0, True), said
-    (run,) = read_journal(place.out).runs.values()
+    (run,) = read_journal(project.out).runs.values()
     assert (run.state, run.starts) == (RunState.FINISHED, 1)
 
 
 @pytest.mark.slow
-def test_a_second_command_for_a_running_sweep_is_told_so(place):
-    place.file(parameters={"x": {"values": [1]}, "hold": {"value": "all"}})
-    place.hold()
-    first = place.start()
-    place.wait_for("began", 1)
-    code, said = place.sweep()
+def test_a_second_command_for_a_running_sweep_is_told_so(project):
+    project.write_file(parameters={"x": {"values": [1]}, "hold": {"value": "all"}})
+    project.hold()
+    first = project.start()
+    project.wait_for("began", 1)
+    code, said = project.sweep()
     assert (code, said.count("\n")) == (2, 1), said
     assert f"this sweep is running here ({os.uname().nodename}, pid {first.pid})" in said
-    place.release()
+    project.release()
     assert first.wait() == 0
     first.stdout.close()
 
 
 @pytest.mark.slow
-def test_a_run_that_a_signal_ends_is_started_three_times(place):
-    place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
-    place.hold()
-    process = place.start()
+def test_a_run_that_a_signal_ends_is_started_three_times(project):
+    project.write_file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
+    project.hold()
+    process = project.start()
     for count in (1, 2, 3):
-        place.wait_for("began", count)
-        os.kill(place.events("began")[-1]["pid"], signal.SIGTERM)
+        project.wait_for("began", count)
+        os.kill(project.events("began")[-1]["pid"], signal.SIGTERM)
     said, _ = process.communicate()
     assert process.returncode == 1
-    began = place.events("began")
+    began = project.events("began")
     assert len({event["run"] for event in began}) == 1
     heard = [event["environment"]["AMPCOMPARE_RESUME"] for event in began]
     assert heard == [None, "auto", "auto"]  # any program is told that it is tried again
@@ -191,39 +192,39 @@ def test_a_run_that_a_signal_ends_is_started_three_times(place):
 
 
 @pytest.mark.slow
-def test_run_whose_record_has_ended_is_finished_by_any_signal_and_what_it_left_is_ended(place):
-    (place.folder / "program.py").write_text(
+def test_run_whose_record_has_ended_is_finished_by_any_signal_and_what_it_left_is_ended(project):
+    (project.folder / "program.py").write_text(
         f"import sys, time\nsys.path.append({str(ROOT / 'benchmarks')!r})\n"
         "import soak_program\nsoak_program.main()\n"
         "import subprocess\nchild = subprocess.Popen(['sleep', '300'])\n"
         "print(child.pid, file=open('behind', 'w'), flush=True)\ntime.sleep(300)\n"
     )
-    place.file(parameters={"x": {"value": 1}, "seconds": {"value": 0.1}})
-    process = place.start()
-    wait_until(lambda: (place.folder / "behind").exists() and (place.folder / "behind").read_text())
+    project.write_file(parameters={"x": {"value": 1}, "seconds": {"value": 0.1}})
+    process = project.start()
+    wait_until(lambda: (project.folder / "behind").exists() and (project.folder / "behind").read_text())
     process.terminate()
     said, _ = process.communicate()
     assert "1 of 1 done" in said
     assert "preempted" not in said
-    assert not is_alive(int((place.folder / "behind").read_text()))
+    assert not is_alive(int((project.folder / "behind").read_text()))
 
 
 @pytest.mark.slow
-def test_hyperband_stops_the_runs_that_fall_behind(place):
-    place.file(
+def test_hyperband_stops_the_runs_that_fall_behind(project):
+    project.write_file(
         program="logger.py",
         metric={"name": "score", "goal": "maximize"},
         early_terminate={"type": "hyperband", "min_iter": 3, "eta": 2},
         parameters={"x": {"values": [5, 1]}, "steps": {"value": 20}, "endless": {"value": 1}},
     )
-    code, said = place.sweep()
+    code, said = project.sweep()
     assert code == 0, said
     assert re.search(r"run 0 finished after .*, score 5\.019", said)
     assert re.search(r"run 1 stopped after .*, score 1\.\d+", said), said
     assert "best run: " in said
     assert "score 5.019: x=5 steps=20 endless=1" in said
     assert "No eval accuracy" not in said  # the report goes by the sweep's metric
-    assert (place.out / "report" / "index.html").is_file()
+    assert (project.out / "report" / "index.html").is_file()
 
 
 @pytest.mark.parametrize(
@@ -238,33 +239,33 @@ def test_hyperband_stops_the_runs_that_fall_behind(place):
 def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, group_by, baseline, tmp_path):
     content = {"program": "x.py", "method": method, "parameters": parameters}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": "val_score"}}))
-    request = request_of(read_sweep(tmp_path / "sweep.yaml"), tmp_path)
-    assert (request.group_by, request.baseline) == (group_by, baseline)
-    assert request.metric == "val_score"
+    options = report_options(read_sweep(tmp_path / "sweep.yaml"), tmp_path)
+    assert (options.group_by, options.baseline) == (group_by, baseline)
+    assert options.metric == "val_score"
 
 
 @pytest.mark.slow
-def test_bayes_takes_the_metric_from_the_records_and_ends_at_its_target(place):
-    place.file(
+def test_bayes_takes_the_metric_from_the_records_and_ends_at_its_target(project):
+    project.write_file(
         program="logger.py",
         method="bayes",
         run_cap=3,
         metric={"name": "score", "goal": "minimize", "target": 2.5},
         parameters={"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}},
     )
-    code, said = place.sweep()
+    code, said = project.sweep()
     assert code == 0, said
     (found,) = re.findall(r"finished after .*?, score ([\d.e-]+)", said)
     assert re.search(r"best run: \w+, score ([\d.e-]+)", said)[1] == found
 
 
 @pytest.mark.slow
-def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, capsys):
+def test_each_gpu_gets_a_worker_and_each_worker_sees_one(project, monkeypatch, capsys):
     monkeypatch.setattr(pipeline, "visible_gpus", lambda: ["0", "GPU-abc"])
-    monkeypatch.chdir(place.folder)
-    place.file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
-    assert pipeline.run_sweep("sweep.yaml", [f"output_dir={place.out}"], Console(), SweepOptions()) == 0
-    seen = {event["environment"]["CUDA_VISIBLE_DEVICES"] for event in place.events("began")}
+    monkeypatch.chdir(project.folder)
+    project.write_file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
+    assert pipeline.run_sweep("sweep.yaml", [f"output_dir={project.out}"], Console(), SweepOptions()) == 0
+    seen = {event["environment"]["CUDA_VISIBLE_DEVICES"] for event in project.events("began")}
     assert seen == {"0", "GPU-abc"}
     assert "2 runs at a time" in capsys.readouterr().out
 
@@ -301,7 +302,7 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
     sweep = read_sweep(file)
-    look = look_at(sweep, tmp_path, [])
+    look = look_at_runs(sweep, tmp_path, [])
     decided, of_native, of_fp16 = sorted(look.messages, key=lambda line: "nothing is claimed" in line)
     assert "quality" not in decided
     assert decided.endswith(", which is all that can be")
@@ -313,10 +314,10 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     for made, off in zip(noisy, (0, 0, 0, -0.003, 0.003, -0.003), strict=True):
         made["rows"][-1]["eval/accuracy"] = 0.9 + made["config"]["seed"] / 5000 + off
     write_runs(tmp_path / "noisy", noisy)
-    undecided = look_at(sweep, tmp_path / "noisy", [])
+    undecided = look_at_runs(sweep, tmp_path / "noisy", [])
     assert not undecided.is_over
     assert any(
         re.search(r"quality of native; about \d+ more seeds would", line) for line in undecided.messages
     )
     with pytest.raises(UserError, match="the records of 1 finished runs are not all under output_dir"):
-        look_at(sweep, tmp_path, [SweepRun(0, "elsewhere", state=RunState.FINISHED)])
+        look_at_runs(sweep, tmp_path, [SweepRun(0, "elsewhere", state=RunState.FINISHED)])

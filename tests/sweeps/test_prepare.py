@@ -21,14 +21,14 @@ def prepared(sweep: Sweep, words: list[str], control: str | None = None, *, deci
 
 
 @pytest.fixture
-def read(place, monkeypatch):
+def read(project, monkeypatch):
     monkeypatch.chdir(ROOT)
 
     def made(plan=None, **changes) -> Sweep:
         parameters = {"backend": {"values": ["none", "native"]}, "seed": {"values": [1, 2]}}
         if plan is not None:
             parameters["plan"] = {"parameters": plan}
-        return read_sweep(place.file(**{"parameters": parameters, **OURS, **changes}))
+        return read_sweep(project.write_file(**{"parameters": parameters, **OURS, **changes}))
 
     return made
 
@@ -70,8 +70,8 @@ def test_an_override_changes_the_values_of_a_parameter(word: str, key: str, valu
     assert ready.plan.looks == ([3, 5] if key == "plan.looks" else [3, 6, 10])
 
 
-def test_an_override_without_brackets_is_a_single_value_of_an_option_that_is_a_list(place):
-    path = place.file(parameters={"precision.keep_fp32": {"values": ["fc", "conv1"]}}, **OURS)
+def test_an_override_without_brackets_is_a_single_value_of_an_option_that_is_a_list(project):
+    path = project.write_file(parameters={"precision.keep_fp32": {"values": ["fc", "conv1"]}}, **OURS)
     for word, values in [("fc,conv1", ["fc,conv1"]), ("[fc,conv1]", ["fc", "conv1"])]:
         (found,) = read_sweep(path, [f"precision.keep_fp32={word}"]).parameters
         assert found.values() == values
@@ -140,7 +140,7 @@ def test_values_of_a_file_can_be_changed_by_words(read):
     assert values_of(ready, "backend") == ["none", "bf16", "native_bf16"]
     assert values_of(ready, "seed") == [4]
     assert ready.plan.looks == [2, 5]
-    assert ready.words == ("epochs=2",)
+    assert ready.overrides == ("epochs=2",)
     assert len(ready.sweep.points) == 3 + 2
     assert values_of(prepare(file, ["--backend=bf16"]), "backend") == ["bf16"]
 
@@ -170,7 +170,7 @@ KEY = "precision.loss_scale"
 
 @pytest.fixture
 def ready(read):
-    """A sweep of our training with these values and two loss scales, made ready."""
+    """Prepare a sweep of our training with these values and two loss scales."""
 
     def made(**values):
         parameters = {key: {"values": found} for key, found in values.items()}

@@ -15,7 +15,7 @@ NAMES = st.text(max_size=20)
 
 
 def sweep(**values) -> Sweep:
-    """A grid of lists of values, named after its keys."""
+    """Return a grid with lists of values, named after its keys."""
     parameters = [Parameter((key,), "categorical", {"values": list(v)}) for key, v in values.items()]
     return Sweep(Path("s.yaml"), "mine", "grid", tuple(parameters))
 
@@ -25,7 +25,7 @@ def points(of: Sweep) -> list[tuple]:
 
 
 def drawn(name: str, values: int, blocks: int, combinations: int = 1) -> list[tuple[int, ...]]:
-    """The orders of the first blocks."""
+    """Return the orders of the first blocks."""
     return [tuple(order) for order in islice(orders(name, values, combinations), blocks)]
 
 

@@ -48,120 +48,122 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def write_soak_sweep(place, points: int, seconds: float) -> Path:
+def write_soak_sweep(project, points: int, seconds: float) -> Path:
     """Write a sweep of the program that writes a W&B record within so many seconds."""
-    shutil.copy(ROOT / "benchmarks" / "soak_program.py", place.folder / "program.py")
-    return place.file(parameters={"x": {"values": list(range(points))}, "seconds": {"value": seconds}})
+    shutil.copy(ROOT / "benchmarks" / "soak_program.py", project.folder / "program.py")
+    return project.write_file(
+        parameters={"x": {"values": list(range(points))}, "seconds": {"value": seconds}}
+    )
 
 
-def records(place) -> list[Path]:
-    return [*place.out.glob("wandb/offline-run-*/run-*.wandb")]
+def records(project) -> list[Path]:
+    return [*project.out.glob("wandb/offline-run-*/run-*.wandb")]
 
 
-def programs(place) -> list[psutil.Process]:
+def programs(project) -> list[psutil.Process]:
     """Every process that a run of the sweep has started and that still lives."""
     found = []
     for process in psutil.process_iter():
         try:
             is_program = process.status() != psutil.STATUS_ZOMBIE and "program.py" in process.cmdline()
-            if is_program and process.environ().get("WANDB_DIR") == str(place.out):
+            if is_program and process.environ().get("WANDB_DIR") == str(project.out):
                 found.append(process)
         except psutil.Error:
             continue
     return found
 
 
-def check_each_point_finished_once(place, points: int) -> None:
-    runs = load_runs([str(place.out)])
+def check_each_point_finished_once(project, points: int) -> None:
+    runs = load_runs([str(project.out)])
     assert sorted(run.config["x"] for run in runs) == [*range(points)]
     assert {run.state for run in runs} == {"finished"}
-    ends = Counter(file.stem for file in records(place) if read_wandb_file(file).exit_code == 0)
+    ends = Counter(file.stem for file in records(project) if read_wandb_file(file).exit_code == 0)
     assert set(ends.values()) == {1}
-    state = read_journal(place.out)
+    state = read_journal(project.out)
     assert state
     assert [run.state for run in state.runs.values()] == [RunState.FINISHED] * points
-    assert programs(place) == []
+    assert programs(project) == []
 
 
 @pytest.mark.slow
-def test_node_that_dies_loses_no_point_and_none_is_run_twice(place, cluster):
-    write_soak_sweep(place, points=5, seconds=3)
-    process = place.start("--cluster", "ray")
-    wait_until(lambda: len(records(place)) >= 2)
+def test_node_that_dies_loses_no_point_and_none_is_run_twice(project, cluster):
+    write_soak_sweep(project, points=5, seconds=3)
+    process = project.start("--cluster", "ray")
+    wait_until(lambda: len(records(project)) >= 2)
     (node,) = cluster.worker_nodes
     cluster.remove_node(node, allow_graceful=False)
     said, _ = process.communicate()
     assert process.returncode == 0, said
     assert "5 of 5 done" in said
     assert "raylet" not in said  # Ray's own dozens of lines
-    check_each_point_finished_once(place, 5)
-    logs = "".join(file.read_text() for file in place.out.glob("logs/*.log"))
+    check_each_point_finished_once(project, 5)
+    logs = "".join(file.read_text() for file in project.out.glob("logs/*.log"))
     assert logs.count("Ray lost its node or worker") == 1
 
 
 @pytest.mark.slow
-def test_same_command_continues_after_a_killed_driver(place, cluster):
-    write_soak_sweep(place, points=4, seconds=3)
-    process = place.start("--cluster", "ray")
-    wait_until(lambda: len(records(place)) >= 3)
+def test_same_command_continues_after_a_killed_driver(project, cluster):
+    write_soak_sweep(project, points=4, seconds=3)
+    process = project.start("--cluster", "ray")
+    wait_until(lambda: len(records(project)) >= 3)
     process.kill()
     process.communicate()
-    code, said = place.sweep("--cluster", "ray")
+    code, said = project.sweep("--cluster", "ray")
     assert code == 0, said
     assert "4 of 4 done" in said
-    check_each_point_finished_once(place, 4)
+    check_each_point_finished_once(project, 4)
 
 
 @pytest.mark.slow
-def test_ctrl_c_lets_runs_save_and_leaves_nothing_of_the_local_cluster(place, monkeypatch):
+def test_ctrl_c_lets_runs_save_and_leaves_nothing_of_the_local_cluster(project, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    program = place.folder / "program.py"
+    program = project.folder / "program.py"
     program.write_text(program.read_text().replace("def waits", NOTES_SIGTERM + "def waits"))
-    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
-    place.hold()
-    process = place.start("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
-    place.wait_for("began", 1)
+    project.write_file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
+    project.hold()
+    process = project.start("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
+    project.wait_for("began", 1)
     below = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate()
     assert process.returncode == 130, said
     assert "--cluster=ray" in said
     assert "ray.num_cpus=1" in said
-    assert len(place.events("saved")) == 1
+    assert len(project.events("saved")) == 1
     assert psutil.wait_procs(below, timeout=60)[1] == []
-    (run,) = read_journal(place.out).runs.values()
+    (run,) = read_journal(project.out).runs.values()
     assert run.state is RunState.PREEMPTED
-    place.release()
-    code, said = place.sweep("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
+    project.release()
+    code, said = project.sweep("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
     assert code == 0, said
-    assert sorted(event["given"]["x"] for event in place.events("ended")) == ["1", "2"]
+    assert sorted(event["given"]["x"] for event in project.events("ended")) == ["1", "2"]
 
 
 @pytest.mark.slow
-def test_records_come_back_from_a_node_that_does_not_see_the_folder(place, cluster, monkeypatch):
-    monkeypatch.chdir(place.folder)
-    file = write_soak_sweep(place, points=2, seconds=0.5)
-    program = place.folder / "program.py"
+def test_records_come_back_from_a_node_that_does_not_see_the_folder(project, cluster, monkeypatch):
+    monkeypatch.chdir(project.folder)
+    file = write_soak_sweep(project, points=2, seconds=0.5)
+    program = project.folder / "program.py"
     program.write_text(f"import os\nprint('in', os.environ['WANDB_DIR'])\n{program.read_text()}")
-    prepared = prepare(str(file), [f"output_dir={place.out}"], SweepOptions(cluster="ray"))
+    prepared = prepare(str(file), [f"output_dir={project.out}"], SweepOptions(cluster="ray"))
     make = ray_factory(prepared, {})
-    journal = Journal(make_output(place.out), "sweep", definition(prepared.sweep, ()))
+    journal = Journal(make_output(project.out), "sweep", definition(prepared.sweep, ()))
     executor = make(journal)
     try:
         assert (executor.slots, executor.has_live_records) == (2, True)
-        token = place.out / ray_task.NOTES / "token"
+        token = project.out / ray_task.NOTES / "token"
         token.rename(token.with_name("hidden"))
         run = journal.propose(SweepRun(0, parameters={"x": 0, "seconds": 0.5}))
         assert run_to_end(executor, run) is RunState.FINISHED
-        (record,) = load_runs([str(place.out)])
+        (record,) = load_runs([str(project.out)])
         assert (record.id, record.config["x"], record.state) == (run.run_id, 0, "finished")
-        log = (place.out / "logs" / f"{run.run_id}.log").read_text()
+        log = (project.out / "logs" / f"{run.run_id}.log").read_text()
         assert log.startswith("in /")
-        assert str(place.out) not in log
+        assert str(project.out) not in log
         program.unlink()
         run = journal.propose(SweepRun(1, parameters={"x": 1, "seconds": 0.5}))
         assert run_to_end(executor, run) is RunState.FAILED
-        log = (place.out / "logs" / f"{run.run_id}.log").read_text()
+        log = (project.out / "logs" / f"{run.run_id}.log").read_text()
         assert "program.py is not there" in log
         assert "working_dir" in log
     finally:
@@ -219,63 +221,63 @@ def test_files_of_a_node_do_not_follow_links(tmp_path):
         ("slurm.time=60", "is an option of --cluster slurm"),
     ],
 )
-def test_wrong_word_is_refused_before_anything_is_started(place, monkeypatch, word, message):
-    file = write_soak_sweep(place, points=2, seconds=1)
-    monkeypatch.chdir(place.folder)
-    words = [word, f"output_dir={place.out}"]
+def test_wrong_word_is_refused_before_anything_is_started(project, monkeypatch, word, message):
+    file = write_soak_sweep(project, points=2, seconds=1)
+    monkeypatch.chdir(project.folder)
+    words = [word, f"output_dir={project.out}"]
     with pytest.raises(UserError) as refusal:
         pipeline.run_sweep(str(file), words, Console(quiet=True), SweepOptions(cluster="ray"))
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
-    assert not place.out.exists()
+    assert not project.out.exists()
 
 
-def test_ray_that_is_not_installed_is_named_with_its_extra(place, monkeypatch):
-    file = write_soak_sweep(place, points=2, seconds=1)
-    monkeypatch.chdir(place.folder)
+def test_ray_that_is_not_installed_is_named_with_its_extra(project, monkeypatch):
+    file = write_soak_sweep(project, points=2, seconds=1)
+    monkeypatch.chdir(project.folder)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'ampcompare\[ray\]'"):
         pipeline.run_sweep(
-            str(file), [f"output_dir={place.out}"], Console(quiet=True), SweepOptions(cluster="ray")
+            str(file), [f"output_dir={project.out}"], Console(quiet=True), SweepOptions(cluster="ray")
         )
-    assert not place.out.exists()
+    assert not project.out.exists()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nobody", "ray://127.0.0.1:10001"])
-def test_cluster_that_does_not_answer_is_refused_in_a_line(place, monkeypatch, address):
-    file = write_soak_sweep(place, points=2, seconds=1)
-    monkeypatch.chdir(place.folder)
+def test_cluster_that_does_not_answer_is_refused_in_a_line(project, monkeypatch, address):
+    file = write_soak_sweep(project, points=2, seconds=1)
+    monkeypatch.chdir(project.folder)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(UserError, match=f"^RAY_ADDRESS={address}: ") as refusal:
         pipeline.run_sweep(
-            str(file), [f"output_dir={place.out}"], Console(quiet=True), SweepOptions(cluster="ray")
+            str(file), [f"output_dir={project.out}"], Console(quiet=True), SweepOptions(cluster="ray")
         )
     assert "\n" not in str(refusal.value)
-    assert not place.out.exists()
+    assert not project.out.exists()
 
 
 @pytest.mark.slow
-def test_two_runs_with_half_a_gpu_share_the_gpu_of_the_task(place, monkeypatch):
+def test_two_runs_with_half_a_gpu_share_the_gpu_of_the_task(project, monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    place.file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
+    project.write_file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
     cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 4, "num_gpus": 1})
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     try:
-        code, said = place.sweep("--cluster", "ray", "ray.num_gpus=0.5")
+        code, said = project.sweep("--cluster", "ray", "ray.num_gpus=0.5")
     finally:
         cluster.shutdown()
     assert code == 0, said
     assert "2 runs at a time" in said
-    assert len(place.events("ended")) == 2
-    devices = [event["environment"]["CUDA_VISIBLE_DEVICES"] for event in place.events("began")]
+    assert len(project.events("ended")) == 2
+    devices = [event["environment"]["CUDA_VISIBLE_DEVICES"] for event in project.events("began")]
     assert devices == ["0", "0"]
 
 
 @pytest.mark.slow
-def test_run_that_no_node_can_hold_is_refused(place, cluster, monkeypatch):
-    file = write_soak_sweep(place, points=2, seconds=1)
-    monkeypatch.chdir(place.folder)
-    words = ["ray.num_gpus=0.5", f"output_dir={place.out}"]
+def test_run_that_no_node_can_hold_is_refused(project, cluster, monkeypatch):
+    file = write_soak_sweep(project, points=2, seconds=1)
+    monkeypatch.chdir(project.folder)
+    words = ["ray.num_gpus=0.5", f"output_dir={project.out}"]
     with pytest.raises(UserError, match=r"no node has what a run needs \(CPU 1, GPU 0.5\)"):
         pipeline.run_sweep(str(file), words, Console(quiet=True), SweepOptions(cluster="ray"))
-    assert not place.out.exists()
+    assert not project.out.exists()

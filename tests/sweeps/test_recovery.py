@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 from support.fakes import plan
-from support.place import grid, is_alive
 from support.scripted_executor import ScriptedExecutor, drive, finishes
+from support.sweep_project import is_alive, make_grid
 from support.wandb_files import write_runs
 from support.wandb_server.clients import wait_until
 
@@ -20,7 +20,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import recover_local_runs
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
-from ampcompare.sweeps.pipeline import opened_journal
+from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
 from ampcompare.sweeps.process_guard import heeds_sigterm
 from ampcompare.sweeps.run_process import GUARD_MARK
@@ -33,18 +33,18 @@ NOBODY = 2**22 + 1  # above every pid
 
 @pytest.fixture
 def left(tmp_path, monkeypatch):
-    """A run as `leave` made it before its driver was killed, and as the next driver recovered it."""
+    """Return a run as `leave` made it before its driver was killed, and as the next driver recovered it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p").touch()
     folder = tmp_path / "out"
     folder.mkdir()
-    prepared = prepare_sweep(grid(1, metric=METRIC), [])
+    prepared = prepare_sweep(make_grid(1, metric=METRIC), [])
 
     def recovered(leave) -> SweepRun:
-        with opened_journal(prepared, folder) as (journal, _):
+        with open_journal(prepared, folder) as (journal, _):
             run = journal.propose(SweepRun(0, parameters={"x": 0}))
             leave(journal, run)
-        with opened_journal(prepared, folder) as (journal, now):
+        with open_journal(prepared, folder) as (journal, now):
             recover_local_runs(now, journal, lambda line: None)
             return journal.state.runs[0]
 
@@ -56,7 +56,7 @@ def start(journal: Journal, run: SweepRun, pid: int = NOBODY) -> None:
 
 
 def record(journal: Journal, run: SweepRun, age: float = 0.0, exit_code: int = 0) -> None:
-    """The record of a run that has ended, `age` seconds ago."""
+    """Write the record of a run that ended `age` seconds ago."""
     rows = [{"global_step": 0, "score": 0.25}, {"global_step": 1, "score": 0.75}]
     made = plan("none", id=run.run_id) | {"rows": rows, "summary": {}, "exit_code": exit_code}
     (file,) = write_runs(journal.folder, [made])
@@ -224,7 +224,7 @@ def test_a_file_that_changes_and_changes_back_still_ends_the_sweep(tmp_path, mon
 
     executor = ScriptedExecutor(ending)
     with_driver = []
-    runs = drive(tmp_path / "out", grid(3), executor, see=with_driver.append)
+    runs = drive(tmp_path / "out", make_grid(3), executor, see=with_driver.append)
     program.write_text("one")
     assert [run.state for run in runs].count(RunState.FINISHED) == 1
     assert with_driver[0].changed_code == ["p"]
@@ -237,7 +237,7 @@ def test_status_knows_what_finished_after_the_driver_was_killed_and_what_is_driv
     sweep.write_text("{name: s, method: grid, program: p, parameters: {x: {values: [0]}}}")
     words, options = [f"output_dir={tmp_path / 'out'}"], SweepOptions()
     (tmp_path / "out").mkdir()
-    with opened_journal(prepare(str(sweep), words), tmp_path / "out") as (journal, _):
+    with open_journal(prepare(str(sweep), words), tmp_path / "out") as (journal, _):
         run = journal.propose(SweepRun(0, parameters={"x": 0}))
         start(journal, run)
         record(journal, run)
@@ -252,6 +252,6 @@ def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_pa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p").touch()
     options = SweepOptions(changed_code=True, until_decided=True)
-    prepared = prepare_sweep(grid(1), [], options)
+    prepared = prepare_sweep(make_grid(1), [], options)
     assert prepared.command("--changed-code").count("--changed-code") == 1
     assert "--until-decided" not in prepared.command("--rerun")

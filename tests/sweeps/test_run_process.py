@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.place import Place, is_alive
 from support.quick import ROOT
+from support.sweep_project import SweepProject, is_alive
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of, of_process
 
@@ -192,13 +192,13 @@ def test_what_cannot_be_started_says_why_in_its_log(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_when_its_guard_is_killed(place: Place):
-    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
-    place.hold()
-    process = place.start("--workers", "2")
-    place.wait_for("began", 2)
+def test_a_sweep_goes_on_when_its_guard_is_killed(project: SweepProject):
+    project.write_file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
+    project.hold()
+    process = project.start("--workers", "2")
+    project.wait_for("began", 2)
     (guard,) = [int(pid) for pid in children_of(process.pid) if b"\0-S\0" in of_process(int(pid), "cmdline")]
     os.kill(guard, signal.SIGKILL)
-    place.release()
+    project.release()
     said, _ = process.communicate()
-    assert (process.returncode, len(place.events("began"))) == (0, 3), said
+    assert (process.returncode, len(project.events("began"))) == (0, 3), said

@@ -16,7 +16,7 @@ PROGRAM = {"program": "p", "method": "grid"}
 
 @pytest.fixture
 def status(tmp_path, monkeypatch):
-    """The sweep with these parameters as it stands by runs with these configs, states and exit codes."""
+    """Return the status of a sweep whose runs have these configs, states and exit codes."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p").touch()
 
@@ -42,7 +42,7 @@ def status(tmp_path, monkeypatch):
 
 
 def finished(of: SweepStatus, key: str = "x") -> list[Any]:
-    """The values of what is finished."""
+    """Return the values of the finished points."""
     return [run.parameters[key] for run in of.points if run.state == "finished"]
 
 

@@ -1,5 +1,6 @@
-"""`ampcompare sweep --cluster slurm`: a job array by submitit, against the stand-in for Slurm. Whatever
-happens between this command and sbatch, nothing is run twice, and a line says it.
+"""`ampcompare sweep --cluster slurm`: job arrays by submitit, with a fake Slurm.
+
+Whatever happens between the command and sbatch, no run is made twice, and a line reports it.
 """
 
 import os
@@ -9,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.place import Place
 from support.quick import QUICK, ROOT
 from support.slurm import Slurm
+from support.sweep_project import SweepProject
 
 from ampcompare import load_runs
 from ampcompare.sweeps.journal import read_journal
@@ -21,12 +22,12 @@ DIES = "os.kill(os.getpid(), 9)"
 SUBMIT = "ampcompare.sweeps.executors.slurm as s; s"
 
 
-def xs(place: Place, kind: str) -> list[str]:
-    return sorted(event["given"]["x"] for event in place.events(kind))
+def xs(project: SweepProject, kind: str) -> list[str]:
+    return sorted(event["given"]["x"] for event in project.events(kind))
 
 
-def once_each(place: Place) -> bool:
-    return xs(place, "began") == xs(place, "ended") == ["1", "2", "3"]
+def once_each(project: SweepProject) -> bool:
+    return xs(project, "began") == xs(project, "ended") == ["1", "2", "3"]
 
 
 def run_all(slurm: Slurm) -> None:
@@ -35,7 +36,7 @@ def run_all(slurm: Slurm) -> None:
 
 
 def in_front(slurm: Slurm, name: str, text: str) -> Path:
-    """A program that is found before the stand-in's, which it may call as $0.own."""
+    """Write a program that runs in place of the fake one, which it may call as $0.own."""
     path = slurm.folder / "bin" / name
     path.rename(path.with_suffix(".own"))
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -48,27 +49,29 @@ def put_back(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(place: Place, slurm: Slurm, says):
-    place.file(parameters={**XS, "hold": {"value": "all"}})
-    place.hold()
-    place.before = "import sys; sys.modules['torch'] = None"  # submitting loads no torch
+def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
+    project: SweepProject, slurm: Slurm, says
+):
+    project.write_file(parameters={**XS, "hold": {"value": "all"}})
+    project.hold()
+    project.before = "import sys; sys.modules['torch'] = None"  # submitting loads no torch
     says("3 submitted as job 101, 1 at a time", "--workers", "1")
-    place.before = "pass"
-    place.wait_for("began", 1)
+    project.before = "pass"
+    project.wait_for("began", 1)
     says("3 waiting or running, nothing new was submitted")
     slurm.cancel(slurm.jobs[1].name)
-    place.release()
+    project.release()
     slurm.wait_until_ended()
-    assert len(xs(place, "ended")) == 2
+    assert len(xs(project, "ended")) == 2
     says("2 finished, 1 submitted")
     slurm.wait_until_ended()
-    assert once_each(place)
+    assert once_each(project)
     says("nothing is left to run")
 
 
 @pytest.mark.slow
 def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
-    place: Place, slurm: Slurm, says
+    project: SweepProject, slurm: Slurm, says
 ):
     """The command is that of docs/clusters.md, with runs that a CPU can do."""
     text = (ROOT / "docs" / "clusters.md").read_text()
@@ -78,27 +81,29 @@ def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
     words = [word for word in said_there if not word.startswith("output_dir=")]
     parameters = {"backend": {"values": ["none"]}, "seed": {"values": [1, 2]}}
     held = ["${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}", "${args_no_hyphens}"]
-    place.file(program=str(ROOT / "run_experiment.py"), command=held, parameters=parameters, name="arr")
-    hold = place.folder / "hold-run"
+    project.write_file(
+        program=str(ROOT / "run_experiment.py"), command=held, parameters=parameters, name="arr"
+    )
+    hold = project.folder / "hold-run"
     hold.touch()
     steps = ["epochs=1000", "max_steps=60", "log.every=10", "eval.every=30", "checkpoint.every_epochs=5"]
     quick = [word for word in QUICK if not word.startswith(("epochs=", "log.every=", "diagnostics"))]
     says("2 submitted", *words, *quick, *steps, HOLD=str(hold), OMP_NUM_THREADS="1")
     first = slurm.find(101)[0]
-    slurm.wait(lambda: any(place.out.rglob("step-*.pt")))
+    slurm.wait(lambda: any(project.out.rglob("step-*.pt")))
     slurm.warn(first)
     slurm.wait(lambda: first.restarts == 1)
     hold.unlink()
     slurm.wait_until_ended()
     assert first.history == ["PENDING", "RUNNING", "SIGUSR2", "SIGTERM", "PENDING", "RUNNING", "COMPLETED"]
-    runs = load_runs([str(place.out)])
+    runs = load_runs([str(project.out)])
     assert len({run.id for run in runs}) == len(runs) == 2
     for run in runs:
         steps = run.history.loc[run.history["train/loss"].notna(), "global_step"].tolist()
         assert steps == sorted({*steps})  # one more where it was interrupted
         assert {*range(10, 61, 10)} <= {*steps}
     assert [job.state for job in slurm.jobs] == ["COMPLETED"] * 3
-    assert (place.out / "report" / "index.html").exists()
+    assert (project.out / "report" / "index.html").exists()
 
 
 BAYES = {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2}
@@ -117,30 +122,33 @@ NO_ARRAY = [  # of this file, with this word
 
 
 def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, subtests: pytest.Subtests
+    project: SweepProject,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    subtests: pytest.Subtests,
 ):
     from ampcompare.cli import main
 
     def refused(word: str, said: str) -> None:
         with pytest.raises(SystemExit) as ended:
-            main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={place.out}", word])
+            main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={project.out}", word])
         told = capsys.readouterr().err
         assert (ended.value.code, told.count("\n")) == (2, 1)
         assert said in told
-        assert not list(place.out.rglob("*.pkl"))
+        assert not list(project.out.rglob("*.pkl"))
 
     for name in ("srun", "sbatch"):
-        (place.folder / name).touch(mode=0o755)
-    (place.folder / "was").mkdir()
-    (place.folder / "was" / "sweep.db").touch()
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
+        (project.folder / name).touch(mode=0o755)
+    (project.folder / "was").mkdir()
+    (project.folder / "was" / "sweep.db").touch()
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("PATH", f"{project.folder}{os.pathsep}{os.environ['PATH']}")
     for content, word, said in NO_ARRAY:
         with subtests.test(content=content, word=word):
-            place.file(**{"parameters": XS, **content})
+            project.write_file(**{"parameters": XS, **content})
             refused(word, said)
     monkeypatch.setitem(sys.modules, "submitit.slurm.slurm", None)
-    place.file(parameters=XS)
+    project.write_file(parameters=XS)
     refused("slurm.time=1", "pip install 'ampcompare[slurm]'")
 
 
@@ -156,21 +164,24 @@ UNHEARD = [  # what sbatch says, and whether its controller may have taken the j
 
 
 def test_what_sbatchs_controller_may_have_heard_stays_noted(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, subtests: pytest.Subtests
+    project: SweepProject,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    subtests: pytest.Subtests,
 ):
     from ampcompare.cli import main
 
-    place.file(parameters=XS)
+    project.write_file(parameters=XS)
     for name in ("srun", "squeue"):
-        (place.folder / name).write_text("#!/bin/sh\n")
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
+        (project.folder / name).write_text("#!/bin/sh\n")
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("PATH", f"{project.folder}{os.pathsep}{os.environ['PATH']}")
     for number, (said, is_unheard) in enumerate(UNHEARD):
         with subtests.test(said=said):
-            (place.folder / "sbatch").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+            (project.folder / "sbatch").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
             for name in ("srun", "squeue", "sbatch"):
-                (place.folder / name).chmod(0o755)
-            out = place.folder / str(number)
+                (project.folder / name).chmod(0o755)
+            out = project.folder / str(number)
             with pytest.raises(SystemExit) as ended:
                 main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={out}"])
             told = capsys.readouterr().err
@@ -180,8 +191,10 @@ def test_what_sbatchs_controller_may_have_heard_stays_noted(
 
 
 @pytest.mark.slow
-def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Place, slurm: Slurm, says):
-    place.file(parameters={"x": {"values": [1]}})
+def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(
+    project: SweepProject, slurm: Slurm, says
+):
+    project.write_file(parameters={"x": {"values": [1]}})
     slurm.slots = 0
     extra = 'slurm.additional_parameters={"gpus_per_node": 1, "gpu-bind": "closest", "wckey": "mine"}'
     words = ["slurm.gres=gpu:1", "slurm.cpus_per_gpu=2", "slurm.partition=gpu", "slurm.time=1-12", extra]
@@ -196,56 +209,56 @@ def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Pl
 
 @pytest.mark.slow
 def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_rerun(
-    place: Place, slurm: Slurm, says
+    project: SweepProject, slurm: Slurm, says
 ):
-    place.file(parameters={**XS, "fail": {"value": 2}})
+    project.write_file(parameters={**XS, "fail": {"value": 2}})
     says("3 submitted")
     slurm.wait_until_ended()
     assert sorted(job.state for job in slurm.jobs) == ["COMPLETED"] * 3 + ["FAILED"]
     says("1 of 3 runs failed", code=1)
-    assert len(xs(place, "began")) == 3
-    program = place.folder / "program.py"
+    assert len(xs(project, "began")) == 3
+    program = project.folder / "program.py"
     program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
     says("2 finished, 1 submitted", "--rerun", "--changed-code")
     slurm.wait_until_ended()
-    assert xs(place, "began") == ["1", "2", "2", "3"]
-    assert len({event["run"] for event in place.events("began")}) == 4
-    code, said = place.sweep("--status")
+    assert xs(project, "began") == ["1", "2", "2", "3"]
+    assert len({event["run"] for event in project.events("began")}) == 4
+    code, said = project.sweep("--status")
     assert (code, "3 points: 3 finished; complete" in said) == (0, True), said
 
 
 @pytest.mark.slow
 def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
-    place: Place, slurm: Slurm, says
+    project: SweepProject, slurm: Slurm, says
 ):
-    """It is refused, its answer is lost, the command dies behind it: what may be queued nevertheless is known
-    by its mark.
-    """
-    place.file(parameters={"y": {"values": [1]}})
+    """Refused, answer lost, or driver killed after it: jobs that may be queued are found by their mark."""
+    project.write_file(parameters={"y": {"values": [1]}})
     slurm.slots = 0
     says("unrecognized option", 'slurm.additional_parameters={"nonsense": 1}', code=2)
     assert slurm.jobs == []
-    place.file(parameters=XS)
+    project.write_file(parameters=XS)
     sbatch = in_front(slurm, "sbatch", "$0.own $@ > /dev/null; echo queued, my friend")
     todo = "the same command again submits what is neither done nor in the queue"
     says(f'lost (Could not make sense of sbatch output "queued, my friend"); {todo}', code=2)
     put_back(sbatch)
     says("3 waiting or running, nothing new was submitted")
     slurm.cancel("101")
-    place.before = f"import os, ampcompare.sweeps.submission as s; s.array_of = lambda run: {DIES}"
+    project.before = f"import os, ampcompare.sweeps.submission as s; s.array_of = lambda run: {DIES}"
     says("", code=-9)
-    place.before = "pass"
+    project.before = "pass"
     says("3 waiting or running, nothing new was submitted")
     run_all(slurm)
-    assert once_each(place)
+    assert once_each(project)
     assert {job.state for job in slurm.jobs} == {"CANCELLED", "COMPLETED"}
     assert slurm.jobs[-1].options["job-name"].startswith("report")
 
 
 @pytest.mark.slow
-def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(place: Place, slurm: Slurm, says):
+def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(
+    project: SweepProject, slurm: Slurm, says
+):
     """And what is submitted binds who comes later."""
-    place.file(parameters=XS)
+    project.write_file(parameters=XS)
     slurm.slots = 0
     says("3 submitted", SBATCH_JOB_NAME="mine")
     says("nothing new", SQUEUE_STATES="RUNNING")
@@ -254,20 +267,20 @@ def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(place:
     squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
     says("squeue cannot be asked (down); run this where squeue answers", code=2)
     put_back(squeue)
-    place.file(parameters={"y": {"values": [1]}})
+    project.write_file(parameters={"y": {"values": [1]}})
     says("differs in parameters", code=2)
 
 
 @pytest.mark.slow
 def test_of_a_sweep_that_is_too_large_for_one_array_the_rest_is_submitted_later(
-    place: Place, slurm: Slurm, says
+    project: SweepProject, slurm: Slurm, says
 ):
-    place.file(parameters=XS)
-    place.before = f"import {SUBMIT}.SlurmExecutor.slots = 2"
+    project.write_file(parameters=XS)
+    project.before = f"import {SUBMIT}.SlurmExecutor.slots = 2"
     slurm.slots = 0
     says("2 submitted as job 101, 1 at a time, time limit 4:00:00, 1 is left for the same", "--workers", "1")
-    place.before = "pass"
+    project.before = "pass"
     says("2 waiting or running, 1 submitted as job 104")
     says("3 waiting or running, nothing new")
     run_all(slurm)
-    assert once_each(place)
+    assert once_each(project)

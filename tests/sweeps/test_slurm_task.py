@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def task_of(folder: Path, code: str) -> SlurmTask:
-    """The task of a program that says when it begins, and does what `code` says."""
+    """Return the task of a program that notes its start and then runs `code`."""
     begun = folder / "begun"
     text = f"import os, signal, subprocess, sys; open({str(begun)!r}, 'a').write('x'); {code}"
     sweep = Sweep(Path("s.yaml"), "mine", "grid", (), command=(sys.executable, "-c", text))

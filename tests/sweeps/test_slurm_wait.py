@@ -9,9 +9,9 @@ from collections import Counter
 
 import psutil
 import pytest
-from support.place import Place
 from support.quick import ROOT
 from support.slurm import Slurm
+from support.sweep_project import SweepProject
 
 from ampcompare import load_runs
 from ampcompare.runs.wandb_file import read_wandb_file
@@ -19,14 +19,14 @@ from ampcompare.sweeps.journal import read_journal
 
 pytestmark = pytest.mark.slow
 
-QUICK_LOOKS = "import ampcompare.sweeps.executors.slurm as s; s.LOOK_SECONDS = 0.05; s.QUEUE_SECONDS = 0.5"
+QUICK_LOOKS = "import ampcompare.sweeps.executors.slurm as s; s.NOTES_SECONDS = 0.05; s.QUEUE_SECONDS = 0.5"
 
 
-def start(place: Place, slurm: Slurm, *words: str) -> subprocess.Popen[str]:
-    place.before = QUICK_LOOKS
+def start(project: SweepProject, slurm: Slurm, *words: str) -> subprocess.Popen[str]:
+    project.before = QUICK_LOOKS
     return subprocess.Popen(
-        place.command("--cluster", "slurm", "--wait", *words),
-        cwd=place.folder,
+        project.command("--cluster", "slurm", "--wait", *words),
+        cwd=project.folder,
         env=slurm.environment(PYTHONPATH=f"{ROOT / 'src'}"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -34,50 +34,50 @@ def start(place: Place, slurm: Slurm, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_search_that_learns_goes_on_as_its_jobs_end(place: Place, slurm: Slurm):
-    place.file(
+def test_a_search_that_learns_goes_on_as_its_jobs_end(project: SweepProject, slurm: Slurm):
+    project.write_file(
         program="logger.py",
         method="bayes",
         run_cap=3,
         metric={"name": "score", "goal": "maximize"},
         parameters={"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}},
     )
-    driver = start(place, slurm, "--workers", "1")
+    driver = start(project, slurm, "--workers", "1")
     said, _ = driver.communicate()
     assert driver.returncode == 0, said
     assert "best run: " in said
-    assert len(load_runs([str(place.out)])) == 3
+    assert len(load_runs([str(project.out)])) == 3
     lines = [line.partition(" ")[2] for line in said.splitlines() if line.startswith("run ")]
     states = [line.split()[1] for line in lines]
     assert states == ["started", "finished"] * 3  # one after the other
 
 
-def test_ctrl_c_cancels_the_jobs_in_order_and_the_same_command_continues(place: Place, slurm: Slurm):
-    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
-    place.hold()
-    driver = start(place, slurm)
-    place.wait_for("began", 1)
+def test_ctrl_c_cancels_the_jobs_in_order_and_the_same_command_continues(project: SweepProject, slurm: Slurm):
+    project.write_file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
+    project.hold()
+    driver = start(project, slurm)
+    project.wait_for("began", 1)
     driver.send_signal(signal.SIGINT)
     said, _ = driver.communicate()
     assert driver.returncode == 130, said
     assert not [job for job in slurm.jobs if job.state in ("PENDING", "RUNNING")]
-    place.release()
-    driver = start(place, slurm)
+    project.release()
+    driver = start(project, slurm)
     said, _ = driver.communicate()
     assert driver.returncode == 0, said
-    assert sorted(event["given"]["x"] for event in place.events("ended")) == ["1", "2"]
+    assert sorted(event["given"]["x"] for event in project.events("ended")) == ["1", "2"]
 
 
 def test_jobs_that_are_preempted_and_killed_and_a_killed_driver_lose_and_repeat_nothing(
-    place: Place, slurm: Slurm
+    project: SweepProject, slurm: Slurm
 ):
     """A soak of 16 points on four machines."""
     dice, points = random.Random(3), 16
     program = ROOT / "benchmarks" / "soak_program.py"
     parameters = {"x": {"values": [*range(points)]}, "seconds": {"value": 1.5}}
-    place.file(program=str(program), parameters=parameters, name="soak")
+    project.write_file(program=str(program), parameters=parameters, name="soak")
     slurm.slots = 4
-    driver = start(place, slurm)
+    driver = start(project, slurm)
     signals: Counter[str] = Counter()
     driver_kills = 0
     while driver.poll() is None:
@@ -90,7 +90,7 @@ def test_jobs_that_are_preempted_and_killed_and_a_killed_driver_lose_and_repeat_
             if job.state == "RUNNING" and job.process.poll() is None:
                 slurm.warn(job)
         else:
-            runs = [*running_programs(program, place)]
+            runs = [*running_programs(program, project)]
             pid, run = dice.choice(runs) if runs else (0, "")
             if pid and signals[run] < 2:
                 signals[run] += 1
@@ -99,29 +99,29 @@ def test_jobs_that_are_preempted_and_killed_and_a_killed_driver_lose_and_repeat_
             driver_kills += 1
             driver.kill()
             driver.communicate()
-            driver = start(place, slurm)
+            driver = start(project, slurm)
     said, _ = driver.communicate()
     assert (driver.returncode, driver_kills) == (0, 1), said
     assert sum(signals.values()) > 2
     assert any(job.restarts for job in slurm.jobs)
-    runs = load_runs([str(place.out)])
+    runs = load_runs([str(project.out)])
     assert sorted(run.config["x"] for run in runs) == [*range(points)]
     assert {run.state for run in runs} == {"finished"}
     ends = Counter(
-        file.stem for file in place.out.glob("wandb/*/*.wandb") if read_wandb_file(file).exit_code == 0
+        file.stem for file in project.out.glob("wandb/*/*.wandb") if read_wandb_file(file).exit_code == 0
     )
     assert set(ends.values()) == {1}
-    assert [run.state for run in read_journal(place.out).runs.values()] == ["finished"] * points
-    assert not [*running_programs(program, place)]
+    assert [run.state for run in read_journal(project.out).runs.values()] == ["finished"] * points
+    assert not [*running_programs(program, project)]
 
 
-def running_programs(program, place: Place):
+def running_programs(program, project: SweepProject):
     """Process id and run id of each program that runs."""
     for process in psutil.process_iter():
         try:
             if str(program) in process.cmdline() and process.cmdline()[0] != "sh":
                 environment = process.environ()
-                if environment.get("WANDB_DIR") == str(place.out):
+                if environment.get("WANDB_DIR") == str(project.out):
                     yield process.pid, environment["WANDB_RUN_ID"]
         except (psutil.Error, KeyError):
             continue

@@ -11,7 +11,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.slurm_task import note_end
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.pipeline import opened_journal
+from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.samplers import run_at
 
@@ -20,39 +20,39 @@ FAILS = {"parameters": {"x": {"values": [1, 2, 3]}, "fail": {"value": 2}}}
 
 
 @pytest.fixture
-def said(place, monkeypatch, capsys):
-    """The command: its exit code and what it says."""
-    monkeypatch.chdir(place.folder)
+def said(project, monkeypatch, capsys):
+    """Run the command; return exit code and output."""
+    monkeypatch.chdir(project.folder)
     monkeypatch.setenv("COLUMNS", "1000")
 
     def ask(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["sweep", "sweep.yaml", *words, f"output_dir={place.out}"])
+            main(["sweep", "sweep.yaml", *words, f"output_dir={project.out}"])
         told = capsys.readouterr()
         return ended.value.code or 0, told.out + told.err
 
     return ask
 
 
-def ran(place) -> Counter:
-    return Counter(event["given"]["x"] for event in place.events("began"))
+def ran(project) -> Counter:
+    return Counter(event["given"]["x"] for event in project.events("began"))
 
 
-def mended(place) -> None:
+def mended(project) -> None:
     """No run fails from here on."""
-    program = place.folder / "program.py"
+    program = project.folder / "program.py"
     program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
 
 
 @pytest.mark.slow
-def test_what_is_left_is_listed_without_writing_anything_and_made_by_new_runs(place, said):
-    place.file(**FAILS)
-    before = sorted(place.folder.rglob("*"))
+def test_what_is_left_is_listed_without_writing_anything_and_made_by_new_runs(project, said):
+    project.write_file(**FAILS)
+    before = sorted(project.folder.rglob("*"))
     code, told = said("--status")
     listed = [line.split()[1] for line in told.splitlines() if line.startswith("queued")]
     assert (code, sorted(listed)) == (3, ["x=1", "x=2", "x=3"])
     assert "3 points: 3 queued" in told
-    assert sorted(place.folder.rglob("*")) == before
+    assert sorted(project.folder.rglob("*")) == before
     code, told = said()
     assert (code, "1 of 3 runs failed" in told, "failed (exit code 3: the last words)" in told) == (
         1,
@@ -62,37 +62,37 @@ def test_what_is_left_is_listed_without_writing_anything_and_made_by_new_runs(pl
     code, told = said("--status")
     assert (code, "3 points: 2 finished, 1 failed" in told) == (3, True)
     (line,) = (line for line in told.splitlines() if line.startswith("failed"))
-    (failed,) = (e["run"] for e in place.events("began") if e["given"]["x"] == "2")
+    (failed,) = (e["run"] for e in project.events("began") if e["given"]["x"] == "2")
     assert "the last words" in line
     assert failed in line
-    mended(place)
+    mended(project)
     code, told = said("--rerun")
     assert (code, "program.py: changed since runs of this sweep were made with it" in told) == (2, True)
     assert "--changed-code --rerun" in told
     assert said("--rerun", "--changed-code")[0] == 0
-    assert ran(place) == {"1": 1, "2": 2, "3": 1}
-    assert len({event["run"] for event in place.events("began")}) == 4
+    assert ran(project) == {"1": 1, "2": 2, "3": 1}
+    assert len({event["run"] for event in project.events("began")}) == 4
     code, told = said("--status")
     assert (code, "3 points: 3 finished; complete" in told) == (0, True)
 
 
 @pytest.mark.slow
-def test_of_a_search_what_failed_is_run_again(place, said):
+def test_of_a_search_what_failed_is_run_again(project, said):
     x = {"x": {"values": [1, 2]}, "fail": {"value": 2}}
-    place.file(method="bayes", metric={"name": "score"}, run_cap=4, parameters=x)
+    project.write_file(method="bayes", metric={"name": "score"}, run_cap=4, parameters=x)
     told = said()[1]
-    failed = ran(place)["2"]
+    failed = ran(project)["2"]
     assert ("never logged score: the sweep learns nothing from it" in told) == (failed < 4)
     code, told = said("--status")
     assert (code == 3, f"{failed} failed" in told) == (failed > 0, failed > 0), told
-    mended(place)
+    mended(project)
     code, told = said("--rerun", "--changed-code")
     assert (code, "4 points: 4 finished; complete" in told) == (0, True), told
-    assert len(place.events("began")) == 4 + failed
+    assert len(project.events("began")) == 4 + failed
 
 
-def test_wrong_words_are_one_line_and_start_nothing(place, said, subtests: pytest.Subtests):
-    place.file(**FAILS)
+def test_wrong_words_are_one_line_and_start_nothing(project, said, subtests: pytest.Subtests):
+    project.write_file(**FAILS)
     for words, why in (
         (["--status", "--rerun"], "leave one out"),
         (["--rerun", "--until-decided"], "leave one out"),
@@ -104,17 +104,17 @@ def test_wrong_words_are_one_line_and_start_nothing(place, said, subtests: pytes
         with subtests.test(words=words):
             code, told = said(*words)
             assert (code, told.count("\n"), why in told) == (2, 1, True), told
-    assert not place.events("began")
+    assert not project.events("began")
 
 
-def submitted(place, monkeypatch) -> list[SweepRun]:
-    """An array of the sweep as it was submitted, none of whose jobs has ended, and its runs."""
-    file = place.file(**XS)
-    monkeypatch.chdir(place.folder)
-    prepared = prepare(str(file), [f"output_dir={place.out}"])
+def submitted(project, monkeypatch) -> list[SweepRun]:
+    """Return a submitted array of the sweep, in which no job has ended, and its runs."""
+    file = project.write_file(**XS)
+    monkeypatch.chdir(project.folder)
+    prepared = prepare(str(file), [f"output_dir={project.out}"])
     for folder in ("logs", "wandb", "cluster/ends"):
-        (place.out / folder).mkdir(parents=True, exist_ok=True)
-    with opened_journal(prepared, place.out) as (journal, prepared):
+        (project.out / folder).mkdir(parents=True, exist_ok=True)
+    with open_journal(prepared, project.out) as (journal, prepared):
         journal.append("submission", mark="ampcompare-1", indices=[0, 1, 2])
         for index in range(3):
             run = journal.propose(run_at(prepared.sweep, "", None, index))
@@ -122,9 +122,9 @@ def submitted(place, monkeypatch) -> list[SweepRun]:
         return [*journal.state.runs.values()]
 
 
-def queued(place, monkeypatch, *lines: str) -> None:
-    """What squeue answers: jobs of the submission by their tasks."""
-    folder = place.folder / "bin"
+def queued(project, monkeypatch, *lines: str) -> None:
+    """Return the output of squeue: the jobs of a submission by their tasks."""
+    folder = project.folder / "bin"
     folder.mkdir(exist_ok=True)
     jobs = "".join(f"echo ' {job}|sweep-ampcompare-1'\n" for job in lines)
     for name, text in (("squeue", jobs), ("sbatch", "exit 1"), ("srun", "")):
@@ -133,54 +133,54 @@ def queued(place, monkeypatch, *lines: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_what_waits_or_runs_as_a_job_is_known_by_its_note_and_by_squeue(place, said, monkeypatch):
-    runs = submitted(place, monkeypatch)
-    queued(place, monkeypatch, "101_0", "101_1", "101_2")
+def test_what_waits_or_runs_as_a_job_is_known_by_its_note_and_by_squeue(project, said, monkeypatch):
+    runs = submitted(project, monkeypatch)
+    queued(project, monkeypatch, "101_0", "101_1", "101_2")
     code, told = said("--status")
     assert (code, "3 points: 3 running" in told, "in the queue as job 101_0" in told) == (3, True, True), told
-    note_end(place.out, runs[0].run_id, RunEvent(0, RunState.FINISHED, 0))
-    note_end(place.out, runs[1].run_id, RunEvent(1, RunState.FAILED, 3))
-    queued(place, monkeypatch, "101_2")
+    note_end(project.out, runs[0].run_id, RunEvent(0, RunState.FINISHED, 0))
+    note_end(project.out, runs[1].run_id, RunEvent(1, RunState.FAILED, 3))
+    queued(project, monkeypatch, "101_2")
     assert "3 points: 1 finished, 1 running, 1 failed" in said("--status")[1]
-    queued(place, monkeypatch)
+    queued(project, monkeypatch)
     told = said("--status")[1]
     assert "3 points: 1 finished, 1 failed, 1 preempted" in told
     assert "its job has left the queue without a result" in told
 
 
-def test_where_squeue_cannot_be_asked_status_says_so(place, said, monkeypatch):
-    submitted(place, monkeypatch)
-    monkeypatch.setenv("PATH", str(place.folder))
+def test_where_squeue_cannot_be_asked_status_says_so(project, said, monkeypatch):
+    submitted(project, monkeypatch)
+    monkeypatch.setenv("PATH", str(project.folder))
     code, told = said("--status")
     assert (code, "squeue cannot be asked" in told, "3 points: 3 running" in told) == (3, True, True), told
 
 
 @pytest.mark.slow
-def test_a_sweep_whose_runs_are_jobs_is_not_run_here_as_well(place, said, monkeypatch):
-    submitted(place, monkeypatch)
+def test_a_sweep_whose_runs_are_jobs_is_not_run_here_as_well(project, said, monkeypatch):
+    submitted(project, monkeypatch)
     code, told = said()
     why = "runs of this sweep are jobs of Slurm (101_0, 101_1, 101_2); continue with --cluster slurm"
     assert (code, why in told) == (2, True), told
-    queued(place, monkeypatch, "101_0", "101_1", "101_2")
+    queued(project, monkeypatch, "101_0", "101_1", "101_2")
     code, told = said("--rerun")
     assert (code, "3 points are running: left alone" in told) == (3, True), told
-    assert not place.events("began")
-    queued(place, monkeypatch)  # cancelled, without a trace
+    assert not project.events("began")
+    queued(project, monkeypatch)  # cancelled, without a trace
     assert said("--rerun")[0] == 0
-    assert ran(place) == {"1": 1, "2": 1, "3": 1}
+    assert ran(project) == {"1": 1, "2": 1, "3": 1}
 
 
-def test_the_hint_names_all_that_was_asked_with(place, said):
-    place.file(**XS)
+def test_the_hint_names_all_that_was_asked_with(project, said):
+    project.write_file(**XS)
     options = ["--name=mine", "--control=bookends", "fail=9"]
     hint = said("--status", *options)[1].rpartition("to continue: ")[2].splitlines()[0]
     assert {*shlex.split(hint)} >= {"--name=mine", "--control=bookends", "fail=9"}
 
 
-def test_a_run_whose_driver_was_killed_is_preempted(place, said, monkeypatch):
-    prepared = prepare(str(place.file(**XS)), [f"output_dir={place.out}"])
-    place.out.mkdir()
-    with opened_journal(prepared, place.out) as (journal, prepared):
+def test_a_run_whose_driver_was_killed_is_preempted(project, said, monkeypatch):
+    prepared = prepare(str(project.write_file(**XS)), [f"output_dir={project.out}"])
+    project.out.mkdir()
+    with open_journal(prepared, project.out) as (journal, prepared):
         run = journal.propose(run_at(prepared.sweep, "", None, 0))
         journal.append("started", index=0, run_id=run.run_id, process={"pid": 1})
         assert "3 points: 1 running, 2 queued" in said("--status")[1]

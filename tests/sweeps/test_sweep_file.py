@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from support.place import Place
 from support.quick import ROOT
+from support.sweep_project import SweepProject
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.prepare import prepare_sweep
@@ -20,14 +20,14 @@ BASE: dict[str, Any] = {
 }
 
 
-def sweep_of(place: Place, **changes: Any) -> Sweep:
-    """The sweep of a file of two backends, with these changes."""
-    return read_sweep(place.file(**BASE | changes))
+def sweep_of(project: SweepProject, **changes: Any) -> Sweep:
+    """Return the sweep of a file with two backends and these changes."""
+    return read_sweep(project.write_file(**BASE | changes))
 
 
-def problem_of(place: Place, **changes: Any) -> str:
+def problem_of(project: SweepProject, **changes: Any) -> str:
     with pytest.raises(UserError) as caught:
-        sweep_of(place, **changes)
+        sweep_of(project, **changes)
     return str(caught.value)
 
 
@@ -75,8 +75,8 @@ def test_file_is_read_whole(tmp_path):
         ({"min_iter": 5, "s": 1}, (5, 15, 45)),
     ],
 )
-def test_bands_of_hyperband(place, early, bands):
-    sweep = sweep_of(place, metric={"name": "eval/loss"}, early_terminate={"type": "hyperband", **early})
+def test_bands_of_hyperband(project, early, bands):
+    sweep = sweep_of(project, metric={"name": "eval/loss"}, early_terminate={"type": "hyperband", **early})
     found = sweep.hyperband.bands
     assert found[: len(bands)] == bands
     assert found == bands if "max_iter" in early else found[-1] > 1e6
@@ -146,15 +146,15 @@ WRONG = [  # in a grid of two backends this, and what is said of it
 ]
 
 
-def test_violation_is_told_with_its_path_and_what_is_allowed(place, subtests: pytest.Subtests):
+def test_violation_is_told_with_its_path_and_what_is_allowed(project, subtests: pytest.Subtests):
     for text, said in WRONG:
         with subtests.test(text=text):
             changes = yaml.safe_load(text)
             if changes.keys() <= {"seed", "x"}:
                 changes = {"parameters": BASE["parameters"] | changes}
-            assert said in problem_of(place, **changes)
+            assert said in problem_of(project, **changes)
     parameters = {"lr": 3, "seed": {"values": []}}
-    first, *every = problem_of(place, method="tpe", run_cap=-1, parameters=parameters).splitlines()
+    first, *every = problem_of(project, method="tpe", run_cap=-1, parameters=parameters).splitlines()
     assert "4 things are wrong, nothing was started" in first
     places = [line.split("=")[0].strip() for line in every]
     assert places == ["method", "parameters.lr", "parameters.seed.values", "run_cap"]
@@ -184,13 +184,13 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
 
 
 @pytest.fixture
-def check(place, monkeypatch):
-    """What our training has against a sweep; nothing where it would take it."""
+def check(project, monkeypatch):
+    """Return why our training refuses a sweep; empty where it accepts it."""
     monkeypatch.chdir(ROOT)
 
     def said(words=(), **changes: Any) -> str:
         try:
-            prepare_sweep(sweep_of(place, **changes), words)
+            prepare_sweep(sweep_of(project, **changes), words)
         except UserError as problem:
             return str(problem)
         return ""
@@ -232,22 +232,22 @@ early_terminate: {type: hyperband, min_iter: 3, s: 2}
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_keys_without_effect_are_taken_and_named_before_the_first_run(place, monkeypatch, ours):
-    monkeypatch.chdir(ROOT if ours else place.folder)
+def test_keys_without_effect_are_taken_and_named_before_the_first_run(project, monkeypatch, ours):
+    monkeypatch.chdir(ROOT if ours else project.folder)
     program = "run_experiment.py" if ours else "program.py"
     keys = "apiVersion, kind, controller, scheduler, job, image_uri, metric.impute, early_terminate.s"
-    ready = prepare_sweep(sweep_of(place, **yaml.safe_load(UNUSED), program=program), [])
+    ready = prepare_sweep(sweep_of(project, **yaml.safe_load(UNUSED), program=program), [])
     assert ready.messages == (f"no effect in ampcompare sweep: {keys}",)
-    assert not prepare_sweep(sweep_of(place, program=program), []).messages
+    assert not prepare_sweep(sweep_of(project, program=program), []).messages
 
 
-def test_our_program_without_its_command_is_told_the_line_to_copy(place):
+def test_our_program_without_its_command_is_told_the_line_to_copy(project):
     for command in (None, ["${program}", "${args}"]):
         with pytest.raises(UserError) as caught:
-            prepare_sweep(sweep_of(place, program="ampcompare", command=command), [])
+            prepare_sweep(sweep_of(project, program="ampcompare", command=command), [])
         said, line = str(caught.value).split("add the line ")
         assert "program='ampcompare': it is no script and needs a command: of its own" in said
-        assert not prepare_sweep(sweep_of(place, program="ampcompare", **yaml.safe_load(line)), []).messages
+        assert not prepare_sweep(sweep_of(project, program="ampcompare", **yaml.safe_load(line)), []).messages
 
 
 NAMES_KEPT = {"value": "layer4.2,*.bn3"}
@@ -284,7 +284,7 @@ OTHERS = [  # and of somebody else's program
 ]
 
 
-def test_a_word_varies_or_fixes_by_the_type_of_its_option(place, subtests: pytest.Subtests):
+def test_a_word_varies_or_fixes_by_the_type_of_its_option(project, subtests: pytest.Subtests):
     listed = {"values": ["a", "b"]}
     ours = dict.fromkeys(("backend", "seed", "data.root", "precision.keep_fp32", "optimizer.lr"), listed)
     fixed = ("epochs", "schedule.milestones", "plan.looks", "model.kwargs.widths", "model.kwargs.width")
@@ -294,17 +294,17 @@ def test_a_word_varies_or_fixes_by_the_type_of_its_option(place, subtests: pytes
         ("run_experiment.py", ours, WORDS),
         ("program.py", theirs, OTHERS),
     ):
-        file = place.file(program=program, parameters=parameters)
+        file = project.write_file(program=program, parameters=parameters)
         for word, spec in table:
             with subtests.test(word=word):
                 key = word.removeprefix("--").partition("=")[0]
                 assert read_sweep(file, [word]).raw["parameters"][key] == spec
 
 
-def test_a_list_that_is_no_yaml_is_told_in_a_line(place):
+def test_a_list_that_is_no_yaml_is_told_in_a_line(project):
     for word in ("backend=none,,native", "backend=a,*b", "backend='a,b"):
         with pytest.raises(UserError, match=r"not YAML .*write it as YAML does") as caught:
-            read_sweep(place.file(**BASE), [word])
+            read_sweep(project.write_file(**BASE), [word])
         assert str(caught.value).startswith(f"backend={word.removeprefix('backend=')!r}: ")
 
 

@@ -1,6 +1,4 @@
-"""docs/sweeps.md: each of its commands does what it is there for, in a small form; the sweeps that come along
-validate.
-"""
+"""docs/sweeps.md: each command works in a small form, and the bundled sweeps are valid."""
 
 import re
 import shlex

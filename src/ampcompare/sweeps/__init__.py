@@ -1,1 +1,1 @@
-"""W&B sweep files run without a server: the same file, search and state by Optuna, one process a run."""
+"""Run W&B sweep files without W&B's server: one process per run, state in a journal."""

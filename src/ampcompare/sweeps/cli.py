@@ -1,4 +1,4 @@
-"""`ampcompare sweep` and `ampcompare reproduce`. They import what they need when they run."""
+"""`ampcompare sweep` and `ampcompare reproduce`. Heavy imports happen when a command runs."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.paths import shell_command
 
-SEEDS = 3  # of each arm of a publication
+SEEDS = 3  # runs of each arm of a publication
 
 
 def sweep(
@@ -65,10 +65,11 @@ def sweep(
     console = Console(highlight=False)
     options = SweepOptions(workers, name, control, until_decided, cluster, wait, again, changed_code)
     if status or again:
-        from ampcompare.sweeps.status import rerun, show_status
+        from ampcompare.sweeps.status import read_status, rerun, show_status
 
-        act = show_status if status else rerun
-        raise typer.Exit(act(file, words or [], console, options))
+        if again:
+            raise typer.Exit(rerun(file, words or [], console, options))
+        raise typer.Exit(show_status(read_status(file, words or [], options), console))
     if file.startswith(API_PREFIX):
         todo = "--status lists what is left, --rerun runs it here, wandb agent runs it under the server"
         raise UserError(f"{file}: is a sweep on W&B's server; {todo}")
@@ -107,48 +108,48 @@ def reproduce(
     from rich.console import Console
 
     from ampcompare.config.load import parse_override
-    from ampcompare.sweeps.reproduce import lines, sweep_file
+    from ampcompare.sweeps.reproduce import describe_publications, sweep_file
 
-    console, given = Console(highlight=False), words or []
-    asked: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
-    asked |= {"workers": workers, "out": out, "runs": runs or None}
+    console, overrides = Console(highlight=False), words or []
+    flags: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
+    flags |= {"workers": workers, "out": out, "runs": runs or None}
     if name is None:
         wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"
     elif runs:
         wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
     else:
         wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
-    unfit = [f"--{option} {asked[option]}" for option in wrong.split() if asked[option] is not None]
-    if unfit := [*unfit, *(given if runs else ())]:
+    unfit = [f"--{option} {flags[option]}" for option in wrong.split() if flags[option] is not None]
+    if unfit := [*unfit, *(overrides if runs else ())]:
         raise UserError(f"{unfit[0]}: {why}")
     if name is None:
-        typer.echo("\n".join(lines(seeds or SEEDS)))
+        typer.echo("\n".join(describe_publications(seeds or SEEDS)))
         return
     if runs:
         from ampcompare.report.options import ReportOptions
         from ampcompare.report.pipeline import make_report
 
         raise typer.Exit(make_report(ReportOptions([*runs], out or "report", reproduce=name), console))
-    way = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)
+    arguments = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, overrides)
     if write_sweep is not None:
-        _, text = sweep_file(*way, file=str(write_sweep))
+        _, text = sweep_file(*arguments, file=str(write_sweep))
         try:
-            with write_sweep.open("x", encoding="utf-8") as written:
-                written.write(text)
+            with write_sweep.open("x", encoding="utf-8") as created:
+                created.write(text)
         except (OSError, ValueError) as problem:
             raise UserError(f"--write-sweep {write_sweep}: {reason(problem)}; name a new file") from None
-        ways = (shell_command(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
-        typer.echo(f"{write_sweep}: {', or '.join(ways)}")
+        commands = (shell_command(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
+        typer.echo(f"{write_sweep}: {', or '.join(commands)}")
         return
     from ampcompare.sweeps.pipeline import run_sweep
     from ampcompare.sweeps.prepare import SweepOptions
 
-    called, text = sweep_file(*way)
-    there = dict(map(parse_override, given)).get("output_dir")
-    if out and there:
-        raise UserError(f"--out {out}: output_dir={there} names a folder, too; leave one out")
-    folder = Path(out or there or Path("runs") / called)
+    sweep_name, text = sweep_file(*arguments)
+    output_dir = dict(map(parse_override, overrides)).get("output_dir")
+    if out and output_dir:
+        raise UserError(f"--out {out}: output_dir={output_dir} names a folder, too; leave one out")
+    folder = Path(out or output_dir or Path("runs") / sweep_name)
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
     file.write_text(text, encoding="utf-8")
     options = SweepOptions(workers)
-    raise typer.Exit(run_sweep(str(file), [*given, f"output_dir={folder}"], console, options))
+    raise typer.Exit(run_sweep(str(file), [*overrides, f"output_dir={folder}"], console, options))

@@ -20,21 +20,21 @@ from ampcompare.sweeps.sweep import Sweep
 KEPT_STATES = (RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING)
 
 
-def code_files(sweep: Sweep, words: Sequence[str], *, trains_here: bool) -> tuple[Path, ...]:
+def code_files(sweep: Sweep, overrides: Sequence[str], *, trains_here: bool) -> tuple[Path, ...]:
     """Return the user's files that the sweep's runs execute.
 
     Args:
         sweep: The sweep.
-        words: `key=value` words behind every command.
+        overrides: `key=value` words behind every command.
         trains_here: Whether the runs are our own training, whose script is not the user's.
     """
     values = [value for p in sweep.parameters if p.is_listed for value in p.examples()]
-    texts = [*_texts(values), *(word.partition("=")[2] for word in words)]
+    texts = [*_texts(values), *(word.partition("=")[2] for word in overrides)]
     plugins = [text.rpartition(":")[0] for text in texts if ".py:" in text]
     files = [word for word in sweep.command if Path(word).suffix]  # not /usr/bin/env and the like
     programs = [] if trains_here else [*([sweep.program] if sweep.program else []), *files]
-    found = dict.fromkeys(Path(name) for name in [*programs, *plugins])
-    return tuple(path for path in found if _is_file(path))
+    paths = dict.fromkeys(Path(name) for name in [*programs, *plugins])
+    return tuple(path for path in paths if _is_file(path))
 
 
 def _texts(values: Iterable[Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""What makes a sweep the one that it is. A file that says something else is another sweep.
+"""The definition of a sweep: what must not change while it continues.
 
-More seeds are the exception: they continue the sweep. The journal keeps them in groups, in the order in which
-they came, so that a run keeps its number.
+A file with another definition is another sweep. More seeds are the exception: they continue the sweep. The
+journal keeps added seeds in groups, in the order in which they were added, so that a run keeps its index.
 """
 
 import dataclasses
@@ -15,31 +15,31 @@ from ampcompare.sweeps.journal import NEW_FOLDER_HINT
 from ampcompare.sweeps.sweep import SEED, Sweep
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
-PARAMETERS, WORDS = "parameters", "words of the command line"
+PARAMETERS, OVERRIDES = "parameters", "words of the command line"
 ORDER = "the order of parameters"
 
 
-def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
-    """Return what makes a sweep the one that it is, as JSON."""
-    made: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
-    # In their order, which is that of the grid.
-    made[PARAMETERS] = [*(sweep.raw.get(PARAMETERS) or {}).items()]
-    made |= {WORDS: sorted(words), "control": sweep.control}
-    if sweep.control:  # behind what the cap leaves of the grid
-        made["run_cap"] = sweep.run_cap
-    if sweep.cells:  # another version of ours may know other points for one run
-        made["points that are runs"] = [sweep.cells.keys, sorted(sweep.cells.kept)]
-    return json.loads(json.dumps(made))
+def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the definition of a sweep in types that JSON has."""
+    content: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
+    # As a list: the order of parameters is the order of the grid.
+    content[PARAMETERS] = [*(sweep.raw.get(PARAMETERS) or {}).items()]
+    content |= {OVERRIDES: sorted(overrides), "control": sweep.control}
+    if sweep.control:  # the last runs of the control come behind the cap
+        content["run_cap"] = sweep.run_cap
+    if sweep.cells:  # another version of AMP Compare may find other equal points
+        content["points that are runs"] = [sweep.cells.keys, sorted(sweep.cells.combinations)]
+    return json.loads(json.dumps(content))
 
 
 def seed_of(sweep: Sweep, began: Mapping[str, Any]) -> str:
-    """Return what a random search draws from: its name, and the definition with which it began."""
+    """Return the seed of a random search: its name, and the definition with which it began."""
     return json.dumps([sweep.name, began])
 
 
 def continued_sweep(
     sweep: Sweep,
-    words: Sequence[str],
+    overrides: Sequence[str],
     began: Mapping[str, Any],
     added: Sequence[Sequence[Any]],
     where: str,
@@ -48,19 +48,19 @@ def continued_sweep(
 
     Args:
         sweep: The sweep of the file.
-        words: `key=value` words behind every command.
+        overrides: Options for every run (`key=value`).
         began: The definition with which the sweep began.
         added: Groups of seeds that were added since.
         where: Folder of the sweep, for the message.
 
     Raises:
-        UserError: If the file says anything else than more seeds; the message names it.
+        UserError: If the definition differs in more than added seeds; the message names the difference.
     """
     try:
         recorded = _parts(began)
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{where}: its sweep.json does not define a sweep; {NEW_FOLDER_HINT}") from None
-    present = _parts(definition(sweep, words))
+    present = _parts(definition(sweep, overrides))
     differing = [key for key in {**recorded, **present} if recorded.get(key) != present.get(key)]
     own, key, more = sweep.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
     if own and differing == [key]:
@@ -81,10 +81,10 @@ def continued_sweep(
     return dataclasses.replace(sweep, added=groups), more
 
 
-def _parts(made: Mapping[str, Any]) -> dict[str, str]:
-    """Return all that can differ by its name, as JSON; the order of parameters is that of the grid."""
-    parts = {k: v for k, v in made.items() if k not in (PARAMETERS, WORDS) and v is not None}
-    parts |= {f"{PARAMETERS}.{name}": spec for name, spec in made[PARAMETERS]}
-    parts |= {f"{WORDS} ({word})": True for word in made[WORDS]}
-    parts[ORDER] = [name for name, _ in made[PARAMETERS]]
+def _parts(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parts of a definition by name, as JSON text, for the message about a difference."""
+    parts = {k: v for k, v in content.items() if k not in (PARAMETERS, OVERRIDES) and v is not None}
+    parts |= {f"{PARAMETERS}.{name}": spec for name, spec in content[PARAMETERS]}
+    parts |= {f"{OVERRIDES} ({override})": True for override in content[OVERRIDES]}
+    parts[ORDER] = [name for name, _ in content[PARAMETERS]]
     return {key: json.dumps(value) for key, value in parts.items()}

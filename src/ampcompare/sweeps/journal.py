@@ -87,7 +87,7 @@ class SeedGroup:
     Attributes:
         seeds: The added seeds. None: the look ended the sweep.
         look: Number of seeds at which somebody looked; None where the sweep file named the seeds.
-        messages: What the look said.
+        messages: The messages of the look.
     """
 
     seeds: tuple[Any, ...]
@@ -187,7 +187,7 @@ class SweepState:
         return [group.seeds for group in self.seed_groups if group.seeds]
 
     def with_state(self, *states: RunState) -> list[SweepRun]:
-        """The runs in one of these states, by index."""
+        """Return the runs in one of these states, ordered by index."""
         return [run for _, run in sorted(self.runs.items()) if run.state in states]
 
 

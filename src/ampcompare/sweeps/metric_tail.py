@@ -62,5 +62,5 @@ class MetricTail:
 
     def files(self) -> list[Path]:
         """Return the run's record files, oldest first: one for each start of the run, online or offline."""
-        found = (self.folder / "wandb").glob(f"*run-*-{self.run_id}/run-{self.run_id}.wandb")
-        return sorted(found, key=lambda file: file.parent.name.removeprefix("offline-"))
+        files = (self.folder / "wandb").glob(f"*run-*-{self.run_id}/run-{self.run_id}.wandb")
+        return sorted(files, key=lambda file: file.parent.name.removeprefix("offline-"))

@@ -15,9 +15,8 @@ from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.code_version import changed_code_dates, changed_files, note_code_version
 from ampcompare.sweeps.definition import continued_sweep, definition
 from ampcompare.sweeps.driver import SweepDriver, recover_local_runs
-from ampcompare.sweeps.executors import Executor
+from ampcompare.sweeps.executors import CLUSTERS, Executor, split_cluster_options
 from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
-from ampcompare.sweeps.executors.options import split_cluster_words
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, make_output, prepare
 from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
@@ -27,15 +26,14 @@ from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 
 EXIT_FAILED_RUNS = 1
-CLUSTERS = ("slurm", "ray")
 
 
-def run_sweep(file: str, words: Sequence[str], console: Console, options: SweepOptions) -> int:
+def run_sweep(file: str, overrides: Sequence[str], console: Console, options: SweepOptions) -> int:
     """Run what is left of the sweep in the file, a path or the name of a bundled file.
 
     Args:
         file: The sweep file.
-        words: `key=value` words; `slurm.KEY=VALUE` and `ray.KEY=VALUE` are for the cluster.
+        overrides: `key=value` words; `slurm.KEY=VALUE` and `ray.KEY=VALUE` are for the cluster.
         console: Where to print.
         options: Options of the command line.
 
@@ -46,24 +44,24 @@ def run_sweep(file: str, words: Sequence[str], console: Console, options: SweepO
     Raises:
         UserError: For a bad file, bad words, or a folder that cannot be used. Nothing is started then.
     """
-    cluster_words, run_words = split_cluster_words(words, options.cluster)
-    prepared = replace(prepare(file, run_words, options), given=tuple(words))
-    return run_prepared(prepared, cluster_words, console)
+    cluster_options, run_overrides = split_cluster_options(overrides, options.cluster)
+    prepared = replace(prepare(file, run_overrides, options), all_overrides=tuple(overrides))
+    return run_prepared(prepared, cluster_options, console)
 
 
 def run_prepared(
     prepared: PreparedSweep,
-    cluster_words: Mapping[str, str],
+    cluster_options: Mapping[str, str],
     console: Console,
-    before: Callable[[PreparedSweep, Journal], PreparedSweep] = lambda prepared, journal: prepared,
+    before_start: Callable[[PreparedSweep, Journal], PreparedSweep] = lambda prepared, journal: prepared,
 ) -> int:
     """Run what is left of a prepared sweep.
 
     Args:
         prepared: The sweep.
-        cluster_words: Words of the cluster, by name.
+        cluster_options: Words of the cluster, by name.
         console: Where to print.
-        before: Changes what is left to do before the first run starts, as `--rerun` does.
+        before_start: Changes what is left to do before the first run starts, as `--rerun` does.
 
     Returns:
         The exit code, as `run_sweep`.
@@ -76,13 +74,13 @@ def run_prepared(
         load_optuna()
     if prepared.looks:
         check_can_be_decided(sweep, prepared.looks)
-    make_executor = _executor_factory(prepared, cluster_words)
+    make_executor = _executor_factory(prepared, cluster_options)
     folder = make_output(prepared.output)
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
 
-    with opened_journal(prepared, folder) as (journal, prepared):
+    with open_journal(prepared, folder) as (journal, prepared):
         for line in prepared.messages:
             say(line)
         recover_local_runs(prepared, journal, say)
@@ -90,7 +88,7 @@ def run_prepared(
         if prepared.looks:
             check_can_be_decided(_with_seeds(prepared, journal), prepared.looks)
             fill_first_look(_with_seeds(prepared, journal), journal, prepared.looks)
-        prepared = before(prepared, journal)
+        prepared = before_start(prepared, journal)
         if options.cluster != "slurm":
             _refuse_jobs_in_queue(journal)
         if options.cluster == "slurm" and not options.wait:
@@ -122,8 +120,8 @@ def run_to_completion(
         executor = make_executor(journal)
         try:
             progress = SweepProgress(console, prepared.sweep, journal.state, journal.folder, executor.slots)
-            driver = SweepDriver(prepared, journal, executor, progress, stop, look_at)
-            for line in _first_lines(driver, executor, progress):
+            driver = SweepDriver(prepared, journal, executor, progress, stop, look_at_runs)
+            for line in _start_messages(driver, executor, progress):
                 say(line)
             with progress:
                 driver.run()
@@ -136,7 +134,7 @@ def run_to_completion(
         say(f"stopped: finished runs stay finished; continue with: {command}")
         return 128 + stop.signal
     if driver.changed_code:
-        raise code_changed(driver.changed_code, prepared, "while the sweep ran")
+        raise code_changed_error(driver.changed_code, prepared, "while the sweep ran")
     return None
 
 
@@ -151,14 +149,14 @@ def _submit_and_leave(
 
     executor = make_executor(journal)
     assert isinstance(executor, SlurmExecutor)
-    return submit_and_leave(prepared, journal, executor, look_at, console)
+    return submit_and_leave(prepared, journal, executor, look_at_runs, console)
 
 
-def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
+def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
     """Look at the runs of a sweep, as its report does (imported only where it is needed)."""
     from ampcompare.sweeps import sweep_report
 
-    return sweep_report.look_at(sweep, folder, runs)
+    return sweep_report.look_at_runs(sweep, folder, runs)
 
 
 def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
@@ -183,17 +181,17 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
 
 
 @contextmanager
-def opened_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journal, PreparedSweep]]:
+def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journal, PreparedSweep]]:
     """Open the journal of a sweep, begin or continue it; yield it and the sweep as it began.
 
     Raises:
         UserError: If the folder has another sweep, or another driver.
     """
-    journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.words))
+    journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.overrides))
     try:
         state = journal.state
         sweep, more = continued_sweep(
-            prepared.sweep, prepared.words, state.definition, state.added_seeds, str(folder)
+            prepared.sweep, prepared.overrides, state.definition, state.added_seeds, str(folder)
         )
         journal.begin_driver()
         if more:
@@ -211,15 +209,15 @@ def _check_code(prepared: PreparedSweep, journal: Journal) -> None:
     """
     if changed := changed_files(prepared.code_files, journal.state):
         if not prepared.options.changed_code:
-            raise code_changed(changed, prepared, "since runs of this sweep were made with it")
+            raise code_changed_error(changed, prepared, "since runs of this sweep were made with it")
         for run in journal.state.with_state(RunState.PREEMPTED):
             journal.propose(run)  # from its beginning: a checkpoint is of the old code
     note_code_version(journal, prepared.code_files)
 
 
-def code_changed(files: Sequence[str], prepared: PreparedSweep, when: str) -> UserError:
+def code_changed_error(files: Sequence[str], prepared: PreparedSweep, when: str) -> UserError:
     """Return the refusal to continue a sweep with other code."""
-    own = [word for word in prepared.given if not word.startswith("output_dir=")]
+    own = [override for override in prepared.all_overrides if not override.startswith("output_dir=")]
     new = shell_command("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
     todo = f"for a new sweep: {new}; to mix the versions knowingly: {prepared.command('--changed-code')}"
     return UserError(f"{', '.join(files)}: changed {when}; {todo}")
@@ -238,7 +236,7 @@ def _refuse_jobs_in_queue(journal: Journal) -> None:
 
 
 def _executor_factory(
-    prepared: PreparedSweep, cluster_words: Mapping[str, str]
+    prepared: PreparedSweep, cluster_options: Mapping[str, str]
 ) -> Callable[[Journal], Executor]:
     """Check the cluster's options, and return what makes the executor.
 
@@ -253,11 +251,11 @@ def _executor_factory(
     if cluster == "slurm":
         from ampcompare.sweeps.executors.slurm import slurm_factory
 
-        return slurm_factory(prepared, cluster_words)
+        return slurm_factory(prepared, cluster_options)
     if cluster == "ray":
         from ampcompare.sweeps.executors.ray import ray_factory
 
-        return ray_factory(prepared, cluster_words)
+        return ray_factory(prepared, cluster_options)
 
     def make_local(journal: Journal) -> Executor:
         gpus = [] if prepared.on_cpu else visible_gpus()
@@ -270,7 +268,7 @@ def _executor_factory(
     return make_local
 
 
-def _first_lines(driver: SweepDriver, executor: Executor, progress: SweepProgress) -> Iterator[str]:
+def _start_messages(driver: SweepDriver, executor: Executor, progress: SweepProgress) -> Iterator[str]:
     """Say what runs here."""
     prepared, sweep = driver.prepared, driver.sweep
     total = sweep.total()

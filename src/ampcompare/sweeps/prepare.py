@@ -1,4 +1,4 @@
-"""A sweep made ready to run, to submit or to be looked at: file, words and options as one, checked once."""
+"""Prepare a sweep: combine and check file, overrides and options before anything starts."""
 
 import re
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from ampcompare.sweeps.sweep_file import key_of, read_sweep
 from ampcompare.sweeps.training_check import check, trains_here
 
 CONTROL, BOOKENDS = "plan.control", "bookends"
-LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
+LOOKS = (3, 6, 10)  # numbers of seeds; the default of plan.looks
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """Options of `ampcompare sweep` beside the file and the words for its runs.
+    """Options of `ampcompare sweep`, without the file and the overrides for its runs.
 
     Attributes:
         workers: Number of runs at a time.
@@ -50,18 +50,18 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class PreparedSweep:
-    """A sweep, and what follows from it and from its command line.
+    """A sweep with everything that follows from its file and its command line.
 
     Attributes:
         sweep: The sweep.
         plan: Its plan.
-        given: All words of the command line, those of a cluster among them.
-        words: Those that go behind every command.
+        all_overrides: All `key=value` words of the command line, options of a cluster included.
+        overrides: Those that are added to every run's command.
         output: Folder of all runs.
         trains_here: Whether the runs are our own training.
         messages: Lines to print before the first run.
-        looks: Numbers of seeds at which somebody looks, with `--until-decided`.
-        on_cpu: Whether the words ask for a CPU.
+        looks: Numbers of seeds for interim looks, with `--until-decided`.
+        on_cpu: Whether the overrides ask for a CPU.
         code_files: The user's own files that the runs execute.
         file: The sweep file as it was named.
         options: The options.
@@ -69,8 +69,8 @@ class PreparedSweep:
 
     sweep: Sweep
     plan: PlanConfig
-    given: tuple[str, ...]
-    words: tuple[str, ...]
+    all_overrides: tuple[str, ...]
+    overrides: tuple[str, ...]
     output: Path
     trains_here: bool
     messages: tuple[str, ...] = ()
@@ -82,10 +82,10 @@ class PreparedSweep:
 
     @property
     def shared_plan(self) -> dict[str, Any] | None:
-        """What each run records of the plan beside the file's part.
+        """The part of the plan that every run records in addition to the file's part.
 
-        None: nothing, not even the run's number. Another program, or a run of W&B's server, records a plan
-        only where there is one.
+        None to record nothing, not even the run's index: another program, or a run of W&B's server, records
+        a plan only where there is one.
         """
         shared: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
         shared |= {"looks": [*self.looks]} if self.looks else {}
@@ -93,15 +93,15 @@ class PreparedSweep:
 
     @property
     def plan_summary(self) -> str:
-        """Briefly: `margin 0.5, looks [3, 6, 10]`; empty where nothing was planned."""
+        """A summary such as `margin 0.5, looks [3, 6, 10]`; empty where nothing was planned."""
         own = vars(self.plan) | ({"control": BOOKENDS} if self.sweep.control else {})
         return ", ".join(f"{key} {value}" for key, value in own.items() if value != vars(PlanConfig())[key])
 
     def command(self, *flags: str) -> str:
-        """Return the command that continues with what was asked for.
+        """Return the command that continues this sweep with the same options.
 
         Args:
-            *flags: Options without a value, beside those that were given.
+            *flags: Further options without a value.
         """
         options = self.options
         values = {
@@ -110,30 +110,30 @@ class PreparedSweep:
             "--control": options.control,
             "--cluster": options.cluster,
         }
-        given_flags = {
+        set_flags = {
             "--rerun": options.rerun,
             "--until-decided": options.until_decided and "--rerun" not in flags,
             "--wait": options.wait,
             "--changed-code": options.changed_code,
         }
-        words = [*dict.fromkeys([*flags, *(flag for flag, is_given in given_flags.items() if is_given)])]
-        words += [f"{key}={value}" for key, value in values.items() if value is not None]
-        return shell_command("ampcompare", "sweep", self.file, *words, *self.given)
+        arguments = [*dict.fromkeys([*flags, *(flag for flag, is_set in set_flags.items() if is_set)])]
+        arguments += [f"{key}={value}" for key, value in values.items() if value is not None]
+        return shell_command("ampcompare", "sweep", self.file, *arguments, *self.all_overrides)
 
     def launcher(self, folder: Path) -> RunLauncher:
-        """Return what starts the runs, into this folder.
+        """Return the launcher that starts the runs in this folder.
 
         Raises:
             UserError: If the credentials for W&B have the wrong form.
         """
-        overrides = (*self.words, f"output_dir={folder}") if self.trains_here else self.words
+        overrides = (*self.overrides, f"output_dir={folder}") if self.trains_here else self.overrides
         environment = {} if self.trains_here else offline_environment()
-        # A new copy of the sweep has no list of its points, which would travel with every run of a cluster.
+        # A copy of the sweep without its cached points, which would travel with every run of a cluster.
         return RunLauncher(replace(self.sweep), folder, overrides, environment, self.trains_here)
 
 
 def make_output(output: Path) -> Path:
-    """Make the folder of the runs with what has to be in it.
+    """Create the folder of the runs and its subfolders.
 
     Raises:
         UserError: If it cannot be written to.
@@ -145,24 +145,24 @@ def make_output(output: Path) -> Path:
     return folder
 
 
-def prepare(file: str, words: Sequence[str], options: SweepOptions = SweepOptions()) -> PreparedSweep:
+def prepare(file: str, overrides: Sequence[str], options: SweepOptions = SweepOptions()) -> PreparedSweep:
     """Read a sweep file, or a bundled one by its name, and check it. Nothing is written or started.
 
     Raises:
-        UserError: For a bad file, bad words or options that do not fit.
+        UserError: For a bad file, bad overrides or options that contradict each other.
     """
-    for word in words:
-        parse_override(word)  # whether it is one
-    sweep = read_sweep(file, words)
+    for override in overrides:
+        parse_override(override)  # raises where it is no key=value
+    sweep = read_sweep(file, overrides)
     sweep = sweep if options.name is None else replace(sweep, name=options.name)
-    prepared = prepare_sweep(sweep, words, options)
+    prepared = prepare_sweep(sweep, overrides, options)
     return replace(prepared, file=file)
 
 
 def prepare_sweep(
-    sweep: Sweep, words: Sequence[str], options: SweepOptions = SweepOptions()
+    sweep: Sweep, overrides: Sequence[str], options: SweepOptions = SweepOptions()
 ) -> PreparedSweep:
-    """Check a sweep that was read; words that name one of its parameters have changed its values.
+    """Check a sweep. Overrides of its parameters were applied when it was read.
 
     Raises:
         UserError: As `prepare`.
@@ -173,23 +173,23 @@ def prepare_sweep(
         expected = "expected 1 to 100 characters that can be a folder's name"
         raise UserError(f"name={sweep.name!r}: {expected}; set name or --name")
     varied = {p.key for p in sweep.parameters}
-    own = tuple(word for word in words if key_of(word) not in varied)
-    if sweep.on_server and (taken := [word for word in words if word not in own]):
-        raise UserError(f"{taken[0]}: the sweep varies it; leave it out")
+    own = tuple(override for override in overrides if key_of(override) not in varied)
+    if sweep.on_server and (conflicting := [override for override in overrides if override not in own]):
+        raise UserError(f"{conflicting[0]}: the sweep varies it; leave it out")
     plan, cells, messages = check(sweep, own)
     has_control = not sweep.on_server and _has_control(plan, sweep, options.control)
-    given = dict(parse_override(word) for word in own)
+    values = dict(parse_override(override) for override in own)
     is_ours = trains_here(sweep)
     return PreparedSweep(
         replace(sweep, control=has_control, cells=cells),
         plan,
-        given=tuple(words),
-        words=tuple(word for word in own if key_of(word) != "output_dir"),
-        output=Path(given.get("output_dir") or Path("runs") / sweep.name),
+        all_overrides=tuple(overrides),
+        overrides=tuple(override for override in own if key_of(override) != "output_dir"),
+        output=Path(values.get("output_dir") or Path("runs") / sweep.name),
         trains_here=is_ours,
         messages=tuple(messages),
         looks=_looks_of(plan) if options.until_decided else (),
-        on_cpu=given.get("device", "").startswith("cpu"),
+        on_cpu=values.get("device", "").startswith("cpu"),
         code_files=code_files(sweep, own, trains_here=is_ours),
         options=options,
     )
@@ -218,7 +218,7 @@ def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
 
 
 def _looks_of(plan: PlanConfig) -> tuple[int, ...]:
-    """Return the numbers of seeds at which somebody looks; the last look ends the sweep."""
+    """Return the numbers of seeds for interim looks; the last look ends the sweep."""
     looks = plan.looks or LOOKS
-    most = plan.max_seeds or looks[-1]
-    return (*(look for look in looks if look < most), most)
+    maximum = plan.max_seeds or looks[-1]
+    return (*(look for look in looks if look < maximum), maximum)

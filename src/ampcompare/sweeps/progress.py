@@ -1,6 +1,4 @@
-"""What a sweep tells the user: a line per event and, in a terminal, one line beneath them that is kept up to
-date.
-"""
+"""Print the progress of a sweep: a line per event and, in a terminal, a status line below them."""
 
 import contextlib
 import time

@@ -17,7 +17,7 @@ from itertools import count, repeat
 from typing import Any
 
 GPUS = (2, 3, 4)
-DRAWS = 16  # of a block, where swaps do not free every value; the best is kept
+MAX_DRAWS = 16  # random orders of a block, until swaps free every value; else the best is used
 MAX_VALUES = 250  # a longer list is a range, which keeps its order
 MOVED = -1
 
@@ -40,7 +40,7 @@ def orders(name: str, values: int, combinations: int = 1) -> Iterator[Sequence[i
 
 
 def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]]:
-    # The GPU, of so many, that a value's runs were all on: at one combination, and at any (None).
+    # The GPU of all runs of a value so far, by number of GPUs: at one combination, and at all (None).
     only: dict[tuple[int, int | None, int], int] = {}
 
     def gpus(value: int, position: int, block: int) -> Iterator[tuple[tuple[int, int | None, int], int]]:
@@ -49,28 +49,30 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
             for count_of in GPUS:
                 yield (value, within, count_of), (block * values + position) % count_of
 
-    def stays(value: int, position: int, block: int) -> int:
-        """Return for how many numbers of GPUs the value would stay on the GPU of all its runs."""
+    def count_stuck(value: int, position: int, block: int) -> int:
+        """Return for how many GPU counts the value would stay on the GPU of all its earlier runs."""
         return sum(only.get(key) == gpu for key, gpu in gpus(value, position, block))
 
-    def drawn(block: int, draw: int) -> list[int]:
-        """Return an order, with two values swapped wherever fewer then stay on the GPU of all their runs."""
+    def draw_order(block: int, draw: int) -> list[int]:
+        """Return a random order, improved by swaps after which fewer values stay on the GPU of their runs."""
         order = sorted(range(values), key=lambda value: _hash([name, block, draw, value]))
-        for one in range(values):
-            for other in range(values) if stays(order[one], one, block) else ():
-                x, y = order[one], order[other]
-                now = stays(x, one, block) and stays(x, one, block) + stays(y, other, block)
-                if now and stays(y, one, block) + stays(x, other, block) < now:
-                    order[one], order[other] = y, x
+        for first in range(values):
+            for second in range(values) if count_stuck(order[first], first, block) else ():
+                x, y = order[first], order[second]
+                now = count_stuck(x, first, block) and count_stuck(x, first, block) + count_stuck(
+                    y, second, block
+                )
+                if now and count_stuck(y, first, block) + count_stuck(x, second, block) < now:
+                    order[first], order[second] = y, x
         return order
 
     for block in count():
-        best, least = [], float("inf")
-        for draw in range(DRAWS):
-            order = drawn(block, draw)
-            cost = sum(stays(value, position, block) for position, value in enumerate(order))
-            if cost < least:
-                best, least = order, cost
+        best, lowest_cost = [], float("inf")
+        for draw in range(MAX_DRAWS):
+            order = draw_order(block, draw)
+            cost = sum(count_stuck(value, position, block) for position, value in enumerate(order))
+            if cost < lowest_cost:
+                best, lowest_cost = order, cost
             if not cost:
                 break
         for position, value in enumerate(best):
@@ -79,5 +81,5 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
         yield tuple(best)
 
 
-def _hash(of: list[Any]) -> bytes:
-    return hashlib.sha256(json.dumps(of).encode()).digest()
+def _hash(values_to_hash: list[Any]) -> bytes:
+    return hashlib.sha256(json.dumps(values_to_hash).encode()).digest()

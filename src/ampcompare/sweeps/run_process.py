@@ -1,4 +1,4 @@
-"""The process of a run: how it is started, how it is ended, and what its end means.
+"""The process of a run: start it, end it, and interpret its end.
 
 `RunLauncher` starts a run with the environment that `wandb agent` gives it. `RunProcess` is the running
 program. Executors use both, on the machine on which the run happens.
@@ -28,15 +28,15 @@ from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
 from ampcompare.sweeps.sweep import Sweep
 
-STOP_SECONDS = 30.0  # from SIGTERM to SIGKILL, as W&B's agent waits
+STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 LEFTOVER_SECONDS = 5.0  # for processes that a program leaves running when it ends
 POLL_SECONDS = 0.1
-# A scheduler that ends all processes of a job may reach the run before the process that started the run.
+# A scheduler that signals all processes of a job may reach the run before the process that started it.
 SAME_SIGNAL_SECONDS = 2.0
-MAX_SIGNAL_ENDS = 3  # starts of a run that signals end, before it counts as failed
+MAX_SIGNAL_ENDS = 3  # after this number of ends by a signal, a run has failed
 LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
-WANDB_LINES = "wandb:"  # how W&B's client begins what it prints
-GUARD_MARK = "sweep.interrupted"  # in the sweep's folder: a killed driver's guard has ended its runs
+WANDB_LINES = "wandb:"  # how lines of W&B's client begin
+GUARD_MARK = "sweep.interrupted"  # file in the sweep's folder: the guard of a killed driver ended its runs
 CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
 # By the machine (out of memory), by a scheduler, by hand. A shell reports signal N as exit code 128 + N.
 _SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
@@ -48,7 +48,7 @@ class RunProcess:
 
     def __init__(
         self,
-        words: Sequence[str],
+        command: Sequence[str],
         environment: Mapping[str, str],
         log: Path,
         guard: ProcessGuard,
@@ -62,7 +62,7 @@ class RunProcess:
         self._ignores_stop = False
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                words,
+                command,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -73,13 +73,13 @@ class RunProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, which is also that of its group."""
+        """The process id, which is also the id of its process group."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit code once the program and everything that it left running have ended.
+        """Return the exit code once the program and all its processes have ended.
 
-        W&B's service outlives its program by a moment. Anything else that is left is killed after
+        W&B's service ends shortly after its program. Other processes that the program left are killed after
         LEFTOVER_SECONDS. A program that was asked to stop is killed when its time is over.
 
         Returns:
@@ -102,7 +102,7 @@ class RunProcess:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether it ended because it was asked to. A program that ignores SIGTERM may come to its end."""
+        """Whether the stop request ended it; a program that ignores SIGTERM may finish by itself."""
         return self.was_asked_to_stop and not (self._ignores_stop and self._exit_code == 0)
 
     def stop(self, number: int = signal.SIGTERM, patience: float = STOP_SECONDS) -> None:
@@ -113,12 +113,12 @@ class RunProcess:
         if self.was_asked_to_stop or self._exit_code is not None:
             return
         self._ignores_stop = number == signal.SIGTERM and not heeds_sigterm(self.pid)
-        self._process.send_signal(number)  # to nobody where the process has ended already
+        self._process.send_signal(number)  # no effect if the process has ended already
         self.was_asked_to_stop = self._process.returncode is None
         self._kill_at = time.monotonic() + patience
 
     def kill(self) -> None:
-        """End the program and all it started, at once."""
+        """Kill the program and all its processes at once."""
         _send_to_group(self.pid, signal.SIGKILL)
 
 
@@ -129,10 +129,10 @@ class RunLauncher:
     Attributes:
         sweep: The sweep.
         folder: Output folder of the sweep.
-        overrides: `key=value` words of the command line, behind every command.
-        environment: Variables of the runs beside those of this process.
+        overrides: `key=value` words that are added to every command.
+        environment: Variables of the runs, in addition to those of this process.
         trains_here: Whether the runs are our own training, which has an option for the plan and resumes.
-        prefix: Words in front of every command.
+        prefix: Arguments before every command.
     """
 
     sweep: Sweep
@@ -143,7 +143,7 @@ class RunLauncher:
     prefix: tuple[str, ...] = ()
 
     def log_file(self, run_id: str) -> Path:
-        """Return the file of what the run prints."""
+        """Return the file for the output of the run."""
         return self.folder / "logs" / f"{run_id}.log"
 
     def start(
@@ -156,13 +156,13 @@ class RunLauncher:
         """Start a run.
 
         Args:
-            run: The run; with `starts` above 0 it may find what an earlier start has left.
+            run: The run. With `starts` above 0, an earlier start may have left a checkpoint.
             guard: Ends the run if this process dies.
             gpu: Value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
-            code: Dates of the user's files where they changed since the sweep began, for the run's record.
+            code: Dates of the user's files that changed since the sweep began, for the run's record.
 
         Returns:
-            The process; None if it cannot be started. The log has the reason then.
+            The process; None if it cannot be started. Then the log has the reason.
         """
         sweep, log = self.sweep, self.log_file(run.run_id)
         # The file from which W&B's client takes a run's sweep parameters.
@@ -174,14 +174,14 @@ class RunLauncher:
             file.parent.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
             file.write_text(text, encoding="utf-8")
-            words = build_command(sweep.command, sweep.program, run.parameters, file.with_suffix(".json"))
-            words += self.overrides
+            command = build_command(sweep.command, sweep.program, run.parameters, file.with_suffix(".json"))
+            command += self.overrides
             if self.trains_here:
                 known = PlanConfig.__dataclass_fields__
-                words += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
+                command += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
             environment = self._environment(run, file, gpu)
-            return RunProcess([*self.prefix, *words], environment, log, guard, run.run_id)
-        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
+            return RunProcess([*self.prefix, *command], environment, log, guard, run.run_id)
+        except (OSError, ValueError) as problem:  # ValueError: a NUL in an argument
             with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
                 print(f"cannot be started: {problem}", file=output)
             return None
@@ -214,7 +214,7 @@ class RunLauncher:
 def end_state(
     launcher: RunLauncher, run: SweepRun, exit_code: int, *, was_asked: bool
 ) -> tuple[RunState, bool]:
-    """Say what the end of a run's process means.
+    """Return the state of a run whose process has ended.
 
     Args:
         launcher: How the run was started.
@@ -223,18 +223,18 @@ def end_state(
         was_asked: Whether this sweep asked it to stop.
 
     Returns:
-        The state, PREEMPTED where the run is to be continued; and whether a signal ended the run that this
-        sweep did not send. A run that such signals end MAX_SIGNAL_ENDS times has failed.
+        The state, PREEMPTED if the run has to continue; and whether a signal from outside the sweep ended it.
+        A run that such signals ended MAX_SIGNAL_ENDS times has failed.
     """
     if exit_code == 0:
-        # A program of somebody else may end with 0 when it is interrupted: it has not come to its end either.
+        # Other programs may end with 0 when they are interrupted, without having finished.
         is_interrupted = was_asked and not launcher.trains_here
         return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
     tail = MetricTail(launcher.folder, run.run_id)
     if exit_code in SIGNAL_CODES and tail.exit_code() == 0:
-        # The signal came between the end of the record and that of the process.
+        # The signal came between the end of the record and the end of the process.
         return RunState.FINISHED, False
-    if was_asked or tail.is_preempting():  # the latter: as W&B's server hands such a run out again
+    if was_asked or tail.is_preempting():  # W&B's server requeues preempting runs, too
         return RunState.PREEMPTED, False
     if exit_code in SIGNAL_CODES:
         is_last = run.signal_ends + 1 >= MAX_SIGNAL_ENDS
@@ -245,7 +245,7 @@ def end_state(
 def interrupted_at(run: SweepRun, folder: Path) -> float:
     """Return when a run was interrupted because its driver was killed; infinity if it was not.
 
-    The killed driver's guard has interrupted it, or, where the guard was killed as well, nobody until now.
+    The guard of the killed driver has interrupted it. If the guard was killed as well, it still runs.
     """
     try:
         time_of_guard, *run_ids = (folder / GUARD_MARK).read_text().split()
@@ -257,7 +257,7 @@ def interrupted_at(run: SweepRun, folder: Path) -> float:
 
 
 def state_after_driver(run: SweepRun, folder: Path, interrupted: float, *, trains_here: bool) -> RunState:
-    """Return how a run stands whose driver was killed before it saw the end of the run.
+    """Return the state of a run whose driver was killed before the run ended.
 
     The record of the run's last start tells whether the run has finished. Our own training ends its record
     with 0 only then. Another program's record may end with 0 because the program was interrupted.
@@ -269,7 +269,7 @@ def state_after_driver(run: SweepRun, folder: Path, interrupted: float, *, train
         trains_here: Whether the runs are our own training.
 
     Returns:
-        STOPPED where hyperband had stopped it, else FINISHED, else PREEMPTED.
+        STOPPED if hyperband had stopped it, else FINISHED or PREEMPTED.
     """
     if run.is_stopped_early:
         return RunState.STOPPED
@@ -283,11 +283,11 @@ def state_after_driver(run: SweepRun, folder: Path, interrupted: float, *, train
 def end_leftovers(
     runs: Sequence[SweepRun], folder: Path, say: Callable[[str], None] = lambda line: None
 ) -> None:
-    """End the processes that runs, or a killed driver, have left on this machine; wait until they are gone.
+    """End the processes that runs or a killed driver left on this machine, and wait for their end.
 
-    The programs that the journal names get SIGTERM and have STOP_SECONDS to save a checkpoint. What they have
-    started, known by the run's id and this folder in its environment, has LEFTOVER_SECONDS more: W&B's
-    service completes the record. Then everything is killed.
+    The programs in the journal get SIGTERM and have STOP_SECONDS to save a checkpoint. Processes that they
+    started (with the run's id and this folder in their environment) have LEFTOVER_SECONDS more: W&B's
+    service completes the record. Then all are killed.
 
     Args:
         runs: The runs.
@@ -331,7 +331,7 @@ def _processes_of(
 
 
 def _wait_for(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait until these processes have ended, for so many seconds at most; return those that have not."""
+    """Wait for the end of these processes, at most `seconds`; return those that still run."""
     deadline = time.monotonic() + seconds
     while (left := [p for p in processes if not _has_ended(p)]) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -355,7 +355,7 @@ def recorded_parameters(run: SweepRun) -> dict[str, Any]:
 
 
 def offline_environment() -> dict[str, str]:
-    """Return WANDB_MODE=offline where no account is known, for other people's programs.
+    """Return WANDB_MODE=offline for other programs where no W&B account is known.
 
     Without an account W&B's client would refuse to start them. Our own training decides for itself.
 
@@ -365,10 +365,10 @@ def offline_environment() -> dict[str, str]:
     if any(os.environ.get(f"WANDB_{name}") for name in ("MODE", "DISABLED", "API_KEY")):
         return {}
     offline = {"WANDB_MODE": "offline"}
-    # W&B's client takes half of the CPU time of a driver's start: it is asked only where there is an account.
+    # Importing W&B's client is half of the CPU time of a driver's start, so the files are checked first.
     config = os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")
-    places = [os.environ.get("NETRC") or "~/.netrc", "~/_netrc", f"{config}/settings"]
-    is_there = any(os.path.exists(os.path.expanduser(place)) for place in places)
+    paths = [os.environ.get("NETRC") or "~/.netrc", "~/_netrc", f"{config}/settings"]
+    is_there = any(os.path.exists(os.path.expanduser(path)) for path in paths)
     if not is_there and not os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return offline
     from ampcompare.wandb_client.client import end_service, has_account
@@ -376,13 +376,13 @@ def offline_environment() -> dict[str, str]:
     try:
         return {} if has_account() else offline
     finally:
-        end_service()  # it would live as long as the sweep
+        end_service()  # else it would run as long as the sweep
 
 
 def last_line(log: Path) -> str:
-    """Return the last line that a program printed, empty where it printed none.
+    """Return the last line that a program printed, or an empty text.
 
-    Lines of W&B's client are left out: it says good-bye after the reason.
+    Lines of W&B's client do not count: they come after the reason of a failure.
     """
     try:
         with log.open("rb") as file:
@@ -406,9 +406,9 @@ def _is_group_running(group: int) -> bool:
 
 
 def _send_to_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; return whether anybody was there to get it."""
+    """Send a signal to a process group; return whether the group exists."""
     try:
         os.killpg(group, number)
-    except OSError:  # nobody, or a zombie on macOS
+    except OSError:  # no process, or a zombie on macOS
         return False
     return True

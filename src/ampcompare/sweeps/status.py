@@ -1,10 +1,11 @@
 """`ampcompare sweep ... --status` and `--rerun`.
 
-How every point of a sweep stands, and new runs for the points that are neither finished nor running.
+`--status` lists the state of every point of a sweep. `--rerun` makes new runs for the points that are neither
+finished nor running.
 
-A sweep of this command is read from its journal. A sweep on W&B's server is read from there: a run is at the
-point whose values its config has. A program may have recorded the words that it was given, or what it made of
-them (`1e-3`, which YAML reads as a text), so values are compared by what they read as.
+A sweep of this command is read from its journal. A sweep on W&B's server is read from there, and each run is
+matched to the point with the values of its config. Programs record values in different forms (YAML reads
+`1e-3` as a text), so values are normalized before they are compared.
 """
 
 from collections import Counter
@@ -32,7 +33,7 @@ from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.definition import continued_sweep, definition, seed_of
-from ampcompare.sweeps.executors.options import split_cluster_words
+from ampcompare.sweeps.executors import split_cluster_options
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
@@ -43,31 +44,31 @@ from ampcompare.sweeps.sweep_file import KEYS, sweep_of
 
 EXIT_INCOMPLETE = 3
 MAX_ROWS = 200
-PLAIN_WIDTH = 400  # columns where no terminal says how many: no line is folded that a program may read
+PLAIN_WIDTH = 400  # columns without a terminal: a program may read the lines, so none is folded
 STYLES = {RunState.FAILED: "red", RunState.RUNNING: "yellow"}
-# Exit codes of a run that somebody stopped; of one that hyperband stops under W&B's agent it is 255.
+# Exit codes of a run that the user stopped. A run that hyperband stops under W&B's agent has 255.
 STOPPED_BY_HAND = (129, 130, 143)
-DONE_STATES = (RunState.FINISHED, RunState.STOPPED)  # at such a point nothing is left to do
+DONE_STATES = (RunState.FINISHED, RunState.STOPPED)  # nothing is left to do
 SHOWN_STATES = (*DONE_STATES, RunState.RUNNING, RunState.FAILED, RunState.PREEMPTED, RunState.QUEUED)
-ABSENT = "\0"  # which no value can be
-DIGITS = 10  # in which numbers have to agree: a multiple of 0.1 has noise in its last ones
+ABSENT = "\0"  # no value is equal to it
+DIGITS = 10  # in which equal numbers agree: the last digits of a multiple of 0.1 are rounding errors
 
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """How a sweep stands.
+    """The state of a sweep.
 
     Attributes:
         prepared: The sweep.
         keys: The options that it varies.
-        points: The newest run of each point; a point that was not begun has a run without an id. Of a search
-            whose draws are not known there are only the runs that were begun.
-        reasons: Why a run is as it is, by its id.
-        is_drawn: Whether the points are draws that nobody knows before they are begun.
-        not_begun: Number of points of such a search that are still to be drawn.
-        has_journal: Whether this command has begun the sweep.
+        points: The newest run of each point; a point without a run has a run without an id. A search with
+            unknown draws has only the runs that were started.
+        reasons: The reason for a run's state, by its id.
+        is_drawn: Whether points are drawn when they start, so that their values are not known before.
+        not_begun: Number of points that are still to be drawn.
+        has_journal: Whether this command started the sweep.
         is_driven: Whether a driver of the sweep is running.
-        remarks: What else there is to say.
+        remarks: Further messages.
     """
 
     prepared: PreparedSweep
@@ -92,7 +93,7 @@ class SweepStatus:
 
     @property
     def summary(self) -> str:
-        """Such as `compare: 9 points: 7 finished, 1 failed, 1 queued`."""
+        """A summary such as `compare: 9 points: 7 finished, 1 failed, 1 queued`."""
         counts = Counter(run.state for run in self.points)
         counts[RunState.QUEUED] += self.not_begun
         parts = ", ".join(f"{counts[state]} {state}" for state in SHOWN_STATES if counts[state]) or "none"
@@ -101,22 +102,12 @@ class SweepStatus:
         return f"{self.prepared.sweep.name}: {total}: {parts}{complete}"
 
 
-def show_status(source: str, words: Sequence[str], console: Console, options: SweepOptions) -> int:
-    """List the points at which something is left to do. Nothing is written or started.
-
-    Args:
-        source: A sweep file, or `wandb:ENTITY/PROJECT/SWEEP`.
-        words: The words with which the sweep was run.
-        console: Where to print.
-        options: Options of the command line.
+def show_status(status: SweepStatus, console: Console) -> int:
+    """List the points at which something is left to do, and the commands that do it.
 
     Returns:
-        0 where the sweep is complete, 3 where it is not.
-
-    Raises:
-        UserError: For bad input, or a sweep that cannot be read.
+        0 where the sweep is complete, EXIT_INCOMPLETE where it is not.
     """
-    status = read_status(source, words, options)
     if status.open_points:
         _print_table(status, console)
     for line in (status.summary, *status.remarks):
@@ -135,12 +126,12 @@ def show_status(source: str, words: Sequence[str], console: Console, options: Sw
     return 0 if status.is_complete else EXIT_INCOMPLETE
 
 
-def rerun(source: str, words: Sequence[str], console: Console, options: SweepOptions) -> int:
+def rerun(source: str, overrides: Sequence[str], console: Console, options: SweepOptions) -> int:
     """Run every point that is neither finished nor running, as a new run of the same sweep.
 
     Args:
         source: A sweep file, or `wandb:ENTITY/PROJECT/SWEEP`.
-        words: The words with which the sweep was run.
+        overrides: The `key=value` words with which the sweep was run.
         console: Where to print.
         options: Options of the command line.
 
@@ -148,12 +139,12 @@ def rerun(source: str, words: Sequence[str], console: Console, options: SweepOpt
         The exit code of `run_sweep`; 3 where nothing failed and something is left.
 
     Raises:
-        UserError: As `show_status`; and for a search of W&B's server, whose draws are not known here.
+        UserError: As `read_status`; and for a search on W&B's server, because its draws are not known here.
     """
     if options.until_decided:
         raise UserError("--until-decided: adds seeds, --rerun runs the points there are; leave one out")
-    cluster_words, run_words = split_cluster_words(words, options.cluster)
-    status = read_status(source, run_words, options)
+    cluster_options, run_overrides = split_cluster_options(overrides, options.cluster)
+    status = read_status(source, run_overrides, options)
     print_line(console, one_line(status.summary))
     for line in status.remarks:
         print_line(console, one_line(line))
@@ -171,78 +162,78 @@ def rerun(source: str, words: Sequence[str], console: Console, options: SweepOpt
     def requeue(prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
         return _requeue(status, prepared, journal)
 
-    prepared = replace(status.prepared, given=tuple(words))
-    code = run_prepared(prepared, cluster_words, console, requeue)
+    prepared = replace(status.prepared, all_overrides=tuple(overrides))
+    code = run_prepared(prepared, cluster_options, console, requeue)
     if code >= 128 or options.cluster == "slurm":
         return code
-    after = read_status(source, run_words, options)
+    after = read_status(source, run_overrides, options)
     print_line(console, one_line(after.summary))
     return code or (0 if after.is_complete else EXIT_INCOMPLETE)
 
 
 def _requeue(status: SweepStatus, prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
-    """Write down what others have run, and new runs for the points that are to be run again."""
+    """Write to the journal what others have run, and new runs for the points to run again."""
     state, shared_plan = journal.state, prepared.shared_plan
     for point in status.points:
         plan = {} if shared_plan is None else {**shared_plan, "place": point.index, **point.plan}
         known = state.runs.get(point.index)
-        # What a killed driver had left may have finished since the status was read.
+        # A run that a killed driver left may have finished since the status was read.
         has_ended = known is not None and known.state in DONE_STATES
         is_to_run = not has_ended and point.state not in (*DONE_STATES, RunState.RUNNING)
         if not is_to_run and (known is None or known.is_external):
             journal.add_external([replace(point, plan=plan)])
         elif is_to_run and (known is None or known.starts or known.is_external):
             journal.propose(replace(known or point, plan=known.plan if known else plan))
-    if status.is_drawn and prepared.sweep.run_cap is None:  # else the search would draw without end
+    if status.is_drawn and prepared.sweep.run_cap is None:  # without a cap, the search would never end
         return replace(prepared, sweep=replace(prepared.sweep, run_cap=len(state.runs)))
     return prepared
 
 
-def read_status(source: str, words: Sequence[str], options: SweepOptions) -> SweepStatus:
-    """Return how every point of a sweep stands. Nothing is written or started.
+def read_status(source: str, overrides: Sequence[str], options: SweepOptions) -> SweepStatus:
+    """Return the state of every point of a sweep, without writing or starting anything.
 
     Args:
         source: A sweep file, or `wandb:ENTITY/PROJECT/SWEEP`.
-        words: The words with which the sweep was run; those of a cluster are left out.
+        overrides: The `key=value` words with which the sweep was run, options of a cluster included.
         options: Options of the command line.
 
     Raises:
         UserError: For bad input, or a sweep that cannot be read.
     """
-    _, run_words = split_cluster_words(words, None, any_cluster=True)
-    prepared, server_runs, reasons = _prepare(source, run_words, options)
-    prepared = replace(prepared, given=tuple(words))
+    _, run_overrides = split_cluster_options(overrides, None, any_cluster=True)
+    prepared, server_runs, reasons = _prepare(source, run_overrides, options)
+    prepared = replace(prepared, all_overrides=tuple(overrides))
     state = read_journal(prepared.output)
     sweep, remarks, is_driven = prepared.sweep, list[str](), False
     begun: list[SweepRun] = []
     if state is not None:
         added = state.added_seeds
         where = str(prepared.output)
-        sweep, _ = continued_sweep(sweep, prepared.words, state.definition, added, where)
+        sweep, _ = continued_sweep(sweep, prepared.overrides, state.definition, added, where)
         is_driven = _has_driver(prepared.output)
         if is_driven:
             remarks.append(f"this sweep is running ({state.driver_name})")
         begun = _runs_of_journal(prepared, state, is_driven, reasons, remarks)
     keys, total = _varied_keys(sweep), sweep.total()
-    # W&B's server draws for itself, and of a grid with a cap it takes whichever points it likes.
-    is_theirs = sweep.on_server and (sweep.run_cap is not None or not sweep.is_grid)
-    is_drawn = total is None or sweep.learns or is_theirs
+    # W&B's server makes its own draws, and chooses the points of a grid with a cap.
+    is_server_order = sweep.on_server and (sweep.run_cap is not None or not sweep.is_grid)
+    is_drawn = total is None or sweep.learns or is_server_order
     points: list[SweepRun] = []
     if total is not None and not is_drawn:
-        seed = seed_of(sweep, definition(sweep, prepared.words))
+        seed = seed_of(sweep, definition(sweep, prepared.overrides))
         points = [run_at(sweep, seed, {}, index) for index in range(total)]
-    placed, strays = _place(points, keys, server_runs)
+    matched, unmatched = _match_to_points(points, keys, server_runs)
     if is_drawn:
-        points = begun or strays
+        points = begun or unmatched
         if sweep.run_cap is None:
             remarks.append("a search without run_cap has no end, so no point of it is missing")
     else:
-        for run in [*placed, *begun]:
+        for run in [*matched, *begun]:
             if run.index < len(points) and _rank(run) >= _rank(points[run.index]):
                 points[run.index] = run
-        if strays:
-            stray = f"of this sweep at none of its points ({strays[0].run_id})"
-            remarks.append(f"{plural(len(strays), 'run')} {stray}")
+        if unmatched:
+            description = f"of this sweep at none of its points ({unmatched[0].run_id})"
+            remarks.append(f"{plural(len(unmatched), 'run')} {description}")
     not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
     return SweepStatus(
         prepared, keys, points, reasons, is_drawn, not_begun, state is not None, is_driven, tuple(remarks)
@@ -256,12 +247,12 @@ def _runs_of_journal(
     reasons: dict[str, str],
     remarks: list[str],
 ) -> list[SweepRun]:
-    """Return the runs that this command has begun, as they stand now."""
+    """Return the runs that this command started, with their present states."""
     folder = prepared.output.resolve()
     runs = []
     jobs = _jobs(state, remarks)
     for _, run in sorted(state.runs.items()):
-        if run.is_external:  # the server tells
+        if run.is_external:  # its state comes from the server
             continue
         if run.state is RunState.RUNNING and "job" in run.process:
             run = _run_of_job(folder, run, jobs, reasons)
@@ -276,7 +267,7 @@ def _runs_of_journal(
 
 
 def _has_driver(folder: Path) -> bool:
-    """Return whether a driver has the folder."""
+    """Return whether a driver is running in the folder."""
     if not (folder / LOCK_FILE).is_file():
         return False
     try:
@@ -287,7 +278,7 @@ def _has_driver(folder: Path) -> bool:
 
 
 def _jobs(state: SweepState, remarks: list[str]) -> dict[int, str] | None:
-    """Return the jobs in Slurm's queue by the index of their run; None where Slurm cannot be asked."""
+    """Return the jobs in Slurm's queue by the index of their run; None if squeue fails."""
     from ampcompare.sweeps.executors.slurm import jobs_in_queue
 
     if not any("job" in run.process for run in state.with_state(RunState.RUNNING)):
@@ -314,37 +305,37 @@ def _run_of_job(
 
 
 def _rank(run: SweepRun) -> tuple[bool, bool, bool]:
-    """Order runs of one point: what is done counts, whatever failed before; else what is running."""
+    """Return a sort key for the runs of one point: done before running, running before all others."""
     return run.state in DONE_STATES, run.state is RunState.RUNNING, bool(run.run_id)
 
 
 def _prepare(
-    source: str, words: Sequence[str], options: SweepOptions
+    source: str, overrides: Sequence[str], options: SweepOptions
 ) -> tuple[PreparedSweep, list[SweepRun], dict[str, str]]:
     """Return the sweep, the runs that W&B's server has of it, and the reasons for their states."""
     if not source.startswith(API_PREFIX):
-        return prepare(source, words, options), [], {}
+        return prepare(source, overrides, options), [], {}
     if option := "--name" if options.name is not None else "--control" if options.control else "":
         raise UserError(f"{option}: is for a sweep without a server; leave it out")
     entity, project, name = parse_source(source)
     config, records = read_server_sweep(source, brief=True)
-    # The server knows more keys than a file may have.
+    # The server's config has more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
     sweep = sweep_of(Path(source), known)
     runs, reasons = [], {}
     for record in records:
         run, reasons[record.id] = _run_of_record(record, sweep)
         runs.append(run)
-    # W&B's agent alone stops runs early.
+    # Only W&B's agent stops runs early.
     sweep = replace(sweep, name=name, entity=entity, project=project, on_server=True, hyperband=None)
-    return replace(prepare_sweep(sweep, words, options), file=source), runs, reasons
+    return replace(prepare_sweep(sweep, overrides, options), file=source), runs, reasons
 
 
 def _run_of_record(record: RunRecord, sweep: Sweep) -> tuple[SweepRun, str]:
-    """Return a run by its record, with its whole config as parameters, and the reason for its state."""
+    """Return a run with its whole config as parameters, and the reason for its state."""
     metric = sweep.metric.name if sweep.metric else None
     outcome, reason = outcome_of(record, metric or metrics.EVAL_ACCURACY)
-    state = outcome or RunState.FAILED  # a run that was refused is to be made again
+    state = outcome or RunState.FAILED  # a rejected run has to run again
     if state is RunState.STOPPED and (not sweep.hyperband or record.exit_code in STOPPED_BY_HAND):
         state = RunState.PREEMPTED
     value = None
@@ -356,48 +347,48 @@ def _run_of_record(record: RunRecord, sweep: Sweep) -> tuple[SweepRun, str]:
     return run, reason
 
 
-def _place(
+def _match_to_points(
     points: Sequence[SweepRun], keys: Sequence[str], runs: Sequence[SweepRun]
 ) -> tuple[list[SweepRun], list[SweepRun]]:
-    """Put runs of the server to the points whose values they have.
+    """Match runs of the server to points by their values.
 
-    The newest run of a point counts. What is done comes first, so that each of several points with the same
+    The newest run of a point counts. Done runs are matched first, so that each of several points with equal
     values gets one.
 
     Returns:
-        The runs at points, and those at none.
+        The matched runs, and the others.
     """
     by_values: dict[Any, list[SweepRun]] = {}
     for point in points:
         by_values.setdefault(_values_of(point.parameters, keys), []).append(point)
-    placed: dict[int, SweepRun] = {}
-    strays: list[SweepRun] = []
+    matched: dict[int, SweepRun] = {}
+    unmatched: list[SweepRun] = []
     for run in sorted(runs, key=lambda run: (*(not is_so for is_so in _rank(run)), -run.index)):
         if same := by_values.get(_values_of(run.parameters, keys)):
-            point = next((point for point in same if point.index not in placed), same[0])
+            point = next((point for point in same if point.index not in matched), same[0])
             here = replace(run, index=point.index, parameters=point.parameters, plan=point.plan)
-            placed.setdefault(point.index, here)
+            matched.setdefault(point.index, here)
         else:
-            strays.append(replace(run, index=len(strays)))
-    return [*placed.values()], strays
+            unmatched.append(replace(run, index=len(unmatched)))
+    return [*matched.values()], unmatched
 
 
 def _varied_keys(sweep: Sweep) -> list[str]:
-    """Return the keys that tell the points apart."""
+    """Return the keys that distinguish the points."""
     repeats = (SEED,) if sweep.added else ()
     return [p.key for p in sweep.parameters if not p.is_listed or p.grid_size() > 1 or p.path == repeats]
 
 
 def _values_of(tree: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
-    """Return what a config or a run's parameters have under these keys, in a form that can be compared."""
+    """Return the normalized values of these keys in a config or in a run's parameters."""
     return tuple(_normalized(str(lookup(tree, key, ABSENT))) for key in keys)
 
 
 @lru_cache(maxsize=100_000)
 def _normalized(text: str) -> str:
-    """Return a value by what it reads as: numbers by their size, `none` and `null` as None."""
+    """Return a value in normalized form: numbers with DIGITS digits, `null` as `none`."""
     with suppress(ValueError):
-        return f"{float(text):.{DIGITS}g}"  # before YAML, to which 010 is 8
+        return f"{float(text):.{DIGITS}g}"  # before YAML, which reads 010 as 8
     try:
         value = parse_yaml_value("", text)
     except UserError:

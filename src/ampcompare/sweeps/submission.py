@@ -57,8 +57,8 @@ def submit_and_leave(
         return None
     if submitted:
         options = executor.options
-        most = options.get("array_parallelism", len(submitted))
-        at_a_time = f", {most} at a time" if most < len(submitted) else ""
+        max_parallel = options.get("array_parallelism", len(submitted))
+        at_a_time = f", {max_parallel} at a time" if max_parallel < len(submitted) else ""
         time_limit = f"time limit {options['additional_parameters'].get('time')}"
         job = array_of(state.runs[submitted[0].index])
         parts.append(f"{len(submitted)} submitted as job {job}{at_a_time}, {time_limit}")

@@ -22,9 +22,9 @@ from ampcompare.sweeps.randomized_blocks import orders
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
 FIRST, LAST = "first", "last"
-HYPERBANDS = 20  # of min_iter, which has no last one
-FRACTIONAL_BANDS = 100  # the same with a fractional eta, whose bands lie closer
-MAX_FRACTIONAL = 1000  # s, with a fractional eta
+MAX_BANDS = 20  # with min_iter alone, the number of bands has no end
+MAX_FRACTIONAL_BANDS = 100  # with a fractional eta, bands are closer
+MAX_FRACTIONAL_S = 1000  # limit of `s` with a fractional eta
 
 MAX_COUNT = 10**15
 
@@ -100,8 +100,8 @@ class Hyperband(StrictModel):
             )
         if self.max_iter is not None and self.s is None:
             raise validation_error("s: missing; max_iter needs it, the number of bands, such as s: 2")
-        if self.max_iter is not None and not isinstance(self.eta, int) and (self.s or 0) > MAX_FRACTIONAL:
-            raise validation_error(f"s={self.s}: expected at most {MAX_FRACTIONAL} with eta={self.eta}")
+        if self.max_iter is not None and not isinstance(self.eta, int) and (self.s or 0) > MAX_FRACTIONAL_S:
+            raise validation_error(f"s={self.s}: expected at most {MAX_FRACTIONAL_S} with eta={self.eta}")
         return self
 
     @property
@@ -117,7 +117,7 @@ class Hyperband(StrictModel):
         if self.max_iter is not None:
             bands = _divided(self.max_iter, eta, self.s or 0)
         elif isinstance(eta, int):
-            bands = {(self.min_iter or 0) * eta**i for i in range(HYPERBANDS)}
+            bands = {(self.min_iter or 0) * eta**i for i in range(MAX_BANDS)}
         else:
             bands = _multiplied(self.min_iter or 0, eta)
         return tuple(sorted(bands)) or (1,)
@@ -138,7 +138,7 @@ def _multiplied(min_iter: int, eta: float) -> set[int]:
     """Return the bands of a fractional `eta`, as many as W&B counts."""
     bands: set[int] = set()
     band: float = min_iter
-    for _ in range(FRACTIONAL_BANDS):
+    for _ in range(MAX_FRACTIONAL_BANDS):
         if band > MAX_COUNT:  # never reached
             break
         bands.add(int(band))
@@ -152,13 +152,13 @@ class Point:
 
     Attributes:
         parameters: Its parameters as a tree.
-        place: Its number in the sweep; runs record it as `plan.place`.
+        index: Its index in the sweep; runs record it as `plan.place`.
         block: The number of its block; None where the order has no blocks.
         arm: `first` or `last` for a run of the control: the baseline once more, before or after all others.
     """
 
     parameters: dict[str, Any]
-    place: int
+    index: int
     block: int | None = None
     arm: str | None = None
 
@@ -172,11 +172,11 @@ class Cells:
 
     Attributes:
         keys: The parameters that decide whether two points train the same.
-        kept: The combinations of their values that are run, as indices of the values.
+        combinations: The combinations of their values that are runs, as indices of the values.
     """
 
     keys: tuple[str, ...]
-    kept: frozenset[tuple[int, ...]]
+    combinations: frozenset[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Sweep:
         method: `grid`, `random` or `bayes`.
         parameters: The parameters, fixed ones included.
         program: What `${program}` stands for in the command.
-        command: The words of a run's command, with W&B's macros.
+        command: The arguments of a run's command, with W&B's macros.
         metric: The metric by which runs are compared.
         run_cap: The largest number of runs.
         hyperband: Early termination.
@@ -260,38 +260,38 @@ class Sweep:
 
         `run_cap` leaves out the last points of the grid, not its control.
         """
-        found: list[Point] = []
+        points: list[Point] = []
         blocks = self._blocks()
         cells = [cell for block in blocks for cell in block]
         baseline = cells[0]
-        if (of := self.compared) is not None:
-            baseline = next((cell for cell in cells if cell[of.key] == baseline_of(of)), baseline)
+        if (compared := self.compared) is not None:
+            baseline = next((cell for cell in cells if cell[compared.key] == baseline_of(compared)), baseline)
 
         def add(seed: Any, cell: Cell, block: int | None = None, arm: str | None = None) -> None:
             values = [seed if p.key == SEED else p.grid_value(cell[p.key]) for p in self.parameters]
-            found.append(Point(nested(self.parameters, values), len(found), block, arm))
+            points.append(Point(nested(self.parameters, values), len(points), block, arm))
 
         drawn = enumerate(orders(self.name, len(blocks[0]), len(blocks)))
         for seeds in [self.seed.values() if self.seed else [None], *self.added]:
             grid = [*self._ordered(len(seeds), blocks, drawn)]
             around = seeds if self.control else ()
-            room = None if self.run_cap is None else self.run_cap - len(found) - 2 * len(around)
-            if room is not None and room <= 0:
+            remaining = None if self.run_cap is None else self.run_cap - len(points) - 2 * len(around)
+            if remaining is not None and remaining <= 0:
                 break
             for seed in around:
                 add(seed, baseline, arm=FIRST)
-            for n, cell, at in grid[:room]:
+            for n, cell, at in grid[:remaining]:
                 add(seeds[n], cell, at)
             for seed in around:
                 add(seed, baseline, arm=LAST)
-        return found
+        return points
 
     def _ordered(
         self, seeds: int, blocks: Sequence[Sequence[Cell]], drawn: Iterator[tuple[int, Sequence[int]]]
     ) -> Iterator[tuple[int, Cell, int | None]]:
-        """Yield the runs of so many seeds: the index of the seed, the cell, and the number of its block.
+        """Yield index of the seed, cell and number of the block of each run.
 
-        With hyperband, which compares runs as they run, they come in the file's order and without blocks.
+        Hyperband compares running runs, so with hyperband runs come in the file's order and without blocks.
         """
         if self.hyperband is None:
             for (n, block), (number, order) in zip(product(range(seeds), blocks), drawn, strict=False):
@@ -314,8 +314,10 @@ class Sweep:
         blocks: list[list[Cell]] = [[{**at, **cell} for cell in _numbered(within)] for at in _numbered(outer)]
         if self.cells is None:
             return blocks
-        kept = self.cells.kept
-        return [[cell for cell in block if tuple(cell[key] for key in keys) in kept] for block in blocks]
+        combinations = self.cells.combinations
+        return [
+            [cell for cell in block if tuple(cell[key] for key in keys) in combinations] for block in blocks
+        ]
 
 
 def _numbered(parameters: Sequence[Parameter]) -> Iterator[Cell]:

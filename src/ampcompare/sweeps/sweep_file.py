@@ -1,7 +1,7 @@
-"""Reads a sweep file: W&B's schema as pydantic models, and the words of a command line that change values.
+"""Read a sweep file: W&B's schema as pydantic models, and overrides from the command line.
 
 Every file that W&B's schema accepts (`sweeps/config/schema.json` of the package `sweeps`, 0.3.0) becomes a
-Sweep, or a UserError that says why it cannot run here. Keys that change nothing here are in `Sweep.unused`.
+Sweep, or a UserError with the reason why it cannot run here. Keys without effect are in `Sweep.unused`.
 """
 
 import copy
@@ -92,7 +92,7 @@ class _Scheduler(StrictModel):
 
     @model_validator(mode="after")
     def _is_the_default(self) -> Self:
-        """Refuse the engines that propose points by code of the user's own."""
+        """Refuse the engines that propose points with the user's own code."""
         if self.engine != "wandb":
             todo = "use method: bayes (Optuna's TPE), or wandb sweep-scheduler"
             raise validation_error(f"engine {self.engine!r} runs with W&B's server only; {todo}")
@@ -111,23 +111,23 @@ class _File(StrictModel):
     project: Text | None = None
     entity: Text | None = None
     program: Text | None = None
-    # Keys of W&B's schema that change nothing here.
+    # Keys of W&B's schema that have no effect here.
     apiVersion: str | None = None
     kind: Literal["sweep"] | None = None
     controller: _Controller | None = None
     scheduler: _Scheduler | None = None
     job: str | None = None
     image_uri: str | None = None
-    # What W&B's schema has and cannot run here.
+    # In W&B's schema, but cannot run here.
     metrics: Annotated[None, PlainValidator(_refuse_objectives)] = None
 
     @model_validator(mode="after")
     def _can_be_run(self) -> Self:
-        """Check what several keys have to agree on."""
+        """Check the rules that involve several keys."""
         if not self.metric and (self.method == "bayes" or self.early_terminate):
-            who = "bayes" if self.method == "bayes" else "early_terminate"
+            key = "bayes" if self.method == "bayes" else "early_terminate"
             such = "such as metric: {name: eval/accuracy, goal: maximize}"
-            raise validation_error(f"metric: missing; {who} needs one to go by, {such}")
+            raise validation_error(f"metric: missing; {key} needs one to go by, {such}")
         if not self.program and (not self.command or "${program}" in self.command):
             launch = "job" if self.job else "image_uri" if self.image_uri else ""
             why = f" ({launch} is for W&B Launch, which is not used here)" if launch else ""
@@ -149,7 +149,7 @@ class _File(StrictModel):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The keys that the file has and that change nothing here."""
+        """The keys of the file that have no effect here."""
         within = {"metric": self.metric, "early_terminate": self.early_terminate}
         keys = [key for key in UNUSED_KEYS if getattr(self, key) is not None]
         return (*keys, *(f"{key}.{name}" for key, part in within.items() if part for name in part.unused))
@@ -159,23 +159,23 @@ UNUSED_KEYS = ("apiVersion", "kind", "controller", "scheduler", "job", "image_ur
 KEYS = tuple(key for key in _File.model_fields if key not in (*UNUSED_KEYS, "metrics"))
 
 
-def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
+def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """Read a sweep file.
 
     Args:
-        path: A YAML file, or the name of a sweep that comes along (`compare_backends`).
-        words: Words of a command line. Those that name a parameter of the file change its values:
+        path: A YAML file, or the name of a bundled sweep (`compare_backends`).
+        overrides: Options for every run. Those that name a parameter of the file change its values:
             `seed=1,2` or `seed=[1,2]` varies it, `seed=1` fixes it. Others are ignored.
 
     Returns:
         The sweep.
 
     Raises:
-        UserError: The file cannot be read, or breaks W&B's schema: a line for each thing that is wrong.
+        UserError: If the file cannot be read, or breaks W&B's schema; the message has a line per problem.
     """
     file = None
-    with suppress(OSError, ValueError):  # a name too long, a NUL in it, no right to look
-        file = find_shipped(str(path), "sweeps")  # a pipe is none: it would never end
+    with suppress(OSError, ValueError):  # a name that is too long or has a NUL; no permission
+        file = find_shipped(str(path), "sweeps")  # not a pipe, which would never end
     if file is None:
         known = ", ".join(list_shipped("sweeps"))
         raise UserError(f"{path}: no such file; expected a path or one of {known}")
@@ -185,22 +185,22 @@ def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
         raise UserError(f"{file}: not a sweep, it has neither method nor parameters; {todo}")
     sweep, changed = sweep_of(file, content), copy.deepcopy(content)
     is_ours = trains_here(sweep)
-    for word in words:
-        for parameter in (p for p in sweep.parameters if p.key == key_of(word)):
+    for override in overrides:
+        for parameter in (p for p in sweep.parameters if p.key == key_of(override)):
             spec = changed
             for name in parameter.path:
                 spec = spec["parameters"][name]
             spec.clear()
-            spec.update(_spec_of_word(word, parameter, is_ours))
+            spec.update(_spec_of_override(override, parameter, is_ours))
     return sweep_of(file, changed)
 
 
 def sweep_of(path: Path, content: Any) -> Sweep:
-    """Return the sweep in the content of a sweep file, wherever that was kept.
+    """Return the sweep in the content of a sweep file.
 
     Args:
-        path: What messages call it. Its stem is the name of a sweep that has none.
-        content: The content, as YAML or JSON give it.
+        path: The name for messages. Its stem is the sweep's name if the content has none.
+        content: The parsed YAML or JSON.
 
     Raises:
         UserError: As `read_sweep`.
@@ -211,19 +211,19 @@ def sweep_of(path: Path, content: Any) -> Sweep:
     return Sweep(path=path, hyperband=file.early_terminate, unused=file.unused, raw=content, **shared)
 
 
-def key_of(word: str) -> str:
-    """Return the option that a word of a command line names, however it is written."""
-    return split_override(word)[0]
+def key_of(override: str) -> str:
+    """Return the option that an override (`key=value`) sets."""
+    return split_override(override)[0]
 
 
-def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, Any]:
-    """Return what a word of the command line puts in place of a parameter's distribution.
+def _spec_of_override(override: str, parameter: Parameter, is_ours: bool) -> dict[str, Any]:
+    """Return the specification that replaces a parameter's distribution.
 
     A text that is one of the file's values stays one value, commas or not. An option of our training whose
     value is itself a list takes `[30,60]` as one value, and a list of names `a,b` too. The options of other
     programs have no known type: there, brackets are one value where the file has one value.
     """
-    key, _, text = word.partition("=")
+    key, _, text = override.partition("=")
     if "," in text and text in parameter.settings.get("values", ()):
         return {"value": text}
     option = find_option(parameter.key) if is_ours else None
@@ -233,15 +233,14 @@ def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, A
     has_brackets = text.startswith(("[", "{"))
     if takes_names and not has_brackets:
         return {"value": text}
-    value = (
-        parse_yaml_value(key, text) if has_brackets or takes_list or "," not in text else _split(key, text)
-    )
-    is_one = not isinstance(value, list)
+    is_yaml = has_brackets or takes_list or "," not in text
+    value = parse_yaml_value(key, text) if is_yaml else _split(key, text)
+    is_single = not isinstance(value, list)
     if takes_list and not takes_names:
-        is_one = is_one or not any(isinstance(part, list) for part in value)
+        is_single = is_single or not any(isinstance(part, list) for part in value)
     elif spec is None and has_brackets:
-        is_one = is_one or parameter.kind == "constant"
-    return {"value" if is_one else "values": value}
+        is_single = is_single or parameter.kind == "constant"
+    return {"value" if is_single else "values": value}
 
 
 def _split(key: str, text: str) -> Any:

@@ -26,7 +26,7 @@ from ampcompare.sweeps.training_check import trains_here
 PUBLISHED = "published.name"
 
 
-def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> ReportOptions:
+def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> ReportOptions:
     """Return the report of a sweep.
 
     What the sweep varies is compared, first the backend; or a publication's arms, where it repeats one.
@@ -36,9 +36,12 @@ def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Rep
         folder: Its output folder.
         code_keys: Keys of the records that distinguish versions of the user's code.
     """
-    here, given = trains_here(sweep), {p.key: p for p in sweep.parameters if p.is_listed}
-    published = given.get(PUBLISHED)
-    if here and published is not None and published.grid_size() == 1:
+    is_own_training, listed_parameters = (
+        trains_here(sweep),
+        {p.key: p for p in sweep.parameters if p.is_listed},
+    )
+    published = listed_parameters.get(PUBLISHED)
+    if is_own_training and published is not None and published.grid_size() == 1:
         return ReportOptions([str(folder)], str(folder / "report"), reproduce=str(published.grid_value(0)))
     no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # no differences for the report
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
@@ -47,11 +50,11 @@ def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Rep
     # A grid has the same values under every backend, so runs with equal values are compared. A search has
     # other values under each backend, so the report compares the best runs and pools nothing.
     groups = by if sweep.is_grid else [BACKEND]
-    if not sweep.is_grid and BACKEND not in keys and not here:  # which has no such setting
-        groups = [*(key for key in keys if key in given), *by][:1]
+    if not sweep.is_grid and BACKEND not in keys and not is_own_training:  # which has no such setting
+        groups = [*(key for key in keys if key in listed_parameters), *by][:1]
     # The baseline is the value that a control repeats. Of drawn values the report takes one.
     baseline = BASELINE if groups[0] == BACKEND else None
-    if (first := given.get(groups[0])) is not None:
+    if (first := listed_parameters.get(groups[0])) is not None:
         baseline = str(first.grid_value(baseline_of(first)))
     metric = _metric(sweep)
     # Where the file has no goal, the metric's name tells more than W&B's default, minimize.
@@ -62,7 +65,7 @@ def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Rep
         baseline,
         group_by=",".join(groups),
         metric=f"{metric}:{goal}" if metric and goal else metric,
-        split_by="" if here else ",".join(code_keys),  # our own runs are split by all that differs
+        split_by="" if is_own_training else ",".join(code_keys),  # our own runs are split by all that differs
         formats=",".join(name for name in FORMATS if name not in PICTURES),
     )
 
@@ -80,13 +83,13 @@ def report(console: Console, sweep: Sweep, folder: Path) -> int:
         print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
         return 0
     try:
-        return make_report(_request_with_code(sweep, folder), console)
+        return make_report(_report_options_with_code(sweep, folder), console)
     except UserError as problem:
         print_line(console, one_line(f"no report: {problem}"))
         return 0
 
 
-def _request_with_code(sweep: Sweep, folder: Path) -> ReportOptions:
+def _report_options_with_code(sweep: Sweep, folder: Path) -> ReportOptions:
     """Return the report of a sweep whose user's code may have changed.
 
     A program that does not use W&B's client to log does not record the change.
@@ -94,7 +97,7 @@ def _request_with_code(sweep: Sweep, folder: Path) -> ReportOptions:
     files = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime)
     recorded = read_wandb_file(files[-1]).config.get(CODE_KEY) if files else None
     keys = recorded if isinstance(recorded, Mapping) else {}
-    return request_of(sweep, folder, [f"{CODE_KEY}.{name}" for name in keys])
+    return report_options(sweep, folder, [f"{CODE_KEY}.{name}" for name in keys])
 
 
 def _records(folder: Path) -> set[str]:
@@ -102,7 +105,7 @@ def _records(folder: Path) -> set[str]:
     return {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
 
 
-def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
+def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
     """Return whether the report has decided every claim.
 
     Raises:
@@ -110,27 +113,31 @@ def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
     """
     seeds = plural(sweep.seeds, "seed")
     ended = [run.run_id for run in runs if run.state is RunState.FINISHED]
-    found = _records(folder)
-    if missing := [run for run in ended if run not in found]:
+    recorded_ids = _records(folder)
+    if missing := [run for run in ended if run not in recorded_ids]:
         what = f"the records of {len(ended)} finished runs are not all under output_dir (not: {missing[0]})"
         raise UserError(f"{folder}: {what}; --until-decided needs it on a drive that all workers share")
-    analysis = _request_with_code(sweep, folder).analyse()
+    analysis = _report_options_with_code(sweep, folder).analyse()
     if not analysis.comparisons:
         return Look(True, (f"look at {seeds}: nothing could be compared, more seeds would not change that",))
-    decided, undecided, silent = [], [], []
+    decided, undecided, not_claimed = [], [], []
     for comparison in (c for c in analysis.comparisons if not c.is_control):
         label = comparison.group.label
         if comparison.not_compared_reason:
-            silent.append(f"{label} is not compared: {comparison.not_compared_reason}")
-        for one in comparison.open_claims:
-            would = f"; about {plural(one.more_seeds, 'more seed')} would decide it" if one.more_seeds else ""
-            undecided.append(f"undecided: {one.question} of {label}{would}")
+            not_claimed.append(f"{label} is not compared: {comparison.not_compared_reason}")
+        for open_claim in comparison.open_claims:
+            would = (
+                f"; about {plural(open_claim.more_seeds, 'more seed')} would decide it"
+                if open_claim.more_seeds
+                else ""
+            )
+            undecided.append(f"undecided: {open_claim.question} of {label}{would}")
         for question in (SPEED, QUALITY):
             claim = comparison.claims.get(question)
             if claim and claim.shown:
                 decided.append(f"{question} of {label}")
             elif claim and not claim.is_open:
-                silent.append(f"nothing is claimed of the {question} of {label}: {claim.why}")
-    end = "" if undecided else ", which is all that can be" if silent else ", which is all"
-    lines = [f"decided: {listed(decided) or 'nothing'}{end}", *silent, *undecided]
+                not_claimed.append(f"nothing is claimed of the {question} of {label}: {claim.why}")
+    end = "" if undecided else ", which is all that can be" if not_claimed else ", which is all"
+    lines = [f"decided: {listed(decided) or 'nothing'}{end}", *not_claimed, *undecided]
     return Look(analysis.is_decided, tuple(f"look at {seeds}: {line}" for line in lines))

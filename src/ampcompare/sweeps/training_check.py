@@ -1,9 +1,8 @@
-"""What our training makes of a sweep: whether it takes the options and logs the metric, and which points of a
-grid train the same, or cannot run.
+"""Check a sweep of our own training: its options, its metric, and which points of a grid are runs.
 
-The backend `none` has no loss scale: with two loss scales it is two points and one run. The backend
-`native_bf16` with a static loss scale is refused. Each run is made once. A block (randomized_blocks.py) holds
-every run of one seed, so that a baseline which all loss scales share is run among all of them.
+Points may train the same: the backend `none` has no loss scale, so two loss scales are two points and one
+run. Other points cannot run: `native_bf16` with a static loss scale is refused. A block
+(randomized_blocks.py) has every run of one seed, so a baseline that all loss scales share runs among them.
 """
 
 import json
@@ -27,64 +26,66 @@ from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.sweep import BACKEND, Cells, Sweep, count_of
 
-MAX_TRIED = 200  # combinations of backend and precision; of more each is a run of its own
+MAX_TRIED = 200  # combinations of backend and precision; if there are more, every point is a run
 MAX_NAMED = 3
 GROUP = "plan."
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
-COMMAND = (  # as a line to copy
+COMMAND = (  # a line to copy
     'command: ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto", "${args_no_hyphens}"]'
 )
 
-Numbers = tuple[int, ...]  # of the values that tell, a point of the grid
+Numbers = tuple[int, ...]  # indices of the values of the deciding parameters: a point of the grid
 
 
-def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None, list[str]]:
+def check(sweep: Sweep, overrides: Sequence[str]) -> tuple[PlanConfig, Cells | None, list[str]]:
     """Check that the program of a sweep exists and, if it is our training, takes the sweep's options.
 
     Args:
         sweep: The sweep.
-        words: The `key=value` words behind every command.
+        overrides: Options for every run (`key=value`).
 
     Returns:
         The plan that all runs have, which points of the grid are runs (None: all of them), and the messages
-        to print before the first run. For another program the plan is what the file and the words say.
+        to print before the first run. For another program the plan is that of the file and the overrides.
 
     Raises:
-        UserError: The program is not there, or the training does not take an option or log the metric.
+        UserError: If the program does not exist, an option is refused, or the metric is never logged.
     """
-    here = trains_here(sweep)
+    is_own_training = trains_here(sweep)
     unused = []
     if sweep.unused and not sweep.on_server:
         unused = [f"no effect in ampcompare sweep: {', '.join(sweep.unused)}"]
     named = sweep.program if "${program}" in sweep.command else None
-    if named and not Path(named).is_file() and not (here and Path(named).name == PROGRAM):
+    if named and not Path(named).is_file() and not (is_own_training and Path(named).name == PROGRAM):
         if Path(named).name == PROGRAM:
             todo = f"it is no script and needs a command: of its own; add the line {COMMAND}"
             raise UserError(f"{sweep.path}: program={named!r}: {todo}")
         todo = "start the sweep from the folder that has it, or write the path out"
         raise UserError(f"{sweep.path}: program={named!r}: no such file in {Path.cwd()}; {todo}")
-    if not here:
-        return _plan_of_others(sweep, words), None, unused
+    if not is_own_training:
+        return _plan_of_others(sweep, overrides), None, unused
     if lines := [*_wrong_options(sweep)]:
         raise file_error(sweep.path, lines)
-    telling = _telling(sweep)
+    deciding = _deciding_parameters(sweep)
     configs: dict[Numbers, Config] = {}
     refusals: dict[Numbers, UserError] = {}
-    for numbers in islice(product(*(range(p.grid_size()) for p in telling)), MAX_TRIED):
+    for numbers in islice(product(*(range(p.grid_size()) for p in deciding)), MAX_TRIED):
         try:
-            configs[numbers] = config_from_cli(_words_of(sweep, _point(sweep, telling, numbers), words))
+            configs[numbers] = config_from_cli(
+                _options_of_run(sweep, _point(sweep, deciding, numbers), overrides)
+            )
         except UserError as problem:
             refusals[numbers] = problem
-    # Not every backend has every loss scale: the first that the training takes.
+    # Not every backend takes every loss scale: check the first point that can run.
     first, config = next(iter(configs.items()), (None, Config()))
     try:
         if first is None:
             raise next(iter(refusals.values()))
-        check_parameters(config, _point(sweep, telling, first))
+        check_parameters(config, _point(sweep, deciding, first))
     except UserError as problem:
         raise UserError(f"{sweep.path}: the first run would end at once: {problem}") from None
     _check_metric(sweep, config)
-    cells, notes = _same_runs(sweep, telling, configs, refusals)
+    cells, notes = _same_runs(sweep, deciding, configs, refusals)
     return config.plan, cells, [*unused, *notes]
 
 
@@ -96,11 +97,13 @@ def trains_here(sweep: Sweep) -> bool:
 def _options_start(sweep: Sweep) -> int | None:
     """Return the index in the sweep's command at which the options of the training begin.
 
-    That is behind `run_experiment.py`, or behind `ampcompare run` however that is started. None for another
-    program.
+    They come after `run_experiment.py` or after `ampcompare run`.
+
+    Returns:
+        The index; None for another program.
     """
-    words = [sweep.program if word == "${program}" else word for word in sweep.command]
-    for index, (word, following) in enumerate(pairwise([*words, None])):
+    command = [sweep.program if word == "${program}" else word for word in sweep.command]
+    for index, (word, following) in enumerate(pairwise([*command, None])):
         if word and Path(word).name == PROGRAM and following == "run":
             return index + 2
         if sweep.command[index] == "${program}" and word and _is_our_script(Path(word)):
@@ -117,24 +120,24 @@ def _is_our_script(path: Path) -> bool:
     return False
 
 
-def _telling(sweep: Sweep) -> list[Parameter]:
+def _deciding_parameters(sweep: Sweep) -> list[Parameter]:
     """Return the parameters that decide whether two points train the same, or a point cannot run."""
-    found = [p for p in sweep.parameters if p.key == BACKEND or p.key.startswith("precision.")]
-    return [p for p in found if sweep.is_grid and p.is_listed and p.grid_size() > 1]
+    precision = [p for p in sweep.parameters if p.key == BACKEND or p.key.startswith("precision.")]
+    return [p for p in precision if sweep.is_grid and p.is_listed and p.grid_size() > 1]
 
 
-def _point(sweep: Sweep, telling: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
+def _point(sweep: Sweep, deciding: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
     """Return a run's parameters: these values of `telling`, and the first value of all others."""
-    at = dict(zip((p.key for p in telling), numbers, strict=True))
+    at = dict(zip((p.key for p in deciding), numbers, strict=True))
     values = [p.grid_value(at[p.key]) if p.key in at else p.examples()[0] for p in sweep.parameters]
     return nested(sweep.parameters, values)
 
 
-def _words_of(sweep: Sweep, parameters: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+def _options_of_run(sweep: Sweep, parameters: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     """Return the options of our training in the command of a run."""
     as_words = {"${args_json_file}": "${args_json}"}
     template = [as_words.get(word, word) for word in sweep.command[_options_start(sweep) :]]
-    return [*build_command(template, sweep.program, parameters, Path()), *words]
+    return [*build_command(template, sweep.program, parameters, Path()), *overrides]
 
 
 def _wrong_options(sweep: Sweep) -> Iterator[str]:
@@ -171,34 +174,34 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
     raise UserError(f"{sweep.path}: metric.name={name!r}: {why}")
 
 
-def _plan_of_others(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
-    """Return the plan in the file and the words; another program may have options of that name."""
-    found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
-    found |= dict(parse_override(word) for word in words)
-    keys = [key for key in OPTIONS if key.startswith(GROUP) and key in found]
+def _plan_of_others(sweep: Sweep, overrides: Sequence[str]) -> PlanConfig:
+    """Return the plan of another program, in file and overrides; its options may only look like a plan."""
+    values: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
+    values |= dict(parse_override(override) for override in overrides)
+    keys = [key for key in OPTIONS if key.startswith(GROUP) and key in values]
     try:
-        return compose(Source({key: found[key] for key in keys})).plan
-    except UserError:  # options of its own that are called so
+        return compose(Source({key: values[key] for key in keys})).plan
+    except UserError:  # the program's own options have these names
         return PlanConfig()
 
 
 def _same_runs(
     sweep: Sweep,
-    telling: Sequence[Parameter],
+    deciding: Sequence[Parameter],
     configs: Mapping[Numbers, Config],
     refusals: Mapping[Numbers, UserError],
 ) -> tuple[Cells | None, list[str]]:
     """Return which points are runs where several train the same or cannot run, and the messages about it."""
-    kept: dict[str, Numbers] = {}  # the first point of those that train the same
+    representatives: dict[str, Numbers] = {}  # by effect, the first point with it
     for numbers, config in configs.items():
         effect = json.dumps(canonical(config.to_dict()), sort_keys=True, default=str)
-        kept.setdefault(effect, numbers)
-    points = count_of(telling)
-    if len(kept) == points or points > MAX_TRIED or sweep.on_server:  # which runs them all
+        representatives.setdefault(effect, numbers)
+    points = count_of(deciding)
+    if len(representatives) == points or points > MAX_TRIED or sweep.on_server:  # the server runs all points
         return None, []
-    cells = Cells(tuple(p.key for p in telling), frozenset(kept.values()))
+    cells = Cells(tuple(p.key for p in deciding), frozenset(representatives.values()))
     runs = len(replace(sweep, cells=cells, control=False, run_cap=None).points)
-    why = ": those that train the same are one" if len(kept) < len(configs) else ""
+    why = ": those that train the same are one" if len(representatives) < len(configs) else ""
     messages = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
     if refusals:
         reasons = dict.fromkeys(str(problem).partition("; ")[0] for problem in refusals.values())

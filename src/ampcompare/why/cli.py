@@ -21,7 +21,7 @@ def _before_torch_is_loaded() -> None:
 
 # An unknown option may be one of the run, such as `--batch_size 4`: the run's own parser checks it.
 RUN_OPTIONS = {"ignore_unknown_options": True}
-Overrides = Annotated[
+Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of a run, such as backend=native."),
 ]
@@ -49,7 +49,7 @@ def _complete(overrides: list[str] | None, config: str | None) -> list[str]:
 
 @why.command(context_settings=RUN_OPTIONS)
 def explain(
-    overrides: Overrides = None,
+    words: Words = None,
     config: ConfigName = None,
     against: Annotated[
         str, typer.Option(metavar="BACKEND", help="The backend beside it; default: none, which is fp32.")
@@ -64,12 +64,12 @@ def explain(
 
     from ampcompare.why.explain import run_explain
 
-    run_explain(_complete(overrides, config), against, seconds, json, Console(highlight=False))
+    run_explain(_complete(words, config), against, seconds, json, Console(highlight=False))
 
 
 @why.command(context_settings=RUN_OPTIONS)
 def diff(
-    overrides: Overrides = None,
+    words: Words = None,
     config: ConfigName = None,
     every: Annotated[bool, typer.Option("--all", help="Every module, not the worst 15.")] = False,
     json: JsonFile = None,
@@ -79,12 +79,12 @@ def diff(
 
     from ampcompare.why.diff import run_diff
 
-    run_diff(_complete(overrides, config), Console(highlight=False), every=every, file=json)
+    run_diff(_complete(words, config), Console(highlight=False), every=every, file=json)
 
 
 @why.command(context_settings=RUN_OPTIONS)
 def guard(
-    overrides: Overrides = None,
+    words: Words = None,
     config: ConfigName = None,
     margin: Annotated[
         float, typer.Option(help="How far above fp32's loss is well, as a share of what fp32 learns.")
@@ -101,4 +101,4 @@ def guard(
     from ampcompare.why.fp32_search import run_guard
 
     console = Console(highlight=False)
-    raise typer.Exit(run_guard(_complete(overrides, config), console, margin=margin, steps=steps, file=json))
+    raise typer.Exit(run_guard(_complete(words, config), console, margin=margin, steps=steps, file=json))

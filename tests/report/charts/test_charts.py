@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import vl_convert
 from support.fakes import full, make, put
-from support.papers import peaks, throughput, written
+from support.publication_files import peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
 from ampcompare.report.charts import charts_of
@@ -36,13 +36,13 @@ def charts(*runs, **options):
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory):
-    paper = written(tmp_path_factory.mktemp("paper"), {"speed": throughput(), "memory": peaks()})
+    paper = write_publication(tmp_path_factory.mktemp("paper"), {"speed": throughput(), "memory": peaks()})
     runs = [make(b, seed, edit=rich, skip_steps=(10, 20)) for b in ("none", "native") for seed in (1, 2, 3)]
     return charts_of(analyse_runs(runs, reproduce=str(paper)))
 
 
 def drawn(*runs, name="train-loss", **options) -> dict:
-    """What a chart has of the only group of these runs."""
+    """Return the data of a chart of runs of one group."""
     (row,) = charts(*runs, **options)[name]["data"]["values"]
     return row
 
@@ -54,7 +54,7 @@ def edited(**values):
 
 
 def texts(spec) -> list[str]:
-    """The words of its picture."""
+    """Return the texts of the chart's picture."""
     tree = ElementTree.fromstring(picture(spec, "svg"))
     return [
         text for node in tree.iter("{http://www.w3.org/2000/svg}text") if (text := "".join(node.itertext()))

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import vl_convert
 from support.fakes import full, make, put
-from support.papers import peaks, throughput, written
+from support.publication_files import peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
 from ampcompare.report.comparison_table import comparison_table
@@ -104,7 +104,7 @@ def test_page_asks_for_nothing_and_its_policy_names_exactly_its_scripts():
 
 def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
     runs = [make(b, seed, edit=full) for b in ("none", "native") for seed in (1, 2, 3)]
-    paper = written(tmp_path, {"speed": throughput(), "memory": peaks()})
+    paper = write_publication(tmp_path, {"speed": throughput(), "memory": peaks()})
     analysis = analyse_runs(runs, reproduce=paper, require=["native: speedup >= 1.5"])
     page = Page(render_page(analysis, datetime(2026, 11, 5, tzinfo=UTC)))
     said = [

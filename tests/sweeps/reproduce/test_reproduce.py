@@ -50,8 +50,10 @@ TIMES = {
 
 
 def test_the_list_names_every_publication_with_its_arms_data_source_and_time(capsys):
-    """Times of an H100 are the counted work of all arms in fp32 at two fifths of its peak; those of there are
-    of figures a run, an epoch or images a second.
+    """Check the times, too.
+
+    For an H100: the counted work of all arms in fp32 at 40% of its peak. For the publication's machine: from
+    its seconds per run or epoch, or its images/s.
     """
     status, said = run(capsys=capsys)
     assert status == 0
@@ -176,9 +178,9 @@ def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path
     template = sweep.command[sweep.command.index("run") + 1 :]
     configs = [
         config_from_cli(
-            build_command(template, sweep.program, sweep.points[place].parameters, tmp_path / "json")
+            build_command(template, sweep.program, sweep.points[project].parameters, tmp_path / "json")
         )
-        for place in range(2 * len(publication.arms))
+        for project in range(2 * len(publication.arms))
     ]
     ran = sorted((config.published.arm, config.seed) for config in configs)
     first = publication.setting.get("seed", 223)

@@ -1,6 +1,6 @@
-"""Executors: where the runs of a sweep happen.
+"""Executors: where the runs of a sweep happen, and the options of the clusters.
 
-The driver decides what runs. An executor starts the runs and reports what becomes of them. There are three:
+The driver decides what runs. An executor starts the runs and reports how they end. There are three:
 processes on this machine (local.py), job arrays of Slurm (slurm.py), tasks of Ray (ray.py).
 """
 
@@ -8,8 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ampcompare.config.load import parse_override
+from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
+
+CLUSTERS = ("slurm", "ray")
 
 
 @dataclass(frozen=True)
@@ -63,3 +67,37 @@ class Executor(Protocol):
 
 
 Say = Callable[[str], None]  # prints a line for the user
+
+
+def split_cluster_options(
+    overrides: Sequence[str], cluster: str | None, *, any_cluster: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """Split `key=value` words into options of the cluster and overrides of the runs.
+
+    Options of a cluster have its name as prefix: `slurm.time=60`, `ray.num_gpus=0.5`.
+
+    Args:
+        overrides: The words.
+        cluster: `slurm` or `ray`; None where the runs are processes of this machine.
+        any_cluster: Whether to leave out the options of every cluster, because nothing is started.
+
+    Returns:
+        The options of the cluster by their name without prefix, and the overrides of the runs.
+
+    Raises:
+        UserError: For an option of a cluster that is not used.
+    """
+    cluster_options: dict[str, str] = {}
+    run_overrides = []
+    for override in overrides:
+        key, value = parse_override(override)
+        prefix, dot, name = key.partition(".")
+        if not dot or prefix not in CLUSTERS:
+            run_overrides.append(override)
+        elif prefix == cluster:
+            cluster_options[name] = str(value)
+        elif not any_cluster:
+            raise UserError(
+                f"{override}: is an option of --cluster {prefix}; add that, or leave the word out"
+            )
+    return cluster_options, run_overrides

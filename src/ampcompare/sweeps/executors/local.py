@@ -84,7 +84,7 @@ class LocalExecutor:
         deadline = time.monotonic() + seconds
         while True:
             for started in [*self._started.values()]:
-                self._look_at(started)
+                self._check(started)
             if self._news or time.monotonic() >= deadline:
                 news, self._news = self._news, []
                 return news
@@ -103,7 +103,7 @@ class LocalExecutor:
         self._guard.close()
         end_leftovers([*self._submitted.values()], self.launcher.folder)
 
-    def _look_at(self, started: _Started) -> None:
+    def _check(self, started: _Started) -> None:
         exit_code = started.process.poll()
         if exit_code is None:
             return
@@ -130,9 +130,9 @@ def _create_time(pid: int) -> float | None:
 
 def visible_gpus() -> list[str]:
     """Return a value of CUDA_VISIBLE_DEVICES for each GPU that this process may use."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        names = [name.strip() for name in given.split(",")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = [name.strip() for name in visible.split(",")]
         # CUDA takes the list up to the first name that is none, such as -1.
         valid = next((i for i, name in enumerate(names) if not name or name.startswith("-")), len(names))
         return names[:valid] if _gpu_count() else []

@@ -190,10 +190,10 @@ def end_leftovers_here(runs: list[SweepRun], folder: Path) -> None:
 
 def read_files(folder: Path, run_id: str) -> dict[str, bytes]:
     """Return the content of a run's log and records, by their path in the folder. Links are left out."""
-    found = [folder / "logs" / f"{run_id}.log"]
+    paths = [folder / "logs" / f"{run_id}.log"]
     for record in (folder / "wandb").glob(f"*run-*-{run_id}"):
-        found += sorted(record.rglob("*"))
-    files = [path for path in found if path.is_file() and not path.is_symlink()]
+        paths += sorted(record.rglob("*"))
+    files = [path for path in paths if path.is_file() and not path.is_symlink()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 

@@ -42,7 +42,7 @@ REPORT = -1  # in place of the index of a run
 DEFAULT_TIME = "4:00:00"  # of a run; submitit's own 5 minutes would end most trainings
 NEVER = 10**7  # minutes
 SQUEUE_SECONDS = 120  # for squeue to answer
-LOOK_SECONDS = 1.0  # between looks at the notes of ended runs
+NOTES_SECONDS = 1.0  # between two checks of the notes of ended runs
 QUEUE_SECONDS = 15.0  # between questions to squeue
 ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
 # The queue would not tell which jobs they are, or sbatch not what it has queued.
@@ -131,7 +131,7 @@ class SlurmExecutor:
             left = deadline - time.monotonic()
             if self._news or left <= 0:
                 break
-            time.sleep(min(LOOK_SECONDS, left))
+            time.sleep(min(NOTES_SECONDS, left))
         news, self._news = self._news, []
         return news
 
@@ -151,7 +151,7 @@ class SlurmExecutor:
         Raises:
             UserError: If sbatch refuses it.
         """
-        options = {**_options_of_report(self.options), "dependency": f"afterany:{':'.join(jobs)}"}
+        options = {**_report_options(self.options), "dependency": f"afterany:{':'.join(jobs)}"}
         task = partial(make_report, self._launcher.sweep, self._folder)
         return submit_array(self._journal, "report", options, [], [task])
 
@@ -195,15 +195,17 @@ class SlurmExecutor:
         return jobs_in_queue(self._journal.state) if unknown else {}
 
 
-def slurm_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable[[Journal], SlurmExecutor]:
-    """Return what makes the executor of a sweep.
+def slurm_factory(
+    prepared: PreparedSweep, cluster_options: Mapping[str, str]
+) -> Callable[[Journal], SlurmExecutor]:
+    """Return a function that makes the executor of a sweep.
 
     Args:
         prepared: The sweep.
-        words: Words `slurm.NAME=VALUE`, by name.
+        cluster_options: Options of the command line, `slurm.NAME=VALUE`, by name.
 
     Raises:
-        UserError: If Slurm or submitit is not there, or an array cannot do what the sweep needs.
+        UserError: If Slurm or submitit is missing, or an array cannot do what the sweep needs.
     """
     sweep, output, options = prepared.sweep, prepared.output, prepared.options
     needs = {
@@ -221,10 +223,10 @@ def slurm_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable
     if is_stepwise and options.workers is None:
         why = "the search goes by the runs that have ended, or has no end"
         raise UserError(f"--cluster slurm: {why}; add --workers N, the number of runs at a time")
-    text, place = f"output_dir={str(output)!r}", str(output.absolute())
-    if "%" in place or "\\" in place or not place.isprintable():
+    text, path = f"output_dir={str(output)!r}", str(output.absolute())
+    if "%" in path or "\\" in path or not path.isprintable():
         raise UserError(f"{text}: expected a printable path without % and \\, which mean something to sbatch")
-    parameters = submitit_parameters(words, options.workers)
+    parameters = submitit_parameters(cluster_options, options.workers)
     _submitit_executor(output, parameters)  # whether there is Slurm, before anything is written
 
     def make(journal: Journal) -> SlurmExecutor:
@@ -257,10 +259,10 @@ def jobs_in_queue(state: SweepState) -> dict[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     if clusters := os.environ.get("SBATCH_CLUSTERS"):
         environment["SLURM_CLUSTERS"] = clusters
-    words = ["squeue", "-h", "-r", "-a", "-o", "%i|%j"]
+    command = ["squeue", "-h", "-r", "-a", "-o", "%i|%j"]
     try:
         done = subprocess.run(
-            words, env=environment, timeout=SQUEUE_SECONDS, capture_output=True, text=True, check=True
+            command, env=environment, timeout=SQUEUE_SECONDS, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.SubprocessError) as problem:
         why = " ".join(str(getattr(problem, "stderr", None) or reason(problem)).split())
@@ -338,36 +340,37 @@ def _submitit_executor(folder: Path, options: Mapping[str, Any]) -> Any:
 
 
 def array_of(run: SweepRun) -> str:
+    """Return the id of the job array of a run."""
     return str(run.process["job"]).partition("_")[0]
 
 
-def submitit_parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str, Any]:
-    """Return the words as submitit's parameters.
+def submitit_parameters(cluster_options: Mapping[str, str], workers: int | None = None) -> dict[str, Any]:
+    """Return the options of the command line as submitit's parameters.
 
     Args:
-        given: Words by name, without prefix.
+        cluster_options: Texts by the name of the option, without prefix.
         workers: Number of runs at a time.
 
     Raises:
         UserError: For a parameter that submitit would take and an array cannot have.
     """
     parameters: dict[str, Any] = {}
-    for name, text in given.items():
-        word = f"{PREFIX}{name}={text!r}"
+    for name, text in cluster_options.items():
+        option = f"{PREFIX}{name}={text!r}"
         if name in ONE_PROCESS:
-            raise UserError(f"{word}: a run of the array is one process; leave it out")
+            raise UserError(f"{option}: a run of the array is one process; leave it out")
         # sbatch reads them from lines of a script: a line break would begin another one, a command's.
         if not text.isprintable() or not text.strip():
-            raise UserError(f"{word}: expected a printable word")
+            raise UserError(f"{option}: expected a printable word")
         # All else is a text, as sbatch has it: an account may begin with 0, a node be called 1e3.
         parameters[name] = (
-            parse_yaml_value(word, text) if name in PARAMETER_TYPES or text in ("true", "false") else text
+            parse_yaml_value(option, text) if name in PARAMETER_TYPES or text in ("true", "false") else text
         )
         if not isinstance(parameters[name], PARAMETER_TYPES.get(name, object)):
             todo = """such as slurm.setup='["module load cuda"]' or additional_parameters='{"wckey": "me"}'"""
-            raise UserError(f"{word}: expected JSON or a number, {todo}")
-    given_extra = {str(name): value for name, value in parameters.get("additional_parameters", {}).items()}
-    extra = {"requeue": True, "time": parameters.get("time", DEFAULT_TIME), **given_extra}
+            raise UserError(f"{option}: expected JSON or a number, {todo}")
+    own_extra = {str(name): value for name, value in parameters.get("additional_parameters", {}).items()}
+    extra = {"requeue": True, "time": parameters.get("time", DEFAULT_TIME), **own_extra}
     if taken := [key for key in extra if key.replace("_", "-") in RESERVED]:
         why = f"goes without {taken[0]}, which this command has to say"
         raise UserError(f"{PREFIX}additional_parameters: {why}")
@@ -378,7 +381,7 @@ def submitit_parameters(given: Mapping[str, str], workers: int | None = None) ->
     return parameters | ({"array_parallelism": workers} if workers else {})
 
 
-def _options_of_report(options: Mapping[str, Any]) -> dict[str, Any]:
+def _report_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of the report's job: those of the runs without GPUs, however written."""
 
     def without(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""A small program for sweeps to run, and the command line around it."""
+"""A folder with small programs for sweeps to run, and the command line around it."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import yaml
 
@@ -14,15 +14,14 @@ from ampcompare.sweeps.sweep_file import Sweep
 from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 
-# Writes what it was given and that it began and ended. `fail` is the x that fails; the run whose x is `hold`
-# (or every one: `all`) does not end while there is a file of that name beside it; `together` is how many have
-# to begin before any of them ends.
+# Notes its arguments, its start and its end. The run with x = `fail` fails. The run with x = `hold` (`all`:
+# every run) does not end while a file `hold` exists. No run ends before `together` runs have started.
 PROGRAM = """
 import json, os, sys, time
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
 def note(**fields):
-    said = {"time": time.time(), "pid": os.getpid(), "run": os.environ["WANDB_RUN_ID"], **fields}
-    line = json.dumps(said) + "\\n"
+    event = {"time": time.time(), "pid": os.getpid(), "run": os.environ["WANDB_RUN_ID"], **fields}
+    line = json.dumps(event) + "\\n"
     with open(os.path.join(os.environ["WANDB_DIR"], "events.jsonl"), "a") as file:
         file.write(line)
 kept = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_PROJECT", "CUDA_VISIBLE_DEVICES")
@@ -43,8 +42,7 @@ note(event="ended", given=given)
 """
 
 
-# Logs a metric the way any user's script does, a value every tenth of a second; a run that falls behind has
-# no end of its own where `endless` says so.
+# Logs a metric as a user's script does, ten values a second. The run with x = `endless` has no end.
 LOGGER = """
 import itertools, sys, time
 import wandb
@@ -57,37 +55,54 @@ with wandb.init(mode="offline", config=given, settings=settings) as run:
 """
 
 
-class Place:
-    """A folder with the programs, and `ampcompare sweep` in it."""
+class SweepProject:
+    """A folder with the programs, in which `ampcompare sweep` runs.
+
+    Attributes:
+        folder: The folder.
+        out: The output folder of the sweep.
+        before: Python code that the command's process runs first.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.out = folder / "out"
-        self.before = "pass"  # what the command's process does first
+        self.before = "pass"
         (folder / "program.py").write_text(PROGRAM)
         (folder / "logger.py").write_text(LOGGER)
 
-    def file(self, **content: object) -> Path:
+    def write_file(self, **content: object) -> Path:
+        """Write the sweep file with these keys."""
         path = self.folder / "sweep.yaml"
         path.write_text(
             yaml.safe_dump({"program": "program.py", "method": "grid", **content}, sort_keys=False)
         )
         return path
 
-    def begins_with(self, text: str) -> None:
-        """What the program does first."""
+    def prepend(self, text: str) -> None:
+        """Put code at the beginning of the program."""
         program = self.folder / "program.py"
         program.write_text(text + program.read_text())
 
-    def command(self, *words: str, out: Path | None = None) -> list[str]:
+    def command(self, *arguments: str, out: Path | None = None) -> list[str]:
+        """Return the command that runs the sweep."""
         code = f"{self.before}\nimport sys; from ampcompare.cli import main; main(sys.argv[1:])"
-        return [sys.executable, "-c", code, "sweep", "sweep.yaml", *words, f"output_dir={out or self.out}"]
+        return [
+            sys.executable,
+            "-c",
+            code,
+            "sweep",
+            "sweep.yaml",
+            *arguments,
+            f"output_dir={out or self.out}",
+        ]
 
     def start(
-        self, *words: str, out: Path | None = None, stdout: int | IO[str] = subprocess.PIPE
+        self, *arguments: str, out: Path | None = None, stdout: int | IO[str] = subprocess.PIPE
     ) -> subprocess.Popen[str]:
+        """Start the sweep."""
         return subprocess.Popen(
-            self.command(*words, out=out),
+            self.command(*arguments, out=out),
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
             stdout=stdout,
@@ -96,38 +111,43 @@ class Place:
         )
 
     def hold(self) -> None:
-        """Runs with `hold` do not end from here on."""
+        """Let runs with `hold` not end from now on."""
         (self.folder / "hold").touch()
 
     def release(self) -> None:
+        """Let held runs end."""
         (self.folder / "hold").unlink()
 
-    def sweep(self, *words: str) -> tuple[int, str]:
-        process = self.start(*words)
-        said, _ = process.communicate()
-        return process.returncode, said
+    def sweep(self, *arguments: str) -> tuple[int, str]:
+        """Run the sweep; return exit code and output."""
+        process = self.start(*arguments)
+        output, _ = process.communicate()
+        return process.returncode, output
 
     def events(self, kind: str, out: Path | None = None) -> list[dict]:
+        """Return the events of a kind (`began`, `ended`) that the runs noted."""
         file = (out or self.out) / "events.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
     def wait_for(self, kind: str, count: int, out: Path | None = None) -> None:
+        """Wait until the runs have noted this number of events."""
         wait_until(lambda: len(self.events(kind, out)) >= count)
 
 
 def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A zombie is dead, whoever has yet to collect it.
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or " Z " not in stat.read_text()
 
 
-def grid(points, **changes):
+def make_grid(points: int, **changes: Any) -> Sweep:
+    """Return a grid over `x` with this number of points."""
     content = {"values": list(range(points))}
     raw = {"method": "grid", "parameters": {"x": content}}
-    given = {"path": Path("s.yaml"), "name": "s", "method": "grid", "raw": raw} | changes
-    return Sweep(parameters=(Parameter(("x",), "categorical", content),), program="p", **given)
+    fields = {"path": Path("s.yaml"), "name": "s", "method": "grid", "raw": raw} | changes
+    return Sweep(parameters=(Parameter(("x",), "categorical", content),), program="p", **fields)

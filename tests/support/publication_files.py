@@ -1,4 +1,4 @@
-"""A publication of the runs that `support.fakes.make` makes."""
+"""Publication files that fit the runs of `support.fakes.make`."""
 
 import yaml
 
@@ -8,8 +8,14 @@ CARD = "Test Device 9000"
 BACKENDS = {"fp32": "none", "amp": "native", "O1": "apex_o1"}
 
 
-def written(folder, figures=None, **more):
-    """A publication of the runs that `make` makes; `figures` takes the place of what it measured."""
+def write_publication(folder, figures=None, **more):
+    """Write a publication of the runs of `make`; return its path.
+
+    Args:
+        folder: Where to write it.
+        figures: Its measured values; None for the speed of the runs.
+        **more: Further keys of the file.
+    """
     content = {
         "title": "A paper",
         "source": "Somebody 2020",

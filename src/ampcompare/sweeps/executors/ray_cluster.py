@@ -1,0 +1,203 @@
+"""The connection to a Ray cluster: that of RAY_ADDRESS, or one that is started on this machine."""
+
+import os
+import secrets
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ampcompare.errors import UserError, one_line, reason
+from ampcompare.runtime.signals import preserved_handlers
+from ampcompare.sweeps.executors.ray_task import sees_token
+from ampcompare.sweeps.prepare import PreparedSweep
+
+CONNECT_SECONDS = 5.0
+FIRST_TASK_SECONDS = 60.0  # for a first task on each node, which may have to start a worker
+STORE_BYTES = 128 * 2**20  # of a local cluster's object store, which is almost empty
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A cluster to which this process is connected.
+
+    Attributes:
+        task_options: Ray's options for each task.
+        slots: Number of runs at a time.
+        is_own: Whether this process started it.
+        is_connected_here: Whether this process connected to it, and has to disconnect.
+        sees_output: Whether every node sees the output folder.
+    """
+
+    task_options: Mapping[str, Any]
+    slots: int
+    is_own: bool
+    is_connected_here: bool
+    sees_output: bool
+
+
+def connect(environment: Mapping[str, Any], max_retries: int) -> None:
+    """Connect to the cluster of RAY_ADDRESS, or start one on this machine.
+
+    Args:
+        environment: Ray's runtime environment for the tasks.
+        max_retries: How often Ray restarts a task that it ended because the node's memory was full.
+
+    Raises:
+        UserError: If the cluster does not answer.
+    """
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    what = "--cluster ray" if address == "local" else f"RAY_ADDRESS={address}"
+    if address.startswith("ray://"):
+        todo = "run the command on a machine of the cluster, with RAY_ADDRESS=HOST:6379 or auto"
+        raise UserError(f"{what}: is for Ray's client, which this command does not use; {todo}")
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():  # Ray itself would try for minutes, then end this process
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        except (OSError, ValueError, OverflowError) as problem:
+            todo = "expected HOST:PORT of a running cluster, or auto; without RAY_ADDRESS one is started here"
+            raise UserError(f"{what}: no cluster answers ({reason(problem)}); {todo}") from None
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_task_oom_retries", str(max_retries))  # Ray's default is unlimited
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == "local":
+        quiet |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    try:
+        # The handlers of Ray would end this process and leave its runs.
+        with preserved_handlers(signal.SIGTERM, signal.SIGINT):
+            ray.init(address=address, runtime_env=dict(environment), **quiet)
+    except (Exception, SystemExit) as problem:
+        ray.shutdown()
+        raise UserError(f"{what}: cannot be used: {short_message(problem)}") from None
+    _hide_reports_of_ray()
+
+
+def _hide_reports_of_ray() -> None:
+    """Suppress the dozens of lines that Ray prints about each dead node.
+
+    `log_to_driver` does not suppress them, and Ray has no other setting. Another version of Ray may print
+    them in another way; then they are printed.
+    """
+    from ray._private import worker
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *arguments, **options: None
+
+
+def choose_slots(prepared: PreparedSweep, options: dict[str, Any], *, is_own: bool) -> int:
+    """Return the number of runs at a time; if there are GPUs, add one per run to the options.
+
+    Args:
+        prepared: The sweep.
+        options: Ray's options for a task; `num_gpus` is added where it is missing.
+        is_own: Whether this process started the cluster.
+
+    Raises:
+        UserError: If no node can hold a run.
+    """
+    nodes = _alive_nodes()
+    if "num_gpus" not in options:
+        has_gpus = any(node["Resources"].get("GPU") for node in nodes)
+        options["num_gpus"] = 1 if has_gpus and not prepared.on_cpu else 0
+    needed = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], "memory": options.get("memory", 0)}
+    needed |= options.get("resources", {})
+    needed = {name: amount for name, amount in needed.items() if amount}
+    # Runs that ask for nothing are limited by the number of CPUs.
+    capacity = sum(_capacity(node["Resources"], needed or {"CPU": 1}) for node in nodes)
+    workers = prepared.options.workers
+    if not capacity and (is_own or not workers):
+        asked = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
+        todo = (
+            "ask for less" if is_own else "ask for less, or say --workers N where nodes are added on demand"
+        )
+        raise UserError(f"--cluster ray: no node has what a run needs ({asked}); {todo}")
+    return workers or max(1, capacity)
+
+
+def _capacity(resources: Mapping[str, float], needed: Mapping[str, float]) -> int:
+    """Return how many runs with these needs fit on a node."""
+    counts = []
+    for name, amount in needed.items():
+        available = resources.get(name, 0)
+        # Fractions of a GPU cannot be spread over several GPUs.
+        counts.append(int(available) * int(1 / amount) if amount < 1 else int(available / amount))
+    return min(counts)
+
+
+def check_nodes(prepared: PreparedSweep, *, is_own: bool) -> bool:
+    """Run a first task on every node; return whether every node sees the output folder.
+
+    Args:
+        prepared: The sweep.
+        is_own: Whether this process started the cluster, on this machine.
+
+
+    Raises:
+        UserError: If none can run a task, or a node does not see the output folder and the sweep needs that.
+    """
+    token = secrets.token_hex(16)
+    folder = prepared.output.absolute()
+    parent = next(path for path in (folder, *folder.parents) if path.is_dir())
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=parent.resolve(), prefix=".ampcompare-") as file:
+            file.write(token)
+            file.flush()
+            answers = call_on_every_node(sees_token, Path(file.name), token, seconds=FIRST_TASK_SECONDS)
+    except OSError as problem:
+        raise UserError(
+            f"output_dir={str(prepared.output)!r}: cannot be written to ({reason(problem)})"
+        ) from None
+    problems = [answer for answer in answers if isinstance(answer, Exception)]
+    if problems and len(problems) == len(answers):
+        raise UserError(f"--cluster ray: no node can run a task: {short_message(problems[0])}")
+    sees_output = all(answer is True for answer in answers)
+    if prepared.sweep.hyperband and not (is_own or sees_output):
+        todo = "name a folder on a drive that all nodes share, or leave early_terminate out"
+        why = "needs the records of running runs, and not every node sees this folder"
+        raise UserError(f"output_dir={str(prepared.output)!r}: early_terminate {why}; {todo}")
+    return is_own or sees_output
+
+
+def call_on_every_node(function: Callable[..., Any], *arguments: Any, seconds: float) -> list[Any]:
+    """Call a function on every node.
+
+    Returns:
+        The answer of each node: a value, a RayError, or None if it did not come in time.
+    """
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    remote = ray.remote(function)
+    references = []
+    for node in _alive_nodes():
+        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        references.append(remote.options(num_cpus=0, scheduling_strategy=strategy).remote(*arguments))
+    ready, _ = ray.wait(references, num_returns=len(references), timeout=seconds)
+    answers: list[Any] = []
+    for reference in references:
+        try:
+            answers.append(ray.get(reference) if reference in ready else None)
+        except RayError as problem:
+            answers.append(problem)
+    return answers
+
+
+def _alive_nodes() -> list[dict[str, Any]]:
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def short_message(problem: BaseException) -> str:
+    """Return one line of Ray's message: that of the inner import error, or the first."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    inner = [line for line in lines if line.startswith(("ModuleNotFoundError", "ImportError"))]
+    message = [*inner[-1:], *lines[:1], type(problem).__name__][0]
+    return one_line(message)[:300]
