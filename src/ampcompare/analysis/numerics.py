@@ -112,7 +112,8 @@ def _underflow(group: Group) -> str:
         f" ({formatting.whole_percent(without)} without the loss scale)" if without > with_scale else ""
     )
     in_fp16 = bool(group.records) and all(dtype_16bit_of(run) == "fp16" for run in group.records)
-    return f"{formatting.whole_percent(with_scale)} {IN_FP16 if in_fp16 else 'would be lost in fp16'}{unscaled_text}"
+    what = IN_FP16 if in_fp16 else "would be lost in fp16"
+    return f"{formatting.whole_percent(with_scale)} {what}{unscaled_text}"
 
 
 def _updates(group: Group) -> str:
