@@ -108,7 +108,7 @@ def reproduce(
     from rich.console import Console
 
     from ampcompare.config.load import parse_override
-    from ampcompare.sweeps.reproduce import list_publications, sweep_file
+    from ampcompare.sweeps.reproduce import describe_publications, sweep_file
 
     console, overrides = Console(highlight=False), words or []
     flags: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
@@ -123,7 +123,7 @@ def reproduce(
     if unfit := [*unfit, *(overrides if runs else ())]:
         raise UserError(f"{unfit[0]}: {why}")
     if name is None:
-        typer.echo("\n".join(list_publications(seeds or SEEDS)))
+        typer.echo("\n".join(describe_publications(seeds or SEEDS)))
         return
     if runs:
         from ampcompare.report.options import ReportOptions

@@ -24,7 +24,7 @@ HEAD = """\
 """
 
 
-def list_publications(seeds: int) -> Iterator[str]:
+def describe_publications(seeds: int) -> Iterator[str]:
     """Yield the lines of a list of all publications.
 
     Args:
