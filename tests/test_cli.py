@@ -86,10 +86,10 @@ def test_wrong_use_is_one_line_and_exit_code_2(tmp_path, capsys, subtests: pytes
         with subtests.test(arguments=arguments, words=words):
             with pytest.raises(SystemExit) as end:
                 main([a.format(tmp=tmp_path) for a in arguments])
-            said = capsys.readouterr().err
+            output = capsys.readouterr().err
             assert end.value.code == 2
-            assert re.fullmatch(r"error: [^\n]+\n", said), said
-            assert words in said
+            assert re.fullmatch(r"error: [^\n]+\n", output), output
+            assert words in output
 
 
 def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
@@ -97,7 +97,7 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
     assert ampcompare("--version").stdout == f"ampcompare {__version__}\n"
     often = ampcompare("run", "--help").stdout
     assert often.startswith("usage: ampcompare run ")
-    for said in (
+    for expected in (
         "none, tf32, native, native_bf16, ",
         "also timm:NAME, ./net.py:build",
         "cuda:N",
@@ -105,7 +105,7 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
         "layer4.2,*.bn3",
         "auto: go on with an unfinished run",
     ):
-        assert said in often
+        assert expected in often
     every = ampcompare("run", "--help-all").stdout
     assert all(f"{spec.key}=" in every and spec.help in every for spec in OPTIONS.values())
 
@@ -213,8 +213,8 @@ def test_a_point_of_wandbs_sweep_that_scales_nothing_trains_and_says_so(tmp_path
     words = [f"{key}={value}" for key, value in chosen.items()]
     done = launch(*QUICK, *words, f"output_dir={tmp_path}", WANDB_SWEEP_PARAM_PATH=str(file))
     assert done.returncode == 0, done.stderr
-    (said,) = (line for line in done.stdout.splitlines() if "no effect" in line)
-    assert said.startswith("precision.loss_scale=128")
-    assert said.endswith("no effect: backend=none is fp32")
+    (output,) = (line for line in done.stdout.splitlines() if "no effect" in line)
+    assert output.startswith("precision.loss_scale=128")
+    assert output.endswith("no effect: backend=none is fp32")
     (run,) = load_runs([tmp_path])
     assert label_of(run) == "none"

@@ -11,8 +11,8 @@ from ampcompare.cli import main
 def report(capsys, *words: object) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
         main([str(word) for word in ("report", *words)])
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out, said.err
+    output = capsys.readouterr()
+    return int(ended.value.code or 0), output.out, output.err
 
 
 def test_what_is_not_shown_is_exit_code_3_and_a_line_each(three_runs: Path, tmp_path: Path, capsys):

@@ -72,8 +72,8 @@ def test_workspace_command_saves_view_and_report_once_however_often(wandb_server
     assert summary["page"]["_type"] == "html-file"
     assert "?nw=" in summary["workspace"]
     assert "?" not in summary["report"]
-    said = capsys.readouterr().out
-    assert said.count("workspace: ") == said.count("report: ") == 2
+    output = capsys.readouterr().out
+    assert output.count("workspace: ") == output.count("report: ") == 2
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_more_seeds_in_the_file_continue_the_sweep(take):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"parameters": {"seed": [1, 3]}}, "differs in parameters.seed (2 is gone; it can only get more)"),
         ({"parameters": {"backend": ["none", "fp16"]}}, "differs in parameters.backend; set output_dir"),
@@ -74,11 +74,11 @@ def test_more_seeds_in_the_file_continue_the_sweep(take):
         ({"words": ["epochs=3"]}, "differs in words of the command line (epochs=3); set output_dir"),
     ],
 )
-def test_any_other_change_is_refused_and_named(take, changes, said):
+def test_any_other_change_is_refused_and_named(take, changes, expected):
     take()
     with pytest.raises(UserError) as caught:
         take(**changes)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_added_seeds_have_a_control_of_their_own(take):
@@ -120,7 +120,7 @@ def test_new_seeds_continue_the_last_one_and_none_comes_twice(read):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"method": "random"}, "method='random': --until-decided needs a grid; use method: grid"),
         ({"parameters": {"seed": []}}, "--until-decided adds seeds, the file has none"),
@@ -141,10 +141,10 @@ def test_new_seeds_continue_the_last_one_and_none_comes_twice(read):
         ),
     ],
 )
-def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(read, changes, said):
+def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(read, changes, expected):
     with pytest.raises(UserError) as caught:
         check_can_be_decided(read(**changes), LOOKS)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

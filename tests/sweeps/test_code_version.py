@@ -48,11 +48,11 @@ def test_a_sweep_with_changed_code_is_refused_by_name_and_nothing_is_started(pro
     os.utime(project.folder / "program.py")  # its time alone changes nothing
     assert project.sweep()[0] == 0
     edit(project)
-    code, said = project.sweep()
-    assert (code, said.count("\n")) == (2, 1), said
-    assert "program.py: changed since runs of this sweep were made with it" in said
-    assert f"output_dir={project.out}-2" in said
-    assert "--changed-code" in said
+    code, output = project.sweep()
+    assert (code, output.count("\n")) == (2, 1), output
+    assert "program.py: changed since runs of this sweep were made with it" in output
+    assert f"output_dir={project.out}-2" in output
+    assert "--changed-code" in output
     assert len(project.events("began")) == 3
 
 
@@ -77,8 +77,8 @@ def test_an_interrupted_run_begins_again_with_changed_code_and_its_record_names_
     project.release()
     edit(project)
     assert project.sweep()[0] == 2  # an interrupted sweep, too
-    code, said = project.sweep("--changed-code")
-    assert code == 0, said
+    code, output = project.sweep("--changed-code")
+    assert code == 0, output
     began = project.events("began")
     assert len({event["run"] for event in began}) == len(began) == 4
     versions = read_journal(project.out).code_versions
@@ -97,7 +97,7 @@ def test_code_that_changes_while_the_sweep_runs_ends_it_before_the_next_run(proj
     project.wait_for("began", 1)
     edit(project)
     project.release()
-    said, _ = driver.communicate()
-    assert driver.returncode == 2, said
-    assert "program.py: changed while the sweep ran" in said
+    output, _ = driver.communicate()
+    assert driver.returncode == 2, output
+    assert "program.py: changed while the sweep ran" in output
     assert len(project.events("ended")) == len(project.events("began")) == 1

@@ -35,12 +35,12 @@ def test_every_point_is_run_once_in_the_environment_of_wandbs_agent_whatever_its
     hostile = ["a b", 'it\'s "q"', "x=y", "é☃", "line\nbreak", "\x1b[2J", "[/b]:smile:", "-" * 300]
     points = [1, 2.5, None, True, *hostile]
     project.write_file(name="näme {0} 100%", project="ours", parameters={"x": {"values": points}})
-    code, said = project.sweep("--workers", "2")
-    assert code == 0, said
+    code, output = project.sweep("--workers", "2")
+    assert code == 0, output
     assert values(project.events("ended")) == sorted(map(str, points))
-    assert "12 of 12 done" in said
-    assert "\x1b" not in said
-    assert len([line for line in said.splitlines() if " started: " in line]) == 12
+    assert "12 of 12 done" in output
+    assert "\x1b" not in output
+    assert len([line for line in output.splitlines() if " started: " in line]) == 12
     for event in project.events("began"):
         environment = event["environment"]
         assert (environment["WANDB_SWEEP_ID"], environment["WANDB_PROJECT"]) == ("näme {0} 100%", "ours")
@@ -48,8 +48,8 @@ def test_every_point_is_run_once_in_the_environment_of_wandbs_agent_whatever_its
         with open(environment["WANDB_SWEEP_PARAM_PATH"]) as file:
             (value,) = yaml.safe_load(file)["x"].values()
         assert str(value) == event["given"]["x"]
-    code, said = project.sweep("--workers", "2")
-    assert (code, "12 of them done before" in said) == (0, True)
+    code, output = project.sweep("--workers", "2")
+    assert (code, "12 of them done before" in output) == (0, True)
     assert len(project.events("began")) == 12
 
 
@@ -76,13 +76,13 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(project, number, first, 
     others = {*children_of(process.pid)} - {second["pid"]}
     for pid in (second["pid"], *others, process.pid) if to_all else [process.pid]:
         os.kill(pid, number)
-    said, _ = process.communicate()
-    assert process.returncode == 128 + number, said
-    assert "finished runs stay finished" in said
-    assert "failed" not in said
+    output, _ = process.communicate()
+    assert process.returncode == 128 + number, output
+    assert "finished runs stay finished" in output
+    assert "failed" not in output
     assert not is_alive(second["pid"])
     project.release()
-    command = said.rpartition("continue with: ")[2].splitlines()[0]
+    command = output.rpartition("continue with: ")[2].splitlines()[0]
     assert run_in_shell(command, project.folder).returncode == 0
     assert values(project.events("ended")) == ["1", "2", "3"]
     began = [(event["given"]["x"], event["run"]) for event in project.events("began")]
@@ -136,8 +136,8 @@ def test_a_killed_drivers_runs_are_ended_and_continued_by_the_same_command(proje
     driver.communicate()
     runs = {event["run"]: event["pid"] for event in project.events("began")}
     project.release()
-    code, said = project.sweep("--workers", "2")
-    assert code == 0, said
+    code, output = project.sweep("--workers", "2")
+    assert code == 0, output
     assert not any(map(is_alive, runs.values()))
     assert values(project.events("ended")) == ["1", "2", "3"]
     began = project.events("began")
@@ -153,8 +153,8 @@ def test_a_run_that_finished_while_the_driver_was_dead_counts(project):
     project.before = f"import os, signal; from ampcompare.sweeps.journal import Journal; Journal.end = {dies}"
     assert project.sweep()[0] == -signal.SIGKILL
     project.before = "pass"
-    code, said = project.sweep()
-    assert (code, "1 of them done before" in said) == (0, True), said
+    code, output = project.sweep()
+    assert (code, "1 of them done before" in output) == (0, True), output
     (run,) = read_journal(project.out).runs.values()
     assert (run.state, run.starts) == (RunState.FINISHED, 1)
 
@@ -165,9 +165,9 @@ def test_a_second_command_for_a_running_sweep_is_told_so(project):
     project.hold()
     first = project.start()
     project.wait_for("began", 1)
-    code, said = project.sweep()
-    assert (code, said.count("\n")) == (2, 1), said
-    assert f"this sweep is running here ({os.uname().nodename}, pid {first.pid})" in said
+    code, output = project.sweep()
+    assert (code, output.count("\n")) == (2, 1), output
+    assert f"this sweep is running here ({os.uname().nodename}, pid {first.pid})" in output
     project.release()
     assert first.wait() == 0
     first.stdout.close()
@@ -181,14 +181,14 @@ def test_a_run_that_a_signal_ends_is_started_three_times(project):
     for count in (1, 2, 3):
         project.wait_for("began", count)
         os.kill(project.events("began")[-1]["pid"], signal.SIGTERM)
-    said, _ = process.communicate()
+    output, _ = process.communicate()
     assert process.returncode == 1
     began = project.events("began")
     assert len({event["run"] for event in began}) == 1
     heard = [event["environment"]["AMPCOMPARE_RESUME"] for event in began]
     assert heard == [None, "auto", "auto"]  # any program is told that it is tried again
-    assert "run 0 ended by a signal (1 of 3)" in said
-    assert "1 of 1 done" in said
+    assert "run 0 ended by a signal (1 of 3)" in output
+    assert "1 of 1 done" in output
 
 
 @pytest.mark.slow
@@ -203,9 +203,9 @@ def test_run_whose_record_has_ended_is_finished_by_any_signal_and_what_it_left_i
     process = project.start()
     wait_until(lambda: (project.folder / "behind").exists() and (project.folder / "behind").read_text())
     process.terminate()
-    said, _ = process.communicate()
-    assert "1 of 1 done" in said
-    assert "preempted" not in said
+    output, _ = process.communicate()
+    assert "1 of 1 done" in output
+    assert "preempted" not in output
     assert not is_alive(int((project.folder / "behind").read_text()))
 
 
@@ -217,13 +217,13 @@ def test_hyperband_stops_the_runs_that_fall_behind(project):
         early_terminate={"type": "hyperband", "min_iter": 3, "eta": 2},
         parameters={"x": {"values": [5, 1]}, "steps": {"value": 20}, "endless": {"value": 1}},
     )
-    code, said = project.sweep()
-    assert code == 0, said
-    assert re.search(r"run 0 finished after .*, score 5\.019", said)
-    assert re.search(r"run 1 stopped after .*, score 1\.\d+", said), said
-    assert "best run: " in said
-    assert "score 5.019: x=5 steps=20 endless=1" in said
-    assert "No eval accuracy" not in said  # the report goes by the sweep's metric
+    code, output = project.sweep()
+    assert code == 0, output
+    assert re.search(r"run 0 finished after .*, score 5\.019", output)
+    assert re.search(r"run 1 stopped after .*, score 1\.\d+", output), output
+    assert "best run: " in output
+    assert "score 5.019: x=5 steps=20 endless=1" in output
+    assert "No eval accuracy" not in output  # the report goes by the sweep's metric
     assert (project.out / "report" / "index.html").is_file()
 
 
@@ -253,10 +253,10 @@ def test_bayes_takes_the_metric_from_the_records_and_ends_at_its_target(project)
         metric={"name": "score", "goal": "minimize", "target": 2.5},
         parameters={"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}},
     )
-    code, said = project.sweep()
-    assert code == 0, said
-    (found,) = re.findall(r"finished after .*?, score ([\d.e-]+)", said)
-    assert re.search(r"best run: \w+, score ([\d.e-]+)", said)[1] == found
+    code, output = project.sweep()
+    assert code == 0, output
+    (found,) = re.findall(r"finished after .*?, score ([\d.e-]+)", output)
+    assert re.search(r"best run: \w+, score ([\d.e-]+)", output)[1] == found
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
 
 
 @pytest.mark.parametrize(
-    ("changes", "asked", "said"),
+    ("changes", "asked", "expected"),
     [
         ({}, "twice", "--control 'twice': expected one of none, bookends"),
         ({"plan": PLAN}, "none", "--control none: the file has plan.control=bookends; change one of them"),
@@ -110,22 +110,22 @@ def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
         ({"run_cap": 4}, "bookends", "run_cap=4: --control bookends needs more than the 4 runs of the"),
     ],
 )
-def test_a_control_that_cannot_be_is_told_in_a_line(read, changes, asked, said):
+def test_a_control_that_cannot_be_is_told_in_a_line(read, changes, asked, expected):
     with pytest.raises(UserError) as caught:
         prepared(read(**changes), [], asked)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_runs_are_told_what_the_file_does_not_say(read, tmp_path):
-    def told(plan, control, decides=False, **changes):
+    def plan_of(plan, control, decides=False, **changes):
         return prepared(read(plan, **changes), [], control, decides=decides).shared_plan
 
     (tmp_path / "theirs.py").touch()
     theirs = {"program": str(tmp_path / "theirs.py"), "command": ["${program}", "${args}"]}
-    assert told(None, None) == {}
-    assert told(None, "bookends", decides=True) == {"control": "bookends", "looks": [3, 6, 10]}
-    assert told(None, None, **theirs) is None  # nothing in its record that it did not put there
-    assert told(None, "bookends", decides=True, **theirs) == {"control": "bookends", "looks": [3, 6, 10]}
+    assert plan_of(None, None) == {}
+    assert plan_of(None, "bookends", decides=True) == {"control": "bookends", "looks": [3, 6, 10]}
+    assert plan_of(None, None, **theirs) is None  # nothing in its record that it did not put there
+    assert plan_of(None, "bookends", decides=True, **theirs) == {"control": "bookends", "looks": [3, 6, 10]}
 
 
 def values_of(ready, key):

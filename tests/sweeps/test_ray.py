@@ -92,10 +92,10 @@ def test_node_that_dies_loses_no_point_and_none_is_run_twice(project, cluster):
     wait_until(lambda: len(records(project)) >= 2)
     (node,) = cluster.worker_nodes
     cluster.remove_node(node, allow_graceful=False)
-    said, _ = process.communicate()
-    assert process.returncode == 0, said
-    assert "5 of 5 done" in said
-    assert "raylet" not in said  # Ray's own dozens of lines
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert "5 of 5 done" in output
+    assert "raylet" not in output  # Ray's own dozens of lines
     check_each_point_finished_once(project, 5)
     logs = "".join(file.read_text() for file in project.out.glob("logs/*.log"))
     assert logs.count("Ray lost its node or worker") == 1
@@ -108,9 +108,9 @@ def test_same_command_continues_after_a_killed_driver(project, cluster):
     wait_until(lambda: len(records(project)) >= 3)
     process.kill()
     process.communicate()
-    code, said = project.sweep("--cluster", "ray")
-    assert code == 0, said
-    assert "4 of 4 done" in said
+    code, output = project.sweep("--cluster", "ray")
+    assert code == 0, output
+    assert "4 of 4 done" in output
     check_each_point_finished_once(project, 4)
 
 
@@ -125,17 +125,17 @@ def test_ctrl_c_lets_runs_save_and_leaves_nothing_of_the_local_cluster(project, 
     project.wait_for("began", 1)
     below = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate()
-    assert process.returncode == 130, said
-    assert "--cluster=ray" in said
-    assert "ray.num_cpus=1" in said
+    output, _ = process.communicate()
+    assert process.returncode == 130, output
+    assert "--cluster=ray" in output
+    assert "ray.num_cpus=1" in output
     assert len(project.events("saved")) == 1
     assert psutil.wait_procs(below, timeout=60)[1] == []
     (run,) = read_journal(project.out).runs.values()
     assert run.state is RunState.PREEMPTED
     project.release()
-    code, said = project.sweep("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
-    assert code == 0, said
+    code, output = project.sweep("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
+    assert code == 0, output
     assert sorted(event["given"]["x"] for event in project.events("ended")) == ["1", "2"]
 
 
@@ -263,11 +263,11 @@ def test_two_runs_with_half_a_gpu_share_the_gpu_of_the_task(project, monkeypatch
     cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 4, "num_gpus": 1})
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     try:
-        code, said = project.sweep("--cluster", "ray", "ray.num_gpus=0.5")
+        code, output = project.sweep("--cluster", "ray", "ray.num_gpus=0.5")
     finally:
         cluster.shutdown()
-    assert code == 0, said
-    assert "2 runs at a time" in said
+    assert code == 0, output
+    assert "2 runs at a time" in output
     assert len(project.events("ended")) == 2
     devices = [event["environment"]["CUDA_VISIBLE_DEVICES"] for event in project.events("began")]
     assert devices == ["0", "0"]

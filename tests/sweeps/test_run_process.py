@@ -200,5 +200,5 @@ def test_a_sweep_goes_on_when_its_guard_is_killed(project: SweepProject):
     (guard,) = [int(pid) for pid in children_of(process.pid) if b"\0-S\0" in of_process(int(pid), "cmdline")]
     os.kill(guard, signal.SIGKILL)
     project.release()
-    said, _ = process.communicate()
-    assert (process.returncode, len(project.events("began"))) == (0, 3), said
+    output, _ = process.communicate()
+    assert (process.returncode, len(project.events("began"))) == (0, 3), output

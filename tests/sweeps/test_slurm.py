@@ -129,12 +129,12 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
 ):
     from ampcompare.cli import main
 
-    def refused(word: str, said: str) -> None:
+    def refused(word: str, expected: str) -> None:
         with pytest.raises(SystemExit) as ended:
             main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={project.out}", word])
-        told = capsys.readouterr().err
-        assert (ended.value.code, told.count("\n")) == (2, 1)
-        assert said in told
+        output = capsys.readouterr().err
+        assert (ended.value.code, output.count("\n")) == (2, 1)
+        assert expected in output
         assert not list(project.out.rglob("*.pkl"))
 
     for name in ("srun", "sbatch"):
@@ -143,10 +143,10 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
     (project.folder / "was" / "sweep.db").touch()
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("PATH", f"{project.folder}{os.pathsep}{os.environ['PATH']}")
-    for content, word, said in NO_ARRAY:
+    for content, word, expected in NO_ARRAY:
         with subtests.test(content=content, word=word):
             project.write_file(**{"parameters": XS, **content})
-            refused(word, said)
+            refused(word, expected)
     monkeypatch.setitem(sys.modules, "submitit.slurm.slurm", None)
     project.write_file(parameters=XS)
     refused("slurm.time=1", "pip install 'ampcompare[slurm]'")
@@ -176,17 +176,17 @@ def test_what_sbatchs_controller_may_have_heard_stays_noted(
         (project.folder / name).write_text("#!/bin/sh\n")
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("PATH", f"{project.folder}{os.pathsep}{os.environ['PATH']}")
-    for number, (said, is_unheard) in enumerate(UNHEARD):
-        with subtests.test(said=said):
-            (project.folder / "sbatch").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    for number, (answer, is_unheard) in enumerate(UNHEARD):
+        with subtests.test(answer=answer):
+            (project.folder / "sbatch").write_text(f'#!/bin/sh\necho "{answer}" >&2\nexit 1\n')
             for name in ("srun", "squeue", "sbatch"):
                 (project.folder / name).chmod(0o755)
             out = project.folder / str(number)
             with pytest.raises(SystemExit) as ended:
                 main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={out}"])
-            told = capsys.readouterr().err
-            assert (ended.value.code, told.count("\n")) == (2, 1), told
-            assert ("answer was lost" in told, "refused it" in told) == (is_unheard, not is_unheard)
+            output = capsys.readouterr().err
+            assert (ended.value.code, output.count("\n")) == (2, 1), output
+            assert ("answer was lost" in output, "refused it" in output) == (is_unheard, not is_unheard)
             assert bool(read_journal(out).submissions) is is_unheard
 
 
@@ -223,8 +223,8 @@ def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_reru
     slurm.wait_until_ended()
     assert xs(project, "began") == ["1", "2", "2", "3"]
     assert len({event["run"] for event in project.events("began")}) == 4
-    code, said = project.sweep("--status")
-    assert (code, "3 points: 3 finished; complete" in said) == (0, True), said
+    code, output = project.sweep("--status")
+    assert (code, "3 points: 3 finished; complete" in output) == (0, True), output
 
 
 @pytest.mark.slow

@@ -43,11 +43,11 @@ def test_a_search_that_learns_goes_on_as_its_jobs_end(project: SweepProject, slu
         parameters={"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}},
     )
     driver = start(project, slurm, "--workers", "1")
-    said, _ = driver.communicate()
-    assert driver.returncode == 0, said
-    assert "best run: " in said
+    output, _ = driver.communicate()
+    assert driver.returncode == 0, output
+    assert "best run: " in output
     assert len(load_runs([str(project.out)])) == 3
-    lines = [line.partition(" ")[2] for line in said.splitlines() if line.startswith("run ")]
+    lines = [line.partition(" ")[2] for line in output.splitlines() if line.startswith("run ")]
     states = [line.split()[1] for line in lines]
     assert states == ["started", "finished"] * 3  # one after the other
 
@@ -58,13 +58,13 @@ def test_ctrl_c_cancels_the_jobs_in_order_and_the_same_command_continues(project
     driver = start(project, slurm)
     project.wait_for("began", 1)
     driver.send_signal(signal.SIGINT)
-    said, _ = driver.communicate()
-    assert driver.returncode == 130, said
+    output, _ = driver.communicate()
+    assert driver.returncode == 130, output
     assert not [job for job in slurm.jobs if job.state in ("PENDING", "RUNNING")]
     project.release()
     driver = start(project, slurm)
-    said, _ = driver.communicate()
-    assert driver.returncode == 0, said
+    output, _ = driver.communicate()
+    assert driver.returncode == 0, output
     assert sorted(event["given"]["x"] for event in project.events("ended")) == ["1", "2"]
 
 
@@ -100,8 +100,8 @@ def test_jobs_that_are_preempted_and_killed_and_a_killed_driver_lose_and_repeat_
             driver.kill()
             driver.communicate()
             driver = start(project, slurm)
-    said, _ = driver.communicate()
-    assert (driver.returncode, driver_kills) == (0, 1), said
+    output, _ = driver.communicate()
+    assert (driver.returncode, driver_kills) == (0, 1), output
     assert sum(signals.values()) > 2
     assert any(job.restarts for job in slurm.jobs)
     runs = load_runs([str(project.out)])

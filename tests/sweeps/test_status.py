@@ -20,7 +20,7 @@ FAILS = {"parameters": {"x": {"values": [1, 2, 3]}, "fail": {"value": 2}}}
 
 
 @pytest.fixture
-def said(project, monkeypatch, capsys):
+def run_command(project, monkeypatch, capsys):
     """Run the command; return exit code and output."""
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("COLUMNS", "1000")
@@ -28,8 +28,8 @@ def said(project, monkeypatch, capsys):
     def ask(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
             main(["sweep", "sweep.yaml", *words, f"output_dir={project.out}"])
-        told = capsys.readouterr()
-        return ended.value.code or 0, told.out + told.err
+        output = capsys.readouterr()
+        return ended.value.code or 0, output.out + output.err
 
     return ask
 
@@ -45,53 +45,53 @@ def mended(project) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_left_is_listed_without_writing_anything_and_made_by_new_runs(project, said):
+def test_what_is_left_is_listed_without_writing_anything_and_made_by_new_runs(project, run_command):
     project.write_file(**FAILS)
     before = sorted(project.folder.rglob("*"))
-    code, told = said("--status")
-    listed = [line.split()[1] for line in told.splitlines() if line.startswith("queued")]
+    code, output = run_command("--status")
+    listed = [line.split()[1] for line in output.splitlines() if line.startswith("queued")]
     assert (code, sorted(listed)) == (3, ["x=1", "x=2", "x=3"])
-    assert "3 points: 3 queued" in told
+    assert "3 points: 3 queued" in output
     assert sorted(project.folder.rglob("*")) == before
-    code, told = said()
-    assert (code, "1 of 3 runs failed" in told, "failed (exit code 3: the last words)" in told) == (
+    code, output = run_command()
+    assert (code, "1 of 3 runs failed" in output, "failed (exit code 3: the last words)" in output) == (
         1,
         True,
         True,
     )
-    code, told = said("--status")
-    assert (code, "3 points: 2 finished, 1 failed" in told) == (3, True)
-    (line,) = (line for line in told.splitlines() if line.startswith("failed"))
+    code, output = run_command("--status")
+    assert (code, "3 points: 2 finished, 1 failed" in output) == (3, True)
+    (line,) = (line for line in output.splitlines() if line.startswith("failed"))
     (failed,) = (e["run"] for e in project.events("began") if e["given"]["x"] == "2")
     assert "the last words" in line
     assert failed in line
     mended(project)
-    code, told = said("--rerun")
-    assert (code, "program.py: changed since runs of this sweep were made with it" in told) == (2, True)
-    assert "--changed-code --rerun" in told
-    assert said("--rerun", "--changed-code")[0] == 0
+    code, output = run_command("--rerun")
+    assert (code, "program.py: changed since runs of this sweep were made with it" in output) == (2, True)
+    assert "--changed-code --rerun" in output
+    assert run_command("--rerun", "--changed-code")[0] == 0
     assert ran(project) == {"1": 1, "2": 2, "3": 1}
     assert len({event["run"] for event in project.events("began")}) == 4
-    code, told = said("--status")
-    assert (code, "3 points: 3 finished; complete" in told) == (0, True)
+    code, output = run_command("--status")
+    assert (code, "3 points: 3 finished; complete" in output) == (0, True)
 
 
 @pytest.mark.slow
-def test_of_a_search_what_failed_is_run_again(project, said):
+def test_of_a_search_what_failed_is_run_again(project, run_command):
     x = {"x": {"values": [1, 2]}, "fail": {"value": 2}}
     project.write_file(method="bayes", metric={"name": "score"}, run_cap=4, parameters=x)
-    told = said()[1]
+    output = run_command()[1]
     failed = ran(project)["2"]
-    assert ("never logged score: the sweep learns nothing from it" in told) == (failed < 4)
-    code, told = said("--status")
-    assert (code == 3, f"{failed} failed" in told) == (failed > 0, failed > 0), told
+    assert ("never logged score: the sweep learns nothing from it" in output) == (failed < 4)
+    code, output = run_command("--status")
+    assert (code == 3, f"{failed} failed" in output) == (failed > 0, failed > 0), output
     mended(project)
-    code, told = said("--rerun", "--changed-code")
-    assert (code, "4 points: 4 finished; complete" in told) == (0, True), told
+    code, output = run_command("--rerun", "--changed-code")
+    assert (code, "4 points: 4 finished; complete" in output) == (0, True), output
     assert len(project.events("began")) == 4 + failed
 
 
-def test_wrong_words_are_one_line_and_start_nothing(project, said, subtests: pytest.Subtests):
+def test_wrong_words_are_one_line_and_start_nothing(project, run_command, subtests: pytest.Subtests):
     project.write_file(**FAILS)
     for words, why in (
         (["--status", "--rerun"], "leave one out"),
@@ -102,8 +102,8 @@ def test_wrong_words_are_one_line_and_start_nothing(project, said, subtests: pyt
         (["--wait"], "--wait: is for --cluster slurm"),
     ):
         with subtests.test(words=words):
-            code, told = said(*words)
-            assert (code, told.count("\n"), why in told) == (2, 1, True), told
+            code, output = run_command(*words)
+            assert (code, output.count("\n"), why in output) == (2, 1, True), output
     assert not project.events("began")
 
 
@@ -133,57 +133,63 @@ def queued(project, monkeypatch, *lines: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_what_waits_or_runs_as_a_job_is_known_by_its_note_and_by_squeue(project, said, monkeypatch):
+def test_what_waits_or_runs_as_a_job_is_known_by_its_note_and_by_squeue(project, run_command, monkeypatch):
     runs = submitted(project, monkeypatch)
     queued(project, monkeypatch, "101_0", "101_1", "101_2")
-    code, told = said("--status")
-    assert (code, "3 points: 3 running" in told, "in the queue as job 101_0" in told) == (3, True, True), told
+    code, output = run_command("--status")
+    assert (code, "3 points: 3 running" in output, "in the queue as job 101_0" in output) == (
+        3,
+        True,
+        True,
+    ), output
     note_end(project.out, runs[0].run_id, RunEvent(0, RunState.FINISHED, 0))
     note_end(project.out, runs[1].run_id, RunEvent(1, RunState.FAILED, 3))
     queued(project, monkeypatch, "101_2")
-    assert "3 points: 1 finished, 1 running, 1 failed" in said("--status")[1]
+    assert "3 points: 1 finished, 1 running, 1 failed" in run_command("--status")[1]
     queued(project, monkeypatch)
-    told = said("--status")[1]
-    assert "3 points: 1 finished, 1 failed, 1 preempted" in told
-    assert "its job has left the queue without a result" in told
+    output = run_command("--status")[1]
+    assert "3 points: 1 finished, 1 failed, 1 preempted" in output
+    assert "its job has left the queue without a result" in output
 
 
-def test_where_squeue_cannot_be_asked_status_says_so(project, said, monkeypatch):
+def test_where_squeue_cannot_be_asked_status_says_so(project, run_command, monkeypatch):
     submitted(project, monkeypatch)
     monkeypatch.setenv("PATH", str(project.folder))
-    code, told = said("--status")
-    assert (code, "squeue cannot be asked" in told, "3 points: 3 running" in told) == (3, True, True), told
+    code, output = run_command("--status")
+    assert (code, "squeue cannot be asked" in output, "3 points: 3 running" in output) == (3, True, True), (
+        output
+    )
 
 
 @pytest.mark.slow
-def test_a_sweep_whose_runs_are_jobs_is_not_run_here_as_well(project, said, monkeypatch):
+def test_a_sweep_whose_runs_are_jobs_is_not_run_here_as_well(project, run_command, monkeypatch):
     submitted(project, monkeypatch)
-    code, told = said()
+    code, output = run_command()
     why = "runs of this sweep are jobs of Slurm (101_0, 101_1, 101_2); continue with --cluster slurm"
-    assert (code, why in told) == (2, True), told
+    assert (code, why in output) == (2, True), output
     queued(project, monkeypatch, "101_0", "101_1", "101_2")
-    code, told = said("--rerun")
-    assert (code, "3 points are running: left alone" in told) == (3, True), told
+    code, output = run_command("--rerun")
+    assert (code, "3 points are running: left alone" in output) == (3, True), output
     assert not project.events("began")
     queued(project, monkeypatch)  # cancelled, without a trace
-    assert said("--rerun")[0] == 0
+    assert run_command("--rerun")[0] == 0
     assert ran(project) == {"1": 1, "2": 1, "3": 1}
 
 
-def test_the_hint_names_all_that_was_asked_with(project, said):
+def test_the_hint_names_all_that_was_asked_with(project, run_command):
     project.write_file(**XS)
     options = ["--name=mine", "--control=bookends", "fail=9"]
-    hint = said("--status", *options)[1].rpartition("to continue: ")[2].splitlines()[0]
+    hint = run_command("--status", *options)[1].rpartition("to continue: ")[2].splitlines()[0]
     assert {*shlex.split(hint)} >= {"--name=mine", "--control=bookends", "fail=9"}
 
 
-def test_a_run_whose_driver_was_killed_is_preempted(project, said, monkeypatch):
+def test_a_run_whose_driver_was_killed_is_preempted(project, run_command, monkeypatch):
     prepared = prepare(str(project.write_file(**XS)), [f"output_dir={project.out}"])
     project.out.mkdir()
     with open_journal(prepared, project.out) as (journal, prepared):
         run = journal.propose(run_at(prepared.sweep, "", None, 0))
         journal.append("started", index=0, run_id=run.run_id, process={"pid": 1})
-        assert "3 points: 1 running, 2 queued" in said("--status")[1]
-    told = said("--status")[1]
-    assert "3 points: 1 preempted, 2 queued" in told
-    assert "its driver was killed" in told
+        assert "3 points: 1 running, 2 queued" in run_command("--status")[1]
+    output = run_command("--status")[1]
+    assert "3 points: 1 preempted, 2 queued" in output
+    assert "its driver was killed" in output

@@ -47,9 +47,9 @@ def test_a_command_says_what_the_document_shows(folder: Path, command: str, show
     words = shlex.split(command)
     done = CliRunner().invoke(app, ["why", *words])
     assert done.exit_code == 0, done.output
-    said, place = plain(done.output), 0
+    output, place = plain(done.output), 0
     for part in re.split(r"^\.\.\.$", shown, flags=re.M):
-        found = said.find(wanted := plain(part), place)
+        found = output.find(wanted := plain(part), place)
         assert found >= 0, f"not said, or not in this order: {wanted}\n{done.output}"
         place = found + len(wanted)
 

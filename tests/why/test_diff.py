@@ -307,25 +307,25 @@ def test_the_same_question_has_the_same_answer_in_eighty_columns(tmp_path: Path,
     assert files[0].read_bytes() == files[1].read_bytes()
     answer = json.loads(files[0].read_text())
     assert (answer["samples"], answer["skipped"], answer["update"]["flushed"]) == (8, True, 1)
-    said = capsys.readouterr().out
-    rows = [line for line in said.splitlines() if re.match(r" \S+ +(fp16|fp32) ", line)]
+    output = capsys.readouterr().out
+    rows = [line for line in output.splitlines() if re.match(r" \S+ +(fp16|fp32) ", line)]
     assert len(rows) >= 10
     assert max(map(len, rows)) <= 80
-    assert "the step was skipped" in said
+    assert "the step was skipped" in output
 
 
 def test_the_reference_is_strict_fp32_even_with_tf32(
     capsys: pytest.CaptureFixture[str],
 ):
-    said = []
+    output = []
     for words in ((), ("tf32=true",)):  # which a CPU does not have, so that all is the same
         assert diff(*QUICK, "backend=native_bf16", *words) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
+        output.append(capsys.readouterr().out)
+    assert output[0] == output[1]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["backend=O1"], "backend='O1': expected one of none, tf32, native"),
         (["backend=none"], "backend=none: is fp32 here"),
@@ -333,9 +333,9 @@ def test_the_reference_is_strict_fp32_even_with_tf32(
         (["backend=native", "--json", "{tmp}/taken/x.json"], "cannot be written"),
     ],
 )
-def test_wrong_use_is_one_line(words: list[str], said: str, tmp_path: Path, capsys):
+def test_wrong_use_is_one_line(words: list[str], expected: str, tmp_path: Path, capsys):
     (tmp_path / "taken").write_text("a file")
     assert diff(*QUICK, *(word.format(tmp=tmp_path) for word in words)) == 2
     error = capsys.readouterr().err
     assert re.fullmatch(r"error: [^\n]+\n", error), error
-    assert said in error
+    assert expected in error

@@ -59,10 +59,10 @@ def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: 
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "new" / "explained.json"
     assert explain(*TINY, "--seconds", "3", "--json", str(file)) == 0
-    said = capsys.readouterr().out
-    assert "native beside none" in said
-    assert "times as fast (" in said
-    assert len(said.splitlines()) <= 40
+    output = capsys.readouterr().out
+    assert "native beside none" in output
+    assert "times as fast (" in output
+    assert len(output.splitlines()) <= 40
     content = json.loads(file.read_text())
     assert [side["backend"] for side in content["backends"]] == ["none", "native"]
     for side in content["backends"]:
@@ -81,13 +81,13 @@ def profile_of(name: str, rounds: list[float], kinds: dict[str, float]) -> StepP
 def test_no_cause_is_named_where_the_interval_contains_1():
     base = profile_of("none", [1.0, 2.0] * 10, {"convolution": 1.0})
     other = profile_of("native_bf16", [2.0, 1.0] * 10, {"convolution": 1.0, CASTS: 0.2})
-    said = "\n".join(summarize(base, other, torch.device("cpu")))
-    assert "No difference in time is shown" in said
-    assert "difference is" not in said
+    output = "\n".join(summarize(base, other, torch.device("cpu")))
+    assert "No difference in time is shown" in output
+    assert "difference is" not in output
     faster = profile_of("native_bf16", [0.5, 1.0] * 10, {"convolution": 0.4})
-    said = "\n".join(summarize(base, faster, torch.device("cpu")))
-    assert "No difference" not in said
-    assert "convolution, 1 > 0.4 ms" in said
+    output = "\n".join(summarize(base, faster, torch.device("cpu")))
+    assert "No difference" not in output
+    assert "convolution, 1 > 0.4 ms" in output
 
 
 def test_without_a_network_it_is_the_small_one_on_a_cpu(capsys):
@@ -100,10 +100,10 @@ def test_without_a_network_it_is_the_small_one_on_a_cpu(capsys):
 def test_without_seconds_there_are_types_and_memory_and_no_times(capsys):
     words = ("--config", "demo", "model.name=tiny", "device=cpu", "--against", "native", "backend=fp16")
     assert explain(*words, "--seconds", "0") == 0
-    said = capsys.readouterr().out
-    assert "cpu: fp16 beside native" in said
-    assert "No time was measured" in said
-    assert " ms" not in said
+    output = capsys.readouterr().out
+    assert "cpu: fp16 beside native" in output
+    assert "No time was measured" in output
+    assert " ms" not in output
 
 
 @pytest.mark.parametrize(("name", "kind"), [("casts", CASTS), ("idles", IDLE)])
@@ -152,7 +152,7 @@ def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--on", "cuda"], "--on"),
         (["backend=native", "--against", "native"], "--against native: the same backend"),
@@ -161,10 +161,10 @@ def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
         (["--json", "/proc/none/x.json", "--seconds", "0"], "cannot be written"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(capsys, words, said):
+def test_bad_input_is_one_line_and_exit_code_2(capsys, words, expected):
     assert explain(*TINY, *words) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert expected in error
     assert error.count("\n") == 1
 
 

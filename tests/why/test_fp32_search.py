@@ -129,7 +129,7 @@ def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "how", "said"),
+    ("words", "how", "expected"),
     [
         (["backend=none"], {}, "backend=none: is fp32 here"),
         (["backend=tf32"], {}, "backend=tf32: has TF32 on or off for all modules"),
@@ -138,8 +138,8 @@ def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path)
         (["backend=fp16", "optimizer.lr=1e-9", "model.name=tiny", *SMALL], {"steps": 4}, "learns too little"),
     ],
 )
-def test_a_bad_request_is_one_line(words, how, said: str):
-    with pytest.raises(UserError, match=said):
+def test_a_bad_request_is_one_line(words, how, expected: str):
+    with pytest.raises(UserError, match=expected):
         run_guard(words, Console(quiet=True), **how)
 
 

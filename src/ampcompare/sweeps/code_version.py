@@ -1,4 +1,4 @@
-"""The user's own files that a sweep runs, and whether they changed since the sweep began.
+"""Detect changes in the user's own files while a sweep continues.
 
 These are the files that the sweep names: its program, files in its command, and plug-ins such as
 `model.name=./net.py:build`. Modules that such a file imports are not known.
@@ -21,7 +21,7 @@ KEPT_STATES = (RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED, RunState
 
 
 def code_files(sweep: Sweep, overrides: Sequence[str], *, trains_here: bool) -> tuple[Path, ...]:
-    """Return the user's files that the sweep's runs execute.
+    """Return the user's files that the runs of a sweep execute.
 
     Args:
         sweep: The sweep.
@@ -54,7 +54,7 @@ def read_code_version(files: Iterable[Path]) -> CodeVersion:
     """Return the hashes of these files, and when they were last changed.
 
     Raises:
-        UserError: If one of them has gone.
+        UserError: If a file cannot be read.
     """
     hashes, modified = {}, {}
     for path in files:
@@ -72,7 +72,7 @@ def read_code_version(files: Iterable[Path]) -> CodeVersion:
 def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
     """Return the files that differ from those with which the sweep's runs were made.
 
-    Runs that failed, or have not begun, are made again anyway, so their version does not matter.
+    Failed runs, and runs that have not started, will start again anyway, so their version does not matter.
     """
     if not state.code_versions or not state.with_state(*KEPT_STATES):
         return []
@@ -81,7 +81,7 @@ def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
 
 
 def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
-    """Write down the present version of the files where it is a new one."""
+    """Write the present version of the files to the journal, if it is new."""
     version = read_code_version(files)
     known = journal.state.code_versions
     if files and (not known or known[-1].hashes != version.hashes):
@@ -94,7 +94,7 @@ def changed_code_dates(state: SweepState) -> Mapping[str, str]:
     if not first or first == last:
         return {}
     old, new = first[0].hashes, last[0]
-    # A file's name without its folder and dot: dots would make groups of it in a record.
+    # A file's name without folder and dots: in a record, dots separate groups.
     return {
         Path(path).name.replace(".", "_"): f"{Path(path).name} of {new.modified[path]}"
         for path, digest in new.hashes.items()
@@ -113,16 +113,16 @@ class CodeWatch:
     def __init__(self, files: Sequence[Path], versions: Sequence[CodeVersion]) -> None:
         self._files = files
         self._version = versions[-1] if versions and files else read_code_version(files)
-        self._stamps: list[tuple[int, int]] | None = None  # at which the files had that content
+        self._stamps: list[tuple[int, int]] | None = None  # times and sizes at which the content was compared
 
     def changed(self) -> list[str]:
-        """Return the files whose content is another one by now, or that have gone."""
+        """Return the files that have other content now, or that are missing."""
         stamps = self._read_stamps()
         if stamps == self._stamps:
             return []
         try:
             hashes = read_code_version(self._files).hashes
-        except UserError:  # an editor may be writing it
+        except UserError:  # an editor may be writing a file
             hashes = {}
         changed = [path for path, digest in self._version.hashes.items() if hashes.get(path) != digest]
         if not changed:

@@ -1,7 +1,7 @@
-"""The driver of a sweep: decides which run comes next, has an executor start it, writes down what happens.
+"""The driver of a sweep: choose the next run, let an executor start it, and write every event to the journal.
 
-There is one driver for a sweep. What it knows stands in the journal, so a new driver continues where a killed
-one was. The executor decides nothing.
+A sweep has one driver. Its whole state is in the journal, so a new driver continues where a killed driver
+ended. The executor decides nothing.
 """
 
 import math
@@ -29,19 +29,19 @@ POLL_SECONDS = 0.25
 
 
 class SweepDriver:
-    """Sees a sweep through.
+    """Runs a sweep to its end.
 
     Args:
-        prepared: The sweep and what was asked of it.
+        prepared: The sweep with its options.
         journal: The sweep's journal.
         executor: Where the runs happen.
-        progress: Tells the user.
-        stop: Whether somebody asked to stop.
-        look: Looks at the runs of a sweep in its folder, with `--until-decided`.
+        progress: Prints the progress.
+        stop: The stop request.
+        look: Makes an interim look at the runs, with `--until-decided`.
 
     Attributes:
         sweep: The sweep, with the seeds that were added so far.
-        changed_code: The user's files that have changed since the driver began; no run is started then.
+        changed_code: The user's files that changed since the driver started. Then no further run starts.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A sweep from its command to its report."""
+"""The course of `ampcompare sweep`, from the command to the report."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,10 +29,10 @@ EXIT_FAILED_RUNS = 1
 
 
 def run_sweep(file: str, overrides: Sequence[str], console: Console, options: SweepOptions) -> int:
-    """Run what is left of the sweep in the file, a path or the name of a bundled file.
+    """Run the remaining runs of a sweep.
 
     Args:
-        file: The sweep file.
+        file: The sweep file, a path or the name of a bundled file.
         overrides: `key=value` words; `slurm.KEY=VALUE` and `ray.KEY=VALUE` are for the cluster.
         console: Where to print.
         options: Options of the command line.
@@ -42,7 +42,7 @@ def run_sweep(file: str, overrides: Sequence[str], console: Console, options: Sw
         a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a batch system.
 
     Raises:
-        UserError: For a bad file, bad words, or a folder that cannot be used. Nothing is started then.
+        UserError: For a bad file, bad overrides, or a folder that cannot be used. Then nothing is started.
     """
     cluster_options, run_overrides = split_cluster_options(overrides, options.cluster)
     prepared = replace(prepare(file, run_overrides, options), all_overrides=tuple(overrides))
@@ -55,11 +55,11 @@ def run_prepared(
     console: Console,
     before_start: Callable[[PreparedSweep, Journal], PreparedSweep] = lambda prepared, journal: prepared,
 ) -> int:
-    """Run what is left of a prepared sweep.
+    """Run the remaining runs of a prepared sweep.
 
     Args:
         prepared: The sweep.
-        cluster_options: Words of the cluster, by name.
+        cluster_options: Options of the cluster, by name.
         console: Where to print.
         before_start: Changes what is left to do before the first run starts, as `--rerun` does.
 
@@ -104,10 +104,10 @@ def run_to_completion(
     make_executor: Callable[[Journal], Executor],
     console: Console,
 ) -> int | None:
-    """Run all that is left, until it has ended or somebody asks to stop.
+    """Run the remaining runs until all have ended or a stop is requested.
 
     Returns:
-        128 + signal after a stop request, None where all has ended.
+        128 + signal after a stop request; None if all runs have ended.
 
     Raises:
         UserError: If the user's code changes meanwhile.
@@ -128,7 +128,7 @@ def run_to_completion(
         finally:
             executor.close()
     if stop.signal:
-        # --rerun would make new runs of those that were interrupted.
+        # --rerun would make new runs of the interrupted runs.
         options = replace(prepared.options, rerun=prepared.sweep.on_server)
         command = replace(prepared, options=options).command()
         say(f"stopped: finished runs stay finished; continue with: {command}")
@@ -153,14 +153,14 @@ def _submit_and_leave(
 
 
 def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
-    """Look at the runs of a sweep, as its report does (imported only where it is needed)."""
+    """Make an interim look at the runs, with the report's analysis, which is imported only here."""
     from ampcompare.sweeps import sweep_report
 
     return sweep_report.look_at_runs(sweep, folder, runs)
 
 
 def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
-    """Print what came out of a sweep that has ended, and make its report.
+    """Print the results of a sweep that has ended, and make its report.
 
     Returns:
         The exit code, as `run_sweep`.
@@ -169,7 +169,7 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
     print_best(console, sweep, state)
     print_failed(console, state, sweep.total() or len(state.runs), folder)
     status = 0
-    if sweep.on_server:  # this folder has only the runs that were made here
+    if sweep.on_server:  # this folder has only the runs of this machine
         print_line(
             console, one_line(f"compare them with: {shell_command('ampcompare', 'report', prepared.file)}")
         )
@@ -182,10 +182,10 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
 
 @contextmanager
 def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journal, PreparedSweep]]:
-    """Open the journal of a sweep, begin or continue it; yield it and the sweep as it began.
+    """Open the journal of a new or continued sweep; yield the journal and the sweep as it began.
 
     Raises:
-        UserError: If the folder has another sweep, or another driver.
+        UserError: If the folder belongs to another sweep, or has another driver.
     """
     journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.overrides))
     try:
@@ -202,7 +202,7 @@ def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journa
 
 
 def _check_code(prepared: PreparedSweep, journal: Journal) -> None:
-    """Refuse to mix two versions of the user's code, unless that was asked for.
+    """Refuse to mix two versions of the user's code without `--changed-code`.
 
     Raises:
         UserError: If a file has changed since runs were made with it.
@@ -211,12 +211,12 @@ def _check_code(prepared: PreparedSweep, journal: Journal) -> None:
         if not prepared.options.changed_code:
             raise code_changed_error(changed, prepared, "since runs of this sweep were made with it")
         for run in journal.state.with_state(RunState.PREEMPTED):
-            journal.propose(run)  # from its beginning: a checkpoint is of the old code
+            journal.propose(run)  # from its beginning: its checkpoint is from the old code
     note_code_version(journal, prepared.code_files)
 
 
 def code_changed_error(files: Sequence[str], prepared: PreparedSweep, when: str) -> UserError:
-    """Return the refusal to continue a sweep with other code."""
+    """Return the error for a sweep that continues with changed code."""
     own = [override for override in prepared.all_overrides if not override.startswith("output_dir=")]
     new = shell_command("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
     todo = f"for a new sweep: {new}; to mix the versions knowingly: {prepared.command('--changed-code')}"
@@ -238,7 +238,7 @@ def _refuse_jobs_in_queue(journal: Journal) -> None:
 def _executor_factory(
     prepared: PreparedSweep, cluster_options: Mapping[str, str]
 ) -> Callable[[Journal], Executor]:
-    """Check the cluster's options, and return what makes the executor.
+    """Check the cluster's options, and return a function that makes the executor.
 
     Raises:
         UserError: If the cluster cannot be used, or cannot do what the sweep needs.
@@ -269,7 +269,7 @@ def _executor_factory(
 
 
 def _start_messages(driver: SweepDriver, executor: Executor, progress: SweepProgress) -> Iterator[str]:
-    """Say what runs here."""
+    """Yield the first lines: what runs here, and where."""
     prepared, sweep = driver.prepared, driver.sweep
     total = sweep.total()
     runs = plural(total, "run") if total else "runs until Ctrl-C (no run_cap)"

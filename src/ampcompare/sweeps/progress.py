@@ -28,10 +28,10 @@ class _Running:
 
 
 class SweepProgress:
-    """Tells how the runs of a sweep go.
+    """Prints the progress of a sweep.
 
     Args:
-        console: Where to.
+        console: Where to print.
         sweep: The sweep; the driver replaces it when seeds are added.
         state: The sweep's state.
         folder: Output folder of the sweep.

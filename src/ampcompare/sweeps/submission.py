@@ -1,4 +1,4 @@
-"""A sweep that is submitted to Slurm and left there: `--cluster slurm` without `--wait`."""
+"""Submit a sweep to Slurm and return: `--cluster slurm` without `--wait`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,10 +26,10 @@ def submit_and_leave(
     look: Callable[[Sweep, Path, Sequence[SweepRun]], Look],
     console: Console,
 ) -> int | None:
-    """Submit what is left, and the report's job behind it.
+    """Submit the remaining runs, and a job for the report that depends on them.
 
     Returns:
-        0 where jobs wait or run; None where all has ended and the report is to be made here.
+        0 where jobs wait or run; None where all runs have ended, so that the report can be made here.
 
     Raises:
         UserError: If something cannot be submitted.

@@ -97,16 +97,16 @@ def test_the_loss_scale_is_drawn_and_told_of_every_scaled_backend_with_its_growt
     assert charts(make("none"), steady)["loss-scale"]["title"]["subtitle"].endswith("no step was skipped")
     assert "✕" in charts(make("none"), skipping)["loss-scale"]["title"]["subtitle"]
     # 65,536 halved in the first step and twice more to 8,192, doubled at steps 100, 200 and 300.
-    told = analyse_runs([make("none"), skipping]).numerics["scale"]
-    assert told.startswith(
+    sentence = analyse_runs([make("none"), skipping]).numerics["scale"]
+    assert sentence.startswith(
         "Loss scale: native from 32,768 to 65,536, 3 growths seen, 3 of 400 steps skipped. "
     )
-    told = analyse_runs([make("none"), steady]).numerics["scale"]
-    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in told
-    assert "none" not in told
+    sentence = analyse_runs([make("none"), steady]).numerics["scale"]
+    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in sentence
+    assert "none" not in sentence
     # Scale, growth and skipped steps are of one run; what another run skipped is said apart.
-    told = analyse_runs([make("none"), steady, make("native", 2, steps=400)]).numerics["scale"]
-    assert "1 growth seen, no step skipped (3 in another run)." in told
+    sentence = analyse_runs([make("none"), steady, make("native", 2, steps=400)]).numerics["scale"]
+    assert "1 growth seen, no step skipped (3 in another run)." in sentence
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -133,8 +133,8 @@ def test_growth_before_the_first_row_counts():
         plan["config"]["precision"] = {"init_scale": 65536.0}
         plan["rows"] = [row for row in plan["rows"] if row["global_step"] > 100]
 
-    told = analyse_runs([make("none"), make("native", skip_steps=(), edit=late)]).numerics["scale"]
-    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in told
+    sentence = analyse_runs([make("none"), make("native", skip_steps=(), edit=late)]).numerics["scale"]
+    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in sentence
 
 
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():

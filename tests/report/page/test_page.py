@@ -107,7 +107,7 @@ def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
     paper = write_publication(tmp_path, {"speed": throughput(), "memory": peaks()})
     analysis = analyse_runs(runs, reproduce=paper, require=["native: speedup >= 1.5"])
     page = Page(render_page(analysis, datetime(2026, 11, 5, tzinfo=UTC)))
-    said = [
+    expected = [
         analysis.headline,
         "5 November 2026",
         analysis.basis,
@@ -115,15 +115,15 @@ def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
         *analysis.notes,
         analysis.caption,
     ]
-    said += [*analysis.numerics.values(), *(answer.sentence for answer in analysis.gate_results)]
-    said += [analysis.advice.replace("`", ""), analysis.reproduction.headline]
-    said += [row.why for row in analysis.reproduction.rows]
+    expected += [*analysis.numerics.values(), *(answer.sentence for answer in analysis.gate_results)]
+    expected += [analysis.advice.replace("`", ""), analysis.reproduction.headline]
+    expected += [row.why for row in analysis.reproduction.rows]
     table = comparison_table(analysis)
-    said += [
+    expected += [
         text for row in table.rows for c in row.cells.values() for text in (c.text, c.unit, c.span, c.also)
     ]
-    said += [text for row in table.rows for text in (row.label, row.meaning, row.badge, row.runs)]
-    assert not [text for text in said if " ".join(text.split()) not in page.text]
+    expected += [text for row in table.rows for text in (row.label, row.meaning, row.badge, row.runs)]
+    assert not [text for text in expected if " ".join(text.split()) not in page.text]
     order = [a["id"] for a in page.of("section")]
     assert order == ["comparison", "training", "numerics", "published", "evidence"]
 

@@ -93,8 +93,8 @@ def test_page_is_written_anew_as_runs_come_and_stays_when_a_record_breaks(tmp_pa
     command = [sys.executable, "-u", "-m", "ampcompare.cli", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout
-        said = next(line for line in process.stdout if line.startswith(b"watching: "))
-        assert re.search(rb"http://127.0.0.1:\d+/", said)
+        line_with_address = next(line for line in process.stdout if line.startswith(b"watching: "))
+        assert re.search(rb"http://127.0.0.1:\d+/", line_with_address)
         write_runs(runs, [plan("native", source="synthetic")])
         wait_until(lambda: "torch.amp" in page.read_text())
         folder = runs / "wandb" / "offline-run-20260101_000000-torn"

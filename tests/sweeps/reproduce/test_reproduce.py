@@ -36,8 +36,8 @@ LOOK = ("published.scale=0.02", "published.network=tiny")
 def run(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     with pytest.raises(SystemExit) as end:
         main(["reproduce", *map(str, words)])
-    said = capsys.readouterr()
-    return int(end.value.code or 0), said.out + said.err
+    output = capsys.readouterr()
+    return int(end.value.code or 0), output.out + output.err
 
 
 TIMES = {
@@ -55,9 +55,9 @@ def test_the_list_names_every_publication_with_its_arms_data_source_and_time(cap
     For an H100: the counted work of all arms in fp32 at 40% of its peak. For the publication's machine: from
     its seconds per run or epoch, or its images/s.
     """
-    status, said = run(capsys=capsys)
+    status, output = run(capsys=capsys)
     assert status == 0
-    blocks = dict(block.split(": ", 1) for block in said.split("\n\n")[:-1])
+    blocks = dict(block.split(": ", 1) for block in output.split("\n\n")[:-1])
     assert sorted(blocks) == list_publications()
     for name, block in blocks.items():
         publication = load_publication(name)
@@ -67,7 +67,7 @@ def test_the_list_names_every_publication_with_its_arms_data_source_and_time(cap
     assert {name: blocks[name].rpartition("time:   ")[2] for name in TIMES} == TIMES
     assert "shows:  the curve of eval/accuracy, the curve of eval/loss" in blocks["tootouch"]
     assert "shows:  time of an epoch (epoch_seconds) and accuracy after" in blocks["ignite"]
-    assert "Times are of 3 seeds of every arm" in said
+    assert "Times are of 3 seeds of every arm" in output
     assert "1.7 h on Turing GPU, by their figures" in run("--seeds", "6", capsys=capsys)[1]
 
 
@@ -88,7 +88,7 @@ def paper(tmp_path: Path) -> Path:
 
 
 def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, subtests: pytest.Subtests):
-    for words, said in [
+    for words, expected in [
         (("ignit",), "'ignit': no such publication; did you mean ignite?"),
         (("{paper}", "--scale", "2"), "published.scale='2.0': expected a number above 0 and at most 1"),
         (("{paper}", "--network", "big"), "published.network='big': expected one of tiny"),
@@ -106,12 +106,12 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
         (("{paper}", "--write-sweep", "{paper}"), "File exists; name a new file"),
         (("{paper}", "--write-sweep", "new", "--out", "a"), "--out a: --write-sweep runs nothing"),
     ]:
-        with subtests.test(words=words, said=said):
+        with subtests.test(words=words, expected=expected):
             monkeypatch.chdir(paper.parent)
-            status, told = run(*(word.format(paper=paper) for word in words), capsys=capsys)
+            status, output = run(*(word.format(paper=paper) for word in words), capsys=capsys)
             assert status == 2
-            assert re.fullmatch(r"error: [^\n]+\n", told), told
-            assert said in told
+            assert re.fullmatch(r"error: [^\n]+\n", output), output
+            assert expected in output
             assert not [*paper.parent.glob("**/wandb/*")]
 
 
@@ -154,8 +154,8 @@ def test_exit_code_3_says_that_a_figure_is_not_reproduced(tmp_path, monkeypatch,
     assert run("./mine.yaml", "--runs", "runs", "--out", "judged", capsys=capsys)[0] == status
     assert run("./mine.yaml", "--write-sweep", "sweep.yaml", capsys=capsys)[0] == 0
     assert report(Console(quiet=True), read_sweep(Path("sweep.yaml")), tmp_path / "runs") == status
-    said = "speed-up in throughput of native: not reproduced"
-    assert capsys.readouterr().err.count(said) == (status == 3)
+    sentence = "speed-up in throughput of native: not reproduced"
+    assert capsys.readouterr().err.count(sentence) == (status == 3)
 
 
 def read(path: Path) -> Sweep:

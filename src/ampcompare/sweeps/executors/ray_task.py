@@ -1,10 +1,10 @@
-"""What a task of Ray does: one run, from its start to its end or until it is cancelled.
+"""The task of Ray: one run, from its start to its end or its cancellation.
 
-Where the node sees the sweep's output folder, the run works in it, and goes on from what another node has
-left there. Elsewhere it works in a temporary folder, and its files travel back with the result.
+If the node sees the sweep's output folder, the run works there, and continues from what another node left.
+Elsewhere it works in a temporary folder, and its files return with the result.
 
-`ray.cancel` interrupts the main thread of the task as Ctrl-C does. The handler sets a flag and raises
-nothing, so that a process that was just started is not lost.
+`ray.cancel` interrupts the main thread of the task, as Ctrl-C does. The handler only sets a flag, so a
+process that was just started is not lost.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ NOTES = Path("cluster") / "ray"  # in the output folder: the token, and the task
 
 @dataclass(frozen=True)
 class WorkingFolder:
-    """Where a run's relative paths begin, and the user's files that have to be there.
+    """The folder for a run's relative paths, and the user's files that it must have.
 
     Attributes:
-        path: The driver's working folder; None where Ray brings one (`runtime_env`).
+        path: The driver's working folder; None where Ray's `runtime_env` has one.
         hashes: SHA-256 of each of the user's files, by its path.
     """
 
@@ -43,7 +43,7 @@ class WorkingFolder:
     hashes: Mapping[str, str]
 
     def enter(self) -> str:
-        """Make it the working folder of this process; return what is missing here, empty where nothing is."""
+        """Change to the folder; return a message about a missing file, or an empty text."""
         folder = Path(self.path) if self.path else Path.cwd()
         for name, digest in self.hashes.items():
             content = None
@@ -53,7 +53,7 @@ class WorkingFolder:
                 state = "is not there" if content is None else "has another content there"
                 todo = """bring it along with ray.runtime_env='{"working_dir": "."}'"""
                 return f"node {socket.gethostname()}: {folder / name} {state}; {todo}"
-        # Our own training alone, which has no files of the user, may go without the driver's folder.
+        # A sweep without files of the user can run where the driver's folder does not exist.
         if self.path and folder.is_dir():
             os.chdir(folder)
         return ""
@@ -61,18 +61,18 @@ class WorkingFolder:
 
 @dataclass(frozen=True)
 class RayTask:
-    """One run. All of it travels to the task as a pickle.
+    """One run, sent to the task as a pickle.
 
     Attributes:
         launcher: Starts the run.
         run: The run.
-        token: Content of the file by which a node sees that the output folder is the driver's.
-        submission: Distinguishes this task from those of the run's other starts. Where Ray starts the task
-            again, it is the same.
-        working_folder: Where the run's relative paths begin.
-        needs_shared_folder: Whether the driver has to read the record while the run goes on.
-        gpu: Value of CUDA_VISIBLE_DEVICES; None leaves what Ray has set for the task.
-        code: Dates of the user's files, for the record, where they changed since the sweep began.
+        token: Content of a file with which a node checks that it sees the driver's output folder.
+        submission: Distinguishes this task from tasks of other starts of the run. It stays the same when Ray
+            restarts the task.
+        working_folder: The folder for the run's relative paths.
+        needs_shared_folder: Whether the driver has to read the record while the run is running.
+        gpu: Value of CUDA_VISIBLE_DEVICES; None keeps Ray's value.
+        code: Dates of the user's files that changed since the sweep began, for the run's record.
     """
 
     launcher: RunLauncher
@@ -91,8 +91,8 @@ class TaskResult:
 
     Attributes:
         event: How the run ended.
-        message: Why it could not be started; empty where it was.
-        files: The run's files, by their path in the output folder, where the node does not see that.
+        message: Why the run could not start; empty if it started.
+        files: The run's files by their path in the output folder, if the node does not see that folder.
     """
 
     event: RunEvent
@@ -161,7 +161,7 @@ def _run_process(launcher: RunLauncher, task: RayTask, run: SweepRun, stop: Swee
 
 @contextmanager
 def _sigint_unblocked() -> Iterator[None]:
-    """Let a program that is started here get SIGINT, which Ray blocks in its workers."""
+    """Unblock SIGINT, which Ray blocks in its workers, for a program that is started here."""
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         yield
@@ -184,12 +184,12 @@ def sees_token(path: Path, token: str) -> bool:
 
 
 def end_leftovers_here(runs: list[SweepRun], folder: Path) -> None:
-    """End what a killed driver has left of these runs on this machine."""
+    """End the processes that a killed driver left of these runs on this machine."""
     end_leftovers(runs, folder, lambda line: None)
 
 
 def read_files(folder: Path, run_id: str) -> dict[str, bytes]:
-    """Return the content of a run's log and records, by their path in the folder. Links are left out."""
+    """Return the content of a run's log and records by their path in the folder, without links."""
     paths = [folder / "logs" / f"{run_id}.log"]
     for record in (folder / "wandb").glob(f"*run-*-{run_id}"):
         paths += sorted(record.rglob("*"))
@@ -198,7 +198,7 @@ def read_files(folder: Path, run_id: str) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, run_id: str, files: Mapping[str, bytes]) -> None:
-    """Write what `read_files` returned on another machine. The log is added to that of earlier starts.
+    """Write files that `read_files` returned on another machine; append the log to that of earlier starts.
 
     Raises:
         ValueError: For a path that is not one of the run's.

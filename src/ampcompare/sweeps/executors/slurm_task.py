@@ -1,8 +1,8 @@
-"""What a job of a Slurm array does: one run, from its start to its end or until its machine is taken away.
+"""The job of a Slurm array: one run, from its start to its end or to the preemption of the job.
 
-submitit starts the job in a process of its own and calls `checkpoint` when Slurm's warning comes. What that
-returns is run when the job, queued again, starts the next time. The training is a process below this one.
-Slurm sends its signals to all processes of a step: to this one and to the training.
+submitit starts the job in its own process and calls `checkpoint` when Slurm sends its warning. When the
+requeued job starts again, it runs what `checkpoint` returned. The training is a child process. Slurm sends
+its signals to all processes of a step: to this process and to the training.
 """
 
 import dataclasses
@@ -31,21 +31,20 @@ from ampcompare.sweeps.run_process import (
 )
 from ampcompare.sweeps.sweep import Sweep
 
-REQUEUE_SECONDS = 120.0  # for Slurm to end a job that it has sent SIGTERM
-# Somebody else's program may know nothing of a warning, which would end it at once. It is deaf to the warning
-# until it sets a handler.
+REQUEUE_SECONDS = 120.0  # within which Slurm ends a job after its SIGTERM
+# The warning would end a program without a handler at once, so other programs ignore it until they set one.
 IGNORE_WARNINGS = ("sh", "-c", 'trap "" USR1 USR2; exec "$@"', "sh")
 
 
 @dataclass
 class SlurmTask:
-    """One run of an array. All of it travels to the job as a pickle.
+    """One run of an array, sent to the job as a pickle.
 
     Attributes:
         launcher: Starts the run.
         run: The run.
-        patience: Seconds that the training has to end in order.
-        code: Dates of the user's files, for the record, where they changed since the sweep began.
+        patience: Seconds that the training has to save a checkpoint and end.
+        code: Dates of the user's files that changed since the sweep began, for the run's record.
     """
 
     launcher: RunLauncher
@@ -59,10 +58,10 @@ class SlurmTask:
     def __call__(self) -> None:
         """Run, note how the run ended, and end the job with the run's exit code."""
         if read_end(self.launcher.folder, self.run):
-            return  # the warning came when the run had just finished, and submitit has queued the job again
+            return  # the warning came just after the run finished, so submitit requeued the job
         event = self._run_to_end()
         if event.state is RunState.PREEMPTED:
-            # Slurm has sent SIGTERM: it ends this job now, and queues it again or does not.
+            # Slurm has sent SIGTERM: it ends this job now, and may requeue it.
             time.sleep(REQUEUE_SECONDS)
             raise SystemExit(128 + signal.SIGTERM)
         note_end(self.launcher.folder, self.run.run_id, event)
@@ -72,10 +71,10 @@ class SlurmTask:
             raise SystemExit(code if code > 0 else 128 - code)
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """End the run in order, as submitit asks at Slurm's warning; return what continues it."""
+        """End the run with a checkpoint after Slurm's warning; return the submission that continues it."""
         from submitit.helpers import DelayedSubmission
 
-        # SIGUSR2 tells our training that its job is preempted.
+        # For our own training, SIGUSR2 means that the job is preempted.
         number = signal.SIGUSR2 if self.launcher.trains_here else signal.SIGTERM
         self._stop.request("Slurm's warning", number)
         self._wait()
