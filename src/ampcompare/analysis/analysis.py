@@ -25,7 +25,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     describe_setting,
 )
 from ampcompare.analysis.grouping.groups import Group, group_runs
-from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN
 from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
@@ -60,15 +60,15 @@ class Analysis(Findings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.headline, self.accent = verdict.headline(self)
-        self.basis, self.caption = verdict.basis(self), verdict.caption(self)
+        self.headline, self.accent = verdict.write_headline(self)
+        self.basis, self.caption = verdict.write_basis(self), verdict.write_caption(self)
         self.gate_results = check_gates(self, self.gates)
 
     def badge(self, group: Group) -> str:
         """Return the verdict on a group in a few words."""
         comparison = self.comparison(group.label)
         return (
-            verdict.badge(comparison)
+            verdict.write_badge(comparison)
             if comparison
             else "baseline"
             if group.value == self.baseline_value
@@ -78,7 +78,7 @@ class Analysis(Findings):
     def tone(self, group: Group) -> str:
         """Return the tone of a group's badge: `good`, `bad`, `open` or `base`."""
         comparison = self.comparison(group.label)
-        return verdict.tone(comparison) if comparison else verdict.BASE
+        return verdict.choose_tone(comparison) if comparison else verdict.BASE
 
     @cached_property
     def numerics(self) -> dict[str, str]:
@@ -300,7 +300,7 @@ def _target(
                 f"--target {requested:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93"
             )
         return shown
-    ended = [run for run in bases if outcome_of(run, metric.key)[0] is RunState.FINISHED]
+    ended = [run for run in bases if determine_outcome(run, metric.key)[0] is RunState.FINISHED]
     finished = [run for run in ended if not control_position(run)]
     series = [run.values(metric.key) for run in finished]
     shown_values = [values[np.isfinite(values)] * metric.factor for values in series]

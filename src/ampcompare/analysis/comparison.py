@@ -24,8 +24,8 @@ from ampcompare.analysis.grouping.run_table import is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
 from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, explain_degenerate
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, difference
-from ampcompare.analysis.statistics.multiplicity import more_seeds
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference
+from ampcompare.analysis.statistics.multiplicity import count_further_seeds
 from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
@@ -278,7 +278,7 @@ def _estimates(group: Group, base: Group, level: float, bench: BenchResults | No
         if (group.is_unfinished or base.is_unfinished) if run_metric.is_of_seed else not is_one_device:
             continue
         floor = group.metric.resolution if question == QUALITY else 0.0
-        if estimate := difference(
+        if estimate := estimate_difference(
             values, base_values, log=run_metric.is_ratio, paired_by=paired_by, resolution=floor
         ):
             # Seeds that agree are no evidence of a spread of zero.
@@ -332,10 +332,10 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
         shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(question, estimate, shown)
-    seed_counts = [more_seeds(estimate, null=run_metric.null)]
+    seed_counts = [count_further_seeds(estimate, null=run_metric.null)]
     if margin is not None:
         seed_counts, why = (
-            [*seed_counts, more_seeds(estimate, margin=margin)],
+            [*seed_counts, count_further_seeds(estimate, margin=margin)],
             f"{HOLDS_NO_CHANGE} and leaves the margin",
         )
     elif is_quality:

@@ -24,7 +24,7 @@ from ampcompare.analysis.statistics.equivalence import (
     is_equivalent,
 )
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
-from ampcompare.analysis.statistics.mean_difference import combine_errors, difference, mean
+from ampcompare.analysis.statistics.mean_difference import combine_errors, estimate_difference, estimate_mean
 from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.publications.publication import Publication, PublishedMetric
 from ampcompare.runtime import formatting
@@ -323,12 +323,14 @@ def _measured_estimate(
     kind, values = published_metric.kind, sample_measurement(group, published_metric.measured)
     resolution = group.metric.resolution if kind.is_percentage else 0.0
     if base is None:
-        estimate = mean(values, resolution=resolution)
+        estimate = estimate_mean(values, resolution=resolution)
         return estimate and replace(estimate, bounds=(0.0, 100.0) if kind.is_percentage else (0.0, math.inf))
     base_values = sample_measurement(base, published_metric.measured)
     if kind.is_time and kind.lower_is_better:
         values, base_values = base_values, values
-    return difference(values, base_values, log=not kind.is_percentage, resolution=resolution, paired_by="")
+    return estimate_difference(
+        values, base_values, log=not kind.is_percentage, resolution=resolution, paired_by=""
+    )
 
 
 def _differences(publication: Publication, match: PublicationMatch) -> Iterator[str]:

@@ -43,7 +43,7 @@ def read_wandb_file(path: Path) -> RunRecord:
         paths=(path,),
         is_named=False,
     )
-    reading = _Reading(run)
+    reading = _FileReader(run)
     try:
         # A pipe or device under such a name would block for ever; only plain files are opened.
         status = path.stat()
@@ -116,7 +116,7 @@ def _value(text: str | bytes, **options: Any) -> Any:
         return _BAD
 
 
-class _Reading:
+class _FileReader:
     """Collects the records of one file into its RunRecord."""
 
     def __init__(self, run: RunRecord) -> None:

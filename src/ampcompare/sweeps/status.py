@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import lookup
@@ -343,7 +343,7 @@ def _prepare(
 def _run_of_record(record: RunRecord, sweep: Sweep) -> tuple[SweepRun, str]:
     """Return a run by its record, with its whole config as parameters, and the reason for its state."""
     metric = sweep.metric.name if sweep.metric else None
-    outcome, reason = outcome_of(record, metric or metrics.EVAL_ACCURACY)
+    outcome, reason = determine_outcome(record, metric or metrics.EVAL_ACCURACY)
     state = outcome or RunState.FAILED  # a run that was refused is to be made again
     if state is RunState.STOPPED and (not sweep.hyperband or record.exit_code in STOPPED_BY_HAND):
         state = RunState.PREEMPTED

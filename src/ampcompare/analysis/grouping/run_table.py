@@ -14,7 +14,7 @@ from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import arithmetic_of, dtype_16bit_of, dtype_of
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.contention import measure_contention
-from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.analysis.grouping.run_metrics import (
     METRICS_BY_COLUMN,
     count_clock_jumps,
@@ -65,7 +65,7 @@ def build_run_table(
 def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
     environment = run.environment
     kind = as_text(environment.get("device_type") or "").lower()
-    outcome, why = outcome_of(run, metric.key)
+    outcome, why = determine_outcome(run, metric.key)
     jumps = count_clock_jumps(run)
     return {
         RUN: run,
