@@ -58,7 +58,7 @@ class AssessedValue:
     """A published value of an arm, the measured value, and the verdict with its reason.
 
     Attributes:
-        figure: The published metric.
+        published_metric: The published metric.
         arm: Name of the arm.
         relation: How the values are related to the baseline.
         printed: The text as it was printed.
@@ -256,10 +256,8 @@ def _unfit(
     groups: Sequence[Group],
 ) -> str:
     """Return why the measured value is no evidence about the published one, "" if it is."""
-    kind, lengths = (
-        published_metric.kind,
-        [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")],
-    )
+    kind = published_metric.kind
+    lengths = [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")]
     if measured is None:
         return f"{kind.label} is not recorded"
     if match.scaled:

@@ -80,10 +80,8 @@ class _Column:
             parsed = [_value(text, parse_int=float) for text in self.texts]
             bad = sum(value is _BAD for value in parsed)
             valid = [index for index, value in enumerate(parsed) if value is not _BAD and value is not None]
-            row_numbers, values = (
-                [row_numbers[index] for index in valid],
-                as_array([parsed[index] for index in valid]),
-            )
+            row_numbers = [row_numbers[index] for index in valid]
+            values = as_array([parsed[index] for index in valid])
         self.parts.append((np.array(row_numbers, np.int32), values))
         self.at, self.texts = [], []
         return bad

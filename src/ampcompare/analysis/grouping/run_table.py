@@ -117,10 +117,8 @@ def _problems(run: RunRecord, jumps: int) -> list[str]:
         problems.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
     restores = run.option("training.on_nonfinite_buffers") == "restore"
     if not restores and summary_or_maximum(run, metrics.NONFINITE_BUFFERS) >= 1:
-        at, action = (
-            summary_value(run, metrics.NONFINITE_AT),
-            "training.on_nonfinite_buffers=restore mends it",
-        )
+        at = summary_value(run, metrics.NONFINITE_AT)
+        action = "training.on_nonfinite_buffers=restore mends it"
         step = "" if math.isnan(at) else f" at step {at:,.0f}"
         effect = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
         problems.append(f"{effect}: evaluations from there on say nothing; {action}.")

@@ -45,10 +45,8 @@ def is_different(measured: Estimate, published: PublishedEstimate, level: float)
     """
     if measured.error is None:
         return False
-    error, df = (
-        math.hypot(measured.error, measured.spread / math.sqrt(published.runs)),
-        min(measured.df, measured.spread_df),
-    )
+    error = math.hypot(measured.error, measured.spread / math.sqrt(published.runs))
+    df = min(measured.df, measured.spread_df)
     if published.error is not None:
         error, df = combine_errors((measured.error, measured.df), (published.error, published.df))
     return max(0.0, *_distances(measured, published)) > quantile((1 + level) / 2, df) * error
