@@ -97,10 +97,10 @@ def test_a_result_is_whole_and_its_records_give_the_same_figures_again(compariso
     for ours, theirs in zip(found, known, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9)
     (publication,) = [path for path in folder.glob("*.yaml") if path.name != "sweep.yaml"]
-    judged = analyse_runs(runs, reproduce=str(publication)).published
-    assert judged is not None
-    assert not judged.is_refuted
-    verdicts = {row.figure.name: row.verdict for row in judged.rows}
+    result = analyse_runs(runs, reproduce=str(publication)).reproduction
+    assert result is not None
+    assert not result.is_refuted
+    verdicts = {row.published_metric.name: row.verdict for row in result.rows}
     assert verdicts["peak_memory"] == REPRODUCED
     if folder.name == "accuracy":
         assert set(verdicts.values()) == {REPRODUCED}

@@ -25,7 +25,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     describe_setting,
 )
 from ampcompare.analysis.grouping.groups import Group, group_runs
-from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN
 from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
@@ -60,34 +60,28 @@ class Analysis(Findings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.headline, self.accent = verdict.headline(self)
-        self.basis, self.caption = verdict.basis(self), verdict.caption(self)
+        self.headline, self.accent = verdict.write_headline(self)
+        self.basis, self.caption = verdict.write_basis(self), verdict.write_caption(self)
         self.gate_results = check_gates(self, self.gates)
 
     def badge(self, group: Group) -> str:
         """Return the verdict on a group in a few words."""
         comparison = self.comparison(group.label)
-        return (
-            verdict.badge(comparison)
-            if comparison
-            else "baseline"
-            if group.value == self.baseline_value
-            else ""
-        )
+        if comparison is not None:
+            return verdict.write_badge(comparison)
+        return "baseline" if group.value == self.baseline_value else ""
 
     def tone(self, group: Group) -> str:
         """Return the tone of a group's badge: `good`, `bad`, `open` or `base`."""
         comparison = self.comparison(group.label)
-        return verdict.tone(comparison) if comparison else verdict.BASE
+        return verdict.choose_tone(comparison) if comparison else verdict.BASE
 
     @cached_property
     def numerics(self) -> dict[str, str]:
         """What happened to the numbers, by phenomenon; under "" a sentence if nothing happened."""
         is_recorded = any(run.is_recorded for run in self.table[RUN])
-        diagnostics_option = (
-            "diagnostics.every" if self.is_own else "Recorder(diagnostics=N)" if is_recorded else ""
-        )
-        return describe_numerics([g for g in self.groups if not g.is_control], diagnostics_option)
+        option = "diagnostics.every" if self.is_own else "Recorder(diagnostics=N)" if is_recorded else ""
+        return describe_numerics([g for g in self.groups if not g.is_control], option)
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
@@ -139,13 +133,11 @@ class Analysis(Findings):
             sentences.append(f"Inconclusive: more runs of each arm would decide, {some(within_limit)}.")
         elif within_limit:
             command = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
-            sentences.append(
-                f"Inconclusive: more seeds per backend would decide, {some(within_limit)}. {command}"
-            )
+            quantities = some(within_limit)
+            sentences.append(f"Inconclusive: more seeds per backend would decide, {quantities}. {command}")
         if beyond_limit:
-            sentences.append(
-                f"The plan's limit of {plural(limit or 0, 'seed')} would not decide {some(beyond_limit)}."
-            )
+            seeds = plural(limit or 0, "seed")
+            sentences.append(f"The plan's limit of {seeds} would not decide {some(beyond_limit)}.")
         return " ".join(sentences)
 
 
@@ -234,8 +226,8 @@ def analyse_runs(
     grouping, ignored = reading.grouping, frozenset(ignore)
     keys, value = grouping.keys, grouping.baseline
     values = [one.get(keys[0], NOT_SET) for one in grouping.settings]
-    of_baseline = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
-    target = _target(target, plan.target, of_baseline, reading.metric)
+    baseline_runs = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
+    target = _target(target, plan.target, baseline_runs, reading.metric)
     compared = replace(reading.metric, target=target, is_best=best)
     rows = build_run_table(reading.runs, compared, grouping.seeds, grouping.settings)
     compared = replace(compared, resolution=measure_resolution(rows, compared))
@@ -255,7 +247,7 @@ def analyse_runs(
     descriptions = {
         group.value: describe_backend(run) for group in of_backends for run in group.all_rows[RUN]
     }
-    group_of = {place: group.label for group in groups for place in group.all_rows.index}
+    group_of = {index: group.label for group in groups for index in group.all_rows.index}
     # The level of each interval covers all requested groups, comparable or not, and all looks.
     compared_count = sum(group.value != value and not group.is_control for group in groups)
     level = joint_level(compared_count, len(plan.looks) or 1)
@@ -300,7 +292,7 @@ def _target(
                 f"--target {requested:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93"
             )
         return shown
-    ended = [run for run in bases if outcome_of(run, metric.key)[0] is RunState.FINISHED]
+    ended = [run for run in bases if determine_outcome(run, metric.key)[0] is RunState.FINISHED]
     finished = [run for run in ended if not control_position(run)]
     series = [run.values(metric.key) for run in finished]
     shown_values = [values[np.isfinite(values)] * metric.factor for values in series]

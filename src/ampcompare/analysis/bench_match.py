@@ -28,7 +28,7 @@ NOT_VERIFIED = (
 OPTION_OF = {"model": "model.name", "data": "data.source"}
 
 
-class Difference(NamedTuple):
+class FactDifference(NamedTuple):
     """A fact with its value in the benchmark and its values in the runs."""
 
     key: str
@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
 def identity_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
-) -> list[Difference]:
+) -> list[FactDifference]:
     """Return the facts of network, data and code that differ between a benchmark and the runs of a group."""
     facts = {key: value for key, value in fingerprint.items() if key != VERSION}
     facts |= {key: options[key] for key in NETWORK if key in options}
@@ -50,7 +50,7 @@ def identity_differences(
 
 def tolerated_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
-) -> list[Difference]:
+) -> list[FactDifference]:
     """Return the settings that differ although the benchmark's speed is still used."""
     facts = {VERSION: fingerprint.get(VERSION)} | {key: options[key] for key in TOLERATED if key in options}
     return list(_differences(facts, group.all_rows["run"]))
@@ -70,7 +70,7 @@ def refuse_other_work(
     Raises:
         UserError: Network, data or code differ from those of every group.
     """
-    fewest: list[Difference] = []
+    fewest: list[FactDifference] = []
     for group in groups:
         per_arm = [identity_differences(fingerprint, options, group) for options in arms]
         if not all(per_arm):
@@ -89,7 +89,7 @@ def _what(key: str) -> str:
     return "other data" if key in ("data", "data_fingerprint", "test_set") else "other code"
 
 
-def _differences(facts: Mapping[str, Any], runs: Iterable[RunRecord]) -> Iterator[Difference]:
+def _differences(facts: Mapping[str, Any], runs: Iterable[RunRecord]) -> Iterator[FactDifference]:
     records = list(runs)
     for key, value in facts.items():
         if value is None:
@@ -97,7 +97,7 @@ def _differences(facts: Mapping[str, Any], runs: Iterable[RunRecord]) -> Iterato
         recorded = [text for run in records if (text := _recorded(run, key)) is not None]
         if other_values := [text for text in recorded if not _is_same(key, as_text(value), text)]:
             distinct = dict.fromkeys(short(printable(text)) for text in other_values)
-            yield Difference(key, short(printable(as_text(value))), tuple(distinct))
+            yield FactDifference(key, short(printable(as_text(value))), tuple(distinct))
 
 
 def _recorded(run: RunRecord, key: str) -> str | None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ampcompare.analysis.bench_match import (
     NOT_VERIFIED,
-    Difference,
+    FactDifference,
     identity_differences,
     is_same_execution,
     refuse_other_work,
@@ -148,7 +148,7 @@ class BenchResults(BaseModel):
 
     def caveats(self, groups: Sequence[Group]) -> list[str]:
         """Return what a reader must know about the benchmark of these groups, one sentence each."""
-        differences: dict[Difference, None] = {}
+        differences: dict[FactDifference, None] = {}
         for group in groups:
             if (arm := self.find_arm(group)) and not group.is_control:
                 differences |= dict.fromkeys(

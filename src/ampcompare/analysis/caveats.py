@@ -282,12 +282,10 @@ def _run_label(row: pd.Series) -> str:
 
 def find_deviations(findings: Findings) -> list[str]:
     """Return how the comparison deviates from its plan."""
-    plan, metric, target, comparisons = (
-        findings.plan,
-        findings.metric,
-        findings.metric.target,
-        findings.comparisons,
-    )
+    plan = findings.plan
+    metric = findings.metric
+    target = findings.metric.target
+    comparisons = findings.comparisons
     sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
     seeds = min(
         (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0

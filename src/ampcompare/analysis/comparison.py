@@ -24,8 +24,8 @@ from ampcompare.analysis.grouping.run_table import is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
 from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, explain_degenerate
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, difference
-from ampcompare.analysis.statistics.multiplicity import more_seeds
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference
+from ampcompare.analysis.statistics.multiplicity import count_further_seeds
 from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
@@ -33,6 +33,7 @@ from ampcompare.runtime.formatting import listed, some
 EQUIVALENT = "equivalent"
 GAINS = ("faster", "smaller")  # must hold relative to the control, too
 ENVIRONMENT = "environment."
+DEVICE_KEYS = f"{ENVIRONMENT}device_"
 DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
@@ -189,9 +190,8 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
     if rank(nearest)[0]:
         options = [k for k in uncontrolled_settings(group, nearest, key) if not k.startswith(ENVIRONMENT)]
         settings, base_settings = group.settings, nearest.settings
-        differences = [
-            f"{k} ({settings.get(k, NOT_SET)} against {base_settings.get(k, NOT_SET)})" for k in options
-        ]
+        pairs = [(k, settings.get(k, NOT_SET), base_settings.get(k, NOT_SET)) for k in options]
+        differences = [f"{key} ({own} against {other})" for key, own, other in pairs]
         return None, f"it differs from {nearest.label} in {some(differences, MAX_KEYS)}"
     candidates = [base for base in bases if rank(base) == rank(nearest)]
     if len(candidates) == 1:
@@ -236,16 +236,15 @@ def compare(
         no_claim_reason = f"{base.label} is {reason}"
     if not no_claim_reason and not group.metric.is_best and not has_early_stopping((base, group)):
         no_claim_reason = unequal_lengths((base, group))
+    relative_to_control = {}
+    if control and control.outcomes.finished:
+        relative_to_control = _estimates(group, control, level, bench)
     return Comparison(
         group,
         base,
-        uncontrolled_differences=tuple(
-            k for k in uncontrolled_differences if not k.startswith(f"{ENVIRONMENT}device_")
-        ),
+        uncontrolled_differences=tuple(k for k in uncontrolled_differences if not k.startswith(DEVICE_KEYS)),
         estimates=_estimates(group, base, level, bench),
-        relative_to_control=_estimates(group, control, level, bench)
-        if control and control.outcomes.finished
-        else {},
+        relative_to_control=relative_to_control,
         has_control=control is not None,
         drift=estimate_control_drift(group, level) if group.is_control else None,
         no_claim_reason=no_claim_reason,
@@ -278,27 +277,24 @@ def _estimates(group: Group, base: Group, level: float, bench: BenchResults | No
         if (group.is_unfinished or base.is_unfinished) if run_metric.is_of_seed else not is_one_device:
             continue
         floor = group.metric.resolution if question == QUALITY else 0.0
-        if estimate := difference(
+        if estimate := estimate_difference(
             values, base_values, log=run_metric.is_ratio, paired_by=paired_by, resolution=floor
         ):
             # Seeds that agree are no evidence of a spread of zero.
             if question == QUALITY and not estimate.error:
                 estimate = replace(estimate, error=None)
-            bounds = (
-                (-100.0, 100.0) if question == QUALITY and group.metric.is_percentage else estimate.bounds
-            )
-            estimates[question] = replace(estimate, level=level, bounds=bounds)
+            if question == QUALITY and group.metric.is_percentage:
+                estimate = replace(estimate, bounds=(-100.0, 100.0))
+            estimates[question] = replace(estimate, level=level)
     return estimates
 
 
 def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
     """Return what the interval of a question shows, or why it shows nothing."""
     question = run_metric.question
-    estimate, control_estimate, metric = (
-        comparison.estimates.get(question),
-        comparison.relative_to_control.get(question),
-        comparison.group.metric,
-    )
+    estimate = comparison.estimates.get(question)
+    control_estimate = comparison.relative_to_control.get(question)
+    metric = comparison.group.metric
     is_quality, why = question == QUALITY, _no_claim_reason(comparison, base, run_metric)
     if estimate is None or why:
         return Claim(question, estimate, (), why)
@@ -332,12 +328,10 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
         shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(question, estimate, shown)
-    seed_counts = [more_seeds(estimate, null=run_metric.null)]
+    seed_counts = [count_further_seeds(estimate, null=run_metric.null)]
     if margin is not None:
-        seed_counts, why = (
-            [*seed_counts, more_seeds(estimate, margin=margin)],
-            f"{HOLDS_NO_CHANGE} and leaves the margin",
-        )
+        seed_counts = [*seed_counts, count_further_seeds(estimate, margin=margin)]
+        why = f"{HOLDS_NO_CHANGE} and leaves the margin"
     elif is_quality:
         why = "no margin is set within which it would count as the same (--margin)"
     return Claim(

@@ -24,7 +24,7 @@ from ampcompare.analysis.statistics.equivalence import (
     is_equivalent,
 )
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
-from ampcompare.analysis.statistics.mean_difference import combine_errors, difference, mean
+from ampcompare.analysis.statistics.mean_difference import combine_errors, estimate_difference, estimate_mean
 from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.publications.publication import Publication, PublishedMetric
 from ampcompare.runtime import formatting
@@ -58,7 +58,7 @@ class AssessedValue:
     """A published value of an arm, the measured value, and the verdict with its reason.
 
     Attributes:
-        figure: The published metric.
+        published_metric: The published metric.
         arm: Name of the arm.
         relation: How the values are related to the baseline.
         printed: The text as it was printed.
@@ -256,10 +256,8 @@ def _unfit(
     groups: Sequence[Group],
 ) -> str:
     """Return why the measured value is no evidence about the published one, "" if it is."""
-    kind, lengths = (
-        published_metric.kind,
-        [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")],
-    )
+    kind = published_metric.kind
+    lengths = [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")]
     if measured is None:
         return f"{kind.label} is not recorded"
     if match.scaled:
@@ -323,12 +321,14 @@ def _measured_estimate(
     kind, values = published_metric.kind, sample_measurement(group, published_metric.measured)
     resolution = group.metric.resolution if kind.is_percentage else 0.0
     if base is None:
-        estimate = mean(values, resolution=resolution)
+        estimate = estimate_mean(values, resolution=resolution)
         return estimate and replace(estimate, bounds=(0.0, 100.0) if kind.is_percentage else (0.0, math.inf))
     base_values = sample_measurement(base, published_metric.measured)
     if kind.is_time and kind.lower_is_better:
         values, base_values = base_values, values
-    return difference(values, base_values, log=not kind.is_percentage, resolution=resolution, paired_by="")
+    return estimate_difference(
+        values, base_values, log=not kind.is_percentage, resolution=resolution, paired_by=""
+    )
 
 
 def _differences(publication: Publication, match: PublicationMatch) -> Iterator[str]:

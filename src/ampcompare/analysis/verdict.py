@@ -30,7 +30,7 @@ MANY_FAILED = 1 / 3  # fraction of failed runs from which the headline mentions 
 MAX_LABEL_CHARS = 40  # in the headline
 
 
-def badge(comparison: Comparison) -> str:
+def write_badge(comparison: Comparison) -> str:
     """Return the verdict on a group: `faster · same accuracy`, `inconclusive`, `2 of 5 failed`."""
     if comparison.not_compared_reason or comparison.is_control:
         return NOT_COMPARED if comparison.not_compared_reason else "control"
@@ -42,7 +42,7 @@ def badge(comparison: Comparison) -> str:
     return " · ".join(brief for brief, _ in _describe_claims(comparison) if brief)
 
 
-def tone(comparison: Comparison) -> str:
+def choose_tone(comparison: Comparison) -> str:
     """Return the tone of a group's badge: GOOD, BAD, OPEN or BASE."""
     if comparison.is_control:
         return BASE
@@ -111,7 +111,7 @@ def _describe_quality(comparison: Comparison) -> tuple[str, str]:
     return f"{noun} {size} {side}", f"{noun} {metric.with_unit(size)} {side}"
 
 
-def headline(findings: Findings) -> tuple[str, str]:
+def write_headline(findings: Findings) -> tuple[str, str]:
     """Return the strongest finding in one line, and the label that it is about ("" for all groups)."""
     comparisons = [c for c in findings.comparisons if not c.is_control]
     bases = [g for g in findings.groups if g.value == findings.baseline_value and not g.is_control]
@@ -207,7 +207,7 @@ def _interval(claim: Claim) -> str:
     return f" ({formatting.level(estimate.level)} CI {span})"
 
 
-def basis(findings: Findings) -> str:
+def write_basis(findings: Findings) -> str:
     """Return setting, sample size, machine and margin or plan, in one line."""
     counted = [g for g in findings.groups if g.n and not g.is_control]
     seeds, runs = sorted({g.seeds for g in counted}), sorted({g.n for g in counted})
@@ -219,7 +219,7 @@ def basis(findings: Findings) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def caption(findings: Findings) -> str:
+def write_caption(findings: Findings) -> str:
     """Return what the intervals of the table are."""
     metric, looks = findings.metric, len(findings.plan.looks)
     claimed = [c for c in findings.comparisons if not c.is_control and c.claims]

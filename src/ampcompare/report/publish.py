@@ -9,7 +9,7 @@ from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
 from ampcompare.analysis.grouping.groups import Group, sample_measurement
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
-from ampcompare.analysis.statistics.mean_difference import mean
+from ampcompare.analysis.statistics.mean_difference import estimate_mean
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import OPTIONS, with_role
 from ampcompare.errors import UserError
@@ -91,7 +91,7 @@ def _options(group: Group) -> dict[str, Any]:
 
 def _figures(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, kind in MEASUREMENTS.items():
-        found = {printable(group.label): mean(sample_measurement(group, name)) for group in groups}
+        found = {printable(group.label): estimate_mean(sample_measurement(group, name)) for group in groups}
         values = {label: _printed(one, kind.is_percentage) for label, one in found.items() if one is not None}
         if values:
             yield name, {"measured": name, "what": kind.label, "unit": kind.unit, "values": values}

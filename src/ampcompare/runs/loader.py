@@ -196,10 +196,8 @@ class _SourceReader:
         discovery = discover(source, self.step)
         real_paths = {os.path.realpath(path) for paths in discovery.files.values() for path in paths}
         parts: list[RunRecord] = []
-        taken, folders_without_run = (
-            "",
-            set[Path](),
-        )  # the kind that is read, and the folders that have no run of it
+        taken = ""  # the kind that is read
+        folders_without_run: set[Path] = set()
         for kind in (kind for kind in KINDS if kind in discovery.files):
             paths = [
                 path for path in discovery.files[kind] if not taken or path.parent in folders_without_run

@@ -12,12 +12,8 @@ from ampcompare.runs.nested import lookup
 
 PLAIN, TF32 = "none", "tf32"
 DTYPE, ENABLED = "precision.dtype", "precision.enabled"
-BACKENDS_WITH_DTYPE = (
-    "native",
-    "apex_o1",
-    "apex_o2",
-    "fp16",
-)  # they computed in DTYPE; others had one of their own
+# These backends computed in DTYPE; the others had their own dtype.
+BACKENDS_WITH_DTYPE = ("native", "apex_o1", "apex_o2", "fp16")
 # Removed options, with the value that has no effect. Other values stay and distinguish runs.
 REMOVED_OPTIONS: Mapping[str, Any] = {
     "fuse": False,
@@ -39,9 +35,8 @@ def migrate_config(config: dict[str, Any]) -> dict[str, Any]:
         DTYPE: "float16" if backend in BACKENDS_WITH_DTYPE else lookup(config, DTYPE),
     }
     kept_options = {k: _without(v, f"{k}.", removed) if isinstance(v, dict) else v for k, v in config.items()}
-    kept_options = {
-        k: v for k, v in kept_options.items() if v or not config[k]
-    }  # no group that has nothing left
+    # Drop groups that became empty.
+    kept_options = {k: v for k, v in kept_options.items() if v or not config[k]}
     if backend == PLAIN and kept_options.get("tf32") is True:
         backend, removed["tf32"] = TF32, True
     return _without(kept_options, "", removed) | {"backend": backend}

@@ -23,11 +23,8 @@ from ampcompare.runs.run_record import RunRecord, build_columns
 from ampcompare.runs.run_state import RunState
 
 STEPS = (metrics.STEP, "step", "_step", "iteration", "iter", "epoch")
-KNOWN_NAMES = (
-    "metrics.csv",
-    "summary.csv",
-    "progress.csv",
-)  # of the trainers; a folder with one of them is one run
+# File names of trainers; a folder with one of them is one run.
+KNOWN_NAMES = ("metrics.csv", "summary.csv", "progress.csv")
 MAX_HEAD_BYTES = 1_000_000  # limit of the first line
 PANDAS_INDEX = "Unnamed: 0"  # name of pandas' own index when a table is read again
 PERCENTAGE = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?) ?%", re.I)

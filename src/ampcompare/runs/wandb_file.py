@@ -43,7 +43,7 @@ def read_wandb_file(path: Path) -> RunRecord:
         paths=(path,),
         is_named=False,
     )
-    reading = _Reading(run)
+    reading = _FileReader(run)
     try:
         # A pipe or device under such a name would block for ever; only plain files are opened.
         status = path.stat()
@@ -80,10 +80,8 @@ class _Column:
             parsed = [_value(text, parse_int=float) for text in self.texts]
             bad = sum(value is _BAD for value in parsed)
             valid = [index for index, value in enumerate(parsed) if value is not _BAD and value is not None]
-            row_numbers, values = (
-                [row_numbers[index] for index in valid],
-                as_array([parsed[index] for index in valid]),
-            )
+            row_numbers = [row_numbers[index] for index in valid]
+            values = as_array([parsed[index] for index in valid])
         self.parts.append((np.array(row_numbers, np.int32), values))
         self.at, self.texts = [], []
         return bad
@@ -116,7 +114,7 @@ def _value(text: str | bytes, **options: Any) -> Any:
         return _BAD
 
 
-class _Reading:
+class _FileReader:
     """Collects the records of one file into its RunRecord."""
 
     def __init__(self, run: RunRecord) -> None:

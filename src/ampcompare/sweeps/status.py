@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import lookup
@@ -334,7 +334,7 @@ def _prepare(
 def _run_of_record(record: RunRecord, sweep: Sweep) -> tuple[SweepRun, str]:
     """Return a run with its whole config as parameters, and the reason for its state."""
     metric = sweep.metric.name if sweep.metric else None
-    outcome, reason = outcome_of(record, metric or metrics.EVAL_ACCURACY)
+    outcome, reason = determine_outcome(record, metric or metrics.EVAL_ACCURACY)
     state = outcome or RunState.FAILED  # a rejected run has to run again
     if state is RunState.STOPPED and (not sweep.hyperband or record.exit_code in STOPPED_BY_HAND):
         state = RunState.PREEMPTED

@@ -7,7 +7,7 @@ import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.runs.run_state import RunState
 
 SHORT = {"steps": 50, "epochs": 5}
@@ -59,7 +59,7 @@ def test_exit_code_and_state_decide_the_outcome(subtests: pytest.Subtests):
         (None, "no such state", "", RunState.FAILED),
     ]:
         with subtests.test(code=code, state=state, ended_as=ended_as, outcome=outcome):
-            state_found, why = outcome_of(ended(code, state, ended_as=ended_as))
+            state_found, why = determine_outcome(ended(code, state, ended_as=ended_as))
             assert state_found is outcome
             assert bool(why) is (
                 outcome in (RunState.FAILED, RunState.STOPPED, RunState.PREEMPTED)
@@ -72,30 +72,30 @@ def test_a_nonfinite_last_value_is_a_failure_whatever_the_exit_code(subtests: py
         (metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS), ("NaN", math.inf), (0, 255)
     ):
         with subtests.test(key=key, value=value, code=code):
-            outcome, why = outcome_of(ended(code, edit=last(key, value)))
+            outcome, why = determine_outcome(ended(code, edit=last(key, value)))
             assert outcome is RunState.FAILED
             assert ("NaN" if value == "NaN" else "infinite") in why
     run = ended()
     run.summary[metrics.EVAL_ACCURACY] = math.nan
-    assert outcome_of(run)[0] is RunState.FAILED
+    assert determine_outcome(run)[0] is RunState.FAILED
 
 
 def test_a_nan_is_no_failure_in_between_or_while_the_run_is_running():
     def spoil(made):
         made["rows"][2][metrics.LOSS] = "NaN"
 
-    assert outcome_of(ended(edit=spoil))[0] is RunState.FINISHED
-    assert outcome_of(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] is RunState.RUNNING
+    assert determine_outcome(ended(edit=spoil))[0] is RunState.FINISHED
+    assert determine_outcome(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] is RunState.RUNNING
 
 
 def test_bad_input_before_the_first_step_is_no_outcome():
     run = ended(2, "failed", edit=nothing_logged)
-    assert outcome_of(run)[0] is None
+    assert determine_outcome(run)[0] is None
     run.exit_code = 1  # out of memory at the first step
-    assert outcome_of(run)[0] is RunState.FAILED
+    assert determine_outcome(run)[0] is RunState.FAILED
     run = ended(None, "failed", edit=nothing_logged)  # the server keeps no exit code
     run.summary[metrics.REFUSED] = "execution='cuda_graph': no CUDA graphs here"
-    assert outcome_of(run) == (None, "execution='cuda_graph': no CUDA graphs here")
+    assert determine_outcome(run) == (None, "execution='cuda_graph': no CUDA graphs here")
 
 
 def fp16(*codes: int):

@@ -6,7 +6,7 @@ import pytest
 
 from ampcompare.analysis.reproduction import REFUTED, REPRODUCED, AssessedValue, Relation, assess_values
 from ampcompare.analysis.statistics.equivalence import PublishedEstimate
-from ampcompare.analysis.statistics.mean_difference import difference
+from ampcompare.analysis.statistics.mean_difference import estimate_difference
 from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.publications.publication import PublishedMetric
 from ampcompare.runtime import formatting
@@ -37,7 +37,7 @@ def page(rng, n, noise, doctored=1.0):
         )
         published, measured = (
             PublishedEstimate(*(doctored * end for end in ends)),
-            difference(own, base, log=True, paired_by=""),
+            estimate_difference(own, base, log=True, paired_by=""),
         )
         rows.append(AssessedValue(SPEEDS, f"arm {number}", RATIO, "", published, measured))
     return [row.verdict for row in assess_values(rows, 0.1, 0.5)]

@@ -14,8 +14,8 @@ from ampcompare.analysis.statistics.equivalence import (
     is_different,
     is_equivalent,
 )
-from ampcompare.analysis.statistics.mean_difference import difference, mean
-from ampcompare.analysis.statistics.multiplicity import estimate_proportion, joint_level, more_seeds
+from ampcompare.analysis.statistics.mean_difference import estimate_difference, estimate_mean
+from ampcompare.analysis.statistics.multiplicity import count_further_seeds, estimate_proportion, joint_level
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 SAMPLE_A, SAMPLE_B = (2.1, 1.2, 4.4, 3.0, 2.5), (1.9, 1.5, 3.1, 2.0, 2.2)
@@ -29,7 +29,7 @@ def sample(*values: float, first: int = 0) -> pd.Series:
 
 def test_the_interval_of_three_pairs_equals_the_hand_calculation():
     # Differences 1, 2, 3: deviation 1, error 1/sqrt(3). The seeds themselves are 100 apart.
-    estimate = difference(sample(101, 202, 303), sample(100, 200, 300))
+    estimate = estimate_difference(sample(101, 202, 303), sample(100, 200, 300))
     half_width = T_2 / math.sqrt(3)
     assert (estimate.value, estimate.observed_range, estimate.n, estimate.df) == (2.0, (1.0, 3.0), 3, 2.0)
     assert (estimate.low, estimate.high) == pytest.approx((2 - half_width, 2 + half_width), **EXACT)
@@ -46,16 +46,16 @@ def test_intervals_equal_scipys(log: bool, level: float, subtests: pytest.Subtes
 
     a, b = np.log([SAMPLE_A, SAMPLE_B]) if log else np.array([SAMPLE_A, SAMPLE_B])
     with subtests.test("mean"):
-        assert_is(mean(sample(*SAMPLE_A), log=log), stats.ttest_1samp(a, 0))
+        assert_is(estimate_mean(sample(*SAMPLE_A), log=log), stats.ttest_1samp(a, 0))
     with subtests.test("paired"):
-        assert_is(difference(sample(*SAMPLE_A), sample(*SAMPLE_B), log=log), stats.ttest_rel(a, b))
+        assert_is(estimate_difference(sample(*SAMPLE_A), sample(*SAMPLE_B), log=log), stats.ttest_rel(a, b))
     for n, m, basis in [
         (3, 3, "n = 3, not paired"),
         (3, 5, "n = 3 and 5, not paired"),
         (5, 4, "n = 5 and 4, "),
     ]:
         with subtests.test("Welch", n=n, m=m):
-            estimate = difference(sample(*SAMPLE_A[:n]), sample(*SAMPLE_B[:m], first=10), log=log)
+            estimate = estimate_difference(sample(*SAMPLE_A[:n]), sample(*SAMPLE_B[:m], first=10), log=log)
             welch = stats.ttest_ind(a[:n], b[:m], equal_var=False)
             assert_is(estimate, welch)
             assert estimate.df == pytest.approx(welch.df, **EXACT)
@@ -77,7 +77,7 @@ def test_intervals_equal_scipys(log: bool, level: float, subtests: pytest.Subtes
 def test_runs_are_paired_from_three_pairs_that_cover_half_of_the_smaller_side(n_a, n_b, common, paired):
     rng = np.random.default_rng(n_a)
     a, b = sample(*rng.normal(size=n_a)), sample(*rng.normal(size=n_b), first=n_a - common)
-    estimate = difference(a, b)
+    estimate = estimate_difference(a, b)
     assert estimate.is_paired == paired
     assert (estimate.n, estimate.sizes) == (common if paired else min(n_a, n_b), (n_a, n_b))
     expected = (a - b).dropna().mean() if paired else a.mean() - b.mean()
@@ -87,17 +87,17 @@ def test_runs_are_paired_from_three_pairs_that_cover_half_of_the_smaller_side(n_
 
 
 def test_pairs_follow_the_index_not_the_order():
-    estimate = difference(pd.Series([10.0, 20, 30], [1, 2, 3]), pd.Series([29.0, 19, 9], [3, 2, 1]))
+    estimate = estimate_difference(pd.Series([10.0, 20, 30], [1, 2, 3]), pd.Series([29.0, 19, 9], [3, 2, 1]))
     assert (estimate.value, estimate.ends) == (1.0, (1.0, 1.0))
-    assert not difference(sample(*SAMPLE_A), sample(*SAMPLE_B), paired_by="").is_paired
+    assert not estimate_difference(sample(*SAMPLE_A), sample(*SAMPLE_B), paired_by="").is_paired
     with pytest.raises(AssertionError, match="multiply"):  # as pandas would, of a label that is there twice
-        difference(pd.Series([1.0, 2, 3], ["1", "1", "2"]), sample(1, 2, 3))
+        estimate_difference(pd.Series([1.0, 2, 3], ["1", "1", "2"]), sample(1, 2, 3))
 
 
 @pytest.mark.parametrize(("n_a", "n_b"), [(1, 1), (2, 10), (10, 2)])
 @pytest.mark.parametrize("first", [0, 20])
 def test_below_three_runs_per_side_there_is_an_observed_range_and_no_interval(n_a, n_b, first):
-    estimate = difference(sample(*range(1, n_a + 1)), sample(*[0.5] * n_b, first=first), log=True)
+    estimate = estimate_difference(sample(*range(1, n_a + 1)), sample(*[0.5] * n_b, first=first), log=True)
     assert (estimate.has_interval, estimate.ends, estimate.prediction_interval()) == (
         False,
         (None, None),
@@ -106,20 +106,22 @@ def test_below_three_runs_per_side_there_is_an_observed_range_and_no_interval(n_
     pairs = 0 if first else min(n_a, n_b)
     assert estimate.observed_range == pytest.approx((2.0, 2.0 * (pairs or n_a)))
     assert estimate.basis.endswith("no interval")
-    assert mean(sample(*range(1, n_a + 1))).has_interval == (n_a >= 3)
+    assert estimate_mean(sample(*range(1, n_a + 1))).has_interval == (n_a >= 3)
 
 
 def test_the_resolution_is_a_lower_bound_of_the_standard_deviation():
     """Six pairs that differ by one of 1,024 images: the deviation is that, not 0."""
     step = 100 / 1024
-    estimate = difference(sample(*range(50, 56)), sample(*range(50, 56)) - step, resolution=step)
+    estimate = estimate_difference(sample(*range(50, 56)), sample(*range(50, 56)) - step, resolution=step)
     assert (estimate.value, estimate.error, estimate.spread) == pytest.approx(
         (step, step / 6**0.5, step), **EXACT
     )
-    apart = difference(sample(50, 50, 50), sample(49, 49, 49, first=9), resolution=step)
+    apart = estimate_difference(sample(50, 50, 50), sample(49, 49, 49, first=9), resolution=step)
     assert apart.error == pytest.approx(step * math.sqrt(2 / 3), **EXACT)
-    assert mean(sample(50, 50, 50), resolution=step).error == pytest.approx(step / math.sqrt(3), **EXACT)
-    assert difference(sample(*SAMPLE_A), sample(*SAMPLE_B), resolution=0.01) == difference(
+    assert estimate_mean(sample(50, 50, 50), resolution=step).error == pytest.approx(
+        step / math.sqrt(3), **EXACT
+    )
+    assert estimate_difference(sample(*SAMPLE_A), sample(*SAMPLE_B), resolution=0.01) == estimate_difference(
         sample(*SAMPLE_A), sample(*SAMPLE_B)
     )
 
@@ -127,29 +129,29 @@ def test_the_resolution_is_a_lower_bound_of_the_standard_deviation():
 @pytest.mark.parametrize("first", [0, 9], ids=["paired", "not paired"])
 def test_rounding_is_no_spread(first):
     # 0.1 + 0.2 is not 0.3 in binary
-    estimate = difference(sample(0.1 + 0.2, 0.3, 0.3), sample(0.2, 0.2, 0.3 - 0.1, first=first))
+    estimate = estimate_difference(sample(0.1 + 0.2, 0.3, 0.3), sample(0.2, 0.2, 0.3 - 0.1, first=first))
     assert (estimate.error, estimate.low, estimate.high) == (0.0, estimate.value, estimate.value)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.7e308])
 def test_nonfinite_values_are_left_out(bad):
     good, spoilt = sample(1, 2, 4), sample(1, 2, 4, bad)
-    assert mean(spoilt) == mean(good)
-    assert difference(spoilt, good, log=True) == difference(good, good, log=True)
+    assert estimate_mean(spoilt) == estimate_mean(good)
+    assert estimate_difference(spoilt, good, log=True) == estimate_difference(good, good, log=True)
     assert (
-        mean(sample(bad))
-        is difference(sample(bad), good)
-        is difference(sample(0.0, -1.0), good, log=True)
+        estimate_mean(sample(bad))
+        is estimate_difference(sample(bad), good)
+        is estimate_difference(sample(0.0, -1.0), good, log=True)
         is None
     )
 
 
 def test_an_interval_never_leaves_its_bounds_and_a_wide_one_is_infinite():
-    estimate = difference(sample(0.1, 60, 99), sample(0.2, 0.1, 0.3))
+    estimate = estimate_difference(sample(0.1, 60, 99), sample(0.2, 0.1, 0.3))
     free, bound = estimate.ends, replace(estimate, bounds=(-100.0, 100.0)).ends
     assert (max(free[0], -100), min(free[1], 100)) == bound
     assert bound[1] == 100 < free[1]
-    assert difference(sample(1e-150, 1, 1e150), sample(1, 1, 1), log=True).ends == (0.0, math.inf)
+    assert estimate_difference(sample(1e-150, 1, 1e150), sample(1, 1, 1), log=True).ends == (0.0, math.inf)
 
 
 PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
@@ -163,7 +165,7 @@ def test_the_level_is_corrected_for_groups_and_looks():
 
 def found_at(level: float, pilot: pd.Series = PILOT):
     """Return the estimate of the pilot sample at a level."""
-    return difference(pilot, 0 * pilot).at_level(level)
+    return estimate_difference(pilot, 0 * pilot).at_level(level)
 
 
 def power(n: int, level: float, *distances: float) -> float:
@@ -178,26 +180,26 @@ def power(n: int, level: float, *distances: float) -> float:
     [({"null": 0.0}, [0.5]), ({"margin": 0.9}, [0.4, 1.4]), ({"margin": 1.2}, [0.7, 1.7])],
 )
 def test_the_planned_seeds_reach_the_power_and_one_less_does_not(level, claim, distances):
-    more = more_seeds(found_at(level), **claim)
+    more = count_further_seeds(found_at(level), **claim)
     assert power(3 + more, level, *distances) >= 0.9 > power(3 + more - 1, level, *distances)
 
 
 @pytest.mark.parametrize("margin", [2.0, 39.0, 1e4])
 def test_far_within_the_margin_one_more_seed_is_enough(margin):
     """Also where SciPy's non-central t is NaN."""
-    assert more_seeds(mean(pd.Series(np.linspace(-1, 1, 20))), margin=margin) == 1
+    assert count_further_seeds(estimate_mean(pd.Series(np.linspace(-1, 1, 20))), margin=margin) == 1
 
 
 def test_no_number_of_seeds_is_named_if_none_is_enough():
     estimate = found_at(0.95)
-    assert more_seeds(estimate, margin=0.5) is None  # the estimate lies on the edge
-    assert more_seeds(estimate, margin=0.4) is None
-    assert more_seeds(estimate, null=0.5) is None  # nothing to tell apart
-    assert more_seeds(estimate, null=0.49) is None  # thousands
-    assert more_seeds(difference(PILOT, PILOT), null=0.0) is None  # no spread
-    assert more_seeds(difference(PILOT[:2], 0 * PILOT[:2]), null=0.0) is None  # no interval
-    ratio = difference(np.exp(PILOT), 0 * PILOT + 1, log=True)
-    assert more_seeds(ratio, null=1.0) == more_seeds(estimate, null=0.0)
+    assert count_further_seeds(estimate, margin=0.5) is None  # the estimate lies on the edge
+    assert count_further_seeds(estimate, margin=0.4) is None
+    assert count_further_seeds(estimate, null=0.5) is None  # nothing to tell apart
+    assert count_further_seeds(estimate, null=0.49) is None  # thousands
+    assert count_further_seeds(estimate_difference(PILOT, PILOT), null=0.0) is None  # no spread
+    assert count_further_seeds(estimate_difference(PILOT[:2], 0 * PILOT[:2]), null=0.0) is None  # no interval
+    ratio = estimate_difference(np.exp(PILOT), 0 * PILOT + 1, log=True)
+    assert count_further_seeds(ratio, null=1.0) == count_further_seeds(estimate, null=0.0)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 0), (0, 1), (1, 1), (3, 5), (7, 9), (50, 1000), (0, 3), (3, 3)])
@@ -218,7 +220,7 @@ def assert_differs_at(measured, published, p):
 
 @pytest.mark.parametrize(("value", "runs"), [(92.0, 1), (93.3, 3), (94.4, 3)])
 def test_a_printed_value_differs_if_outside_the_prediction_interval(value, runs):
-    estimate = mean(VALUES)
+    estimate = estimate_mean(VALUES)
     t = (estimate.value - value) / (VALUES.std() * math.sqrt(1 / 4 + 1 / runs))
     assert_differs_at(estimate, PublishedEstimate(value, value, value, runs), 2 * stats.t.sf(abs(t), 3))
     # What the digits leave open counts as agreement.
@@ -231,10 +233,10 @@ def test_a_published_value_with_its_own_interval_is_compared_by_welch():
     others = np.array([94.0, 93.4, 94.4, 93.8, 94.1])
     published = PublishedEstimate(others.mean(), 0.0, 0.0, 5, error=others.std(ddof=1) / math.sqrt(5), df=4)
     welch = stats.ttest_ind(VALUES, others, equal_var=False)
-    assert_differs_at(mean(VALUES), published, welch.pvalue)
+    assert_differs_at(estimate_mean(VALUES), published, welch.pvalue)
     low, _ = welch.confidence_interval(0.9)
-    assert is_equivalent(mean(VALUES), published, -low + 1e-9)
-    assert not is_equivalent(mean(VALUES), published, -low - 1e-9)
+    assert is_equivalent(estimate_mean(VALUES), published, -low + 1e-9)
+    assert not is_equivalent(estimate_mean(VALUES), published, -low - 1e-9)
 
 
 def test_a_printed_value_is_equivalent_by_two_one_sided_tests():
@@ -243,19 +245,19 @@ def test_a_printed_value_is_equivalent_by_two_one_sided_tests():
         stats.ttest_1samp(VALUES, 0).confidence_interval(0.9),
     )
     margin = max(92.95 - ends.low, ends.high - 93.05)
-    assert is_equivalent(mean(VALUES), published, margin + 1e-9)
-    assert not is_equivalent(mean(VALUES), published, margin - 1e-9)
-    few = mean(VALUES[:2])
+    assert is_equivalent(estimate_mean(VALUES), published, margin + 1e-9)
+    assert not is_equivalent(estimate_mean(VALUES), published, margin - 1e-9)
+    few = estimate_mean(VALUES[:2])
     assert not is_equivalent(few, published, 99.0)
     assert not is_different(few, published, 0.01)
 
 
 def test_no_number_of_runs_decides_if_the_published_value_is_too_uncertain():
-    measured, level = mean(VALUES), 0.01
+    measured, level = estimate_mean(VALUES), 0.01
     assert (
         count_further_runs(measured, PublishedEstimate(93.2, 93.2, 93.2), 0.8, level) > 0
     )  # to be shown equal
     assert count_further_runs(measured, PublishedEstimate(95.5, 95.5, 95.5), 0.8, level) > 0  # to differ
     vague = PublishedEstimate(95.5, 0, 0, error=1.2, df=9)
     assert count_further_runs(measured, vague, 0.8, level) is None
-    assert count_further_runs(mean(VALUES[:2]), vague, 0.8, level) is None
+    assert count_further_runs(estimate_mean(VALUES[:2]), vague, 0.8, level) is None

@@ -82,15 +82,15 @@ class KeyMapping:
         if self.is_cumulative:
             return bare.with_columns({metrics.TRAIN_SECONDS: values, in_rows: _rates(run, values)})
         if np.isfinite(values).any():
-            return bare.with_columns({in_rows: self._figure(values)})
+            return bare.with_columns({in_rows: self._compared_value(values)})
         in_run_summary = run.summary_number(self.key)
         if in_run_summary is not None:
             bare.summary[in_summary] = float(
-                self._figure(np.array(in_run_summary * UNITS[self.role][self.unit]))
+                self._compared_value(np.array(in_run_summary * UNITS[self.role][self.unit]))
             )
         return bare
 
-    def _figure(self, values: np.ndarray) -> np.ndarray:
+    def _compared_value(self, values: np.ndarray) -> np.ndarray:
         """Return the compared value: for a duration, how many of it fit in a second."""
         with np.errstate(all="ignore"):
             return 1 / values if self.role == TIME else values

@@ -35,7 +35,7 @@ from ampcompare.analysis.grouping.run_metrics import (
 )
 from ampcompare.analysis.grouping.run_table import OUTCOME, REFUSED, RUN, SEED, SETTINGS, is_machine_shared
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import mean
+from ampcompare.analysis.statistics.mean_difference import estimate_mean
 from ampcompare.analysis.statistics.multiplicity import Proportion, estimate_proportion
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
@@ -138,8 +138,8 @@ class Group:
         if values.empty:  # the value is shown, and not compared
             values = self.sample(run_metric.column, own_times=False)
         if run_metric.column != SCORE:
-            return mean(values, log=run_metric.is_ratio)
-        estimate = mean(values, resolution=self.metric.resolution)
+            return estimate_mean(values, log=run_metric.is_ratio)
+        estimate = estimate_mean(values, resolution=self.metric.resolution)
         return replace(estimate, bounds=(0.0, 100.0)) if estimate and self.metric.is_percentage else estimate
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:

@@ -29,7 +29,7 @@ NO_STEP = "it ended without a step"
 SIGNALS = 128
 
 
-def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[RunState | None, str]:
+def determine_outcome(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[RunState | None, str]:
     """Return how a run ended, and the reason unless it finished or is running.
 
     A run that ended with a loss or metric of NaN or infinity failed, whatever its exit code. A non-finite

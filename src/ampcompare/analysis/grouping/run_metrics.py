@@ -49,10 +49,8 @@ class RunMetric:
 
     def value_of(self, run: RunRecord, metric: ComparedMetric) -> float:
         """Return the value of a run; NaN if it was not recorded, or is no valid measurement."""
-        value, minimum = (
-            self.of(run, metric),
-            1 / MAX_VALUE if self.question and self.is_ratio else -MAX_VALUE,
-        )
+        value = self.of(run, metric)
+        minimum = 1 / MAX_VALUE if self.question and self.is_ratio else -MAX_VALUE
         return value if minimum <= value <= MAX_VALUE else math.nan
 
 

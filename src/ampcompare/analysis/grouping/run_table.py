@@ -14,7 +14,7 @@ from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import describe_arithmetic, dtype_16bit_of, dtype_of
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.contention import measure_contention
-from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.analysis.grouping.run_metrics import (
     METRICS_BY_COLUMN,
     count_clock_jumps,
@@ -65,7 +65,7 @@ def build_run_table(
 def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
     environment = run.environment
     kind = as_text(environment.get("device_type") or "").lower()
-    outcome, why = outcome_of(run, metric.key)
+    outcome, why = determine_outcome(run, metric.key)
     jumps = count_clock_jumps(run)
     return {
         RUN: run,
@@ -117,10 +117,8 @@ def _problems(run: RunRecord, jumps: int) -> list[str]:
         problems.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
     restores = run.option("training.on_nonfinite_buffers") == "restore"
     if not restores and summary_or_maximum(run, metrics.NONFINITE_BUFFERS) >= 1:
-        at, action = (
-            summary_value(run, metrics.NONFINITE_AT),
-            "training.on_nonfinite_buffers=restore mends it",
-        )
+        at = summary_value(run, metrics.NONFINITE_AT)
+        action = "training.on_nonfinite_buffers=restore mends it"
         step = "" if math.isnan(at) else f" at step {at:,.0f}"
         effect = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
         problems.append(f"{effect}: evaluations from there on say nothing; {action}.")

@@ -13,7 +13,7 @@ from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.analysis.grouping.run_table import CARDS, RUN, STARTED, is_machine_shared
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import difference
+from ampcompare.analysis.statistics.mean_difference import estimate_difference
 from ampcompare.runtime.formatting import plural
 
 MIN_EVALUATIONS = 3  # evaluations with the same value; two may agree by chance on a small test set
@@ -113,7 +113,7 @@ def estimate_control_drift(control: Group, level: float) -> Estimate | None:
     """Return the throughput of the control's last runs relative to its first; not paired."""
     rows = control.rows[~is_machine_shared(control.rows)]
     arms = rows[RUN].map(control_position)
-    estimate = difference(
+    estimate = estimate_difference(
         *(rows[THROUGHPUT][arms == position].dropna() for position in ("last", "first")), log=True
     )
     return estimate and estimate.at_level(level)

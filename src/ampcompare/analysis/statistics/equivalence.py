@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
 from ampcompare.analysis.statistics.mean_difference import combine_errors
-from ampcompare.analysis.statistics.multiplicity import more_seeds
+from ampcompare.analysis.statistics.multiplicity import count_further_seeds
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,8 @@ def is_different(measured: Estimate, published: PublishedEstimate, level: float)
     """
     if measured.error is None:
         return False
-    error, df = (
-        math.hypot(measured.error, measured.spread / math.sqrt(published.runs)),
-        min(measured.df, measured.spread_df),
-    )
+    error = math.hypot(measured.error, measured.spread / math.sqrt(published.runs))
+    df = min(measured.df, measured.spread_df)
     if published.error is not None:
         error, df = combine_errors((measured.error, measured.df), (published.error, published.df))
     return max(0.0, *_distances(measured, published)) > quantile((1 + level) / 2, df) * error
@@ -92,13 +90,15 @@ def count_further_runs(
     if distance < margin:
         uncertainty = quantile(1 - level / 2, published.df) * (published.error or 0.0)
         return (
-            None if distance + uncertainty >= margin else more_seeds(difference.at_level(0.9), margin=margin)
+            None
+            if distance + uncertainty >= margin
+            else count_further_seeds(difference.at_level(0.9), margin=margin)
         )
     published_error = (
         published.error if published.error is not None else measured.spread / math.sqrt(published.runs)
     )
     is_hidden = distance <= quantile(1 - level / 2, max(measured.df, 30.0)) * published_error
-    return None if is_hidden else more_seeds(difference, null=0.0) or 1
+    return None if is_hidden else count_further_seeds(difference, null=0.0) or 1
 
 
 def _distances(measured: Estimate, published: PublishedEstimate) -> tuple[float, float]:

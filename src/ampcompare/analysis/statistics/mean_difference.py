@@ -18,7 +18,7 @@ MAX_VALUE = 1e300  # squares and sums of larger values would overflow
 ROUNDING = 8 * 2.0**-52  # a smaller relative variation is rounding error
 
 
-def mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimate | None:
+def estimate_mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimate | None:
     """Return the mean, or the geometric mean if `log`; None for an empty sample.
 
     Args:
@@ -31,7 +31,7 @@ def mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimat
     return _mean_estimate(values, log, max(_deviation(values), resolution)) if len(values) else None
 
 
-def difference(
+def estimate_difference(
     a: pd.Series, b: pd.Series, *, log: bool = False, resolution: float = 0.0, paired_by: str = "seed"
 ) -> Estimate | None:
     """Return mean(a) - mean(b), or the ratio of geometric means if `log`; None if a sample is empty.

@@ -29,7 +29,9 @@ def joint_level(groups: int, looks: int = 1) -> float:
     return 1 - ALPHA / max(1, groups * looks)
 
 
-def more_seeds(estimate: Estimate, *, null: float | None = None, margin: float | None = None) -> int | None:
+def count_further_seeds(
+    estimate: Estimate, *, null: float | None = None, margin: float | None = None
+) -> int | None:
     """Return how many further seeds per side are needed to exclude `null` or to stay within `margin`.
 
     The plan has a power of 90% and uses the estimate's own level. It takes the estimate for the true value
