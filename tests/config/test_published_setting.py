@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.refusals import line_of
 
-from ampcompare.config.compose import Source, compose
+from ampcompare.config.compose import ConfigSource, compose
 from ampcompare.config.load import config_from_cli
 from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.publications.publication import load, names
@@ -46,7 +46,7 @@ def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(subtests: pyte
         with subtests.test(name=name, arm=arm):
             publication, config = load(name), of(name, arm)
             given = {**publication.setting, **publication.arms[arm]}
-            built, keys = compose(Source(given)), {key for key, _ in flatten(given)}
+            built, keys = compose(ConfigSource(given)), {key for key, _ in flatten(given)}
             assert all(config.value(key) == built.value(key) for key in keys)
             assert (config.published.name, config.published.arm) == (name, arm)
             told = {key.split(".kwargs.")[0] for key in keys} | {"published.name", "published.arm"}

@@ -17,7 +17,7 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config import task_spec
 from ampcompare.config.canonical import canonical
-from ampcompare.config.compose import Source, compose
+from ampcompare.config.compose import ConfigSource, compose
 from ampcompare.config.load import check_option, check_parameters, config_from_cli, parse_override
 from ampcompare.config.schema import OPTIONS, Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
@@ -175,7 +175,7 @@ def _plan_of_others(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
     found |= dict(parse_override(word) for word in words)
     keys = [key for key in OPTIONS if key.startswith(GROUP) and key in found]
     try:
-        return compose(Source({key: found[key] for key in keys})).plan
+        return compose(ConfigSource({key: found[key] for key in keys})).plan
     except UserError:  # options of its own that are called so
         return PlanConfig()
 
