@@ -18,7 +18,7 @@ from pathlib import Path
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.runtime.paths import shell_command
 
-PAD = 12  # columns before what is said
+PAD = 12  # columns of the topic
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ def examine() -> Iterator[Finding]:
     """Yield the findings of every check; measuring the dtypes takes about a second."""
     for topic, check in CHECKS.items():
         try:
-            with redirect_stderr(StringIO()):  # libraries warn of what is said here in a line
+            with redirect_stderr(StringIO()):  # libraries would warn about what a finding says
                 findings = list(check())
-        except UserError as problem:  # says itself what to do
+        except UserError as problem:  # its message says what to do
             findings = [Finding(topic, one_line(problem))]
         except Exception as problem:
             is_missing = isinstance(problem, ImportError)
@@ -219,4 +219,4 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "account": _wandb,
     "data": _data,
 }
-NEEDED = ("software", "device")  # without which no run starts
+NEEDED = ("software", "device")  # without these no run can start

@@ -18,7 +18,7 @@ from ampcompare.runtime.paths import find_shipped, list_shipped, shell_command
 from ampcompare.runtime.yaml_io import flatten, parse_yaml_value, read_yaml
 
 DEFAULT_CONFIG = "reference"
-RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again
+RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # a sweep sets it for a run that it starts again
 
 
 class Overrides(NamedTuple):
@@ -117,7 +117,7 @@ def _load(name: str | None, values: Iterable[tuple[str, Any]], default: str | No
     overrides = [ConfigSource({key: value}) for key, value in values]
     try:
         config = compose(*_read_file(name or default), *overrides)
-        if config.published != Config().published:  # its setting is below file and overrides
+        if config.published != Config().published:  # file and overrides take precedence over its setting
             config = compose(*publication_sources(config.published), *_read_file(name), *overrides)
     except RecursionError:  # JSON of a thousand levels
         raise UserError("the options are nested too deeply; write fewer brackets") from None

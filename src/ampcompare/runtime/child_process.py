@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ampcompare.runtime.signals import StopRequest, signal_of
 
-POLL_SECONDS = 0.2  # between two looks whether a signal has come
+POLL_SECONDS = 0.2  # between checks for a signal
 
 
 def run_to_completion(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -31,7 +31,7 @@ SIGNAL_LABELS = {
     **{number: number.name for number in (signal.SIGTERM, *PREEMPTION_SIGNALS)},
     signal.SIGHUP: "the terminal has gone",
 }
-POLL_SECONDS = 0.1  # between two looks at the flag in `StopRequest.wait`
+POLL_SECONDS = 0.1  # between checks of the flag in `StopRequest.wait`
 PRINT_SECONDS = 5.0  # for the first process on a machine to print an error that all processes have
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -224,9 +224,9 @@ def exit_process(code: int) -> NoReturn:
     if is_stopped(code):
         exit_by_signal(code - 128)
     elif os.environ.get("WORLD_SIZE", "1") != "1":
-        # PyTorch 2.14 leaves threads of a process group running behind DDP. One that needs the interpreter
-        # while it shuts down aborts the process, and torchrun then ends the other processes, of which the
-        # first may still be sending its record. So the exit hooks run, and the shutdown does not.
+        # PyTorch 2.14 leaves threads of a process group running after DDP. A thread that needs the
+        # interpreter while it shuts down aborts the process, and torchrun then ends the other processes, of
+        # which the first may still be sending its record. So the exit hooks run, and the shutdown does not.
         atexit._run_exitfuncs()
     else:
         sys.exit(code)

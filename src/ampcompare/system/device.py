@@ -278,7 +278,7 @@ def current_numerics() -> dict[str, object]:
 def process_peak_mib() -> float:
     """Return the peak resident set of this process in MiB."""
     try:
-        # Not ru_maxrss: on Linux a process starts with that of the one that launched it.
+        # Not ru_maxrss: on Linux a process inherits the value of the process that launched it.
         _, label, rest = os.pread(_status_of(os.getpid()), 4096, 0).partition(b"VmHWM:")
         if label:
             return int(rest.split(maxsplit=1)[0]) / 1024

@@ -22,7 +22,7 @@ class StepMarks(NamedTuple):
     """Places of one step in the device's queue of work, and the samples of the step."""
 
     start: TimingEvent
-    batch_ready: TimingEvent | None  # None: nobody told when the batch was there
+    batch_ready: TimingEvent | None  # None: not known
     end: TimingEvent
     samples: int
 
