@@ -80,7 +80,7 @@ def printed(result: Benchmark, width: int | None) -> list[str]:
 
 
 def arm(label: str, ratio: float = 1.0, spread: float = 0.02, **more: Any) -> ArmResult:
-    """A made-up result, whose label is its backend and its options."""
+    """Return a synthetic result, labelled by its backend and its options."""
     backend, *others = label.split()
     options = {"backend": backend} | dict(one.split("=") for one in others)
     about = {"device_name": "Test Device", "device_type": "cuda", "torch": "2.14.1"}

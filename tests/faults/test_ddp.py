@@ -1,5 +1,6 @@
-"""Several processes of which one dies: torchrun starts them again and the run goes on, or a second command
-does. And one of which is asked to stop.
+"""Several processes of which one dies, or is asked to stop.
+
+torchrun starts the processes again and the run is resumed, or a second command resumes it.
 """
 
 import os
@@ -42,7 +43,7 @@ def torchrun(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody killed."""
+    """Train a run that nobody kills."""
     folder = tmp_path_factory.mktemp("whole")
     code, said, problems = torchrun(folder, "--standalone")
     assert code == 0, said + problems

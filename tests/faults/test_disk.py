@@ -22,14 +22,15 @@ EXPECTED = ("The file ends inside a record", "were logged again", "differ in con
 
 
 def told(done: dict[str, Any]) -> list[str]:
-    """What was said beside the rows."""
+    """Return the messages that were printed apart from the rows."""
     assert "Traceback" not in done["said"], done["said"]
     return [line for line in done["said"].splitlines() if not line.startswith(("step ", "epoch ", "wandb:"))]
 
 
 def steps_of(folder: Path) -> list[float]:
-    """The steps with a loss in the record of the one run in a folder; what is wrong with it is what is
-    expected.
+    """Return the steps with a loss in the record of the only run in a folder.
+
+    The record has exactly the problems that are expected.
     """
     (record,) = load_runs([folder])
     assert all(any(words in problem for words in EXPECTED) for problem in record.problems), record.problems

@@ -15,7 +15,7 @@ EVERY = 4
 
 
 def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Contact], Kept]:
-    """What 24 steps of a loop with its scaler and our recorder touch of the host, and the record."""
+    """Train 24 steps of a user's loop with its scaler and our recorder; return contacts and record."""
     kept = Kept()
     monkeypatch.setattr(recorder, "start", lambda *_: kept)
     with stage() as (watch, _):

@@ -32,7 +32,7 @@ loop()
 
 
 def python(code: str, folder: Path) -> tuple[str, list[str]]:
-    """What a program prints on stdout, and the lines on stderr that are not of W&B's client."""
+    """Return what a program prints on stdout, and its lines on stderr without those of W&B's client."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
     )
@@ -41,7 +41,7 @@ def python(code: str, folder: Path) -> tuple[str, list[str]]:
 
 @pytest.fixture
 def _package() -> Iterator[None]:
-    """The logger and the root's handlers, put back behind the test."""
+    """Restore the package's logger and the root's handlers after the test."""
     level, handlers = PACKAGE.level, [*logging.root.handlers]
     yield
     PACKAGE.setLevel(level)

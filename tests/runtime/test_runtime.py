@@ -72,7 +72,7 @@ def test_output_that_cannot_be_written_is_reported_once_and_fails_nothing_else()
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with an environment below it, whose one program prints its words."""
+    """Make a project with an environment below it, whose only program prints its arguments."""
     scripts = tmp_path / "my project" / ".venv" / "bin"
     scripts.mkdir(parents=True)
     (scripts / "wandb").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')

@@ -28,7 +28,7 @@ def plan(
     config: dict[str, Any] | None = None,
     **wandb_arguments: Any,
 ) -> Plan:
-    """A run as training would log it: plausible curves, deterministic from backend and seed."""
+    """Return a run as a training would log it: plausible curves, deterministic from backend and seed."""
     chance = random.Random(f"{backend} {seed}")
     scaled = backend != "none"
     scale = 65536.0 if scaled else 1.0
@@ -129,7 +129,7 @@ def make(
     problems: tuple[str, ...] = (),
     **options: Any,
 ) -> RunRecord:
-    """The record of one run of a plan, which `edit` may change, without a file in between."""
+    """Return the record of a planned run, which `edit` may change, without writing a file."""
     made = plan(backend, seed, **options)
     if edit:
         edit(made)

@@ -23,7 +23,10 @@ def runs(
     arms: Sequence[str] = (),
     **options: Any,
 ) -> list[RunRecord]:
-    """A run for each accuracy, of seed 0, 1, ...; None: none is recorded; `failed`: seeds that crashed."""
+    """Return a run for each accuracy, with seeds 0, 1, ...
+
+    An accuracy of None is not recorded. The seeds in `failed` crashed.
+    """
 
     def edit(seed: int) -> Any:
         def change(plan: Any) -> None:

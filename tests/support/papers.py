@@ -9,7 +9,10 @@ BACKENDS = {"fp32": "none", "amp": "native", "O1": "apex_o1"}
 
 
 def written(folder, figures=None, **more):
-    """A publication of the runs that `make` makes; `figures` takes the place of what it measured."""
+    """Write a publication of the runs that `make` makes, and return its path.
+
+    `figures` replaces the published values.
+    """
     content = {
         "title": "A paper",
         "source": "Somebody 2020",

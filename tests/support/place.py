@@ -75,7 +75,7 @@ class Place:
         return path
 
     def begins_with(self, text: str) -> None:
-        """What the program does first."""
+        """Put this code at the start of the program."""
         program = self.folder / "program.py"
         program.write_text(text + program.read_text())
 
@@ -96,7 +96,7 @@ class Place:
         )
 
     def hold(self) -> None:
-        """Runs with `hold` do not end from here on."""
+        """Keep runs with `hold` from ending until `release`."""
         (self.folder / "hold").touch()
 
     def release(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 
 def examples(few: int, many: int) -> pytest.MarkDecorator:
-    """The test's argument `examples`: how many to try, without and with the slow tests."""
+    """Parametrize the argument `examples`: how many to try, without and with the slow tests."""
     return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
 
 
@@ -15,7 +15,7 @@ MECHANISMS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 
 
 def backends(names: Iterable[str], few: tuple[str, ...] = ("native",)) -> pytest.MarkDecorator:
-    """The test's argument `backend`: of the names those of MECHANISMS, all but a few of them slow."""
+    """Parametrize the argument `backend` with those of MECHANISMS among the names; most are slow tests."""
     return pytest.mark.parametrize(
         "backend",
         [

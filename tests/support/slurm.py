@@ -64,13 +64,13 @@ def parse(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def of_script(text: str) -> list[str]:
-    """The words of its `#SBATCH` lines, which end at the first command."""
+    """Return the words of the `#SBATCH` lines of a script, which end at its first command."""
     lines = re.match(r"(?:(?:#.*|\s*)\n)*", text)[0].splitlines()  # type: ignore[index]
     return [word for line in lines for word in shlex.split(line.partition("#SBATCH")[2], comments=True)]
 
 
 def file_name(pattern: str, **names: object) -> str:
-    """A pattern such as `%A_%a.out`."""
+    """Fill in a pattern such as `%A_%a.out`."""
     return re.sub(r"%([a-zA-Z])", lambda found: str(names.get(found[1], found[0])), pattern)
 
 
@@ -137,17 +137,20 @@ class Slurm:
     # What a test asks and does
 
     def environment(self, **more: str) -> dict[str, str]:
-        """That of this process, its commands first on PATH, without what an outer job may have set."""
+        """Return the environment of this process with Slurm's commands first on PATH.
+
+        Variables that an outer job may have set are left out.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
         return kept | {"PATH": f"{self.folder / 'bin'}{os.pathsep}{kept['PATH']}"} | more
 
     def find(self, word: str | int) -> list[Job]:
-        """The jobs that an id names: all tasks of an array, or one."""
+        """Return the jobs that an id names: all tasks of an array, or one."""
         array = [job for job in self.jobs if str(job.array_id) == str(word)]
         return array or [job for job in self.jobs if str(word) in (job.name, str(job.id))]
 
     def output(self, job: Job, option: str = "output") -> Path:
-        """The file of what it prints."""
+        """Return the file with the output of a job."""
         usual = "slurm-%j.out" if job.array_id is None else "slurm-%A_%a.out"
         pattern = job.options.get(option) or job.options.get("output") or usual
         return Path(job.folder) / file_name(pattern, j=job.id, A=job.array_id or job.id, a=job.index, t=0)
@@ -303,7 +306,7 @@ class Slurm:
 
 
 def srun(words: list[str]) -> int:
-    """A step of one task, to which the signals that it gets are handed on. Its exit code."""
+    """Run a step of one task, forward signals to it, and return its exit code."""
     options, command = parse(words)
     given = os.environ.get
     names = {"j": given("SLURM_JOB_ID"), "A": given("SLURM_ARRAY_JOB_ID"), "a": given("SLURM_ARRAY_TASK_ID")}

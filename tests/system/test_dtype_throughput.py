@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 def _machine(monkeypatch: pytest.MonkeyPatch, gflops: dict[str, float], call: float = 1e-4) -> list:
-    """A machine with these rates, a call of which takes so long beside its work; gives what it was asked."""
+    """Simulate a machine with these rates and this time per call; return the calls it received."""
     asked = []
 
     def convolution(device, dtype, size, last):

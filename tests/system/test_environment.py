@@ -1,6 +1,4 @@
-"""What is recorded of a machine: it is known again without its name, and what its half types run on; what
-depends on the kind of device.
-"""
+"""What is recorded of a machine: hashed names, what its 16-bit dtypes run on, its device."""
 
 import json
 import os
@@ -57,7 +55,7 @@ def test_a_run_that_goes_on_elsewhere_keeps_the_machines_of_before():
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch):
-    """An x86 machine with these flags, of which oneDNN takes the types named."""
+    """Simulate an x86 machine with these flags, on which oneDNN supports the named dtypes."""
 
     def make(flags, takes=("bfloat16", "float16"), name="x86_64", limit=None):
         monkeypatch.setattr(environment, "processor_flags", lambda: flags)

@@ -43,7 +43,7 @@ def same(one: Trainer, other: Trainer) -> bool:
 
 
 def evaluated(one: Trainer) -> Tensor:
-    """What the model says of sound images, by its running statistics."""
+    """Return the outputs for normal images, computed with the running statistics."""
     with torch.no_grad():
         return one.model.eval()(batch(seed=3)[0])
 
@@ -136,7 +136,7 @@ WORDS += ("batch_size=4", "data.test_limit=8")  # fp16 is slow where it is emula
 
 @pytest.fixture
 def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The images of some steps of a training are those that fp32 holds and fp16 does not."""
+    """Give some steps images that fp32 can represent and fp16 cannot."""
     compute = Trainer.compute
 
     def spoil(self: Trainer, batches: Any, **kwargs: Any) -> StepResult:

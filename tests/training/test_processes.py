@@ -53,7 +53,7 @@ def without_batch_norm(*_: object, **__: object) -> nn.Module:
 
 
 def main(folder: Path) -> None:
-    """What torchrun starts: a short training of each case, what it came to as JSON of each process."""
+    """Train each case briefly and write the results as JSON, in each process that torchrun starts."""
     torch.set_num_threads(1)
     factory.build_model = without_batch_norm
     found = {}
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
-    """What one process found, and each of two."""
+    """Return the results of one process, and those of each of two."""
     alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
     torchrun(1, __file__, str(alone))
     torchrun(2, __file__, str(together))
@@ -127,7 +127,7 @@ STOPS_AT = 5
 
 
 def stop(folder: Path) -> None:
-    """What torchrun starts: trainings that process 1 alone asks to stop during a step, quick and slow."""
+    """Ask only process 1 to stop during a step, with quick and slow steps; torchrun starts this."""
     torch.set_num_threads(1)
     found = {}
     with connect_processes("cpu") as world:

@@ -27,7 +27,7 @@ from ampcompare.training.trainer import Trainer, learning_rate_factor
 
 
 def near(tolerance: float, backend: str) -> float:
-    """What holds of fp16, with its 11 significant bits, as it holds of bf16, with its 8."""
+    """Return the tolerance for a backend: bf16 has 8 significant bits, fp16 11."""
     return tolerance * (8 if REGISTRY[backend].dtype == "bfloat16" else 1)
 
 
@@ -39,7 +39,7 @@ def network(batch_norm: bool = False) -> nn.Module:
 
 
 def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The gradients that a step hands to the optimizer, flat and in fp32, and its grad/... metrics."""
+    """Return the gradients that a step gives the optimizer, flat in fp32, and its grad/... metrics."""
     seen = []
     step = made.precision.step
 
@@ -189,7 +189,7 @@ def weighing(task: Task, backend: str = "none", features: int = 4) -> Trainer:
 
 
 def tokens(*lengths: int, most: int = 5) -> tuple[Tensor, Tensor]:
-    """Inputs [N, T, 3], targets [N, T] of which the first so many count."""
+    """Return inputs [N, T, 3] and targets [N, T], of which the first `lengths` of each row count."""
     generator = torch.Generator().manual_seed(1)
     targets = torch.randint(0, 4, (len(lengths), most), generator=generator)
     for row, length in zip(targets, lengths, strict=True):
@@ -198,7 +198,7 @@ def tokens(*lengths: int, most: int = 5) -> tuple[Tensor, Tensor]:
 
 
 def moved(one: Trainer, batches: list[Any]) -> tuple[float, Tensor]:
-    """A step's loss and what it changed."""
+    """Return the loss of a step and the change of the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in one.model.parameters()])
     loss = one.step(batches).loss.item()
     return loss, torch.cat([p.detach().flatten() for p in one.model.parameters()]).float() - before

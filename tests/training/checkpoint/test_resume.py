@@ -23,7 +23,7 @@ def play(tmp_path: Path):
 
 @pytest.fixture
 def begun(play, tmp_path: Path) -> Path:
-    """The checkpoints of a run that died at step 6, behind those of step 4."""
+    """Return the checkpoints of a run that died at step 6, after those of step 4."""
     play(until=6)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     return folder

@@ -24,7 +24,7 @@ STATE: dict[str, Any] = {
 
 
 def saved(folder: Path, step: int = 3) -> Path:
-    """A checkpoint of this step in a run's folder."""
+    """Save a checkpoint of this step in a run's folder, and return its path."""
     CheckpointStore(folder).save(STATE | {"step": step}, {"seed": 1})
     return CheckpointStore(folder).files()[0]
 

@@ -63,7 +63,7 @@ def test_memory_of_a_cpu_is_the_resident_set():
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """The energy counter (mJ) of NVML's one GPU, which gives what a test has as `side_effect`."""
+    """Replace the energy counter (mJ) of NVML's only GPU; `side_effect` has its values."""
     for name in ("nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetTotalEnergyConsumption"):
         monkeypatch.setattr(pynvml, name, Mock())
     monkeypatch.setattr(torch.cuda, "get_device_properties", Mock())
