@@ -73,7 +73,7 @@ def test_words_win_over_the_file_and_the_file_over_the_publication(paper, tmp_pa
         ("published.name={paper} published.scale=1.5", "published.scale='1.5': expected a number above 0"),
     ],
 )
-def test_wrong_words_are_told_in_a_line(paper, words, said):
+def test_wrong_overrides_are_one_line(paper, words, said):
     assert said in line_of(config_from_cli, words.format(paper=paper).split())
 
 

@@ -50,15 +50,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_each_process_draws_random_numbers_of_its_own(whole: Path):
+def test_each_process_draws_its_own_random_numbers(whole: Path):
     """Else dropout would mask the same activations in all. The first weights are one seed's in each."""
     first, second = end_of(whole)["random"]
     assert not torch.equal(first["torch"], second["torch"])
 
 
-def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_on(
-    tmp_path: Path, whole: Path
-):
+def test_a_dead_process_ends_all_with_the_cause_and_a_second_command_resumes(tmp_path: Path, whole: Path):
     """One that waited for the dead would reach the limit of a hang: the processes' own is half an hour."""
     code, said, problems = torchrun(tmp_path, "--standalone", kills="1:step:11")
     assert code != 0
@@ -72,9 +70,7 @@ def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_o
     assert_same_run(whole, tmp_path)
 
 
-def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpoint(
-    tmp_path: Path, whole: Path
-):
+def test_a_run_restarted_by_torchrun_resumes_exactly_from_its_checkpoint(tmp_path: Path, whole: Path):
     kills = "0:step:5 1:evaluate:8 0:write:12"
     code, said, problems = torchrun(tmp_path, "--standalone", "--max-restarts=3", kills=kills)
     assert code == 0, said + problems

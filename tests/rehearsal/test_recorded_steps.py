@@ -54,6 +54,6 @@ def test_steps_and_rows_of_a_recorder_queue_one_copy_and_read_it_an_interval_lat
     assert wanted <= {key for row in kept.rows for key in row}
 
 
-def test_a_loop_that_reads_its_loss_is_seen_to(monkeypatch: pytest.MonkeyPatch):
+def test_a_loop_that_reads_its_loss_is_detected(monkeypatch: pytest.MonkeyPatch):
     seen, _ = train(monkeypatch, lambda loss: loss.item())
     assert READ in {contact.kind for contact in seen}

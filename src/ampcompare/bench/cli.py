@@ -22,7 +22,7 @@ LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that
 
 
 def _default_backends_of(device: str) -> list[str]:
-    from ampcompare.bench.default_backends import default_backends
+    from ampcompare.bench.doctor import default_backends
     from ampcompare.system.device import resolve_device
 
     return default_backends(resolve_device(device))
