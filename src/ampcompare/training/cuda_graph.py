@@ -58,8 +58,8 @@ class GraphTrainer(Trainer):
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """Take one optimizer step on a plan, int64 [4, B] on the device."""
         (plan,) = batches
-        # The function is not stored: a bound method of the owner would keep it alive.
-        # makes its state. A short step warms up other kernels.
+        # The first full steps run without a graph: cuDNN chooses algorithms, libraries allocate, and the
+        # optimizer makes its state. A short step warms up other kernels.
         full = plan.shape[1] == self._images
         self._warm_ups += full
         if not full or self._warm_ups <= FIRST_STEPS or diagnose:
