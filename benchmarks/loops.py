@@ -128,7 +128,7 @@ def main() -> int:
     from rich.console import Console
 
     from ampcompare.bench import output
-    from ampcompare.bench.runner import Arm, Schedule, run_benchmark
+    from ampcompare.bench.runner import BenchmarkArm, Schedule, run_benchmark
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -143,11 +143,11 @@ def main() -> int:
     for backend, execution in itertools.product(asked.backends.split(","), asked.executions.split(",")):
         words = (*asked.words, f"backend={backend}", f"execution={execution}")
         options = {"backend": backend, "execution": execution, "loop": "ours"}
-        arms.append(Arm(options, words, f"{backend} {execution}", partial(serve, by="ours")))
+        arms.append(BenchmarkArm(options, words, f"{backend} {execution}", partial(serve, by="ours")))
     for backend, name in itertools.product(("none", "native"), ("plain", "seed-style")):
         words = (*asked.words, f"backend={backend}")
         options = {"backend": backend, "execution": "eager", "loop": name}
-        arms.append(Arm(options, words, f"{backend} {name}", partial(serve, by=name)))
+        arms.append(BenchmarkArm(options, words, f"{backend} {name}", partial(serve, by=name)))
     console = Console(highlight=False)
     found = run_benchmark(arms, Schedule(asked.minutes), console.print)
     output.print_table(found, console, console.width if console.is_terminal else None)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ampcompare import load_runs
-from ampcompare.bench.default_backends import default_backends
+from ampcompare.bench.doctor import default_backends
 from ampcompare.cli import main
 from ampcompare.config.load import load_config
 

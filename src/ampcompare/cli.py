@@ -42,11 +42,11 @@ def _commands(
     """Compare training runs under several precision backends."""
 
 
-# The words go to the training's own parser as they are, `--help` too.
-AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+# All arguments go to the parser of the training unchanged, `--help` too.
+PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 
 
-@app.command(context_settings=AS_THEY_ARE)
+@app.command(context_settings=PASS_THROUGH)
 def run(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of the run.")
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(EXIT_INTERRUPTED) from None
     except Exception as error:
-        # Usage errors have no public common base across Typer's versions; they are what can word itself.
+        # Usage errors have no public base class in all versions of Typer, but they have `format_message`.
         if not hasattr(error, "format_message") or getattr(error, "exit_code", None) != EXIT_BAD_INPUT:
             raise
         command_path = getattr(getattr(error, "ctx", None), "command_path", "ampcompare")

@@ -53,8 +53,8 @@ def demo(
     from ampcompare.report.options import ReportOptions
     from ampcompare.report.pipeline import make_report
     from ampcompare.runtime.atomic_files import write_json
-    from ampcompare.runtime.child_process import run_to_completion
     from ampcompare.runtime.console import clock, print_line
+    from ampcompare.runtime.signals import run_to_completion
 
     let_threads_sleep()
     console, began = Console(highlight=False), time.monotonic()

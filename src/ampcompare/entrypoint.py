@@ -27,7 +27,7 @@ Trains one run. --config names a file of configs/ or a path (default: reference)
 A text may hold another option: wandb.group=strong-${backend}. ??? in a file is for a word to give.
 The options, each with its default, meaning and what it may be:
 """
-# The options that people set, in the order in which they ask for them.
+# The options in the short help, most used first.
 COMMON_OPTIONS = {
     "what": ("backend", "model.name", "execution", "device"),
     "data": ("data.source", "data.root", "data.train_limit"),
@@ -43,7 +43,7 @@ SHOW_CHOICES = {
     "execution",
     "optimizer.name",
     "wandb.mode",
-}  # choices say more than help
+}  # options whose choices are shown instead of their help
 MAX_HELP = 40  # characters: 80 with key and default
 
 
@@ -58,11 +58,11 @@ def main(arguments: Sequence[str], program: str = "python run_experiment.py", *,
     if {"--help", "-h", "--help-all"} & set(arguments):
         try:
             print(option_help(program) if "--help-all" in arguments else short_help(program), flush=True)
-        except BrokenPipeError:  # nobody reads the output any more: `--help | head`
+        except BrokenPipeError:  # the reader has closed the pipe: `--help | head`
             return EXIT_FAILED
         return 0
     stop = StopRequest()
-    # Libraries take seconds to load. A preemption in them becomes a request that the run finds as it begins.
+    # Libraries take seconds to load. A preemption signal meanwhile becomes a request that the run finds.
     stop.listen(PREEMPTION_SIGNALS)
     try:
         return _run(arguments, brief, stop)
@@ -92,7 +92,7 @@ def _run(arguments: Sequence[str], brief: bool, stop: StopRequest) -> int:
 
             record_rejected_run(problem)
         exit_with(problem)
-    except (Exception, SystemExit) as problem:  # somebody's sys.exit(0) is no end of a training
+    except (Exception, SystemExit) as problem:  # sys.exit(0) in user code does not end a training
         if fault := find_plugin_error(problem):
             print_error(fault)
             return EXIT_FAILED

@@ -43,7 +43,7 @@ from ampcompare.wandb_client.client import skip_pandas_import
 
 log = logging.getLogger(__name__)
 
-SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment end that tell what is not ours
+SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # endings of environment keys about user code
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ def _run(
         with world.raise_on_all_ranks():
             if world.is_main_process:
                 resumable = find_resumable(config, identity, total_steps)
-        (state,) = world.broadcast([resumable and resumable[1]])  # of process 0: a disk of its own will do
+        (state,) = world.broadcast(
+            [resumable and resumable[1]]
+        )  # from the main process: only it needs the disk
         if state == {}:
             name = resumable[0].folder.name if resumable else ""
             log.info(f"run {name} is finished: nothing is left to do (resume=never: once more)")
@@ -137,11 +139,11 @@ def _run(
             machine = add_earlier_machines(environment["machine"], state["machine"])
             environment = environment | {"machine": machine}
         facts = context.describe_data() | {metrics.ENVIRONMENT: environment}
-        with stop:  # from before W&B's start, which a signal must not cut in two
+        with stop:  # before W&B starts, so that a signal does not interrupt the start
             tracker = Tracker()
             with world.raise_on_all_ranks():
                 if world.is_main_process:
-                    tracker = _begin_record(config, environment, facts, stop, state)
+                    tracker = _start_record(config, environment, facts, stop, state)
             store = (
                 resumable[0]
                 if resumable
@@ -191,7 +193,7 @@ def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
 
 def _identify(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
     sources = {key: value for key, value in environment.items() if key.endswith(SOURCES)}
-    if data.train_fingerprint:  # where the other leaves it out
+    if data.train_fingerprint:  # if the other fingerprint does not include it
         sources["train_data"] = data.train_fingerprint
     return run_identity(
         config, environment["device_type"], environment["processes"], data=data.fingerprint, **sources
@@ -224,7 +226,7 @@ def start_tracker(
     """
     logged = config.to_dict() | {"environment": dict(environment)}
     if resumed:
-        logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
+        logged["resume"] = resumed["config"]["resume"]  # as it was when the run began
     skip_pandas_import()
     source, own = config.data.source, asdict(config.wandb)
     data = source if source in DATA else get_source(source).label[-MAX_TAG_CHARS:]
@@ -233,7 +235,7 @@ def start_tracker(
     return start_record(RunSettings(logged, config.output_dir, **own), on_stop, resumed, on_lost)
 
 
-def _begin_record(
+def _start_record(
     config: Config,
     environment: Mapping[str, Any],
     facts: Mapping[str, Any],
@@ -263,7 +265,8 @@ def _finish(
 ) -> int:
     """End the record and return the exit code, which is not 0 if the record is not complete."""
     lack = tracker.finish(summary, exit_code)
-    # Of a run that its record has stopped it has been said, unless that request came behind the last step.
+    # If a failing record stopped the run, this has been reported, unless the request came after the last
+    # step.
     if not lack or (exit_code == EXIT_FAILED and loop.stopped):
         return exit_code
     is_stop = stop.is_interruption()
@@ -274,7 +277,7 @@ def _finish(
 
 def _train(loop: TrainingLoop, stop: StopRequest) -> int:
     """Run the loop and return the exit code, after logging why it is not 0."""
-    if stop.is_interruption() and loop.world.size == 1:  # several agree on it behind a step
+    if stop.is_interruption() and loop.world.size == 1:  # several processes agree on it after a step
         log.warning(f"interrupted before step {loop.step + 1} ({stop.reason}): nothing is lost")
         return stop.exit_code
     try:
@@ -282,7 +285,7 @@ def _train(loop: TrainingLoop, stop: StopRequest) -> int:
     except KeyboardInterrupt:
         log.warning(f"interrupted at step {loop.step}: the record so far is kept")
         return EXIT_INTERRUPTED
-    except UserError as problem:  # what somebody's data came to in the middle
+    except UserError as problem:  # raised by the user's data during the training
         problem.exit_code = EXIT_FAILED
         raise
     except Exception as problem:

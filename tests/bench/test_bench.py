@@ -17,7 +17,7 @@ import ampcompare
 from ampcompare.analysis.statistics.median_interval import interval, is_even, ratio_of, smallest_difference
 from ampcompare.bench import output
 from ampcompare.bench.cli import build_arms
-from ampcompare.bench.default_backends import default_backends
+from ampcompare.bench.doctor import default_backends
 from ampcompare.bench.runner import ArmResult, Benchmark, Schedule, run_benchmark
 from ampcompare.cli import main
 from ampcompare.errors import UserError
@@ -80,7 +80,7 @@ def printed(result: Benchmark, width: int | None) -> list[str]:
 
 
 def arm(label: str, ratio: float = 1.0, spread: float = 0.02, **more: Any) -> ArmResult:
-    """A made-up result, whose label is its backend and its options."""
+    """Return a synthetic result, labelled by its backend and its options."""
     backend, *others = label.split()
     options = {"backend": backend} | dict(one.split("=") for one in others)
     about = {"device_name": "Test Device", "device_type": "cuda", "torch": "2.14.1"}
@@ -98,7 +98,7 @@ def benchmark(*labels: str, control: tuple[float, float] = (0.99, 1.02), **more:
 
 @pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 12])
 @pytest.mark.parametrize("n", [12, 24, 48])
-def test_an_interval_holds_the_true_median_as_often_as_it_says(n: int, level: float):
+def test_an_interval_has_its_nominal_coverage(n: int, level: float):
     draw = random.Random(3)
     spans = [interval([draw.lognormvariate(0, 1) for _ in range(n)], level) for _ in range(2000)]
     held = sum(low <= 1 <= high for low, high in spans) / len(spans)  # the median of this distribution is 1
@@ -181,7 +181,7 @@ def test_a_control_is_uneven_when_its_interval_excludes_1_by_more_than_a_percent
     assert (control["is_even"], control["smallest_difference"]) == (even, pytest.approx(smallest))
 
 
-def test_an_interval_beside_1_is_shown_with_the_decimals_that_tell_it_from_1():
+def test_an_interval_near_1_has_enough_decimals_to_exclude_1():
     (line,) = (x for x in output.sentences(benchmark("none", control=(1.0025, 1.0032))) if "control" in x)
     assert "(1.002 to 1.003): the smallest difference that this measurement resolves is 0.32%" in line
 
@@ -218,14 +218,14 @@ def test_columns_that_do_not_fit_a_very_narrow_terminal_are_left_whole():
     assert "rounds, ms per step, peak MiB" in " ".join(map(str.strip, rows))
 
 
-def test_what_varies_is_no_common_setting_also_where_one_value_could_not_be_measured():
+def test_a_varied_option_is_no_common_setting_even_if_one_value_failed():
     result = benchmark("none", "tf32")
     result.arms[0].facts["settings"] = {"backend": "none", "batch_size": "128"}
     result.arms[1] = ArmResult("tf32", {"backend": "tf32"}, failed="no TF32 here")
     assert output.common_settings(result) == "batch_size 128;"
 
 
-def test_what_is_computed_in_fp32_says_nothing_about_a_gpu_and_is_not_explained():
+def test_dtypes_computed_in_fp32_get_a_caveat_and_no_explain_command():
     result = benchmark("none", "native", low=0.4, high=0.5)
     assert not any("nothing about a GPU" in line for line in output.sentences(result))
     slower = build_arms([*TINY, "backend=none,native"])
@@ -251,13 +251,13 @@ def test_what_is_computed_in_fp32_says_nothing_about_a_gpu_and_is_not_explained(
         ("epoch=1", "epochs"),
     ],
 )
-def test_what_is_wrong_is_one_line_before_anything_starts(word: str, said: str):
+def test_wrong_input_is_one_line_before_anything_starts(word: str, said: str):
     with pytest.raises(UserError, match=re.escape(said)):
         build_arms([*TINY, word])
 
 
 @pytest.mark.slow
-def test_each_training_has_an_interval_beside_a_control():
+def test_each_training_has_an_interval_and_there_is_a_control():
     result, progress = measure(*TINY, "backend=none,apex_o1", "batch_size=8,16")
     labels = [f"{name} batch_size={size}" for name in ("none", "apex_o1") for size in (8, 16)]
     assert [arm.label for arm in result.arms] == labels
@@ -300,7 +300,7 @@ def test_the_command_prints_a_table_and_writes_json_and_chart(
 
 
 @pytest.mark.slow
-def test_the_fingerprint_is_that_of_a_runs_record(tmp_path: Path):
+def test_the_fingerprint_equals_that_of_a_run(tmp_path: Path):
     overrides = [*network(tmp_path, "pass"), "batch_size=8"]
     config = make_config([*overrides, "backend=none"])
     run = prepare_run(config)
@@ -377,7 +377,7 @@ def test_one_that_fails_one_that_is_slow_and_one_that_does_not_fit_do_not_stop_t
 
 
 @pytest.mark.slow
-def test_beside_a_slow_baseline_the_others_are_measured_by_one_step(tmp_path: Path):
+def test_with_a_slow_baseline_each_training_is_measured_by_one_step(tmp_path: Path):
     overrides = network(tmp_path, "return self.body(x)")
     source = (tmp_path / "net.py").read_text()
     (tmp_path / "net.py").write_text(

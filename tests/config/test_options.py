@@ -280,13 +280,13 @@ def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
     assert load_config(str(file), ["model.kwargs=null", "model.kwargs.a=1"]).model.kwargs == {"a": 1}
 
 
-def test_what_is_in_a_tree_may_refer_to_what_else_is_there():
+def test_values_in_a_mapping_may_refer_to_other_options():
     words = ["model.kwargs={a: '${model.kwargs.b.c}', b: {c: '${seed}'}}", "data.kwargs.d=${model.kwargs.a}"]
     config = config_from_cli([*words, "seed=3"])
     assert (config.model.kwargs, config.data.kwargs) == ({"a": 3, "b": {"c": 3}}, {"d": 3})
 
 
-def test_what_no_tree_can_be_gets_one_line(subtests: pytest.Subtests):
+def test_values_that_are_no_mapping_get_one_line(subtests: pytest.Subtests):
     for word in [
         "model.kwargs.=1",
         "model.kwargs.a..b=1",
@@ -323,7 +323,7 @@ def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
 CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, "mine": 3}
 
 
-def test_what_the_agent_left_has_to_be_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_values_chosen_by_the_agent_must_be_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "gone.yaml"))
     check_sweep_values(load_config())
     file = tmp_path / "sweep-x" / "config-y.yaml"
@@ -363,7 +363,7 @@ def test_a_list_or_a_group_may_be_written_as_a_text(tmp_path: Path):
 TREE = "model.kwargs={width: 64, act: gelu, drop: 1e-5}"
 
 
-def test_values_are_compared_as_what_they_come_to_and_in_a_tree_with_their_type(subtests: pytest.Subtests):
+def test_chosen_values_are_compared_after_conversion_and_in_mappings_with_type(subtests: pytest.Subtests):
     for words, chosen, said in [
         ("wandb.group=strong-${backend}", {"wandb.group": "strong-${backend}"}, ""),
         ("wandb.group=a-${backend}", {"wandb": {"group": "b-${backend}"}}, "wandb.group='a-none': the sweep"),

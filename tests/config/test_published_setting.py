@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.refusals import line_of
 
-from ampcompare.config.compose import Source, compose
+from ampcompare.config.compose import ConfigSource, compose
 from ampcompare.config.load import config_from_cli
 from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.publications.publication import list_publications, load_publication
@@ -46,7 +46,7 @@ def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(subtests: pyte
         with subtests.test(name=name, arm=arm):
             publication, config = load_publication(name), of(name, arm)
             given = {**publication.setting, **publication.arms[arm]}
-            built, keys = compose(Source(given)), {key for key, _ in flatten(given)}
+            built, keys = compose(ConfigSource(given)), {key for key, _ in flatten(given)}
             assert all(config.value(key) == built.value(key) for key in keys)
             assert (config.published.name, config.published.arm) == (name, arm)
             told = {key.split(".kwargs.")[0] for key in keys} | {"published.name", "published.arm"}
@@ -73,7 +73,7 @@ def test_words_win_over_the_file_and_the_file_over_the_publication(paper, tmp_pa
         ("published.name={paper} published.scale=1.5", "published.scale='1.5': expected a number above 0"),
     ],
 )
-def test_wrong_words_are_told_in_a_line(paper, words, said):
+def test_wrong_overrides_are_one_line(paper, words, said):
     assert said in line_of(config_from_cli, words.format(paper=paper).split())
 
 

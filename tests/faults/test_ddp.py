@@ -1,5 +1,6 @@
-"""Several processes of which one dies: torchrun starts them again and the run goes on, or a second command
-does. And one of which is asked to stop.
+"""Several processes of which one dies, or is asked to stop.
+
+torchrun starts the processes again and the run is resumed, or a second command resumes it.
 """
 
 import os
@@ -42,22 +43,20 @@ def torchrun(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody killed."""
+    """Train a run that nobody kills."""
     folder = tmp_path_factory.mktemp("whole")
     code, said, problems = torchrun(folder, "--standalone")
     assert code == 0, said + problems
     return folder
 
 
-def test_each_process_draws_random_numbers_of_its_own(whole: Path):
+def test_each_process_draws_its_own_random_numbers(whole: Path):
     """Else dropout would mask the same activations in all. The first weights are one seed's in each."""
     first, second = end_of(whole)["random"]
     assert not torch.equal(first["torch"], second["torch"])
 
 
-def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_on(
-    tmp_path: Path, whole: Path
-):
+def test_a_dead_process_ends_all_with_the_cause_and_a_second_command_resumes(tmp_path: Path, whole: Path):
     """One that waited for the dead would reach the limit of a hang: the processes' own is half an hour."""
     code, said, problems = torchrun(tmp_path, "--standalone", kills="1:step:11")
     assert code != 0
@@ -71,9 +70,7 @@ def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_o
     assert_same_run(whole, tmp_path)
 
 
-def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpoint(
-    tmp_path: Path, whole: Path
-):
+def test_a_run_restarted_by_torchrun_resumes_exactly_from_its_checkpoint(tmp_path: Path, whole: Path):
     kills = "0:step:5 1:evaluate:8 0:write:12"
     code, said, problems = torchrun(tmp_path, "--standalone", "--max-restarts=3", kills=kills)
     assert code == 0, said + problems

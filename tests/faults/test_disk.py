@@ -22,14 +22,15 @@ EXPECTED = ("The file ends inside a record", "were logged again", "differ in con
 
 
 def told(done: dict[str, Any]) -> list[str]:
-    """What was said beside the rows."""
+    """Return the messages that were printed apart from the rows."""
     assert "Traceback" not in done["said"], done["said"]
     return [line for line in done["said"].splitlines() if not line.startswith(("step ", "epoch ", "wandb:"))]
 
 
 def steps_of(folder: Path) -> list[float]:
-    """The steps with a loss in the record of the one run in a folder; what is wrong with it is what is
-    expected.
+    """Return the steps with a loss in the record of the only run in a folder.
+
+    The record has exactly the problems that are expected.
     """
     (record,) = load_runs([folder])
     assert all(any(words in problem for words in EXPECTED) for problem in record.problems), record.problems
@@ -37,7 +38,7 @@ def steps_of(folder: Path) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(tmp_path: Path):
+def test_a_run_stops_on_a_full_disk_and_is_resumed_completely(tmp_path: Path):
     done = zygote.run(*ROWS, f"output_dir={tmp_path}", file_limit=300_000)
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if "W&B can write no more" in line]
@@ -99,7 +100,7 @@ def test_the_log_of_w_and_bs_client_on_a_full_disk_prints_no_tracebacks(tmp_path
 
 
 @pytest.mark.slow
-def test_with_a_server_the_rows_go_there_and_the_run_goes_on(wandb_server: Server, tmp_path: Path):
+def test_on_a_full_disk_an_online_run_continues_with_the_server(wandb_server: Server, tmp_path: Path):
     words = [word for word in ROWS if not word.startswith("wandb.")]
     given = environment(wandb_server, tmp_path, WANDB_RUN_ID="run")
     words += ["wandb.mode=online", "max_steps=2000", f"output_dir={tmp_path}"]

@@ -19,8 +19,10 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
 def assert_whole(folder: Path, *, cut: bool = False) -> None:
-    """Every row up to a step, each once. How many of them an earlier part of the run had too is a matter of
-    moments; so is, with `cut`, whether an earlier part ends inside a record.
+    """Check that the record has every row up to a step, each once.
+
+    How many of the rows an earlier part of the run also had depends on timing. With `cut` an earlier part may
+    end inside a record.
     """
     (record,) = load_runs([folder])
     problems = [

@@ -30,8 +30,10 @@ STORIES = [
 
 @pytest.mark.slow
 def test_runs_killed_twice_and_resumed_are_bit_identical(tmp_path: Path, subtests: pytest.Subtests):
-    """Killed in the first epoch with a checkpoint at each row, in the second with that of the epoch's end
-    alone, and resumed to the end; all at the same time.
+    """All runs are killed twice at the same time, and resumed to the end.
+
+    The first kill is in the first epoch, with a checkpoint at each row. The second is in the second epoch,
+    with a checkpoint only at the end of an epoch.
     """
     folders = {words: tmp_path / str(number) for number, words in enumerate(STORIES)}
 

@@ -20,7 +20,7 @@ STEP = "global_step"
 
 
 def rows(server: Server, run_id: str) -> list[dict[str, Any]]:
-    """What the server has of a run, without what the clock says and what W&B adds."""
+    """Return the rows of a run on the server, without times and without what W&B adds."""
     hidden = ("_", "time/", "throughput/", "memory/")
     return [{k: v for k, v in row.items() if not k.startswith(hidden)} for row in server.runs[run_id].history]
 
@@ -80,9 +80,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(wandb_server: Serve
 
 @pytest.mark.slow
 def test_a_preempted_run_ends_though_the_server_hangs(wandb_server: Server, tmp_path: Path):
-    """With the time that a run has to send its end longer than a hang: a run that is stopped has a shorter
-    one.
-    """
+    """A stopped run has less time to send its end than the server hangs."""
 
     def terminate(pid: int) -> None:
         wandb_server.hang()

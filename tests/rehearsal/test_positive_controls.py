@@ -63,7 +63,7 @@ def test_faults_in_a_step_are_noted_with_their_place():
 
 
 def freeze(fit: TrainingLoop) -> None:
-    """The learning rate is a number."""
+    """Make the learning rate a Python number."""
     into_steps(lambda logits: fit.trainer.optimizer.param_groups[0].update(lr=0.1), captured=True)(fit)
 
 

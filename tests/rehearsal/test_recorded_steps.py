@@ -15,7 +15,7 @@ EVERY = 4
 
 
 def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Contact], Kept]:
-    """What 24 steps of a loop with its scaler and our recorder touch of the host, and the record."""
+    """Train 24 steps of a user's loop with its scaler and our recorder; return contacts and record."""
     kept = Kept()
     monkeypatch.setattr(recorder, "open_record", lambda *_: kept)
     with stage() as (watch, _):
@@ -54,6 +54,6 @@ def test_steps_and_rows_of_a_recorder_queue_one_copy_and_read_it_an_interval_lat
     assert wanted <= {key for row in kept.rows for key in row}
 
 
-def test_a_loop_that_reads_its_loss_is_seen_to(monkeypatch: pytest.MonkeyPatch):
+def test_a_loop_that_reads_its_loss_is_detected(monkeypatch: pytest.MonkeyPatch):
     seen, _ = train(monkeypatch, lambda loss: loss.item())
     assert READ in {contact.kind for contact in seen}

@@ -46,8 +46,9 @@ CASES = [
 
 
 def assert_untouched(found: Rehearsed, *, captured: bool) -> None:
-    """Host and device met as often as a run has to, in each of the ways that there are: the plans of an
-    epoch's and an evaluation's batches come to the device, rows and an evaluation's result to the host.
+    """Check that host and device met only as often as a run needs.
+
+    Plans of batches go to the device, and rows and the result of an evaluation come to the host.
     """
     contacts = Counter(contact.kind for contact in found.contacts)
     trail = "\n".join(map(str, found.contacts))

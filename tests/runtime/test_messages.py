@@ -32,7 +32,7 @@ loop()
 
 
 def python(code: str, folder: Path) -> tuple[str, list[str]]:
-    """What a program prints on stdout, and the lines on stderr that are not of W&B's client."""
+    """Return what a program prints on stdout, and its lines on stderr without those of W&B's client."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
     )
@@ -41,7 +41,7 @@ def python(code: str, folder: Path) -> tuple[str, list[str]]:
 
 @pytest.fixture
 def _package() -> Iterator[None]:
-    """The logger and the root's handlers, put back behind the test."""
+    """Restore the package's logger and the root's handlers after the test."""
     level, handlers = PACKAGE.level, [*logging.root.handlers]
     yield
     PACKAGE.setLevel(level)
@@ -57,7 +57,9 @@ def _package() -> Iterator[None]:
     ],
     ids=["as it comes", "errors alone", "all"],
 )
-def test_a_program_sees_warnings_unless_it_says_otherwise(tmp_path: Path, configured: str, shown: list[str]):
+def test_a_program_sees_warnings_unless_it_configures_otherwise(
+    tmp_path: Path, configured: str, shown: list[str]
+):
     (tmp_path / "good.csv").write_text("step,loss\n1,0.5\n2,0.25\n")
     (tmp_path / "bad.csv").write_text("step,loss\n")
     said, lines = python(configured + READS, tmp_path)
@@ -105,7 +107,7 @@ def test_of_two_processes_the_first_one_prints(tmp_path: Path):
     assert "not finite" not in done.stderr
 
 
-def test_a_quiet_recorder_shows_nothing_and_leaves_the_logger_as_it_was(tmp_path: Path):
+def test_a_quiet_recorder_shows_nothing_and_leaves_the_logger_unchanged(tmp_path: Path):
     quiet = RECORDS.replace("every=1)", "every=1, quiet=True)")
     level = "print(logging.getLogger('ampcompare').level == logging.ERROR)"
     assert python(quiet + level, tmp_path) == ("True\n", [])

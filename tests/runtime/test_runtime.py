@@ -15,9 +15,9 @@ from support.shell import run_in_shell
 from support.wandb_server.clients import wait_until
 
 from ampcompare.runtime.atomic_files import replacing
-from ampcompare.runtime.child_process import run_to_completion
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.paths import shell_command
+from ampcompare.runtime.signals import run_to_completion
 
 
 @pytest.mark.parametrize("problem", [None, OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -43,7 +43,7 @@ def test_a_file_is_the_new_one_whole_or_the_old_one(tmp_path: Path, problem: Bas
         "",
     ],
 )
-def test_a_line_off_a_terminal_is_what_rich_would_print(line: str):
+def test_a_line_outside_a_terminal_equals_what_rich_prints(line: str):
     plain, rich = io.StringIO(), io.StringIO()
     print_line(Console(file=plain, width=40), line)
     how = {"markup": False, "highlight": False, "emoji": False, "soft_wrap": True}
@@ -72,7 +72,7 @@ def test_output_that_cannot_be_written_is_reported_once_and_fails_nothing_else()
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with an environment below it, whose one program prints its words."""
+    """Make a project with an environment below it, whose only program prints its arguments."""
     scripts = tmp_path / "my project" / ".venv" / "bin"
     scripts.mkdir(parents=True)
     (scripts / "wandb").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
@@ -117,7 +117,7 @@ time.sleep(600)
 """
 PARENT = """
 import os, sys
-from ampcompare.runtime.child_process import run_to_completion
+from ampcompare.runtime.signals import run_to_completion
 raise SystemExit(run_to_completion([sys.executable, "-c", sys.argv[1], sys.argv[2]], os.environ))
 """
 

@@ -52,7 +52,7 @@ def leave(code: int, begin: str = "", **env: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("size", "code"), [("2", 0), ("2", 1), ("1", -signal.SIGABRT)])
-def test_one_of_several_processes_does_without_pythons_own_end(size: str, code: int):
+def test_one_of_several_processes_skips_pythons_shutdown(size: str, code: int):
     assert leave(max(0, code), ABORTS, WORLD_SIZE=size) == (code, "at exit\n")
 
 
@@ -95,14 +95,14 @@ def test_of_several_processes_with_one_error_the_first_shows_it_and_the_others_w
     assert ends == {"0": (2, "", "error"), "1": (2, "waited\n", "")}
 
 
-def test_under_an_agent_a_stopped_run_dies_by_its_signal_and_elsewhere_its_exit_code_tells_it():
+def test_a_stopped_run_ends_by_its_signal_under_an_agent_and_else_by_exit_code():
     ends = {code: -number for number, code in CODES.items()} | {0: 0, 1: 1, 2: 2}
     assert {code: leave(code, WANDB_SWEEP_ID="x")[0] for code in ends} == ends
     assert {code: leave(code)[0] for code in ends} == {code: code for code in ends}
 
 
 @pytest.mark.parametrize(("number", "code"), CODES.items())
-def test_a_signal_is_a_request_while_entered_and_what_it_was_afterwards(number: int, code: int):
+def test_signals_are_requests_while_entered_and_handled_as_before_afterwards(number: int, code: int):
     before = signal.signal(number, signal.default_int_handler)  # the tests may run under nohup
     try:
         with StopRequest() as stop:
@@ -212,7 +212,7 @@ def stopped_run(folder: Path, *words: str) -> tuple[RunRecord, str]:
 @pytest.mark.parametrize(
     ("owner", "name", "call", "steps"), [(Trainer, "step", 3, [3]), (evaluation.Evaluation, "run", 1, [3, 4])]
 )
-def test_a_run_that_is_stopped_has_the_row_of_its_last_step_and_no_half_evaluation(
+def test_a_stopped_run_has_the_row_of_its_last_step_and_no_partial_evaluation(
     tmp_path: Path, monkeypatch, owner, name: str, call: int, steps: list[int]
 ):
     stop_at(call, owner, name, monkeypatch)
@@ -262,7 +262,7 @@ def test_a_signal_while_w_and_b_starts_is_no_failure(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("lack", ["the service has gone", None])
-def test_a_signal_behind_the_last_step_is_an_interruption_only_if_the_record_is_not_whole(
+def test_a_signal_after_the_last_step_interrupts_only_an_incomplete_record(
     tmp_path: Path, monkeypatch, lack: str | None
 ):
     """A job that is queued again completes what it lacks."""

@@ -39,8 +39,9 @@ class Kept(Tracker):
 
 @dataclass
 class Loop:
-    """A loop as people write it; `factor` of a step
-    multiplies its loss, so that its gradients may overflow.
+    """A training loop as a user would write it.
+
+    A step's `factor` multiplies its loss, so that its gradients may overflow.
     """
 
     scaler: Any = None

@@ -27,8 +27,11 @@ def external(
     machine: MachineFacts | None = None,
     **given: Any,
 ) -> RunRecord:
-    """One run of somebody's loop: a row every ten steps, an evaluation behind every second row. `logs` are
-    further values of the rows of training; `without` are keys that nothing was logged under.
+    """Return one run of a user's loop: a row every ten steps, an evaluation after every second row.
+
+    Args:
+        logs: Further values of the training rows, by key.
+        without: Keys under which nothing is logged.
     """
     chance = random.Random(f"{precision} {seed}")
     faster = RATE.get(precision, 150.0)

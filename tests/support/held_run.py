@@ -1,6 +1,7 @@
-"""run_experiment.py that waits at the steps $HELD_AT (60) while the file $HOLD is there; a request to stop
-frees it, too. While it waits there is a file $HOLD-STEP.
-Without $HOLD it becomes run_experiment.py itself.
+"""run_experiment.py that waits at the steps $HELD_AT (60) while the file $HOLD exists.
+
+A request to stop ends the wait too. While it waits, a file $HOLD-STEP exists. Without $HOLD it becomes
+run_experiment.py itself.
 """
 
 import os

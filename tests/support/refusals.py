@@ -9,7 +9,7 @@ from ampcompare.errors import UserError
 
 
 def line_of(use: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    """What is said of a use that is refused: one printable line."""
+    """Return the error of a wrong use, which is one printable line."""
     with pytest.raises(UserError) as caught:
         use(*args, **kwargs)
     (line,) = caught.value.lines

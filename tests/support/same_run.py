@@ -15,7 +15,7 @@ CLOCK = ("_", "time/", "throughput/", "memory/")
 
 
 def end_of(folder: Path) -> dict[str, Any]:
-    """The last checkpoint of the one run in a folder."""
+    """Return the last checkpoint of the only run in a folder."""
     (run,) = (folder / "checkpoints").iterdir()
     return read_checkpoint(CheckpointStore(run).files()[0])
 
@@ -26,13 +26,13 @@ def record_of(folder: Path) -> RunRecord:
 
 
 def steps_of(folder: Path) -> list[float]:
-    """The steps with a loss in the record."""
+    """Return the steps with a loss in the record."""
     rows = record_of(folder).history
     return rows.loc[rows["train/loss"].notna(), "global_step"].tolist()
 
 
 def history(record: RunRecord) -> pd.DataFrame:
-    """What does not depend on the clock."""
+    """Return the history without what depends on the clock."""
     return record.history[[c for c in sorted(record.history) if not c.startswith(CLOCK)]].reset_index(
         drop=True
     )

@@ -58,7 +58,7 @@ def trainer(
     compiled: bool = False,
     **options: Any,
 ) -> Trainer:
-    """A Trainer with SGD at a constant rate; `options` are the backend's."""
+    """Return a Trainer with SGD at a constant rate; `options` are those of the backend."""
     precision = build_precision(backend, "cpu", **options)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum))
     schedule, config = LambdaLR(optimizer, lambda _: 1.0), config or TrainingConfig()
@@ -103,9 +103,9 @@ class StopWhen(StopRequest):
 
 
 def fit(*words: str, **on: Any) -> tuple[TrainingLoop, list[dict[str, Any]]]:
-    """A training loop as the words say, on the CPU even if they ask for a graph; and the list of its rows.
+    """Return the training loop of overrides, and the list of its rows.
 
-    `on` is what `fit_of` takes.
+    It runs on the CPU, even if the overrides ask for a CUDA graph. `on` is passed to `fit_of`.
     """
     config = load_config(None, [*QUICK, *WORDS, *words])
     return fit_of(config, torch.device(config.device), **on)
@@ -119,7 +119,7 @@ def fit_of(
     on_step: Callable[[int], None] = lambda step: None,
     **on: Any,
 ) -> tuple[TrainingLoop, list[dict[str, Any]]]:
-    """A training loop of a config, and the list of its rows; `on` are further arguments of the loop."""
+    """Return the training loop of a config, and the list of its rows; `on` are arguments of the loop."""
     limits = config.data.train_limit, config.data.test_limit
     data = data or build_dataset(config.data.source, None, *limits)
     world, tracker = on.get("world"), RowList()
@@ -139,8 +139,9 @@ def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def play(*words: str, code: int = 0, until: int | None = None) -> str:
-    """A quick run that has to end with this exit code, or whose process dies at step `until`; what it
-    printed.
+    """Run a quick training and return what it printed.
+
+    It has to end with the exit code `code`, or its process dies at step `until`.
     """
     shown, text = TrainingDisplay.step, io.StringIO()
 

@@ -1,5 +1,6 @@
-"""`.wandb` files as W&B's client writes them, thousands of rows in a second, and whatever else may be in one;
-`runs/test_wandb_file.py` compares them with the client's own.
+"""Writes `.wandb` files as W&B's client does, thousands of rows a second, and unusual ones.
+
+`runs/test_wandb_file.py` compares them with files of the client.
 """
 
 import json
@@ -23,7 +24,7 @@ def chunk(kind: int, data: bytes) -> bytes:
 
 
 def frame(payloads: Sequence[bytes]) -> bytes:
-    """The bytes of a file with these records."""
+    """Return the bytes of a file with these records."""
     file = bytearray(HEADER)
     for payload in payloads:
         rest, is_first = payload, True
@@ -54,7 +55,7 @@ def write_runs(folder: Path, plans: Sequence[Mapping[str, Any]]) -> list[Path]:
 
 
 def client_records(plan: Mapping[str, Any], rows: Sequence[bytes] = ()) -> list[bytes]:
-    """The records of a planned run; `rows` are those of `row_records`."""
+    """Return the records of a planned run; `rows` are those of `row_records`."""
     run, *ends = Record(), Record()
     given = plan["wandb"]
     run.run.run_id, run.run.project, run.run.display_name = given["id"], given["project"], given["name"]
@@ -102,7 +103,7 @@ ODD = st.sampled_from(TEXTS) | st.text(max_size=6) | VALUES
 
 @st.composite
 def odd_records(draw: st.DrawFn, keys: tuple[str, ...] = KEYS, values: st.SearchStrategy[str] = ODD) -> bytes:
-    """A history or summary record with anything in it, mostly as the client writes it."""
+    """Draw a history or summary record with any content, mostly as the client writes it."""
     record = Record()
     is_row = draw(st.booleans())
     items = record.history.item if is_row else record.summary.update

@@ -64,14 +64,14 @@ def run_all(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that one has started, as W&B's service by a run."""
+    """Return the processes that a process has started, such as W&B's service."""
     stats = [of_process(path.name, "stat") for path in Path("/proc").glob("[0-9]*")]
     found = [(stat.split()[0], stat.rpartition(b")")[2].split()[1]) for stat in stats if stat]
     return [int(child) for child, parent in found if int(parent) == pid]
 
 
 def of_process(pid: int | str, name: str) -> bytes:
-    """What the system tells of a process; nothing of one that has just ended."""
+    """Return what the system reports of a process; nothing if it has just ended."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -120,7 +120,7 @@ def child(words: list[str], env: dict[str, str], job: dict[str, Any], out: Conne
 
 
 def cause(job: dict[str, Any], step: int) -> None:
-    """What is to happen behind this step."""
+    """Cause the fault that the job asks for after this step."""
     at, number = job.get("signal_at") or (job.get("kill_at"), signal.SIGKILL)
     if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
         also = " ".join(map(str, children_of(os.getpid()))) if job.get("all") else ""

@@ -35,7 +35,7 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_mistake_ends_all_processes_before_training_and_is_said_once(tmp_path: Path):
+def test_a_user_error_ends_all_processes_and_is_printed_once(tmp_path: Path):
     given = [*QUICK, "batch_size=1", f"output_dir={tmp_path}"]  # all see it
     done = torchrun(2, str(ROOT / "run_experiment.py"), *given, check=False)
     assert done.returncode != 0
@@ -45,7 +45,7 @@ def test_a_mistake_ends_all_processes_before_training_and_is_said_once(tmp_path:
     assert not list(tmp_path.rglob("*.wandb"))
 
 
-def test_what_several_processes_cannot_do_is_refused_with_what_works():
+def test_options_without_multi_process_support_are_refused():
     for key, word, said in (("execution", "compile", "'compile'"), ("training.gradient_penalty", "1", "1")):
         with pytest.raises(UserError, match=f"{key}={said}: with 2 processes"):
             check_processes(load_config(None, [f"{key}={word}"]), 2)
@@ -62,7 +62,7 @@ def test_what_several_processes_cannot_do_is_refused_with_what_works():
         local_device_name("cuda:1", TWO)
 
 
-def test_processes_that_nobody_told_where_to_meet_are_told_of_torchrun(monkeypatch: pytest.MonkeyPatch):
+def test_processes_without_a_rendezvous_are_pointed_to_torchrun(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with (
@@ -72,7 +72,7 @@ def test_processes_that_nobody_told_where_to_meet_are_told_of_torchrun(monkeypat
         pass
 
 
-def test_who_is_who_is_said_by_torchrun_in_whole_numbers(monkeypatch: pytest.MonkeyPatch):
+def test_ranks_come_from_the_variables_of_torchrun(monkeypatch: pytest.MonkeyPatch):
     with connect_processes("auto") as world:
         assert world == DistributedContext()
     monkeypatch.setenv("RANK", "1")

@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 def _machine(monkeypatch: pytest.MonkeyPatch, gflops: dict[str, float], call: float = 1e-4) -> list:
-    """A machine with these rates, a call of which takes so long beside its work; gives what it was asked."""
+    """Simulate a machine with these rates and this time per call; return the calls it received."""
     asked = []
 
     def convolution(device, dtype, size, last):
@@ -30,7 +30,7 @@ def _sizes(asked: list, dtype: str) -> list:
     return [size for name, size in asked if name == dtype]
 
 
-def test_a_hopeless_type_is_told_by_the_two_smallest_sizes(monkeypatch):
+def test_a_slow_dtype_is_measured_with_the_two_smallest_sizes(monkeypatch):
     asked = _machine(monkeypatch, {"float32": 100.0, "bfloat16": 500.0, "float16": 0.1})
     rates = measure_throughput(CPU)
     assert set(_sizes(asked, "float16")) == set(SIZES[:2])
@@ -50,7 +50,7 @@ def test_a_type_without_a_kernel_has_no_rate(monkeypatch):
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_this_machine_has_a_rate_for_fp32_and_half_types(last: bool):
+def test_this_machine_has_a_rate_for_fp32_and_16_bit_dtypes(last: bool):
     rates = measure_throughput(CPU, channels_last=last)
     assert set(rates) == set(DTYPES)
     assert relative_rate(rates, "float32") == 1.0

@@ -1,6 +1,4 @@
-"""What is recorded of a machine: it is known again without its name, and what its half types run on; what
-depends on the kind of device.
-"""
+"""What is recorded of a machine: hashed names, what its 16-bit dtypes run on, its device."""
 
 import json
 import os
@@ -46,7 +44,7 @@ def test_a_host_is_known_again_and_its_name_is_not_recorded(monkeypatch: pytest.
     assert int(one["host"], 16) >= 0
 
 
-def test_a_run_that_goes_on_elsewhere_keeps_the_machines_of_before():
+def test_a_resumed_run_keeps_its_earlier_machines():
     first, second, third = ({"host": name, "gpu": None} for name in "abc")
     assert add_earlier_machines(first, first) == first
     moved = add_earlier_machines(third, add_earlier_machines(second, first))
@@ -57,7 +55,7 @@ def test_a_run_that_goes_on_elsewhere_keeps_the_machines_of_before():
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch):
-    """An x86 machine with these flags, of which oneDNN takes the types named."""
+    """Simulate an x86 machine with these flags, on which oneDNN supports the named dtypes."""
 
     def make(flags, takes=("bfloat16", "float16"), name="x86_64", limit=None):
         monkeypatch.setattr(environment, "processor_flags", lambda: flags)
@@ -93,7 +91,7 @@ def test_a_limit_on_instruction_sets_is_heeded(machine, limit: str, bfloat16: st
     assert machine(GRANITE, limit=limit) == {"bfloat16": bfloat16, "float16": float16}
 
 
-def test_what_is_not_known_is_said_to_be_unknown(machine):
+def test_unknown_values_are_recorded_as_unknown(machine):
     unknown = {"bfloat16": "unknown", "float16": "unknown"}
     assert machine(None) == unknown
     assert machine(frozenset({"asimdhp", "bf16"}), name="aarch64") == unknown
@@ -122,7 +120,7 @@ def test_mps_is_waited_for_and_has_neither_float64_nor_a_peak(monkeypatch: pytes
     assert (peak_mib(mps), reserved_mib(mps)) == (None, 3)
 
 
-def test_the_layout_is_as_asked_or_what_the_device_likes():
+def test_the_layout_is_the_requested_one_or_the_default_of_the_device():
     for asked, kind, is_last in [
         ("auto", "cuda", True),
         ("auto", "cpu", False),

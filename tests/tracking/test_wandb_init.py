@@ -26,7 +26,7 @@ def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
     return record, said
 
 
-def test_a_run_says_by_itself_what_it_is_and_that_it_is_offline(tmp_path: Path):
+def test_a_run_describes_itself_and_that_it_is_offline(tmp_path: Path):
     record, said = track(tmp_path, "backend=apex_o1")
     login = shell_command("wandb", "login")
     assert (record.name, record.project) == ("apex_o1_resnet50_cifar", "comparison-amp")
@@ -62,7 +62,7 @@ def test_wandbs_own_variables_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("WANDB_BASE_URL", "nowhere", "base_url: Input should be a valid URL"),
     ],
 )
-def test_what_the_client_refuses_in_its_settings_is_said_in_one_line(
+def test_settings_that_the_client_refuses_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ):
     monkeypatch.setenv(variable, value)

@@ -18,7 +18,7 @@ from ampcompare.wandb_client.client import service_errors
 
 
 @pytest.mark.parametrize("problem", service_errors())
-def test_a_service_that_ends_while_the_record_does_is_told(
+def test_a_service_that_ends_during_finish_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: type[Exception]
 ):
     """By whichever error the client tells it, as it sends or as it waits."""
@@ -33,7 +33,7 @@ def test_a_service_that_ends_while_the_record_does_is_told(
     assert "is not whole: W&B's service process has ended before its time" in said
 
 
-def test_a_recorded_loop_is_told_once_that_its_record_ends(
+def test_a_recorded_loop_gets_one_message_that_its_record_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A fault of before: once a second to the end."""
@@ -45,7 +45,7 @@ def test_a_recorded_loop_is_told_once_that_its_record_ends(
     assert sum("its record ends here" in message for message in caplog.messages) == 1
 
 
-def test_a_row_that_w_and_b_refuses_is_raised_and_those_behind_it_are_recorded(
+def test_a_row_that_w_and_b_refuses_raises_and_later_rows_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A fault of before: they piled up in silence."""
@@ -70,7 +70,7 @@ def test_a_row_that_w_and_b_refuses_is_raised_and_those_behind_it_are_recorded(
     assert record.history["global_step"].tolist() == [1, 3, 4]
 
 
-def test_a_part_without_a_record_hands_on_what_the_one_before_had(tmp_path: Path):
+def test_a_part_without_a_record_keeps_the_tracker_state_of_the_previous_part(tmp_path: Path):
     """Recorded, not recorded, recorded again: the rows of the first part are there once."""
     config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
     tracker = start_tracker(config, {})

@@ -43,7 +43,7 @@ def same(one: Trainer, other: Trainer) -> bool:
 
 
 def evaluated(one: Trainer) -> Tensor:
-    """What the model says of sound images, by its running statistics."""
+    """Return the outputs for normal images, computed with the running statistics."""
     with torch.no_grad():
         return one.model.eval()(batch(seed=3)[0])
 
@@ -90,7 +90,7 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["narrow", "scalar"])
-def test_buffers_of_any_kind_are_found_and_put_back_by_their_present_tensors(name: str):
+def test_buffers_of_any_kind_are_restored_in_their_current_tensors(name: str):
     model = Odd()
     say, restore = BufferMonitor(model, restores=False), BufferMonitor(model, restores=True)
     model.missing = torch.ones(2)  # as caches are made by a first forward
@@ -107,7 +107,7 @@ def test_buffers_of_any_kind_are_found_and_put_back_by_their_present_tensors(nam
     assert (model.count, restore.count()) == (1, 1)
 
 
-def test_what_was_not_finite_before_a_step_is_not_what_the_step_spoiled():
+def test_a_buffer_that_was_not_finite_before_a_step_does_not_count_as_spoiled():
     model = Odd()
     buffers = BufferMonitor(model, restores=True)
 
@@ -136,7 +136,7 @@ WORDS += ("batch_size=4", "data.test_limit=8")  # fp16 is slow where it is emula
 
 @pytest.fixture
 def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The images of some steps of a training are those that fp32 holds and fp16 does not."""
+    """Give some steps images that fp32 can represent and fp16 cannot."""
     compute = Trainer.compute
 
     def spoil(self: Trainer, batches: Any, **kwargs: Any) -> StepResult:
@@ -149,7 +149,7 @@ def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("overflow")
 @pytest.mark.parametrize(("how", "counts", "bad"), [("say", [0, 4, 4, 4], 2), ("restore", [0, 4, 8, 8], 0)])
-def test_a_run_says_once_what_was_spoiled_and_where_and_restores_if_it_may(
+def test_a_run_warns_once_about_spoiled_buffers_and_restores_them_if_asked(
     tmp_path: Path, how: str, counts: list[int], bad: int
 ):
     said = play(*WORDS, f"training.on_nonfinite_buffers={how}", f"output_dir={tmp_path}")
@@ -168,7 +168,7 @@ def test_a_run_says_once_what_was_spoiled_and_where_and_restores_if_it_may(
 
 @pytest.mark.usefixtures("overflow")
 @pytest.mark.parametrize("how", ["say", "restore"])
-def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(how: str):
+def test_a_resumed_run_counts_and_warns_like_an_uninterrupted_one(how: str):
     words, at = (*WORDS, f"training.on_nonfinite_buffers={how}"), 6  # behind the first
 
     def die(step: int) -> None:

@@ -80,7 +80,7 @@ def test_a_cuda_graph_on_a_cpu_is_refused():
         "execution=cuda_graph optimizer.fused=false",
     ],
 )
-def test_what_an_execution_cannot_do_is_refused(words: str):
+def test_unsupported_options_of_an_execution_are_refused(words: str):
     with pytest.raises(UserError, match=words.split()[0].replace("=", "='")):
         load_config(None, words.split())
 
@@ -139,7 +139,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @backends(REGISTRY)
-def test_a_graphed_run_logs_what_an_eager_one_does(backend: str, played: list[str]):
+def test_a_run_with_a_cuda_graph_logs_the_same_as_an_eager_run(backend: str, played: list[str]):
     words = (
         f"backend={backend}",
         "precision.init_scale=65536",

@@ -48,7 +48,7 @@ def test_a_late_row_still_names_the_step_whose_loss_is_not_finite():
     assert problems[0] == problems[1]
 
 
-def test_of_a_loss_that_never_was_finite_other_things_are_looked_at():
+def test_a_loss_that_was_never_finite_gets_other_advice():
     made, _ = fit("data.std=[1e-40,1e-40,1e-40]")
     with pytest.raises(TrainingError, match="look at inputs, targets and initial weights, or go on"):
         made.run()
@@ -84,7 +84,7 @@ class AsTwo(DistributedContext):
 
 
 @pytest.mark.parametrize("world", [DistributedContext(), AsTwo(size=2)])
-def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(world: DistributedContext):
+def test_a_stop_request_in_an_evaluation_ends_it_in_all_processes(world: DistributedContext):
     stop = StopWhen(lambda: not made.trainer.model.training)
     made, rows = fit(*(*SHORT, "log.every=1000"), stop=stop)  # an interval longer than the run
     made.world = world
@@ -105,9 +105,7 @@ def test_milestones_are_in_epochs_whatever_the_number_of_steps():
 
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
-def test_the_best_is_the_most_of_a_metric_whose_more_is_better_and_else_the_least(
-    tmp_path: Path, better: str
-):
+def test_the_best_value_follows_the_direction_of_the_metric(tmp_path: Path, better: str):
     (tmp_path / "own.py").write_text(f"def mine(o, t):\n    return o.square()\nmine.better = '{better}'\n")
     metric = f"{tmp_path}/own.py:mine"
     words = (f"task.metrics=[{metric}]", f"task.metric={metric}", "epochs=5", "optimizer.lr=0.5")

@@ -103,7 +103,7 @@ def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
     assert (second[metrics.LOSS], second[metrics.ACCURACY]) == (1.5, 5 / 12)
 
 
-def test_a_row_that_is_read_late_says_what_held_at_its_end():
+def test_a_row_that_is_read_late_has_the_values_at_its_end():
     made = Made(every=1, lag=True)
     norm, counts = torch.tensor(0.5), torch.tensor([3, 2**30 + 1])  # more than fp32 can count
     made.step(diagnostics={metrics.GRADIENT_NORM: norm, metrics.EXPONENTS: counts})
@@ -118,7 +118,7 @@ def test_a_row_that_is_read_late_says_what_held_at_its_end():
     assert metrics.GRADIENT_NORM not in second  # of its own step alone
 
 
-def test_steps_are_timed_without_warm_up_pauses_rows_and_what_compiles():
+def test_step_times_exclude_warm_up_pauses_rows_and_compilation():
     made = Made(warmup_steps=2, every=3)
     made.row_seconds = 1.0
     for number in range(6):
@@ -145,7 +145,7 @@ def test_making_the_batch_is_timed_apart_and_part_of_the_step(made: Made):
     assert made.rows[0][metrics.DATA_TIME] == pytest.approx(20)
 
 
-def test_the_step_behind_a_pause_that_nobody_ended_has_no_time(made: Made):
+def test_the_first_step_after_an_unended_pause_has_no_time(made: Made):
     made.step()
     made.logger.pause(since_step=True)
     made.step(seconds=7)
@@ -155,7 +155,7 @@ def test_the_step_behind_a_pause_that_nobody_ended_has_no_time(made: Made):
     assert made.rows[0][metrics.TRAIN_SECONDS] == pytest.approx(0.04)
 
 
-def test_a_low_scale_is_said_once(made: Made, caplog: pytest.LogCaptureFixture):
+def test_a_low_loss_scale_is_reported_once(made: Made, caplog: pytest.LogCaptureFixture):
     for scale in (1.0, 0.5, 0.25):
         made.scale.scale = scale
         made.step()
@@ -181,7 +181,7 @@ def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
     assert sum("steps in a row" in note for note in caplog.messages) == 1
 
 
-def test_skips_are_those_of_their_steps_behind_a_pause_within_the_interval(made: Made):
+def test_skips_belong_to_their_steps_after_a_pause_within_the_interval(made: Made):
     for name, skipped in (("a", True), ("b", False), ("c", True)):
         made.logger.resume()
         made.scale.skipped = skipped
@@ -204,7 +204,7 @@ def test_rows_of_one_interval_are_in_the_order_of_their_steps():
     assert [row[metrics.STEP] for row in made.rows] == [2, 4, 4]
 
 
-def test_what_was_found_goes_on_in_another_process(caplog: pytest.LogCaptureFixture):
+def test_anomalies_are_carried_over_on_resume(caplog: pytest.LogCaptureFixture):
     first, second = Made(), Made()
     for made in (first, second):
         made.scale.scale, made.scale.skipped = 0.5, True
@@ -218,7 +218,7 @@ def test_what_was_found_goes_on_in_another_process(caplog: pytest.LogCaptureFixt
     assert second.logger.summary()[metrics.SCALE_COLLAPSED] == 1
 
 
-def test_the_peak_is_that_of_training_behind_its_first_steps(monkeypatch: pytest.MonkeyPatch):
+def test_peak_memory_excludes_the_first_steps(monkeypatch: pytest.MonkeyPatch):
     """A fault of before: an evaluation's batch in fp32 was the peak under every backend."""
     peak = 0.0
 
@@ -258,9 +258,7 @@ class Energy:
     ("warm_up", "cold_at", "expected"),
     [(0, 0, [3 * 10 / 24, 10 / 8]), (2, 0, [10 / 8, 10 / 8]), (4, 0, []), (0, 2, [10 / 8, 10 / 8])],
 )
-def test_energy_is_that_of_a_stretch_of_training_behind_warm_up_and_compiling(
-    warm_up: int, cold_at: int, expected: list[float]
-):
+def test_energy_excludes_warm_up_and_compilation(warm_up: int, cold_at: int, expected: list[float]):
     """One definition, for our loop and for the Recorder's: from `resume` to `pause`, behind a wait."""
     made = Made(warmup_steps=warm_up, energy=Energy)
     for steps in (3, 1):

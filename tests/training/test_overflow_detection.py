@@ -69,7 +69,7 @@ def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[s
 
 
 @backends(SKIPS)
-def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_were_skipped(backend: str):
+def test_steps_after_a_skip_are_checked_on_a_device_that_nobody_waits_for(backend: str):
     """As on a GPU, where the host knows of a skip when its gradients are gone."""
     made = trainer(backend, Net(), init_scale=256.0)
     made.overflows.on_host = False
@@ -84,7 +84,7 @@ def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_w
 
 
 @pytest.mark.parametrize(("dtype", "bad"), [(torch.float16, -math.inf), (torch.float64, math.nan)])
-def test_gradients_of_any_kind_are_looked_at(dtype: torch.dtype, bad: float):
+def test_gradients_of_any_dtype_and_layout_are_checked(dtype: torch.dtype, bad: float):
     parameters = [nn.Parameter(torch.ones(3, dtype=d)) for d in (torch.float32, dtype, torch.float32, dtype)]
     parameters.append(nn.Parameter(torch.ones(0)))
     for p in parameters:

@@ -32,7 +32,7 @@ class Frozen(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["none", "native", "apex_o1"])
-def test_a_look_leaves_network_and_random_numbers_as_they_were(backend: str):
+def test_the_preflight_changes_neither_network_nor_random_numbers(backend: str):
     model = Frozen()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modes, random = [m.training for m in model.modules()], torch.get_rng_state()
@@ -69,7 +69,7 @@ def test_training_data_that_do_not_fit_are_one_line_before_the_first_step(
     assert said in line
 
 
-def test_a_layer_that_the_processor_has_not_in_a_type_is_said_with_the_way_out():
+def test_a_layer_without_a_kernel_for_a_dtype_is_reported_with_a_workaround():
     class NoKernel(nn.Module):  # as nn.LSTM under fp16 autocast on a CPU
         def forward(self, x: Tensor) -> Tensor:
             raise RuntimeError("could not create a primitive descriptor for the LSTM forward primitive")
@@ -145,7 +145,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("words", REFUSALS)
-def test_what_does_not_go_together_is_one_line_before_the_record(
+def test_mismatched_parts_are_one_line_before_the_record_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ):
     for name, content in {"net.py": NET, "data.py": TABLE, "scores.py": SCORES}.items():

@@ -53,7 +53,7 @@ def without_batch_norm(*_: object, **__: object) -> nn.Module:
 
 
 def main(folder: Path) -> None:
-    """What torchrun starts: a short training of each case, what it came to as JSON of each process."""
+    """Train each case briefly and write the results as JSON, in each process that torchrun starts."""
     torch.set_num_threads(1)
     factory.build_model = without_batch_norm
     found = {}
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
-    """What one process found, and each of two."""
+    """Return the results of one process, and those of each of two."""
     alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
     torchrun(1, __file__, str(alone))
     torchrun(2, __file__, str(together))
@@ -85,7 +85,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if case != "not finite"])
-def test_two_processes_log_what_one_does(runs: tuple[dict, dict, dict], case: str):
+def test_two_processes_log_the_same_as_one(runs: tuple[dict, dict, dict], case: str):
     one, first, _ = (found[case] for found in runs)
     tolerance = 1e-5 if case == "none" else 2e-2
     for key in (
@@ -116,7 +116,7 @@ def test_both_processes_have_the_same_rows_weights_and_skipped_steps(
 
 
 @pytest.mark.slow
-def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
+def test_every_image_is_used_once_by_one_process(runs: tuple[dict, dict, dict]):
     one, first, second = (found["none"]["seen"] for found in runs)
     for whole, ours, theirs in zip(one, first, second, strict=True):
         assert sorted(ours + theirs) == sorted(whole)
@@ -127,7 +127,7 @@ STOPS_AT = 5
 
 
 def stop(folder: Path) -> None:
-    """What torchrun starts: trainings that process 1 alone asks to stop during a step, quick and slow."""
+    """Ask only process 1 to stop during a step, with quick and slow steps; torchrun starts this."""
     torch.set_num_threads(1)
     found = {}
     with connect_processes("cpu") as world:
@@ -180,7 +180,7 @@ def build(num_classes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["none", "apex_o2"])
-def test_parameters_without_a_part_in_the_loss_are_named_and_can_be_looked_for(tmp_path: Path, backend: str):
+def test_unused_parameters_are_named_and_can_be_allowed(tmp_path: Path, backend: str):
     (tmp_path / "net.py").write_text(UNUSED)
     network = f"model.name={tmp_path / 'net.py'}:build"
     words = (*QUICK, network, f"backend={backend}", f"output_dir={tmp_path}", "epochs=1")

@@ -48,7 +48,7 @@ def test_logits_and_targets_of_different_number_are_named_both():
 
 
 def evaluate(task: Task, outputs: Tensor, targets: Tensor, size: int = 4) -> dict[str, float]:
-    """The scores of a network that gives these outputs."""
+    """Return the scores of a network with these outputs."""
     loader = TensorLoader(TensorSet(outputs, targets), batch_size=size, device="cpu")
     found = Evaluation(nn.Identity(), loader, build_precision("none"), task=task).run()
     assert found is not None

@@ -27,7 +27,7 @@ from ampcompare.training.trainer import Trainer, learning_rate_factor
 
 
 def near(tolerance: float, backend: str) -> float:
-    """What holds of fp16, with its 11 significant bits, as it holds of bf16, with its 8."""
+    """Return the tolerance for a backend: bf16 has 8 significant bits, fp16 11."""
     return tolerance * (8 if REGISTRY[backend].dtype == "bfloat16" else 1)
 
 
@@ -39,7 +39,7 @@ def network(batch_norm: bool = False) -> nn.Module:
 
 
 def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The gradients that a step hands to the optimizer, flat and in fp32, and its grad/... metrics."""
+    """Return the gradients that a step gives the optimizer, flat in fp32, and its grad/... metrics."""
     seen = []
     step = made.precision.step
 
@@ -80,7 +80,9 @@ def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(
     exponent=st.integers(0, 12),
     count=st.integers(1, 3),
 )
-def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | None, exponent: int, count: int):
+def test_clipping_equals_that_of_fp32(
+    backend: str, bound: float, value: float | None, exponent: int, count: int
+):
     config = TrainingConfig(clip_norm=bound, clip_value=value)
     batches = [batch(8, seed=i) for i in range(count)]
     ours = applied_gradients(trainer(backend, network(), config, init_scale=2.0**exponent), batches)[0]
@@ -92,7 +94,7 @@ def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | Non
     assert (ours - truth).norm() <= near(0.02, backend) * truth.norm()
 
 
-def test_what_step_and_evaluation_raise_has_the_shapes_of_its_batch_as_a_note():
+def test_errors_of_step_and_evaluation_note_the_shapes_of_the_batch():
     made, (images, labels) = trainer("none", network()), batch(8)
     wrong = TensorSet(images, torch.full_like(labels, 4))
     evaluation = Evaluation(
@@ -106,7 +108,7 @@ def test_what_step_and_evaluation_raise_has_the_shapes_of_its_batch_as_a_note():
 
 
 @pytest.mark.parametrize("backend", MECHANISMS)
-def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
+def test_logged_norm_equals_the_norm_of_unscaled_gradients(backend: str):
     model = network()
     images, labels = batch()
     F.cross_entropy(model(images), labels).backward()
@@ -116,7 +118,7 @@ def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
 
 
 @pytest.mark.parametrize("backend", MECHANISMS)
-def test_gradient_penalty_is_that_of_fp32(backend: str):
+def test_gradient_penalty_equals_that_of_fp32(backend: str):
     config = TrainingConfig(gradient_penalty=0.5)
     ours = trainer(backend, network(), config, init_scale=128.0).step([batch()]).loss.item()
     truth = trainer("none", network(), config).step([batch()]).loss.item()
@@ -189,7 +191,7 @@ def weighing(task: Task, backend: str = "none", features: int = 4) -> Trainer:
 
 
 def tokens(*lengths: int, most: int = 5) -> tuple[Tensor, Tensor]:
-    """Inputs [N, T, 3], targets [N, T] of which the first so many count."""
+    """Return inputs [N, T, 3] and targets [N, T], of which the first `lengths` of each row count."""
     generator = torch.Generator().manual_seed(1)
     targets = torch.randint(0, 4, (len(lengths), most), generator=generator)
     for row, length in zip(targets, lengths, strict=True):
@@ -198,7 +200,7 @@ def tokens(*lengths: int, most: int = 5) -> tuple[Tensor, Tensor]:
 
 
 def moved(one: Trainer, batches: list[Any]) -> tuple[float, Tensor]:
-    """A step's loss and what it changed."""
+    """Return the loss of a step and the change of the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in one.model.parameters()])
     loss = one.step(batches).loss.item()
     return loss, torch.cat([p.detach().flatten() for p in one.model.parameters()]).float() - before
@@ -240,7 +242,7 @@ class AsTwo(DistributedContext):
         return tensor.mul_(2)
 
 
-def test_each_of_two_processes_weighs_its_part_by_what_counts_in_both():
+def test_processes_weight_their_parts_by_the_targets_of_all():
     batch = tokens(5, 1, 0, 3)
     alone = moved(weighing(task_of().weighted_by_targets()), [batch])
     one = weighing(task_of().weighted_by_targets())

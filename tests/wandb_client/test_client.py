@@ -14,7 +14,7 @@ from ampcompare.wandb_client.client import api_reason, end_service
 PAGE = "<!DOCTYPE html>\n<html><title>Error</title></html>"
 
 
-def test_a_service_that_does_not_end_is_waited_for_no_longer_than_said(monkeypatch: pytest.MonkeyPatch):
+def test_the_wait_for_a_service_that_does_not_end_is_limited(monkeypatch: pytest.MonkeyPatch):
     let_go = threading.Event()
     monkeypatch.setattr("wandb.teardown", lambda: let_go.wait())
     assert end_service(0.2) is False  # True, had it waited for the end
@@ -40,11 +40,11 @@ def failed(said: str, status: int) -> WandbApiFailedError:
         (TimeoutError(), "TimeoutError"),
     ],
 )
-def test_a_page_in_place_of_an_answer_is_told_by_its_number(problem: Exception, why: str):
+def test_an_html_page_instead_of_an_answer_is_reported_by_its_http_status(problem: Exception, why: str):
     assert api_reason(problem) == why
 
 
-def test_the_number_is_that_of_what_the_error_came_from():
+def test_the_http_status_comes_from_the_cause_of_the_error():
     problem = CommError(PAGE)
     problem.__cause__ = failed(PAGE, 503)
     assert api_reason(problem) == "HTTP 503 Service Unavailable"

@@ -16,19 +16,19 @@ from ampcompare.precision.registry import PLAIN, REGISTRY
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ampcompare.bench.runner import Arm
+    from ampcompare.bench.runner import BenchmarkArm
 
 LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that may be lists
 
 
 def _default_backends_of(device: str) -> list[str]:
-    from ampcompare.bench.default_backends import default_backends
+    from ampcompare.bench.doctor import default_backends
     from ampcompare.system.device import resolve_device
 
     return default_backends(resolve_device(device))
 
 
-def build_arms(overrides: list[str]) -> list[Arm]:
+def build_arms(overrides: list[str]) -> list[BenchmarkArm]:
     """Return one arm for each combination of the listed options, fp32 first.
 
     Args:
@@ -37,7 +37,7 @@ def build_arms(overrides: list[str]) -> list[Arm]:
     Raises:
         UserError: An option or a value is not allowed.
     """
-    from ampcompare.bench.runner import Arm, run_with_torch
+    from ampcompare.bench.runner import BenchmarkArm, run_with_torch
     from ampcompare.config.load import config_from_cli, split_override
     from ampcompare.config.option_spec import split_list
 
@@ -62,7 +62,7 @@ def build_arms(overrides: list[str]) -> list[Arm]:
         if is_default:
             config_from_cli(own)
         differing = [f"{k}={v}" for k, v in options.items() if k != "backend" and len(listed[k]) > 1]
-        arms.append(Arm(options, own, " ".join([options["backend"], *differing])))
+        arms.append(BenchmarkArm(options, own, " ".join([options["backend"], *differing])))
     return arms
 
 

@@ -4,6 +4,8 @@ Each check is independent: an exception in a check becomes its line, because use
 machines. Nothing here waits for the network.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import sys
@@ -14,11 +16,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.runtime.paths import shell_command
 
-PAD = 12  # columns before what is said
+if TYPE_CHECKING:
+    import torch
+
+PAD = 12  # columns of the topic
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,9 @@ def examine() -> Iterator[Finding]:
     """Yield the findings of every check; measuring the dtypes takes about a second."""
     for topic, check in CHECKS.items():
         try:
-            with redirect_stderr(StringIO()):  # libraries warn of what is said here in a line
+            with redirect_stderr(StringIO()):  # libraries would warn about what a finding says
                 findings = list(check())
-        except UserError as problem:  # says itself what to do
+        except UserError as problem:  # its message says what to do
             findings = [Finding(topic, one_line(problem))]
         except Exception as problem:
             is_missing = isinstance(problem, ImportError)
@@ -63,6 +69,29 @@ def run_doctor(say: Callable[[str], None]) -> int:
             say(f"{'':<{PAD}} -> {one_line(finding.todo)}")
         is_fatal |= finding.is_fatal
     return int(is_fatal)
+
+
+def default_backends(device: torch.device) -> list[str]:
+    """Return the backends that `bench` and the demo compare by default, the baseline first."""
+    from ampcompare.system.device import has_tf32
+
+    tf32 = ["tf32"] if has_tf32(device) else []
+    bfloat16 = ["native_bf16"] if has_fast_bfloat16(device) else []
+    return ["none", *tf32, "native", "apex_o1", *bfloat16]
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Return whether the device has native bf16 instructions."""
+    import torch
+
+    from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, UNKNOWN
+    from ampcompare.system.device import is_cuda
+    from ampcompare.system.environment import describe_arithmetic
+
+    if is_cuda(device):
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    unit = describe_arithmetic(device).get(ARITHMETIC, {}).get("bfloat16", UNKNOWN)
+    return unit not in (COMPUTED_IN_FP32, EMULATED, UNKNOWN)
 
 
 def _software() -> Iterator[Finding]:
@@ -121,7 +150,6 @@ def _threads() -> Iterator[Finding]:
 
 
 def _types() -> Iterator[Finding]:
-    from ampcompare.bench.default_backends import default_backends
     from ampcompare.metrics import ARITHMETIC
     from ampcompare.precision.cpu_arithmetic import compute_in_fp32
     from ampcompare.system.device import has_tf32, resolve_device
@@ -219,4 +247,4 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "account": _wandb,
     "data": _data,
 }
-NEEDED = ("software", "device")  # without which no run starts
+NEEDED = ("software", "device")  # without these no run can start

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ampcompare import __version__
 from ampcompare.analysis.statistics.median_interval import MIN_ROUNDS, is_even, smallest_difference
-from ampcompare.bench.runner import CONTROL, Arm, ArmResult, Benchmark, Schedule
+from ampcompare.bench.runner import CONTROL, ArmResult, Benchmark, BenchmarkArm, Schedule
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.runtime import formatting
 from ampcompare.runtime.paths import shell_command
@@ -26,7 +26,7 @@ CLEARLY_SLOWER = 0.5  # times the baseline's speed
 COMMON = ("model.name", "backend", "batch_size", "execution", "memory_format")
 
 
-def describe_plan(arms: Sequence[Arm], schedule: Schedule) -> str:
+def describe_plan(arms: Sequence[BenchmarkArm], schedule: Schedule) -> str:
     """Return what is about to be measured: the values of each listed option, and the limit."""
     values: dict[str, list[str]] = {}
     for arm in arms:
@@ -140,7 +140,7 @@ def sentences(result: Benchmark) -> Iterator[str]:
             yield f"{text}, after {baseline.rounds} rounds: the machine is uneven or has other work."
 
 
-def next_command(result: Benchmark, arms: Sequence[Arm]) -> str:
+def next_command(result: Benchmark, arms: Sequence[BenchmarkArm]) -> str:
     """Return the command that explains the slowest training, where one is shown to be slower."""
 
     def is_slower(arm: ArmResult) -> bool:

@@ -46,7 +46,7 @@ def run_with_torch(function: Callable[..., T], *args: Any) -> T:
 
 
 @dataclass(frozen=True)
-class Arm:
+class BenchmarkArm:
     """One of the trainings.
 
     Attributes:
@@ -170,7 +170,7 @@ class Worker:
         is_slow: Whether a step takes too long for rounds.
     """
 
-    def __init__(self, arm: Arm) -> None:
+    def __init__(self, arm: BenchmarkArm) -> None:
         self.arm = arm
         self.rates: list[float] = []
         self.seconds: list[float] = []
@@ -299,7 +299,7 @@ def _serve(connection: Any, overrides: Sequence[str]) -> None:
     serve(connection, overrides)
 
 
-def run_benchmark(arms: Sequence[Arm], schedule: Schedule, report: Progress) -> Benchmark:
+def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Progress) -> Benchmark:
     """Have the trainings take turns until every ratio is precise enough or the minutes are over.
 
     Ctrl-C ends the rounds and keeps what was measured. A training that runs out of memory while the others
@@ -342,7 +342,7 @@ def run_benchmark(arms: Sequence[Arm], schedule: Schedule, report: Progress) -> 
 
 
 def _measure(
-    arms: Sequence[Arm], workers: list[Worker], schedule: Schedule, level: float, report: Progress
+    arms: Sequence[BenchmarkArm], workers: list[Worker], schedule: Schedule, level: float, report: Progress
 ) -> None:
     """Start, prepare and measure the trainings; `workers` receives them in the order of the arms."""
     with ExitStack() as stack:

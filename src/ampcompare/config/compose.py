@@ -34,8 +34,13 @@ KEY_HINTS = {
 }
 
 
-class Source(NamedTuple):
-    """Values of options from one place: a mapping, nested or with dotted keys, and its file if it has one."""
+class ConfigSource(NamedTuple):
+    """Values of options from one place.
+
+    Attributes:
+        values: A mapping, nested or with dotted keys.
+        file: The name of their file; empty: none.
+    """
 
     values: Mapping[Any, Any]
     file: str = ""
@@ -46,7 +51,7 @@ def _structured() -> DictConfig:
     return OmegaConf.structured(Config)
 
 
-def compose(*sources: Source) -> Config:
+def compose(*sources: ConfigSource) -> Config:
     """Merge the sources over the defaults, the later one winning, and check each option that was given.
 
     Raises:

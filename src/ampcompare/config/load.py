@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ampcompare.config.compose import Source, compose, read_mapping
+from ampcompare.config.compose import ConfigSource, compose, read_mapping
 from ampcompare.config.publication_config import publication_sources
 from ampcompare.config.schema import OPTIONS, Config, find_option
 from ampcompare.config.validate import validate
@@ -18,7 +18,7 @@ from ampcompare.runtime.paths import find_shipped, list_shipped, shell_command
 from ampcompare.runtime.yaml_io import flatten, parse_yaml_value, read_yaml
 
 DEFAULT_CONFIG = "reference"
-RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again
+RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # a sweep sets it for a run that it starts again
 
 
 class Overrides(NamedTuple):
@@ -114,10 +114,10 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
 
 
 def _load(name: str | None, values: Iterable[tuple[str, Any]], default: str | None = None) -> Config:
-    overrides = [Source({key: value}) for key, value in values]
+    overrides = [ConfigSource({key: value}) for key, value in values]
     try:
         config = compose(*_read_file(name or default), *overrides)
-        if config.published != Config().published:  # its setting is below file and overrides
+        if config.published != Config().published:  # file and overrides take precedence over its setting
             config = compose(*publication_sources(config.published), *_read_file(name), *overrides)
     except RecursionError:  # JSON of a thousand levels
         raise UserError("the options are nested too deeply; write fewer brackets") from None
@@ -125,7 +125,7 @@ def _load(name: str | None, values: Iterable[tuple[str, Any]], default: str | No
     return config
 
 
-def _read_file(name: str | None) -> list[Source]:
+def _read_file(name: str | None) -> list[ConfigSource]:
     """Return the file that `--config` names as a source. Raises UserError."""
     if name is None:
         return []
@@ -142,12 +142,12 @@ def _read_file(name: str | None) -> list[Source]:
     if "method" in content and "parameters" in content:
         todo = f"run it with: {shell_command('ampcompare', 'sweep', path)} (or wandb sweep, then wandb agent)"
         raise UserError(f"{path}: this is a sweep, not a config; {todo}, or give --config a file of configs/")
-    return [Source(content, path.name)]
+    return [ConfigSource(content, path.name)]
 
 
 def check_option(key: str, value: Any) -> None:
     """Raise UserError if there is no such option, or it does not take the value whatever the others are."""
-    compose(Source({key: value}))
+    compose(ConfigSource({key: value}))
 
 
 def check_sweep_values(config: Config) -> None:
@@ -168,10 +168,10 @@ def check_sweep_values(config: Config) -> None:
 
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     """Raise UserError if the config has another value than the sweep chose; keys of others are ignored."""
-    recorded = Source(config.to_dict())
+    recorded = ConfigSource(config.to_dict())
 
     def read(key: str, value: Any) -> Any:
-        return compose(recorded, Source({key: value})).value(key)
+        return compose(recorded, ConfigSource({key: value})).value(key)
 
     for key, value in flatten({key: read_mapping(key, value) for key, value in chosen.items()}):
         if not find_option(key) or (actual := config.value(key)) == (expected := read(key, value)):

@@ -24,7 +24,7 @@ BOUNDS = {
     "maximum": ("at most", operator.le),
     "below": ("below", operator.lt),
 }
-LISTS: dict[Any, tuple[str, str]] = {  # how a list of such items is called, and an example
+LISTS: dict[Any, tuple[str, str]] = {  # the name of a list of such items, and an example
     float: ("numbers", "[0.5,0.5,0.5]"),
     int: ("whole numbers", "[3,6,10]"),
     str: ("texts", "[a,b]"),
@@ -39,10 +39,10 @@ REFERENCE = re.compile(r"(?<!\\)\$\{(\w+(?:\.\w+)*)\}")  # to another option: th
 class Role(Enum):
     """What an option means for a run: which runs a report pools, and what may change on resume."""
 
-    RESULT = "shapes the result: runs that differ in it are never taken for one"
-    MAY_DIFFER = "sets runs apart in a report, but a run may go on with another value"
-    REPEAT = "tells repetitions apart: they are pooled, and a run goes on with the same"
-    BOOKKEEPING = "touches no figure: it may differ among runs that are pooled, and when one goes on"
+    RESULT = "can change the result: runs that differ in it are never pooled"
+    MAY_DIFFER = "distinguishes runs in a report, but may change on resume"
+    REPEAT = "distinguishes repeats, which are pooled; on resume it must be the same"
+    BOOKKEEPING = "changes no result: pooled runs may differ in it, and it may change on resume"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

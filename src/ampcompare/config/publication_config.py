@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ampcompare.config.compose import Source, compose, read_options
+from ampcompare.config.compose import ConfigSource, compose, read_options
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import Config, PublishedConfig
 from ampcompare.data.sources import get_source
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # pydantic, which few runs need, takes a fifth of a second to
     from ampcompare.publications.publication import Publication
 
 
-def publication_sources(published: PublishedConfig) -> list[Source]:
+def publication_sources(published: PublishedConfig) -> list[ConfigSource]:
     """Return the setting of the publication, and of its arm if one is named.
 
     Raises:
@@ -55,22 +55,22 @@ def arm_config(
 
 def _arm_sources(
     publication: Publication, arm: str | None, scale: float, network: str | None
-) -> list[Source]:
+) -> list[ConfigSource]:
     parts = {"setting": publication.setting}
     if arm is not None:
         parts[f"arms.{arm}"] = publication.arms[arm]
-    sources = [Source(part, f"{publication.path}: {where}") for where, part in parts.items()]
+    sources = [ConfigSource(part, f"{publication.path}: {where}") for where, part in parts.items()]
     config = compose(*sources)
     for values, file in sources:
         for spec, _ in read_options(values):
             if spec.role is Role.BOOKKEEPING:
                 raise UserError(f"{file}: {spec.key}: is for whoever repeats it; leave it out")
     if scale != 1:
-        sources.append(Source(_scaled(config, publication, scale)))
+        sources.append(ConfigSource(_scaled(config, publication, scale)))
     if network is not None:
         if not any(key.startswith("model.") for key in publication.tiny):
-            sources.append(Source({"model.name": network, "model.kwargs": None}))
-        sources.append(Source(publication.tiny))
+            sources.append(ConfigSource({"model.name": network, "model.kwargs": None}))
+        sources.append(ConfigSource(publication.tiny))
     return sources
 
 

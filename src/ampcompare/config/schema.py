@@ -86,16 +86,16 @@ class TaskConfig:
         None,
         "what an evaluation scores beside the loss, as eval/NAME: built-in metrics, or fn(outputs, targets) "
         'that gives a value a sample, or a 0-d mean, with fn.better = "higher" or "lower" where its name '
-        "does not say; null: " + task_spec.IN_WORDS,
-        choices=task_spec.SCORES,
+        "does not say; null: " + task_spec.DEFAULT_METRICS_TEXT,
+        choices=task_spec.BUILT_IN_METRICS,
         plugin=METRICS,
-        null_means=lambda of: [*task_spec.metrics_of(of("task.loss"), None)],
+        null_means=lambda value_of: [*task_spec.metric_names(value_of("task.loss"), None)],
     )
     metric: str | None = option(
         None,
         f"the one of them that is compared, or {task_spec.LOSS}; null: the first, "
         f"or {task_spec.LOSS} if there is none",
-        null_means=lambda of: task_spec.first(of("task.loss"), of("task.metrics")),
+        null_means=lambda value_of: task_spec.default_metric(value_of("task.loss"), value_of("task.metrics")),
     )
 
 

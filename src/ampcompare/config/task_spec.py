@@ -12,21 +12,23 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 
 CROSS_ENTROPY, LOSS = "cross_entropy", "loss"
-# The built-in losses, each with the metrics that are taken where none are named, the compared one first.
+# The built-in losses with their default metrics, of which the first one is compared.
 DEFAULT_METRICS = {CROSS_ENTROPY: ("accuracy", "top5_accuracy"), "mse": ("mse", "mae"), "mae": ("mae", "mse")}
-IN_WORDS = ", ".join(f"{' and '.join(names)} for {loss}" for loss, names in DEFAULT_METRICS.items())
+DEFAULT_METRICS_TEXT = ", ".join(
+    f"{' and '.join(names)} for {loss}" for loss, names in DEFAULT_METRICS.items()
+)
 HINTS = {"crossentropy": CROSS_ENTROPY, "ce": CROSS_ENTROPY, "l2": "mse", "l1": "mae"}
-SCORES = ("accuracy", "top5_accuracy", "mse", "mae")  # the built-in metrics
+BUILT_IN_METRICS = ("accuracy", "top5_accuracy", "mse", "mae")  # the built-in metrics
 
 
-def metrics_of(loss: Any, given: Any) -> tuple[str, ...]:
+def metric_names(loss: Any, given: Any) -> tuple[str, ...]:
     """Return the names of the metrics: those given, else the default ones of a built-in loss."""
     if isinstance(given, list | tuple):
         return tuple(text for text in given if isinstance(text, str))
     return DEFAULT_METRICS.get(loss, ()) if isinstance(loss, str) else ()
 
 
-def name_of(text: str) -> str:
+def metric_name(text: str) -> str:
     """Return a metric's own name: `wer` for `wer`, `./scores.py:wer` and `pkg.mod:Scores.wer`."""
     return re.sub(r"\W+", "_", text.rpartition(":")[2].rpartition(".")[2])
 
@@ -36,41 +38,41 @@ def display_name_of(text: str) -> str:
     return re.split(r"[/\\]", text)[-1]
 
 
-def key_of(text: str) -> str:
+def metric_key(text: str) -> str:
     """Return the metric key under which an evaluation logs the metric."""
-    return f"{metrics.EVAL_PREFIX}{name_of(text)}"
+    return f"{metrics.EVAL_PREFIX}{metric_name(text)}"
 
 
-def first(loss: Any, given: Any) -> str:
+def default_metric(loss: Any, given: Any) -> str:
     """Return the metric that is compared by default: the first one, or the loss."""
-    return next(iter(metrics_of(loss, given)), LOSS)
+    return next(iter(metric_names(loss, given)), LOSS)
 
 
 def compared_key(loss: Any, given: Any, metric: Any) -> str:
     """Return the key of the compared metric, for checked options or values of a record."""
-    return key_of(metric if isinstance(metric, str) and metric else first(loss, given))
+    return metric_key(metric if isinstance(metric, str) and metric else default_metric(loss, given))
 
 
 def logged_keys(loss: Any, given: Any, metric: Any) -> frozenset[str]:
     """Return the keys that evaluations of this task log, and the key of the best value."""
-    keys = {key_of(text) for text in (LOSS, *metrics_of(loss, given))}
+    keys = {metric_key(text) for text in (LOSS, *metric_names(loss, given))}
     return frozenset(keys | {metrics.make_best_key(compared_key(loss, given, metric))})
 
 
 def is_task_metric(key: str) -> bool:
     """Return whether a listed metric is logged by some tasks and not by others."""
-    scores = [key_of(name) for name in SCORES]
-    return key in (*scores, *map(metrics.make_best_key, (*scores, key_of(LOSS))))
+    scores = [metric_key(name) for name in BUILT_IN_METRICS]
+    return key in (*scores, *map(metrics.make_best_key, (*scores, metric_key(LOSS))))
 
 
-def check(loss: str, given: Sequence[str] | None, metric: str | None) -> None:
+def check_metrics(loss: str, given: Sequence[str] | None, metric: str | None) -> None:
     """Raise UserError if two metrics have one name, or the compared metric is none of them."""
-    texts = metrics_of(loss, given)
+    texts = metric_names(loss, given)
     names: dict[str, str] = {LOSS: "the loss itself, which is scored anyway"}
     for text in texts:
-        name = name_of(text)
+        name = metric_name(text)
         if name in names:
-            what = f"would be logged as {key_of(text)}, and so would be {names[name]}"
+            what = f"would be logged as {metric_key(text)}, and so would be {names[name]}"
             raise UserError(f"task.metrics={text!r}: {what}; leave one out, or give it another name")
         names[name] = repr(text)
     if metric is not None and metric not in texts and metric not in names:

@@ -21,7 +21,7 @@ def validate(config: Config) -> None:
         value = config.value(key)
         shown = _shown(value) if isinstance(value, bool | float) else repr(value)
         raise UserError(f"{key}={shown}: {why}")
-    task_spec.check(config.task.loss, config.task.metrics, config.task.metric)
+    task_spec.check_metrics(config.task.loss, config.task.metrics, config.task.metric)
     if config.backend in REGISTRY:  # a plug-in is imported later, in `resolve_backend`
         check_backend(config, REGISTRY[config.backend])
 

@@ -31,7 +31,7 @@ def print_line(console: Console, line: str, *, plain: bool | None = None) -> Non
     try:
         if plain is None:
             plain = is_plain(console)
-        # Rich takes 60 µs over such a line, of the training thread; control characters and tabs it changes.
+        # Rich needs 60 µs for such a line, in the training thread, and changes control characters and tabs.
         if plain and line.isprintable() and not console.quiet:
             console.file.write(f"{line}\n")
             console.file.flush()
@@ -39,6 +39,6 @@ def print_line(console: Console, line: str, *, plain: bool | None = None) -> Non
         console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
     except OSError as problem:
         console.quiet = True
-        with contextlib.suppress(OSError):  # it may be the same file
+        with contextlib.suppress(OSError):  # stderr may be the same file
             sys.stderr.write(f"what is said cannot be written any more ({problem.strerror}): going on\n")
         discard_output(console.file.fileno())  # a library's print, or the flush at exit, would fail as well

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 NOTHING = "–"
-NO_SPREAD = "no spread"  # of figures that are all the same
-MAX_WHOLE_DIGITS = 9  # digits after the first, before the point: what is larger is told in powers of ten
-MAX_DIGITS = 7  # that are shown to tell a figure from another
-ROUNDING = 1e-9  # a difference below it is none
+NO_SPREAD = "no spread"  # an interval of values that are all equal
+MAX_WHOLE_DIGITS = 9  # numbers of 10**10 and more are shown in powers of ten
+MAX_DIGITS = 7  # the most that are shown to distinguish two values
+ROUNDING = 1e-9  # a smaller difference counts as none
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -21,7 +21,7 @@ def number(value: float | None, digits: int = 3) -> str:
         return NOTHING
     if value == 0:
         return "0"
-    if not math.isfinite(value):  # the end of an interval that no number can hold
+    if not math.isfinite(value):  # the end of an unbounded interval
         return "∞" if value > 0 else "−∞"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 9.999 counts as 10.0
     if not -4 <= exponent <= MAX_WHOLE_DIGITS:
@@ -133,7 +133,7 @@ def _signed(value: float, decimals: int) -> str:
     return f"{'+' if value > 0 else '−'}{text}"
 
 
-# Between a number and what it counts, and within `n = 3`: where a line of a page must not end.
+# Where a line of a page must not break: between a number and its unit, and within `n = 3`.
 UNITS = r"%|points?|seeds?|runs?|images?|samples?|steps?|epochs?|rounds?|[GM]iB|k?J|m?s|min|h"
 BETWEEN = re.compile(rf"(?<=[\d∞]) (?=(?:{UNITS})(?!\w))|(?<=\bn) (?== \d)|(?<=\bn =) (?=\d)|(?<=%) (?=CI\b)")
 

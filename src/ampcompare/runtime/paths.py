@@ -22,8 +22,8 @@ def find_shipped(name: str, folder: str) -> Path | None:
         OSError: The file cannot be examined.
         ValueError: The name is not valid.
     """
-    places = (Path(name), shipped(folder) / name, shipped(folder) / f"{name}.yaml")
-    return next((path for path in places if path.is_file()), None)
+    candidates = (Path(name), shipped(folder) / name, shipped(folder) / f"{name}.yaml")
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def list_shipped(folder: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Stop requests by signal, and how a process ends.
+"""Stop requests by signal, how a process ends, and child processes that end with it.
 
 Whoever asks a program to stop sends a signal: Ctrl-C, a batch system (SIGTERM, SIGUSR1, SIGUSR2), a terminal
 that closes (SIGHUP). The handler sets one flag, `StopRequest`, and notes the signal. Loops poll the flag, so
@@ -11,10 +11,11 @@ This module loads no torch: the entrypoint needs it before it knows that the inp
 import atexit
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn, Self
@@ -31,7 +32,8 @@ SIGNAL_LABELS = {
     **{number: number.name for number in (signal.SIGTERM, *PREEMPTION_SIGNALS)},
     signal.SIGHUP: "the terminal has gone",
 }
-POLL_SECONDS = 0.1  # between two looks at the flag in `StopRequest.wait`
+POLL_SECONDS = 0.1  # between checks of the flag in `StopRequest.wait`
+CHILD_POLL_SECONDS = 0.2  # between checks for a signal in `run_to_completion`
 PRINT_SECONDS = 5.0  # for the first process on a machine to print an error that all processes have
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -183,6 +185,27 @@ class StopRequest:
         self.request(SIGNAL_LABELS[signal.Signals(number)], number)
 
 
+def run_to_completion(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a program that completes its work and ends when a signal asks it to.
+
+    Signals to this process alone are forwarded. Ctrl-C is not: the terminal sends it to both.
+
+    Returns:
+        Its exit code, or 128 + the signal that killed it or that asked this program to stop.
+    """
+    with StopRequest() as stop, subprocess.Popen(command, env=dict(environment)) as process:
+        forwarded: int = signal.SIGINT
+        while process.poll() is None:
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(CHILD_POLL_SECONDS)
+            if stop.is_made() and stop.signal != forwarded:
+                forwarded = stop.signal
+                process.send_signal(forwarded)
+    if stop.is_made():
+        return stop.exit_code
+    return process.returncode if process.returncode >= 0 else 128 + signal_of(process.returncode)
+
+
 def discard_output(*descriptors: int) -> None:
     """Discard what is written to these file descriptors from here on, by libraries and at exit as well."""
     null = os.open(os.devnull, os.O_WRONLY)
@@ -224,9 +247,9 @@ def exit_process(code: int) -> NoReturn:
     if is_stopped(code):
         exit_by_signal(code - 128)
     elif os.environ.get("WORLD_SIZE", "1") != "1":
-        # PyTorch 2.14 leaves threads of a process group running behind DDP. One that needs the interpreter
-        # while it shuts down aborts the process, and torchrun then ends the other processes, of which the
-        # first may still be sending its record. So the exit hooks run, and the shutdown does not.
+        # PyTorch 2.14 leaves threads of a process group running after DDP. A thread that needs the
+        # interpreter while it shuts down aborts the process, and torchrun then ends the other processes, of
+        # which the first may still be sending its record. So the exit hooks run, and the shutdown does not.
         atexit._run_exitfuncs()
     else:
         sys.exit(code)

@@ -95,7 +95,7 @@ def _line(error: ErrorDetails) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)[1:]
     why, value = error["msg"], error["input"]
     is_shown = not (isinstance(value, Mapping) or why.startswith(("missing", "no such key")))
-    # Of a long value the beginning, so that the line still says what is allowed.
+    # Only the start of a long value, so that the line still has space for what is allowed.
     shown = text if len(text := repr(value)) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
     line = f"{path}{f'={shown}' if is_shown else ''}: {why}" if path else why
     return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 3]}..."

@@ -16,7 +16,7 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config import task_spec
 from ampcompare.config.canonical import canonical
-from ampcompare.config.compose import Source, compose
+from ampcompare.config.compose import ConfigSource, compose
 from ampcompare.config.load import check_option, check_parameters, config_from_cli, parse_override
 from ampcompare.config.schema import OPTIONS, Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
@@ -180,7 +180,7 @@ def _plan_of_others(sweep: Sweep, overrides: Sequence[str]) -> PlanConfig:
     values |= dict(parse_override(override) for override in overrides)
     keys = [key for key in OPTIONS if key.startswith(GROUP) and key in values]
     try:
-        return compose(Source({key: values[key] for key in keys})).plan
+        return compose(ConfigSource({key: values[key] for key in keys})).plan
     except UserError:  # the program's own options have these names
         return PlanConfig()
 

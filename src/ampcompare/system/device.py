@@ -20,7 +20,7 @@ from torch import Tensor
 from ampcompare.errors import UserError
 
 MIB = 2**20
-TF32_CAPABILITY = (8, 0)  # the lowest with TF32 tensor cores. Source: NVIDIA's CUDA C++ Programming Guide
+TF32_CAPABILITY = (8, 0)  # the lowest with TF32. Source: NVIDIA's CUDA C++ Programming Guide
 TimingEvent = torch.cuda.Event | float
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 from ampcompare.system.device import is_cuda, is_host, wait_for
 
 DTYPES = ("float32", "float16", "bfloat16")
-# Images, channels in and out, height and width of a 3x3 convolution, each some ten times the work of the one
-# before it, from 3.5 MFLOP to 460 GFLOP.
+# Images, channels in and out, height and width of a 3x3 convolution. Each size has about ten times the work
+# of the previous one, from 3.5 MFLOP to 460 GFLOP.
 SIZES = ((1, 32, 8), (2, 64, 8), (8, 64, 16), (8, 64, 32), (32, 128, 32), (128, 256, 32))
-MAX_CALL_SECONDS = 0.03  # seconds of a call, from which no larger one follows
-REPEATS = 3  # of each size; the fastest counts, as what else runs on the machine only adds
+MAX_CALL_SECONDS = 0.03  # a call that takes longer is the last one
+REPEATS = 3  # of each size; the fastest counts, because other work on the machine only adds time
 
 
 def relative_rate(rates: Mapping[str, float], dtype: str) -> float:
@@ -41,7 +41,7 @@ def measure_throughput(device: torch.device, *, channels_last: bool | None = Non
     """
     last = is_cuda(device) if channels_last is None else channels_last
     with _on_one_core(device):
-        _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
+        _convolution(device, "float32", SIZES[0], last)()  # loads the library and starts its threads
         return {dtype: rate for dtype in DTYPES if (rate := _rate(device, dtype, last))}
 
 
@@ -68,7 +68,8 @@ def _rate(device: torch.device, dtype: str, last: bool) -> float:
         except RuntimeError:  # no such kernel, or no memory for this size
             break
         rate = max(rate, _gflop(size) / max(seconds, 1e-9))
-        # A tiny convolution's time may be that of a call on a busy machine: it has to grow with the work.
+        # On a busy machine the time of a tiny convolution may be that of its call. So it must grow with the
+        # work.
         if seconds > MAX_CALL_SECONDS and seconds > 2 * last_seconds > 0:
             break
         last_seconds = seconds

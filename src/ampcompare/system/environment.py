@@ -28,11 +28,11 @@ from ampcompare.system.device import compute_capability, is_cuda, is_host, nvml_
 from ampcompare.system.distributed import DistributedContext
 
 SALT = "ampcompare: which machine, not what it is called\n"
-MAX_EARLIER_MACHINES = 16  # machines of earlier parts of a run
-# What a convolution in the type needs for forward and both gradients, and the limits on instruction sets that
-# leave it in use (AVX512_CORE_BF16 leaves avx512_bf16 and no AMX). The first that is there is used. On
-# avx512_fp16 alone fp16's weight gradients are a plain loop (`ref:any`), a hundred times slower than fp32;
-# without avx512_bf16 bf16 is widened to fp32 on its way into the products.
+MAX_EARLIER_MACHINES = 16  # of a run's earlier parts
+# For each dtype the instructions that compute a convolution's forward and both gradients, in order of
+# preference, and the limits on instruction sets that allow them (AVX512_CORE_BF16 allows avx512_bf16 but not
+# AMX). With only avx512_fp16, fp16's weight gradients are a plain loop (`ref:any`), a hundred times slower
+# than fp32. Without avx512_bf16, bf16 is converted to fp32 before the products.
 NATIVE_UNITS = {
     "bfloat16": {"amx_bf16": "AMX", "avx512_bf16": "AMX|^AVX512_CORE_BF16|^AVX512_CORE_FP16|^AVX10"},
     "float16": {"amx_fp16": "AMX_FP16|AMX_2"},
@@ -108,7 +108,7 @@ def _driver() -> str | None:
 
 def _git_commit() -> str | None:
     """Return the commit of the checkout that runs, with `-dirty` if tracked files differ."""
-    if CHECKOUT is None:  # another project's commit, where the environment lies in its checkout
+    if CHECKOUT is None:  # git would find the checkout that contains the environment
         return None
     command = ["git", "-C", str(CHECKOUT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
@@ -153,8 +153,8 @@ def isa_limit() -> str | None:
     """Return the limit that the environment sets on oneDNN's instruction sets, or None."""
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         if limit := os.environ.get(name, "").upper():
-            known = limit.startswith(("SSE41", "AVX"))  # it passes over others
-            return limit if known else None
+            is_known = limit.startswith(("SSE41", "AVX"))  # oneDNN ignores others
+            return limit if is_known else None
     return None
 
 

@@ -24,9 +24,9 @@ class ExternalRunBuffer:
     def __init__(self, run: Any, log: Callable[..., object]) -> None:
         self._run, self._log = run, log
         self._waiting: deque[dict[str, Any]] = deque()
-        self._open: int | None = None  # the step of ours that is in the run's open row
+        self._open: int | None = None  # our step whose values are in the run's open row
         self._opened_at = self._base = run.step
-        self._first: int | None = None  # the training's steps when the first was told of
+        self._first: int | None = None  # the steps of the training at the first call
 
     def put(self, row: Mapping[str, Any]) -> None:
         """Log a row, now or later. Rows of one step are merged."""
@@ -34,7 +34,7 @@ class ExternalRunBuffer:
         if self._waiting and self._waiting[-1][metrics.STEP] == step:
             self._waiting[-1].update(row)
         elif not self._waiting and self._open == step and not self._has_moved():
-            self._hand(row)
+            self._log_open(row)
         else:
             self._waiting.append(dict(row))
         self.advance(step)
@@ -42,23 +42,23 @@ class ExternalRunBuffer:
     def advance(self, step: int) -> None:
         """Log the rows that may be logged after so many steps of the training."""
         self._first = step if self._first is None else self._first
-        # The owner may count from 0, and log more at this step: its number is one less than ours then.
+        # The user may count from 0 and log more at this step. The user's number is then one less than ours.
         while self._waiting and (self._has_moved() or self._run.step - self._base < step - self._first - 1):
-            self._hand_next()
+            self._log_next()
 
     def close(self) -> None:
         """Log all waiting rows. The user's next row commits the last one, or the end of the run does."""
         while self._waiting:
-            self._hand_next()
+            self._log_next()
 
     def _has_moved(self) -> bool:
         return self._open is None or self._run.step != self._opened_at
 
-    def _hand_next(self) -> None:
+    def _log_next(self) -> None:
         if not self._has_moved():
             self._log({}, commit=True)
-        self._hand(self._waiting.popleft())
+        self._log_open(self._waiting.popleft())
 
-    def _hand(self, row: Mapping[str, Any]) -> None:
+    def _log_open(self, row: Mapping[str, Any]) -> None:
         self._log(row, commit=False)
         self._open, self._opened_at = row[metrics.STEP], self._run.step

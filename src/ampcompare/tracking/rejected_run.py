@@ -26,7 +26,7 @@ def record_rejected_run(problem: UserError) -> None:
     settings = wandb.Settings(init_timeout=SECONDS, finish_timeout=SECONDS, **quiet)
     try:
         run = wandb.init(group=sweep, job_type="train", notes=str(problem), settings=settings)
-        run.summary[metrics.REFUSED] = str(problem)  # the server tells no exit code
+        run.summary[metrics.REFUSED] = str(problem)  # W&B's server does not return exit codes
         run.finish(exit_code=EXIT_BAD_INPUT)
     except Exception as failure:  # whatever it is, the refusal is what the run ends with
         sys.stderr.write(f"W&B could not be told: {api_reason(failure)}\n")

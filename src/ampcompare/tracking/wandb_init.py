@@ -78,27 +78,27 @@ def start_record(
     """
     # On a full disk W&B's client cannot write its own log, and Python would print a traceback for each line.
     logging.raiseExceptions = False
-    if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):  # its id would mean nothing to W&B's server
+    if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):  # W&B's server does not know its id
         os.environ.pop("WANDB_SWEEP_ID", None)
         os.environ.setdefault("WANDB_RUN_GROUP", sweep)
-    # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
+    # Both attempts have the same id: a failed start leaves an empty folder, and readers merge runs by id.
     run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
     try:
         mode = _mode(settings.mode)
         is_online = mode == "online"
-        # Offline the client would warn; parts are put together when they are read.
+        # Offline the client would warn about `resume`; readers join the parts of a run.
         resume = "allow" if is_online and (resumed or settings.resumes) else None
         with warn_if_slow("W&B's server, to begin the run") if is_online else nullcontext():
             run = _init(settings, mode, run_id, on_stop, resume)
     except wandb.errors.UsageError as problem:
         raise UserError(f"W&B refuses to start the run: {problem}") from None
-    except ValidationError as problem:  # of its settings, those from WANDB_... variables too
+    except ValidationError as problem:  # in W&B's settings, also from WANDB_... variables
         wrong = problem.errors()[0]
         what = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
         raise UserError(f"W&B refuses to start the run: {what}; mend it or unset it") from None
     except (wandb.errors.CommError, TimeoutError) as problem:
         log.warning(f"W&B's server cannot be reached ({api_reason(problem)}): this run is recorded offline")
-        end_service()  # it still holds the failed start
+        end_service()  # the service still has the failed start
         run = _init(settings, "offline", run_id, on_stop)
     if run.disabled:
         run.finish()
@@ -132,7 +132,7 @@ def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], 
             what = f"{key}={logged[key]!r}: the open run's config says {known[key]!r}"
             raise UserError(f"{what}; give the same, or leave it out of one of them")
     run.config.update({key: value for key, value in logged.items() if key not in known})
-    for metric in metrics.METRICS.values():  # by name: what else the run logs keeps an axis of its own
+    for metric in metrics.METRICS.values():  # by name: other metrics of the run keep their own axis
         if metric.when != metrics.END:
             run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
         if metric.by_group:
@@ -167,7 +167,7 @@ def _init(
     options |= {"notes": settings.notes, "tags": list(settings.tags), "job_type": "train", "resume": resume}
     timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
     return wandb.init(
-        # A sweep gave it, and the client warns of one's own.
+        # If a sweep has set the id, the client warns about another one.
         id=None if getenv("WANDB_SWEEP_ID") and getenv("WANDB_RUN_ID") else run_id,
         dir=getenv("WANDB_DIR") or str(Path(settings.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def _init(
         config=dict(settings.logged),
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
-            console="off",  # a progress bar is no record
+            console="off",  # do not record the progress bar
             quiet=True,
             stop_fn=on_stop,
             **{key: getenv(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
 STOPPED_EXIT_CODE = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 TAIL_ROWS = 500  # at least so many are kept in a checkpoint: rows that did not reach the record before a kill
-FRESH_SECONDS = 10.0  # what is so much older than the file's last growth is on the disk, even without power
+FRESH_SECONDS = 10.0  # rows older than the file's last growth by this much survive a power failure
 SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
 
 
@@ -59,7 +59,7 @@ class WandbTracker(Tracker):
         self._thread = CallQueue()
         self._sent: deque[Future[None]] = deque()
         self._buffer = ExternalRunBuffer(run, self._log) if is_external else None
-        self._count = 0  # rows so far, in the parts of the run before this one too
+        self._count = 0  # rows so far, including those of the run's earlier parts
         self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
         self._rows_on_server, self._step_on_server = 0, -1  # of its earlier part
         if state:

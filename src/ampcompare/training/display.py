@@ -26,7 +26,7 @@ class TrainingDisplay:
         self.console, self.total = console, total_steps
         self._compared = compared
         self._latest: dict[str, Any] = {}
-        self._first: tuple[int, float] | None = None  # the first step, and when it was taken
+        self._first: tuple[int, float] | None = None  # the first step and its time
         self._said_time = False
         self._plain = is_plain(console)
         self._progress: Progress | None = None
@@ -49,7 +49,7 @@ class TrainingDisplay:
 
     def __exit__(self, *error: object) -> None:
         if self._progress:
-            with contextlib.suppress(OSError):  # the terminal has gone
+            with contextlib.suppress(OSError):  # the terminal is closed
                 self._progress.stop()
 
     def step(self, step: int) -> None:

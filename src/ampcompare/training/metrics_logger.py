@@ -165,7 +165,7 @@ class MetricsLogger:
         Waits for the device.
         """
         for row, diagnostics in self._open.diagnostics:
-            values = {key: value.tolist() for key, value in diagnostics.items()}  # sync: as said
+            values = {key: value.tolist() for key, value in diagnostics.items()}  # sync: documented above
             self.on_row(row | _diagnostic_values(values))
         self._open.diagnostics.clear()
 

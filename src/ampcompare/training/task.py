@@ -148,12 +148,12 @@ def build_task(config: Config, device: torch.device) -> Task:
         loss, sources["task_loss_source"] = _function(plugins.LOSSES, options.loss, device)
         sums = losses_and_metrics.build_sums(loss)
     scores = [_listed(metrics.EVAL_LOSS, sums, LOSS, options.loss)]
-    names_given = names.metrics_of(options.loss, options.metrics)
+    names_given = names.metric_names(options.loss, options.metrics)
     for text in names_given:
         if text in losses_and_metrics.SUMS:
-            scores.append(_listed(names.key_of(text), losses_and_metrics.SUMS[text], METRICS, text))
+            scores.append(_listed(names.metric_key(text), losses_and_metrics.SUMS[text], METRICS, text))
         else:
-            score, sources[f"task_{names.name_of(text)}_source"] = _score(text, device)
+            score, sources[f"task_{names.metric_name(text)}_source"] = _score(text, device)
             scores.append(score)
     key = names.compared_key(options.loss, options.metrics, options.metric)
     compared = next(score for score in scores if score.key == key)
@@ -173,7 +173,7 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
         UserError: The metric cannot be loaded, or nothing says which direction is better.
     """
     function, source = _function(plugins.METRICS, text, device)
-    key, name = names.key_of(text), names.name_of(text)
+    key, name = names.metric_key(text), names.metric_name(text)
     declared, listed = getattr(function, "better", None), metrics.find(key)
     known = listed.better if listed else metrics.guess_direction(name)
     better = known if declared is None else declared

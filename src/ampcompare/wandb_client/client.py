@@ -11,9 +11,11 @@ from ampcompare.errors import UserError, reason
 
 log = logging.getLogger(__name__)
 
-SERVICE_SECONDS = 15.0  # for the end of the service, which takes 0.1 s where nothing is wrong
-SILENT_SECONDS = 10.0  # what takes longer is said
-_PAGE = re.compile(r'(: )?(<!doctype|<html|\{")', re.IGNORECASE)  # how an answer that was no answer begins
+SERVICE_SECONDS = 15.0  # for the end of the service, which normally takes 0.1 s
+SLOW_SECONDS = 10.0  # what takes longer is reported
+_PAGE = re.compile(
+    r'(: )?(<!doctype|<html|\{")', re.IGNORECASE
+)  # the start of a page that came instead of an answer
 
 
 def has_account() -> bool:
@@ -56,11 +58,11 @@ def end_service(seconds: float = SERVICE_SECONDS) -> bool:
         with contextlib.suppress(*service_errors()):  # it had ended before
             wandb.teardown()
 
-    # A daemon: neither the waiting nor W&B's own exit hook, taken off by then, holds up our exit.
+    # A daemon thread, so that neither the wait nor W&B's own exit hook delays the exit of this process.
     waiting = threading.Thread(target=tear_down, daemon=True, name="wandb.teardown")
     try:
         waiting.start()
-    except RuntimeError:  # Python ends already: from 3.12 on it begins no threads then
+    except RuntimeError:  # Python is exiting; from 3.12 on it starts no threads then
         return False
     waiting.join(seconds)
     return not waiting.is_alive()
@@ -73,9 +75,9 @@ def warn_if_slow(what: str) -> Iterator[None]:
     Args:
         what: What is waited for.
     """
-    timer = threading.Timer(SILENT_SECONDS, log.warning, [f"waiting for {what} ..."])
+    timer = threading.Timer(SLOW_SECONDS, log.warning, [f"waiting for {what} ..."])
     timer.daemon = True
-    with contextlib.suppress(RuntimeError):  # Python ends already: likewise
+    with contextlib.suppress(RuntimeError):  # as above
         timer.start()
     try:
         yield

@@ -1,2 +1,4 @@
-"""A training run on fake CUDA tensors: what would wait for a GPU, fail in a capture, or launch, without
-one."""
+"""A training run on fake CUDA tensors, without a GPU.
+
+It shows what would wait for a GPU, fail in a capture, or launch a kernel.
+"""

@@ -1,8 +1,8 @@
-"""Stand-ins for what of `torch.cuda` needs a driver: streams, events, graphs, memory, properties; and for
-NVML.
+"""Replacements for the parts of `torch.cuda` that need a driver, and for NVML.
 
-Each that would let the host wait for the device notes a wait. Events know whether the host has waited for
-them: asked for a time before, they raise, as CUDA's do.
+They are streams, events, graphs, memory and properties. A replacement that would let the host wait for the
+device records a wait. Events know whether the host has waited for them: like CUDA's events they raise if they
+are asked for a time before.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FakeCuda:
         self.streams = [_Stream(self)]
 
     def wait(self, what: str, until: int | None = None) -> None:
-        """The host waits for what had been queued when `until` ops had been: all of it if None."""
+        """Let the host wait for what was queued when `until` ops had been queued; None: for everything."""
         watch = self.watch
         until = watch.queued if until is None else until
         if until > watch.known or watch.capturing:
@@ -84,7 +84,7 @@ class FakeCuda:
             self.streams.pop()
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        """What takes whose place: owner, name, value."""
+        """Yield what is replaced: owner, name, new value."""
         yield from ((torch.cuda, name, _answer(value)) for name, value in ANSWERS.items())
         yield from ((torch.cuda, name, value) for name, value in self._acting().items())
         yield pynvml, "nvmlInit", _answer(None)
@@ -115,7 +115,7 @@ class FakeCuda:
         }
 
     def _tolist(self, tensor: Any) -> Any:
-        """A tensor's values: one copy, where PyTorch's fake tensor reads number by number."""
+        """Return the values of a tensor in one copy; PyTorch's fake tensor reads them one by one."""
         self.watch.look_at_read(tensor, "tolist")
         value = number(tensor)
         for size in reversed(tensor.shape):
@@ -137,8 +137,10 @@ def _answer(value: Any) -> Callable[..., Any]:
 def _convolution_kernel(
     input: Tensor, weight: Tensor, *args: Any, _choose: Any = torch._C._select_conv_backend, **kwargs: Any
 ) -> Any:
-    """PyTorch asks the device whether it has bfloat16 convolutions; without one, the answer is that for
-    float16."""
+    """Return PyTorch's choice of a convolution kernel for float16, also for bfloat16.
+
+    Otherwise PyTorch would ask the device whether it has bfloat16 convolutions.
+    """
     if input.dtype is torch.bfloat16:
         input, weight = input.to(torch.float16), weight.to(torch.float16)
         kwargs["bias"] = None if kwargs.get("bias") is None else kwargs["bias"].to(torch.float16)
@@ -161,7 +163,7 @@ class _Event:
         return self._done <= self._cuda.watch.known
 
     def wait(self, stream: Any = None) -> None:
-        """A stream waits, not the host."""
+        """Let a stream wait, not the host."""
 
     def elapsed_time(self, end: _Event) -> float:
         if not (self.query() and end.query()):
@@ -180,7 +182,7 @@ class _Stream:
         self._cuda.wait("Stream.synchronize")
 
     def wait_stream(self, stream: Any) -> None:
-        """A stream waits, not the host."""
+        """Let a stream wait, not the host."""
 
 
 class _Graph:

@@ -1,10 +1,9 @@
-"""Notes where a program on (fake) CUDA tensors touches the host, op by op, with the place in the source that
-did it.
+"""Records where a program on (fake) CUDA tensors touches the host: each op, and its place in the source.
 
-The mode lies beneath autograd, so that it sees every op that PyTorch would give to the device, those of the
-backward and of in-place writes too. Inside a capture any contact is an error, and so is what a capture
-freezes or refuses: work on the CPU, a learning rate that is a Python number, lists of tensors that do not lie
-in memory alike.
+The mode is below autograd, so it sees every op that PyTorch would give to the device, also those of the
+backward and of in-place writes. Inside a capture any contact with the host is an error. So is what a capture
+freezes or refuses: work on the CPU, a learning rate that is a Python number, lists of tensors with different
+strides.
 """
 
 import sys
@@ -75,7 +74,7 @@ class Watch(TorchDispatchMode):
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """A capture: contacts inside raise RehearsalError."""
+        """Treat the body as a capture: contacts in it raise RehearsalError."""
         self.capturing = True
         try:
             yield
@@ -92,7 +91,7 @@ class Watch(TorchDispatchMode):
             raise RehearsalError(f"inside a capture: {contact}")
 
     def note_rate(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer's pre-step hook: the rates of a captured step must be tensors."""
+        """Check, before an optimizer's step, that the learning rates of a captured step are tensors."""
         if self.capturing and not all(isinstance(group["lr"], Tensor) for group in optimizer.param_groups):
             self.note(FROZEN_RATE, f"{type(optimizer).__name__}.step")
 
@@ -135,7 +134,7 @@ class Watch(TorchDispatchMode):
         return self.fakes.from_tensor(x) if isinstance(x, Tensor) and not isinstance(x, FakeTensor) else x
 
     def _look(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> None:
-        """An op that has tensors of the device."""
+        """Check an op that has tensors of the device."""
         packet = func.overloadpacket
         if packet in (aten._to_copy, aten.copy_):
             self._look_at_copy(func, args, kwargs)
@@ -168,14 +167,14 @@ class Watch(TorchDispatchMode):
             self.note(QUEUED_TO_DEVICE if quietly else TO_DEVICE, str(func))
 
     def look_at_read(self, tensor: Tensor, what: str) -> None:
-        """A tensor's values are read."""
+        """Check a read of a tensor's values."""
         if tensor.device.type == "cuda":
             self.note(READ, what)
         elif _arrival(tensor) > self.known:
             self.note(EARLY, what)
 
     def _look_at_lists(self, func: Any, args: Any) -> None:
-        """Lists of one op that lie in memory unlike get a launch for each tensor; a fused one is an error."""
+        """Check lists of tensors: different strides cost a launch per tensor, and a fused op refuses them."""
         lists = [x for x in args if isinstance(x, list | tuple) and x and isinstance(x[0], Tensor)]
         for others in lists[1:]:
             for one, other in zip(lists[0], others, strict=False):
@@ -185,7 +184,7 @@ class Watch(TorchDispatchMode):
 
 
 def trail(frame: FrameType | None) -> tuple[str, ...]:
-    """The callers that are ours or a test's, as `file qualified.name`, innermost first."""
+    """Return the callers in the package or a test, as `file qualified.name`, innermost first."""
     found: list[str] = []
     while frame is not None and len(found) < 3:
         path = frame.f_code.co_filename
@@ -214,8 +213,10 @@ def _is_view(func: Any) -> bool:
 
 
 def number(tensor: Tensor) -> Any:
-    """The value of a one-element tensor. Where there is no data: 0 of the device's (an overflow that was not
-    found), 1 of the host's (what has arrived there).
+    """Return the value of a one-element tensor.
+
+    Without data it is 0 for the device (an overflow that was not found) and 1 for the host (what has arrived
+    there).
     """
     constant = getattr(tensor, "constant", None)
     if constant is not None:

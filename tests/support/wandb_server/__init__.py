@@ -1,9 +1,8 @@
-"""A stand-in for W&B's server, for tests: the unmodified client, command line and API work against it on
-loopback.
+"""A stand-in for W&B's server on loopback: client, command line and API work with it unmodified.
 
-`Server` in `server.py` is what a test holds. State is in memory (`store.py`); a GraphQL query is
-parsed and its selection set answered by field name, null where a name is unknown (`graph.py`), so that no
-query of the client has to be known here.
+Tests use `Server` of `server.py`. The state is in memory (`store.py`). A GraphQL query is parsed, and its
+selection set is answered by field name, with null for an unknown name (`graph.py`). So the server need not
+know the client's queries.
 """
 
 from support.wandb_server.server import API_KEY, ENTITY, TROUBLES, Server

@@ -19,7 +19,7 @@ from support.wandb_server.store import Sweep
 
 
 def environment(server: Server, folder: Path, **more: str) -> dict[str, str]:
-    """A whole environment: this Python first on PATH, for the agent runs whatever `python` is there."""
+    """Return a complete environment, with this Python first on PATH: the agent runs any `python` there."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ours = {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -28,7 +28,7 @@ def environment(server: Server, folder: Path, **more: str) -> dict[str, str]:
 
 
 def start(command: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """A process in the checkout's root whose output goes to a file."""
+    """Start a process in the root of the checkout, with its output in a file."""
     with log.open("wb") as out:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT)
 
@@ -62,7 +62,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 @contextmanager
 def asking(server: Server, folder: Path) -> Iterator[None]:
-    """This process as a client of the server: its `wandb.Api` and what is built on it."""
+    """Make this process a client of the server: its `wandb.Api` and what is built on it."""
     import wandb as client
 
     client.teardown()  # its settings are read once a process

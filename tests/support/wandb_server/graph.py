@@ -1,5 +1,6 @@
-"""Answers a GraphQL query from nested values by the names of its fields, null where a name is unknown: no
-query of W&B's client has to be known here.
+"""Answers a GraphQL query from nested values by field name, with null for an unknown name.
+
+So the server need not know the queries of W&B's client.
 """
 
 from collections.abc import Mapping
@@ -17,8 +18,12 @@ from graphql import (
 
 
 def answer(request: Mapping[str, Any], roots: Mapping[str, Any]) -> dict[str, Any]:
-    """The `data` of the response. `roots` has the values of `query` and of `mutation`: dictionaries, lists,
-    plain values, functions of a field's arguments.
+    """Return the `data` of the response.
+
+    Args:
+        request: The query.
+        roots: The values of `query` and of `mutation`: dicts, lists, plain values, and functions of a field's
+            arguments.
     """
     definitions = parse(request["query"]).definitions
     fragments = {d.name.value: d for d in definitions if isinstance(d, FragmentDefinitionNode)}
@@ -26,7 +31,7 @@ def answer(request: Mapping[str, Any], roots: Mapping[str, Any]) -> dict[str, An
     variables = request.get("variables") or {}
 
     def select(value: Any, wanted: SelectionSetNode | None, kind: str) -> Any:
-        """The part of a value that a selection set asks for; without one, the value itself."""
+        """Return the part of a value that a selection set asks for; without one, the value itself."""
         if value is None or wanted is None:
             return value
         if isinstance(value, list):
@@ -50,7 +55,7 @@ def answer(request: Mapping[str, Any], roots: Mapping[str, Any]) -> dict[str, An
 
 
 def connection(nodes: list[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A page of `nodes` as Relay writes it: `first` of them after the cursor `after`."""
+    """Return a page of `nodes` as Relay writes it: `first` of them after the cursor `after`."""
     start = int(given.get("after") or 0)
     page = nodes[start:][: given.get("first") or given.get("limit")]
     end = start + len(page)

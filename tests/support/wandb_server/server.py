@@ -74,7 +74,7 @@ class Server:
         return f"http://127.0.0.1:{self._port}"
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """The variables for a client that is to meet this server and nothing else."""
+        """Return the variables for a client that may connect to this server only."""
         return {
             "WANDB_BASE_URL": self.url,
             "WANDB_API_KEY": API_KEY,
@@ -103,7 +103,7 @@ class Server:
         self.runs[run_id].stop_requested = True
 
     def project(self, entity: str | None, name: str | None) -> Project:
-        """The project, made if need be."""
+        """Return the project; it is created if needed."""
         key = (entity or ENTITY, name or "uncategorized")
         return self.projects.setdefault(key, Project(*key))
 

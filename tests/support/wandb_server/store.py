@@ -19,11 +19,10 @@ CREATED = "2026-01-01T00:00:00Z"
 
 @dataclass
 class Run:
-    """One run. `config` is unwrapped here, `{"value": ...}` only on the wire; `rows` is the history by
-    `_step`.
+    """One run.
 
-    By step as at W&B: `wandb sync` of a run that the server has half of sends every row, after those that it
-    has.
+    As on W&B's server, `rows` is the history by `_step`: if `wandb sync` sends a run of which the server has
+    half, every row comes after those. `config` is unwrapped here; `{"value": ...}` is only in requests.
     """
 
     id: str
@@ -85,7 +84,7 @@ class Run:
         return {"stopped": self.stop_requested, "exitcode": self.exit_code, "limits": {}}
 
     def node(self, base_url: str) -> dict[str, Any]:
-        """What a query may ask of the run."""
+        """Return what a query may ask of the run."""
 
         def rows(given: Mapping[str, Any]) -> list[str]:
             low, high = given.get("minStep") or 0, given.get("maxStep") or max(self.rows, default=0) + 1
@@ -152,7 +151,7 @@ class Sweep:
         return agent
 
     def heartbeat(self, agent: str, running: Mapping[str, bool]) -> list[dict[str, Any]]:
-        """The commands for an agent that says which runs it has."""
+        """Return the commands for an agent that reports which runs it has."""
         for run in self.agents[agent]:
             if run.state == "pending" and run.id not in running:
                 run.state = "failed"  # its process ended before it reached wandb.init
@@ -174,7 +173,7 @@ class Sweep:
         return [{"type": kind, "run_id": run.id, "program": self.config.get("program"), "args": args}]
 
     def node(self, base_url: str) -> dict[str, Any]:
-        """What a query may ask of the sweep."""
+        """Return what a query may ask of the sweep."""
         return {
             "__typename": "Sweep",
             "id": f"sweep-{self.id}",
@@ -209,11 +208,11 @@ class Project:
     views: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, run_id: str) -> Run:
-        """The run of that id, made if need be."""
+        """Return the run with that id; it is created if needed."""
         return self.runs.setdefault(run_id, Run(run_id, self))
 
     def node(self, base_url: str) -> dict[str, Any]:
-        """What a query may ask of the project."""
+        """Return what a query may ask of the project."""
 
         def runs(given: Mapping[str, Any]) -> list[dict[str, Any]]:
             wanted = json.loads(given.get("filters") or "{}")

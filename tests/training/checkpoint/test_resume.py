@@ -23,20 +23,20 @@ def play(tmp_path: Path):
 
 @pytest.fixture
 def begun(play, tmp_path: Path) -> Path:
-    """The checkpoints of a run that died at step 6, behind those of step 4."""
+    """Return the checkpoints of a run that died at step 6, after those of step 4."""
     play(until=6)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     return folder
 
 
-def test_auto_goes_on_with_the_unfinished_run_and_then_starts_a_new_one(play, begun: Path):
+def test_auto_resumes_the_unfinished_run_and_then_starts_a_new_one(play, begun: Path):
     assert f"going on with run {begun.name} at step 4" in play("resume=auto")
     assert [*begun.parent.iterdir()] == [begun]
     assert "going on" not in play("resume=auto")
     assert len([*begun.parent.iterdir()]) == 2
 
 
-def test_a_given_run_that_is_finished_is_left_as_it_is(play, tmp_path: Path, monkeypatch):
+def test_a_finished_run_named_by_its_id_stays_unchanged(play, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "job-7")
     play("max_steps=4")
     assert "going on with run job-7 at step 4" in play("resume=auto")  # with more steps
@@ -50,7 +50,7 @@ def test_a_given_run_that_is_finished_is_left_as_it_is(play, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("resume", ["never", "auto"])
-def test_what_cannot_be_read_of_others_keeps_no_run_from_its_own(play, tmp_path: Path, resume: str):
+def test_unreadable_folders_of_other_runs_do_not_stop_a_run(play, tmp_path: Path, resume: str):
     """Folders in a shared output_dir that are no runs, and files that go while they are seen."""
     top = tmp_path / "checkpoints"
     for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 5, "identity": 7}', b"\xff"]):
@@ -91,7 +91,7 @@ def test_a_run_that_is_still_going_on_is_left_alone(play, begun: Path):
     assert "going on with run" in play("resume=auto")
 
 
-def test_damaged_checkpoints_cost_what_came_after_the_one_before_or_all(play, tmp_path: Path):
+def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(play, tmp_path: Path):
     play("epochs=3", until=11)
     newest, before = (
         file for path in (tmp_path / "checkpoints").iterdir() for file in CheckpointStore(path).files()
@@ -115,7 +115,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, begun: Path)
     assert "does not fit this program" in line_of(play, "resume=auto")
 
 
-def test_a_run_that_goes_on_elsewhere_keeps_the_machine_of_before(play, begun: Path, tmp_path: Path):
+def test_a_run_resumed_on_another_machine_records_both_machines(play, begun: Path, tmp_path: Path):
     store = CheckpointStore(begun)
     state = store.load()
     assert state
@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_elsewhere_keeps_the_machine_of_before(play, begun: P
     assert record.config["environment"]["machine"] == machine | {"earlier": [elsewhere]}
 
 
-def test_random_numbers_go_on_where_they_were():
+def test_random_numbers_continue_after_a_resume():
     def drawn() -> tuple[float, float, float]:
         return torch.rand(()).item(), np.random.rand(), random.random()
 

@@ -24,7 +24,7 @@ STATE: dict[str, Any] = {
 
 
 def saved(folder: Path, step: int = 3) -> Path:
-    """A checkpoint of this step in a run's folder."""
+    """Save a checkpoint of this step in a run's folder, and return its path."""
     CheckpointStore(folder).save(STATE | {"step": step}, {"seed": 1})
     return CheckpointStore(folder).files()[0]
 
@@ -33,14 +33,14 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in CheckpointStore(folder).files()]
 
 
-def test_what_was_saved_comes_back_and_pytorch_reads_it_too(tmp_path: Path):
+def test_a_saved_state_is_loaded_unchanged_and_pytorch_reads_it_too(tmp_path: Path):
     path = saved(tmp_path / "new" / "folder")
     for found in (read_checkpoint(path), torch.load(path, weights_only=True)):
         assert_same_state(found, STATE)
     assert sorted(p.name for p in path.parent.iterdir()) == ["run.json", "step-000000003.pt"]
 
 
-def test_a_file_that_is_cut_or_has_a_wrong_byte_is_refused_or_gives_what_was_saved(tmp_path: Path):
+def test_a_damaged_file_is_refused_or_gives_the_saved_state(tmp_path: Path):
     """Of the archive's own fields some say nothing, such as the time of a member."""
     path = saved(tmp_path)
     whole = path.read_bytes()
@@ -85,7 +85,7 @@ def test_the_last_two_and_the_best_are_kept_and_of_an_ended_run_the_last_and_the
     assert not caplog.messages
 
 
-def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path):
+def test_a_full_disk_leaves_earlier_checkpoints_unchanged(tmp_path: Path):
     saved(tmp_path, 1)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -53,7 +53,7 @@ def seen(model: nn.Module, x: Tensor | None = None, calls: int = 1) -> dict[str,
     return {key: value.item() for key, value in look.take().items()}
 
 
-def test_the_share_is_that_of_what_fp16_holds_with_fewer_bits():
+def test_the_fraction_counts_elements_that_are_subnormal_in_fp16():
     exponents = torch.arange(-40.0, 5.0, 0.25)
     x = torch.cat([2.0**exponents, -(2.0**exponents), torch.zeros(7)])
     found = seen(Calls(a=Given(x)))
@@ -86,7 +86,7 @@ class Out:
         lambda a, b: Out(a, (torch.arange(3), b)),
     ],
 )
-def test_outputs_in_tuples_dicts_and_dataclasses_are_seen_integers_are_not(pack: Any):
+def test_floating_outputs_in_tuples_dicts_and_dataclasses_are_recorded(pack: Any):
     found = seen(Calls(a=Given(pack(torch.tensor([-5.0]), torch.tensor([3.0, 2.0**-20, 0.0])))))
     assert (found[LARGEST], found[SUBNORMAL]) == (5, pytest.approx(1 / 3))
 
@@ -112,7 +112,7 @@ def trained(model: nn.Module, backend: str, diagnose: bool) -> tuple[list[Tensor
 
 
 @backends(REGISTRY)
-def test_a_look_changes_no_number_under_any_backend(backend: str):
+def test_recording_changes_no_number_under_any_backend(backend: str):
     ends, looks = [], []
     for diagnose in (False, True):
         torch.manual_seed(0)
@@ -125,7 +125,7 @@ def test_a_look_changes_no_number_under_any_backend(backend: str):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_forward_that_is_recomputed_in_the_backward_is_seen_once(reentrant: bool):
+def test_a_forward_recomputed_in_the_backward_is_recorded_once(reentrant: bool):
     class Recomputed(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -14,7 +14,7 @@ from ampcompare.training.diagnostics.gradients import FIRST_EXPONENT, gradient_n
 from ampcompare.training.resources import EnergyCounter
 
 
-def test_underflow_is_what_the_cast_to_fp16_does():
+def test_underflow_fraction_equals_that_of_a_cast_to_fp16():
     exponents = torch.arange(-40.0, 5.0, 0.25)
     gradient = torch.cat([2.0**exponents, -(2.0**exponents), torch.zeros(7)])
     for scale in (1.0, 1024.0):
@@ -43,7 +43,7 @@ def test_overflow_begins_where_fp16_rounds_to_infinity_and_exponents_are_counted
     assert (histogram[0], histogram[15 - FIRST_EXPONENT], histogram.sum()) == (1, 2, 5)
 
 
-def test_gradient_norm_is_that_of_all_elements_in_fp32():
+def test_gradient_norm_equals_the_norm_of_all_elements_in_fp32():
     gradients = [torch.full((3,), 300.0, dtype=torch.float16), torch.full((4,), 400.0)]
     expected = math.sqrt(3 * 300**2 + 4 * 400**2)  # the half part alone would overflow in fp16
     assert gradient_norm(gradients).item() == pytest.approx(expected)
@@ -63,7 +63,7 @@ def test_memory_of_a_cpu_is_the_resident_set():
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """The energy counter (mJ) of NVML's one GPU, which gives what a test has as `side_effect`."""
+    """Replace the energy counter (mJ) of NVML's only GPU; `side_effect` has its values."""
     for name in ("nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetTotalEnergyConsumption"):
         monkeypatch.setattr(pynvml, name, Mock())
     monkeypatch.setattr(torch.cuda, "get_device_properties", Mock())
@@ -78,7 +78,7 @@ def test_energy_is_the_difference_of_two_counts(counter: Mock):
 
 
 @pytest.mark.parametrize("before", [[0], [0, 1000]])
-def test_a_counter_that_fails_is_given_up_and_said_once(
+def test_a_failing_energy_counter_is_given_up_with_one_warning(
     counter: Mock, before: list[int], caplog: pytest.LogCaptureFixture
 ):
     counter.side_effect = [*before, pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)]
@@ -109,7 +109,5 @@ def behind(first: BaseException, second: BaseException, *, cause: bool) -> BaseE
         (UserWarning("out of memory"), False),
     ],
 )
-def test_no_memory_left_is_known_by_its_errors_and_by_what_is_behind_others(
-    problem: BaseException, is_one: bool
-):
+def test_out_of_memory_is_recognised_in_an_error_and_its_causes(problem: BaseException, is_one: bool):
     assert is_out_of_memory(problem) is is_one

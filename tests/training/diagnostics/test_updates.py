@@ -62,13 +62,13 @@ def test_a_weight_without_a_gradient_does_not_count():
     assert lost_updates(before, NO)[LOST] == 0.5
 
 
-def test_a_skipped_step_and_one_without_half_weights_have_no_figures():
+def test_steps_skipped_or_without_16_bit_weights_have_no_lost_updates():
     assert lost_updates({"a": sample_weights(parameters(torch.bfloat16))}, YES)[LOST].isnan()
     assert lost_updates({"a": sample_weights(parameters(torch.float32))}, NO) == {}
 
 
 @backends(REGISTRY)
-def test_a_backend_has_them_where_the_optimizer_updates_half_weights(backend: str):
+def test_backends_whose_optimizer_updates_16_bit_weights_log_lost_updates(backend: str):
     torch.manual_seed(0)
     made = trainer(backend, tiny(4), TrainingConfig(clip_norm=1.0), lr=0.01, init_scale=256.0)
     expected = backend in ("fp16", "bf16", "bf16_sr")
