@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def make(name: str, workers: int = 0, **more: Any) -> Any:
-    """The training loader of one of the functions."""
+    """Return the training loader of one of the functions."""
     kwargs = {"workers": workers} if name == "loader" else {}
     data = build_dataset(NAME.format(name), batch_sizes=(SIZE, 8), kwargs=kwargs).train
     how = {"device": "cpu", "seed": 3} | more
@@ -168,8 +168,8 @@ def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_l
 PLAN_OF_SIX = [[0, 5, 2, 1, 3, 4], [2, 1, 0, 7, 2, 3], [1, 1, 4, 2, 1, 0], [1, 0, 1, 1, 1, 1]]
 
 
-def by_pil(image: torch.Tensor, top: int, left: int, flip: int, padding: int) -> torch.Tensor:
-    """The same choices made the usual way; float32 [3, H, W]."""
+def augment_with_pil(image: torch.Tensor, top: int, left: int, flip: int, padding: int) -> torch.Tensor:
+    """Crop, flip and convert an image with PIL and torchvision; float32 [3, H, W]."""
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
     width, height = picture.size
     picture = functional.crop(functional.pad(picture, [padding]), top, left, height, width)
@@ -188,7 +188,9 @@ def test_crop_flip_normalize_equal_the_pil_path_image_for_image(height, width, p
     top, left, flip = torch.tensor(choices).unbind(1)
     cropped = batch_flip(batch_crop(images, top, left, padding), flip)
     batch = normalize(cropped, *normalization(MEAN, STD), channels_last=channels_last)
-    expected = [by_pil(image, *choice, padding) for image, choice in zip(images, choices, strict=True)]
+    expected = [
+        augment_with_pil(image, *choice, padding) for image, choice in zip(images, choices, strict=True)
+    ]
     torch.testing.assert_close(batch, torch.stack(expected), rtol=0, atol=1e-6)
     assert batch.is_contiguous(
         memory_format=torch.channels_last if channels_last else torch.contiguous_format

@@ -89,8 +89,8 @@ def test_an_image_that_cannot_be_one_of_the_set_is_named(folder, png):
         assert f"image 'test/two words/odd.tif' {said}" in message_of(folder)
 
 
-def packed(folder: Path, kind: str) -> Path:
-    """An archive of what is in the folder."""
+def make_archive(folder: Path, kind: str) -> Path:
+    """Pack a folder into an archive."""
     return Path(shutil.make_archive(str(folder.with_name("Päckchen 1")), kind, folder))
 
 
@@ -100,7 +100,7 @@ def test_archives_give_what_their_folder_gives(folder, tmp_path, kind, leads):
     for name in ("__MACOSX/train/schwäne/._bild.png", ".hidden/train/a/b.png") if leads else ():
         (folder.parent / name).parent.mkdir(parents=True)
         (folder.parent / name).write_bytes(b"x")
-    path = packed(tmp_path if leads else folder, kind)
+    path = make_archive(tmp_path if leads else folder, kind)
     assert same(load(path.rename(tmp_path / "told by its content.bin")), expected)
 
 
@@ -108,7 +108,7 @@ def test_archives_give_what_their_folder_gives(folder, tmp_path, kind, leads):
 def test_no_member_reaches_beyond_the_temporary_folder(folder, tmp_path, monkeypatch, kind):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    path = packed(folder, kind)
+    path = make_archive(folder, kind)
     if kind == "tar":
         with tarfile.open(path, "a") as archive:
             archive.addfile(tarfile.TarInfo("../outside.png"))
@@ -137,9 +137,9 @@ def test_a_changed_folder_or_archive_is_read_anew_and_a_moved_one_is_the_same(fo
     (folder / "train/schwäne/zzz.png").unlink()
     moved = folder.rename(folder.with_name("elsewhere"))
     assert same(load(moved), first)
-    assert same(load(packed(moved, "tar")), first)
+    assert same(load(make_archive(moved, "tar")), first)
     (moved / "train/schwäne/bild 0 ä.png").write_bytes(png(77))
-    assert load(packed(moved, "tar")).fingerprint != first.fingerprint
+    assert load(make_archive(moved, "tar")).fingerprint != first.fingerprint
 
 
 def test_an_image_replaced_in_place_with_its_old_times_is_noticed(folder):

@@ -17,8 +17,8 @@ from ampcompare.errors import UserError
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def given(code: str, **more: Any) -> Dataset:
-    """The data of a `build` with this body."""
+def build_data(code: str, **more: Any) -> Dataset:
+    """Return the data of a `build` function with this body."""
     body = "\n".join(f"    {line}" for line in code.splitlines())
     Path("mine.py").write_text(f"{OWN}\n\ndef build(train):\n{body}\n")
     return build_dataset("./mine.py:build", **more)
@@ -37,10 +37,10 @@ def test_every_form_is_taken_as_what_it_is():
         data = build_dataset(f"./data.py:{name}", batch_sizes=(32, 8))
         assert isinstance(data.train, kind), name
         assert (len(data.train), len(data.test)) == ((3, 5) if kind is BatchSet else (90, 33))
-    assert isinstance(given("return TensorDataset(*table(train))").train, TensorSet)
-    wide = given("x, y = table(train)\nreturn {'x': x.numpy().astype(float)}, y.double()").train
+    assert isinstance(build_data("return TensorDataset(*table(train))").train, TensorSet)
+    wide = build_data("x, y = table(train)\nreturn {'x': x.numpy().astype(float)}, y.double()").train
     assert wide.inputs["x"].dtype is wide.targets.dtype is torch.float32
-    part = given("return torch.utils.data.Subset(TensorDataset(*table(train)), [3, 1])").train
+    part = build_data("return torch.utils.data.Subset(TensorDataset(*table(train)), [3, 1])").train
     assert part.inputs.equal(build_dataset("./data.py:tensors").train.inputs[[3, 1]])
 
 
@@ -48,7 +48,7 @@ def test_every_form_is_taken_as_what_it_is():
 def test_images_as_bytes_with_labels_of_any_whole_type_are_ours_to_augment(kind: str):
     code = f"x = torch.arange(96).byte().view(2, 3, 4, 4), torch.arange(2).to(torch.{kind})\nreturn "
     for form in ("x", "TensorDataset(*x)", "list(x)", "(x[0].numpy()[::-1], x[1].tolist()[::-1])"):
-        data = given(code + form, train_limit=2).train
+        data = build_data(code + form, train_limit=2).train
         assert isinstance(data, ImageSet)
         assert data.labels.dtype is torch.int64
         assert data.labels.tolist() == (data.images[:, 0, 0, 0] // 48).tolist()
@@ -84,7 +84,7 @@ def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(su
         ("return NoisyInNames(train)", 0),
     ]:
         with subtests.test(code=code):
-            assert len(given(code).classes) == count
+            assert len(build_data(code).classes) == count
 
 
 def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
@@ -111,7 +111,7 @@ def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
         ),
     ]:
         with subtests.test(code=code):
-            line = line_of(given, code)
+            line = line_of(build_data, code)
             assert line.startswith("data.source='./mine.py:build': ")
             assert said in line
             assert len(line) < 400
@@ -121,7 +121,7 @@ def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
 def test_what_fails_in_the_data_is_one_line_below_the_authors_traceback(form: str):
     code = "d = Noisy(train)\ndef fail(i):\n    raise OSError('no disk\\nat all')\n"
     with pytest.raises(UserError) as caught:
-        given(code + f"Noisy.__getitem__ = lambda self, i: fail(i)\nreturn {form}")
+        build_data(code + f"Noisy.__getitem__ = lambda self, i: fail(i)\nreturn {form}")
     (line,), shown = caught.value.lines, "".join(traceback.format_exception(caught.value.cause))
     lines = Path("mine.py").read_text().splitlines()
     (number,) = (number for number, text in enumerate(lines, 1) if "raise OSError" in text)
@@ -137,7 +137,7 @@ def test_what_fails_in_the_data_is_one_line_below_the_authors_traceback(form: st
     ],
 )
 def test_a_limit_takes_of_each_class_as_many(code: str):
-    data = given(code, train_limit=8)
+    data = build_data(code, train_limit=8)
     targets = data.train.targets if isinstance(data.train, TensorSet) else [y for _, y in data.train.data]
     assert sorted(map(int, targets)) == [0] * 4 + [1] * 4
 
@@ -159,6 +159,6 @@ def test_the_same_data_have_one_fingerprint_whatever_is_random_in_them(name: str
     [("TRAIN, TEST = 90", "TRAIN, TEST = 91"), ("0 if", "5 if"), ("> 0).astype", "> 1).astype")],
 )
 def test_other_data_have_another_fingerprint(here: Path, name: str, old: str, new: str):
-    before = given(f"return {name}")
+    before = build_data(f"return {name}")
     (here / "mine.py").write_text((here / "mine.py").read_text().replace(old, new))
     assert build_dataset("./mine.py:build").fingerprint != before.fingerprint

@@ -27,7 +27,7 @@ command: ["${{env}}", "${{interpreter}}", "${{program}}", "${{args_no_hyphens}}"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with `mine.py` in it."""
+    """Return a working directory with `mine.py`."""
     (tmp_path / "mine.py").write_text(BF16.format(label="mine_bf16"))
     monkeypatch.chdir(tmp_path)
     return tmp_path

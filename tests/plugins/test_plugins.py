@@ -23,7 +23,7 @@ KIND = PluginKind("part", "ampcompare.tests")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
+    """Return an empty working directory."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -212,7 +212,7 @@ def test_a_backend_that_imports_a_name_of_0_2_is_told_the_name_of_now(here: Path
 # Entry points: a distribution is a folder with metadata.
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed distributions."""
+    """Return a folder for installed distributions."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))

@@ -178,7 +178,7 @@ def test_micro_batches_add_up_though_the_scale_moves(sync):
 def _schedule(
     overflows: list[bool], scale: float, window: int, floor: float | None, ceiling: float
 ) -> Iterator[tuple[float, int]]:
-    """apex's in words: halve on overflow, double after `window` good ones, within the bounds."""
+    """Yield scale and counter as apex: halve on overflow, double after `window` steps, within bounds."""
     scale, counter = min(scale, ceiling), 0
     for overflow in overflows:
         if overflow:

@@ -46,7 +46,7 @@ HALF = [pytest.param(torch.float16, id="fp16"), pytest.param(torch.bfloat16, id=
 
 @contextmanager
 def all_in_fp32(*dtypes: str) -> Iterator[None]:
-    """The context on a CPU without any 16-bit support; fp32 work inside uses oneDNN again."""
+    """Return the context of a CPU without 16-bit support; fp32 operations inside use oneDNN."""
     with ExitStack() as stack:
         with torch.backends.mkldnn.flags(enabled=False):
             for dtype in dtypes or DTYPES:
@@ -54,25 +54,29 @@ def all_in_fp32(*dtypes: str) -> Iterator[None]:
         yield
 
 
-def gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: Tensor) -> list[Tensor]:
-    """The output and the gradients of all inputs, for a given gradient of the output."""
+def compute_gradients(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: Tensor
+) -> list[Tensor]:
+    """Return the output and the gradients of all inputs, for a given gradient of the output."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
     output = function(*leaves)
     return [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
 
 
 def assert_rounded_once(function: Callable[..., Tensor], inputs: Sequence[Tensor], terms: int) -> None:
-    """Check output and gradients: they differ from fp64's by one rounding to 16 bits and by the rounding of
-    sums in fp32, and have the dtypes, shapes and strides that PyTorch's own kernels give.
+    """Check that output and gradients are rounded to 16 bits once, after fp32 sums.
+
+    Their error relative to fp64 is bounded accordingly. Dtypes, shapes and strides equal those of PyTorch's
+    own kernels.
     """
     dtype = inputs[0].dtype
     own_output = function(*inputs)
     upstream = torch.randn_like(own_output)
-    own = gradients(function, inputs, upstream)
+    own = compute_gradients(function, inputs, upstream)
     with all_in_fp32():
-        ours = gradients(function, inputs, upstream)
-    exact = gradients(function, [x.double() for x in inputs], upstream.double())
-    sizes = gradients(function, [x.double().abs() for x in inputs], upstream.double().abs())
+        ours = compute_gradients(function, inputs, upstream)
+    exact = compute_gradients(function, [x.double() for x in inputs], upstream.double())
+    sizes = compute_gradients(function, [x.double().abs() for x in inputs], upstream.double().abs())
     for mine, theirs, value, size in zip(ours, own, exact, sizes, strict=True):
         assert (mine.dtype, mine.shape) == (dtype, theirs.shape)
         long = [i for i, length in enumerate(mine.shape) if length > 1]  # the others' strides mean nothing
@@ -84,7 +88,7 @@ def assert_rounded_once(function: Callable[..., Tensor], inputs: Sequence[Tensor
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """A convolution with its inputs in fp32: dimensions, layout, groups, stride, dilation, padding, bias."""
+    """Draw a convolution with random options, and its inputs in fp32."""
     dimensions, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     into, out = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
     kernel = draw(st.integers(1, 3))
@@ -108,7 +112,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
 
 @st.composite
 def products(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """A matrix product with its inputs in fp32, some of them transposed views."""
+    """Draw a matrix product and its inputs in fp32, some of them transposed views."""
     m, k, n, b = (draw(st.integers(1, 9)) for _ in range(4))
     scale = {"beta": draw(st.sampled_from([1, 0.5])), "alpha": draw(st.sampled_from([1, 2.0]))}
 
@@ -165,10 +169,10 @@ def test_attentions_gradients_are_as_near_to_fp64_as_pytorchs_own(dtype: torch.d
         }
         return F.scaled_dot_product_attention(q, k, v, attn_mask=given.get(mask), is_causal=mask == "causal")
 
-    own = gradients(attend, inputs, upstream)
+    own = compute_gradients(attend, inputs, upstream)
     with all_in_fp32():
-        ours = gradients(attend, inputs, upstream)
-    exact = gradients(attend, [x.double() for x in inputs], upstream.double())
+        ours = compute_gradients(attend, inputs, upstream)
+    exact = compute_gradients(attend, [x.double() for x in inputs], upstream.double())
     for mine, theirs, value in zip(ours, own, exact, strict=True):
         errors = [(x.double() - value).abs().max() for x in (mine, theirs)]
         assert mine.dtype is dtype
@@ -417,10 +421,10 @@ INNER = {
 
 
 def slow_operations(step: Callable[[], Any], folder: Path) -> tuple[set[str], set[str]]:
-    """The 16-bit operations of a step that PyTorch's own slow kernels computed, and those computed in fp32.
+    """Return a step's 16-bit operations in PyTorch's slow kernels, and those computed in fp32.
 
-    The profiler sees every dispatched call with its dtypes, also within compiled code. Inside a call that is
-    computed in fp32 it sees a conversion.
+    The profiler records every dispatched call with its dtypes, also in compiled code. A call that is computed
+    in fp32 has a conversion inside.
     """
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
         step()

@@ -54,7 +54,7 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def train(name: str) -> dict[str, Any]:
-    """What the golden file of a backend holds."""
+    """Train 20 steps and return the content of the backend's golden file."""
     torch.manual_seed(0)
     model, scales = tiny(4), REGISTRY[name].scales
     precision = build_precision(name, **(SCALE if scales else {}))

@@ -52,8 +52,8 @@ def steps(precision: Precision, model: nn.Module, optimizer, count: int = 2, bat
     return losses
 
 
-def types_in(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
-    """What each linear layer computes with and in, seen from inside its forward."""
+def record_dtypes(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
+    """Return the dtypes of weight and result of each linear layer, recorded inside its forward."""
     seen: dict[str, tuple[torch.dtype, torch.dtype]] = {}
     names = {module: name for name, module in model.named_modules()}
 
@@ -77,7 +77,7 @@ def test_a_kept_module_and_all_below_it_compute_in_fp32_and_the_others_do_not(na
     assert torch.equal(model[1][0].weight, first["1.0.weight"])  # not rounded on the way
     others = {p.dtype for p in (*model[0].parameters(), *model[2].parameters())}
     assert others <= (set(LOW) if REGISTRY[name].half_weights else {torch.float32})
-    seen = types_in(model)
+    seen = record_dtypes(model)
     steps(precision, model, optimizer)
     assert seen["1.0"] == seen["1.2"] == (torch.float32, torch.float32)
     assert seen["0"][1] in LOW
@@ -156,7 +156,7 @@ class Careless(Float16):
 def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
     precision = Mixed(options=PrecisionOptions(keep_fp32="1"))
     model, _ = precision.prepare(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))]))
-    seen = types_in(model)
+    seen = record_dtypes(model)
     with precision.forward_context():
         model(torch.randn(6, 4))
     assert precision.fp32_modules == ["1"]

@@ -31,8 +31,8 @@ def operator() -> nn.Sequential:
     return nn.Sequential(Fourier(), nn.GELU(), nn.Flatten(), nn.Linear(256, 4))
 
 
-def losses(name: str, model: nn.Module, steps: int = 3, **options: object) -> list[float]:
-    """The losses of a few steps on one batch."""
+def train(name: str, model: nn.Module, steps: int = 3, **options: object) -> list[float]:
+    """Train a few steps on one batch and return the losses."""
     precision = build_precision(name, **({"loss_scale": 128.0} if REGISTRY[name].scales else {}), **options)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -50,21 +50,21 @@ def losses(name: str, model: nn.Module, steps: int = 3, **options: object) -> li
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "native"])
 def test_complex_weights_train_beside_16_bit_ones_where_their_module_is_kept(name):
-    expected = losses("none", operator())
-    assert losses(name, operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
+    expected = train("none", operator())
+    assert train(name, operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
     if not REGISTRY[name].half_weights:  # PyTorch's Fourier transforms take no 16-bit inputs on a CPU
-        assert losses(name, operator()) == pytest.approx(expected, abs=0.02)
+        assert train(name, operator()) == pytest.approx(expected, abs=0.02)
 
 
 def test_native_refuses_complex_weights_and_trains_them_in_modules_that_are_kept():
     with pytest.raises(UnsupportedModel) as refused:
-        losses("native", operator())
+        train("native", operator())
     said = str(refused.value)
     assert said.startswith("backend=native: ")
     assert "precision.keep_fp32=0" in said
     assert said.isprintable()
-    expected = losses("none", operator())
-    assert losses("native", operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
+    expected = train("none", operator())
+    assert train("native", operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
     one = build_precision("native", loss_scale=1.0)  # without a GradScaler nothing is refused
     one.prepare(operator(), torch.optim.SGD(operator().parameters(), lr=0.1))
 
@@ -104,15 +104,15 @@ def test_torchscript_trains_or_is_refused_in_one_line_that_names_it(name, whole)
     """Without `native_bf16`: PyTorch keeps the compiled code of one autocast dtype for the next model."""
     if name.startswith("apex_o1") or (name == "apex_o2" and whole):
         with pytest.raises(UnsupportedModel) as refused:
-            losses(name, scripted(whole=whole))
+            train(name, scripted(whole=whole))
         said = str(refused.value)
         assert said.startswith(f"backend={name}: ")
         assert "torch.jit" in said
         assert said.isprintable()
         assert name == "apex_o2" or f"does not call: {'the network' if whole else '0'};" in said
         return
-    expected = losses("none", scripted(whole=whole))
-    assert losses(name, scripted(whole=whole)) == pytest.approx(expected, abs=0.02)
+    expected = train("none", scripted(whole=whole))
+    assert train(name, scripted(whole=whole)) == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import wandb
-from support.a_loop import Loop
+from support.recorded_loop import Loop
 
 from ampcompare import Recorder, analyse_runs, load_runs, metrics
 from ampcompare.analysis.external.questions import MissingInput
@@ -34,7 +34,7 @@ def test_runs_of_a_loop_are_pooled_by_seed_and_compared_by_backend(tmp_path: Pat
             with Recorder(backend=backend, seed=seed, config={"lr": 1e-3}, **how, **QUIET) as record:
                 loop(record)
                 record.evaluate(accuracy=0.5 + seed / 10)
-            drops[backend] = loop.drops
+            drops[backend] = loop.skipped_steps
     runs = load_runs([tmp_path])
     assert all(run.exit_code == 0 and not run.problems for run in runs)
     analysis = analyse_runs(runs)

@@ -155,8 +155,8 @@ REFUSE = {where: _existing(where, TORCH_FLOAT, "_") for where in (torch, Tensor)
 # Lists are per namespace, and some that one would look for stand in none.
 
 
-def _in_types(types: Types, args: Sequence) -> list:
-    """New tensors: the floating ones among the arguments in these types, in turn."""
+def _cast_floating(types: Types, args: Sequence) -> list:
+    """Return copies of the arguments, with floating-point tensors in these dtypes in turn."""
     given, number = [], 0
     for x in args:
         if isinstance(x, Tensor) and x.is_floating_point():
@@ -184,10 +184,10 @@ def _offenders(
     units: int = 0,
     in_place: bool = False,
 ) -> dict[str, object]:
-    """What gives, with arguments of a case's first types, something else than PyTorch does with the second.
+    """Return the calls in which O1 differs from PyTorch.
 
-    Or, where words stand in place of these, what raises no error that says them. In place, what does not give
-    back its target, too.
+    A case has the dtypes of the arguments under O1, and the dtypes with which PyTorch must give the same
+    result, or the words of the expected error. An in-place call must also return its target.
     """
     wrong = {}
     for where, name, args, types, expected in [
@@ -196,9 +196,9 @@ def _offenders(
         for name, args in samples.items()
         for case in cases
     ]:
-        given = _in_types(types, args)
+        given = _cast_floating(types, args)
         words = expected.format(name=name, plain=name[:-1]) if isinstance(expected, str) else None
-        original = words or getattr(where, name)(*_in_types(expected, given))
+        original = words or getattr(where, name)(*_cast_floating(expected, given))
         with casts(device_type="cpu"):
             try:
                 found = getattr(where, name)(*given)
@@ -212,7 +212,7 @@ def _offenders(
 
 @pytest.fixture
 def session() -> Iterator[None]:
-    """The wrappers stay in place from call to call, inert outside of `casts`: it is ten times as fast."""
+    """Keep the wrappers installed from call to call, which is ten times as fast."""
     with install_wrappers():
         yield
 

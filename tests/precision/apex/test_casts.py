@@ -63,9 +63,7 @@ def test_threads_open_and_close_contexts_of_their_own_at_once():
 
 
 class _Block(nn.Module):
-    """Two uses of one weight, a norm and a softmax; notes the type that its linear layer gives each time it
-    runs.
-    """
+    """Two uses of one weight, a norm and a softmax; records the output dtypes of its linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +108,7 @@ def test_recomputation_runs_under_the_casts(use_reentrant, thread):
 
 @half
 def _copy(weight: Tensor) -> Tensor:
-    """What a function of the half list is handed for the weight."""
+    """Return the weight as a function of the half list gets it."""
     return weight
 
 

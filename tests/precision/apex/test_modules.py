@@ -1,5 +1,6 @@
-"""Recurrent networks and what transformers are made of, under O1: in half, as apex ran them or their parts,
-while their weights stay fp32.
+"""Recurrent networks and parts of transformers under O1.
+
+They run in the 16-bit dtype, as apex ran them or their parts, while their weights stay fp32.
 """
 
 from typing import Any
