@@ -34,15 +34,15 @@ def make(name: str, workers: int = 0, **more: Any) -> Any:
     """Return the training loader of one of the functions."""
     kwargs = {"workers": workers} if name == "loader" else {}
     data = build_dataset(NAME.format(name), batch_sizes=(SIZE, 8), kwargs=kwargs).train
-    how = {"device": "cpu", "seed": 3} | more
+    options = {"device": "cpu", "seed": 3} | more
     if name == "images":
-        how |= {"mean": MEAN, "std": STD, "augment": True, "channels_last": True}
-        return DeviceLoader(data, batch_size=SIZE, shuffle=True, **how)
+        options |= {"mean": MEAN, "std": STD, "augment": True, "channels_last": True}
+        return DeviceLoader(data, batch_size=SIZE, shuffle=True, **options)
     if name in ("tensors", "named"):
-        return TensorLoader(data, batch_size=SIZE, shuffle=True, **how)
+        return TensorLoader(data, batch_size=SIZE, shuffle=True, **options)
     if "samples" in name or name == "restless":
-        return SampleLoader(data, name=name, batch_size=SIZE, shuffle=True, workers=workers, **how)
-    return BatchLoader(data, **how)
+        return SampleLoader(data, name=name, batch_size=SIZE, shuffle=True, workers=workers, **options)
+    return BatchLoader(data, **options)
 
 
 def flat(batches: Iterator[Batch]) -> list[list[Tensor]]:
@@ -65,7 +65,7 @@ EVERY += ["sequences"]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_an_epoch_is_a_function_of_seed_and_epoch_and_leaves_the_random_numbers_alone(name: str):
+def test_an_epoch_depends_on_seed_and_number_only_and_leaves_global_generators_unchanged(name: str):
     seen = []
     for global_seed in (1, 2):
         reseed(global_seed)
@@ -81,7 +81,7 @@ def test_an_epoch_is_a_function_of_seed_and_epoch_and_leaves_the_random_numbers_
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_an_epoch_begun_at_a_batch_is_the_rest_of_the_whole(name: str):
+def test_an_epoch_that_starts_at_a_batch_equals_the_rest_of_the_full_epoch(name: str):
     loader = make(name)
     next(iter(loader.epoch(0)))  # an epoch is the same whatever came before it
     whole = flat(loader.epoch(1))
@@ -92,7 +92,7 @@ def test_an_epoch_begun_at_a_batch_is_the_rest_of_the_whole(name: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["samples", "named_samples"])
-def test_the_number_of_workers_changes_no_bit(name: str):
+def test_the_number_of_workers_does_not_change_the_data(name: str):
     """Also after an epoch that was left in the middle, with workers that live on."""
     alone = make(name)
     for workers in (1, 2):
@@ -103,7 +103,7 @@ def test_the_number_of_workers_changes_no_bit(name: str):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_processes_share_out_the_batches_of_one(name: str):
+def test_several_processes_share_the_batches_of_a_single_one(name: str):
     whole = flat(make(name).epoch(0))
     parts = [make(name, rank=rank, processes=4) for rank in range(4)]
     shares = [list(part.epoch_with_sizes(0)) for part in parts]
@@ -141,7 +141,7 @@ def failing(train):
 @pytest.mark.parametrize(
     ("name", "workers"), [("failing_samples", 0), ("failing_samples", 1), ("failing", 0)]
 )
-def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: str, workers: int):
+def test_a_failure_within_an_epoch_is_one_line_with_batch_and_epoch(here: Path, name: str, workers: int):
     (here / "data.py").write_text(OWN + FAIL)
     number = (OWN + FAIL).splitlines().index('            raise OSError("no disk\\nat all")') + 1
     line = line_of(make(name, workers))
@@ -149,13 +149,13 @@ def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: s
     assert line.endswith(f" of epoch 0 (line {number}: OSError: no disk)")
 
 
-def test_a_loader_that_ends_early_is_one_line():
+def test_a_loader_that_ends_early_is_refused_in_one_line():
     loader = make("stream")
     type(loader.data.loader).__len__ = lambda self: 5
     assert "the loader gave 3 of the 5 batches that its len promises in epoch 0" in line_of(loader)
 
 
-def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_left_out_in_evaluation():
+def test_a_batch_smaller_than_the_number_of_processes_is_refused_in_training_and_skipped_in_evaluation():
     def last(rank: int, **more: Any) -> Any:
         return make("sequences", rank=rank, processes=30, **more)
 
@@ -197,18 +197,18 @@ def test_crop_flip_normalize_equal_the_pil_path_image_for_image(height, width, p
     )
 
 
-def test_each_image_comes_once_an_epoch_with_its_label_and_the_short_batch_is_kept():
+def test_each_image_comes_once_per_epoch_with_its_label_including_the_short_last_batch():
     data = ImageSet(torch.randint(1, 256, (10, 3, 8, 8), dtype=torch.uint8), torch.arange(10))
-    how = {"device": "cpu", "mean": MEAN, "std": STD}
-    plain, _ = next(DeviceLoader(data, batch_size=10, **how).epoch(0))
-    batches = list(DeviceLoader(data, batch_size=4, shuffle=True, **how).epoch(0))
+    options = {"device": "cpu", "mean": MEAN, "std": STD}
+    plain, _ = next(DeviceLoader(data, batch_size=10, **options).epoch(0))
+    batches = list(DeviceLoader(data, batch_size=4, shuffle=True, **options).epoch(0))
     assert [len(labels) for _, labels in batches] == [4, 4, 2]
     order = torch.cat([labels for _, labels in batches])
     assert sorted(order.tolist()) == list(range(10)) != order.tolist()
     assert torch.equal(torch.cat([images for images, _ in batches]), plain[order])
 
 
-def test_a_plan_is_the_same_on_every_machine_and_another_with_each_seed_and_epoch():
+def test_a_plan_is_the_same_on_every_machine_and_differs_by_seed_and_epoch():
     assert draw_plan(6, 223, 0).tolist() == PLAN_OF_SIX
     for seed, epoch in [(223, 4), (224, 3), (-223, 3)]:
         assert all((draw_plan(50, 223, 3) != draw_plan(50, seed, epoch)).any(dim=1))

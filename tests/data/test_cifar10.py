@@ -77,7 +77,7 @@ def test_archive_is_read_without_network_and_found_in_the_cache_folder_by_defaul
             kept.unlink()
 
 
-def test_archive_is_fetched_where_there_is_a_network(cifar, tmp_path, monkeypatch):
+def test_archive_is_downloaded_if_there_is_a_network(cifar, tmp_path, monkeypatch):
     (tmp_path / cifar.which.file).write_bytes(cifar.archive)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -92,13 +92,15 @@ def message_of(cifar: SmallArchive, root: Path) -> str:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_no_network_and_no_or_a_damaged_archive_says_what_to_put_where(cifar, tmp_path, damaged):
+def test_a_missing_or_damaged_archive_without_network_is_one_line_with_the_file_to_provide(
+    cifar, tmp_path, damaged
+):
     which = cifar.which
     if damaged:
         (tmp_path / which.file).write_bytes(cifar.archive[:-1])
     text = message_of(cifar, tmp_path)
-    said = f"data.source={which.name}: {which.label} is not in {str(tmp_path)!r} and cannot be fetched ("
-    assert text.startswith(said)
+    message = f"data.source={which.name}: {which.label} is not in {str(tmp_path)!r} and cannot be fetched ("
+    assert text.startswith(message)
     assert f"put {which.file} (MD5 {which.md5}) into that folder" in text
     assert "data.source=synthetic needs no data" in text
 

@@ -46,7 +46,7 @@ def decodings(monkeypatch) -> list[Path]:
     return seen
 
 
-def test_classes_and_images_come_in_order_of_their_names_and_hidden_files_are_left_out(folder, files):
+def test_classes_and_images_are_sorted_by_name_without_hidden_files(folder, files):
     for name in (".DS_Store", "train/._schwäne", "train/schwäne/._bild.png", "test/schwäne/Thumbs.db"):
         (folder / name).write_bytes(b"no image")
     os.mkfifo(folder / "train/schwäne/pipe.png")
@@ -60,7 +60,7 @@ def test_classes_and_images_come_in_order_of_their_names_and_hidden_files_are_le
     np.testing.assert_array_equal(dataset.train.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
 
 
-def test_what_is_no_such_folder_is_one_line(tmp_path, folder, png, subtests: pytest.Subtests):
+def test_an_invalid_folder_is_refused_in_one_line(tmp_path, folder, png, subtests: pytest.Subtests):
     assert "data.root is not set" in line_of(build_dataset, "image_folder", "")
     (tmp_path / "val").mkdir()
     (folder / "test/extra").mkdir()
@@ -75,7 +75,7 @@ def test_what_is_no_such_folder_is_one_line(tmp_path, folder, png, subtests: pyt
             assert said in message_of(root)
 
 
-def test_an_image_that_cannot_be_one_of_the_set_is_named(folder, png):
+def test_an_unusable_image_is_named(folder, png):
     path = folder / "test/two words/odd.tif"
     for save, said in [
         (lambda: Image.new("I;16", (5, 6)).save(path), "has more than 8 bits a channel"),
@@ -95,7 +95,7 @@ def make_archive(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "leads"), [("tar", False), ("xztar", True), ("zip", True)])
-def test_archives_give_what_their_folder_gives(folder, tmp_path, kind, leads):
+def test_archives_give_the_same_data_as_their_folder(folder, tmp_path, kind, leads):
     expected = load(folder)
     for name in ("__MACOSX/train/schwäne/._bild.png", ".hidden/train/a/b.png") if leads else ():
         (folder.parent / name).parent.mkdir(parents=True)
@@ -105,7 +105,7 @@ def test_archives_give_what_their_folder_gives(folder, tmp_path, kind, leads):
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_no_member_reaches_beyond_the_temporary_folder(folder, tmp_path, monkeypatch, kind):
+def test_no_archive_member_is_written_outside_the_temporary_folder(folder, tmp_path, monkeypatch, kind):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     path = make_archive(folder, kind)
@@ -120,7 +120,7 @@ def test_no_member_reaches_beyond_the_temporary_folder(folder, tmp_path, monkeyp
     assert not list(tmp_path.rglob("outside.png"))
 
 
-def test_a_second_load_decodes_nothing_whatever_the_limit_and_gives_the_same(folder, decodings, caplog):
+def test_a_second_load_uses_the_cache_under_any_limit(folder, decodings, caplog):
     first, second = load(folder), load(folder)
     assert same(first, second)
     part = build_dataset("image_folder", str(folder), train_limit=2)
@@ -129,7 +129,7 @@ def test_a_second_load_decodes_nothing_whatever_the_limit_and_gives_the_same(fol
     assert not caplog.messages
 
 
-def test_a_changed_folder_or_archive_is_read_anew_and_a_moved_one_is_the_same(folder, png):
+def test_a_changed_folder_or_archive_is_decoded_again_and_a_moved_one_is_not(folder, png):
     first = load(folder)
     (folder / "train/schwäne/zzz.png").write_bytes(png(50))
     second = load(folder)
@@ -142,7 +142,7 @@ def test_a_changed_folder_or_archive_is_read_anew_and_a_moved_one_is_the_same(fo
     assert load(make_archive(moved, "tar")).fingerprint != first.fingerprint
 
 
-def test_an_image_replaced_in_place_with_its_old_times_is_noticed(folder):
+def test_an_image_replaced_with_its_old_mtime_is_noticed(folder):
     path = folder / "train/schwäne/bild 0 ä.bmp"
     for value in (10, 200):
         before = path.stat() if path.exists() else None
@@ -155,7 +155,7 @@ def test_an_image_replaced_in_place_with_its_old_times_is_noticed(folder):
 @pytest.mark.parametrize(
     "damage", [lambda c: b"", lambda c: c[: len(c) // 2], lambda c: c[:400] + b"?" + c[401:]]
 )
-def test_a_damaged_cache_is_said_in_one_line_and_built_again(folder, cache_folder, decodings, caplog, damage):
+def test_a_damaged_cache_is_reported_in_one_line_and_rebuilt(folder, cache_folder, decodings, caplog, damage):
     expected = load(folder)
     (path,) = cache_folder.iterdir()
     path.write_bytes(damage(path.read_bytes()))
@@ -166,7 +166,7 @@ def test_a_damaged_cache_is_said_in_one_line_and_built_again(folder, cache_folde
     assert len(decodings) == 2
 
 
-def test_an_unusable_cache_folder_is_said_once_and_the_data_loaded(folder, tmp_path, monkeypatch, caplog):
+def test_an_unusable_cache_folder_is_reported_once_and_the_data_loaded(folder, tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file" / "cache"))
     assert len(load(folder).train) == 6
@@ -176,7 +176,7 @@ def test_an_unusable_cache_folder_is_said_once_and_the_data_loaded(folder, tmp_p
 
 
 @pytest.mark.slow
-def test_real_images_are_all_there_and_equal_what_pillow_decodes(cifar_archive):
+def test_all_real_images_equal_pillows_decoding(cifar_archive):
     dataset = load(cifar_archive)
     assert dataset.classes == CIFAR_CLASSES
     assert dataset.fingerprint == "68b1281e9588b7d3-50000-10000"

@@ -24,7 +24,7 @@ def build_data(code: str, **more: Any) -> Dataset:
     return build_dataset("./mine.py:build", **more)
 
 
-def test_every_form_is_taken_as_what_it_is():
+def test_every_form_of_data_becomes_its_kind_of_split():
     for name, kind in [
         ("tensors", TensorSet),
         ("named", TensorSet),
@@ -45,7 +45,7 @@ def test_every_form_is_taken_as_what_it_is():
 
 
 @pytest.mark.parametrize("kind", ["int32", "int16", "uint8", "int64"])
-def test_images_as_bytes_with_labels_of_any_whole_type_are_ours_to_augment(kind: str):
+def test_images_as_bytes_with_labels_of_any_integer_dtype_are_augmented(kind: str):
     code = f"x = torch.arange(96).byte().view(2, 3, 4, 4), torch.arange(2).to(torch.{kind})\nreturn "
     for form in ("x", "TensorDataset(*x)", "list(x)", "(x[0].numpy()[::-1], x[1].tolist()[::-1])"):
         data = build_data(code + form, train_limit=2).train
@@ -55,7 +55,7 @@ def test_images_as_bytes_with_labels_of_any_whole_type_are_ours_to_augment(kind:
         assert data.labels[0] == ("::" in form)
 
 
-def test_a_function_gets_its_arguments_and_those_of_ours_that_it_names(here: Path):
+def test_a_function_gets_the_users_arguments_and_the_defaults_that_its_signature_names(here: Path):
     code = """
 def build(is_train, seed, batch_size, size=1, *, deep=None):
     import torch
@@ -63,16 +63,16 @@ def build(is_train, seed, batch_size, size=1, *, deep=None):
     return torch.full((size, 3), float(seed * is_train)), torch.full((size,), float(batch_size))
 """
     (here / "mine.py").write_text(code)
-    how = {"kwargs": {"size": 5, "deep": {"a": 2}}, "batch_sizes": (32, 8)}
-    data, other = (build_dataset("./mine.py:build", **how, seed=seed) for seed in (7, 8))
+    options = {"kwargs": {"size": 5, "deep": {"a": 2}}, "batch_sizes": (32, 8)}
+    data, other = (build_dataset("./mine.py:build", **options, seed=seed) for seed in (7, 8))
     assert data.train.inputs.tolist() == [[7.0] * 3] * 5
     assert (data.train.targets[0], data.test.targets[0]) == (32, 8)
     assert data.fingerprint == other.fingerprint  # training data may change with a seed that is taken
-    said = line_of(build_dataset, "./mine.py:build", **(how | {"kwargs": {"train": 3}}))
-    assert said.startswith("data.kwargs.train: ./mine.py:build is called with both, true and false")
+    message = line_of(build_dataset, "./mine.py:build", **(options | {"kwargs": {"train": 3}}))
+    assert message.startswith("data.kwargs.train: ./mine.py:build is called with both, true and false")
 
 
-def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(subtests: pytest.Subtests):
+def test_classes_are_known_for_one_integer_target_per_sample(subtests: pytest.Subtests):
     for code, count in [
         ("x, y = table(train)\nreturn x.numpy(), y.numpy().astype(np.uint16)", 2),
         ("x, y = table(train)\nreturn x, y.float()", 0),
@@ -87,8 +87,8 @@ def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(su
             assert len(build_data(code).classes) == count
 
 
-def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
-    for code, said in [
+def test_an_invalid_result_is_refused_in_one_line(subtests: pytest.Subtests):
+    for code, message in [
         ("return None", "data for train=True: a NoneType; expected tensors, a map-style Dataset"),
         ("return torch.ones(3)", "first samples for train=True: a Tensor; expected (inputs,"),
         ("return table(train)[0], None", "data for train=True: targets are a NoneType; expected"),
@@ -113,12 +113,12 @@ def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
         with subtests.test(code=code):
             line = line_of(build_data, code)
             assert line.startswith("data.source='./mine.py:build': ")
-            assert said in line
+            assert message in line
             assert len(line) < 400
 
 
 @pytest.mark.parametrize("form", ["d", "DataLoader(d, batch_size=4)", "DataLoader(d, 4, num_workers=1)"])
-def test_what_fails_in_the_data_is_one_line_below_the_authors_traceback(form: str):
+def test_an_exception_in_the_data_is_one_line_below_the_plug_ins_traceback(form: str):
     code = "d = Noisy(train)\ndef fail(i):\n    raise OSError('no disk\\nat all')\n"
     with pytest.raises(UserError) as caught:
         build_data(code + f"Noisy.__getitem__ = lambda self, i: fail(i)\nreturn {form}")
@@ -136,14 +136,14 @@ def test_what_fails_in_the_data_is_one_line_below_the_authors_traceback(form: st
         "d = Noisy(train)\nd.targets = d.y = torch.arange(len(d)) % 8 // 7\nreturn d",
     ],
 )
-def test_a_limit_takes_of_each_class_as_many(code: str):
+def test_a_limit_takes_equally_many_samples_of_each_class(code: str):
     data = build_data(code, train_limit=8)
     targets = data.train.targets if isinstance(data.train, TensorSet) else [y for _, y in data.train.data]
     assert sorted(map(int, targets)) == [0] * 4 + [1] * 4
 
 
 @pytest.mark.parametrize("name", ["tensors", "named_samples", "restless", "restless_loader"])
-def test_the_same_data_have_one_fingerprint_whatever_is_random_in_them(name: str):
+def test_the_same_data_have_one_fingerprint_despite_random_choices(name: str):
     seen = set()
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -158,7 +158,7 @@ def test_the_same_data_have_one_fingerprint_whatever_is_random_in_them(name: str
     ("old", "new"),
     [("TRAIN, TEST = 90", "TRAIN, TEST = 91"), ("0 if", "5 if"), ("> 0).astype", "> 1).astype")],
 )
-def test_other_data_have_another_fingerprint(here: Path, name: str, old: str, new: str):
+def test_different_data_have_different_fingerprints(here: Path, name: str, old: str, new: str):
     before = build_data(f"return {name}")
     (here / "mine.py").write_text((here / "mine.py").read_text().replace(old, new))
     assert build_dataset("./mine.py:build").fingerprint != before.fingerprint

@@ -144,7 +144,7 @@ def products(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
 @how_many(25, 300)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("cases", [convolutions(), products()], ids=["convolutions", "products"])
-def test_every_result_is_that_of_fp64_rounded_once(cases: Any, dtype: torch.dtype, examples: int):
+def test_every_result_equals_fp64_rounded_once(cases: Any, dtype: torch.dtype, examples: int):
     @settings(max_examples=examples, derandomize=examples < 100)
     @given(case=cases, seed=st.integers(0, 2**31))
     def check(case: tuple[Callable[..., Tensor], list[Tensor]], seed: int) -> None:
@@ -157,7 +157,7 @@ def test_every_result_is_that_of_fp64_rounded_once(cases: Any, dtype: torch.dtyp
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("mask", ["none", "causal", "boolean", "added"])
-def test_attentions_gradients_are_as_near_to_fp64_as_pytorchs_own(dtype: torch.dtype, mask: str):
+def test_gradients_of_attention_are_as_close_to_fp64_as_pytorchs_own(dtype: torch.dtype, mask: str):
     torch.manual_seed(0)
     inputs = [torch.randn(2, 3, 17, 16).to(dtype) for _ in range(3)]
     upstream = torch.randn(2, 3, 17, 16).to(dtype)
@@ -232,7 +232,7 @@ def test_other_dtypes_keep_pytorchs_kernels():
     assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
 
 
-def test_kernels_are_active_inside_the_context_alone():
+def test_kernels_are_active_only_inside_the_context():
     assert active_overloads() == ()
     with all_in_fp32("float16"):
         inside = active_overloads()
@@ -490,7 +490,7 @@ def test_the_trace_finds_a_slow_operation(tmp_path: Path):
 
 
 @pytest.mark.parametrize("backend", ["native", "apex_o1", "apex_o2", "fp16", "bf16"])
-def test_what_is_recorded_is_what_is_active(backend: str):
+def test_recorded_operations_equal_active_operations(backend: str):
     """Also on this CPU as it is: a record names the operations that have a kernel in the training."""
     precision = build_precision(backend, "cpu")
     expected = operations_in_fp32(CPU, precision.metadata.dtype)

@@ -87,7 +87,7 @@ def train(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_twenty_steps_are_those_of_the_golden_file(name: str, tmp_path: Path):
+def test_twenty_steps_equal_the_golden_file(name: str, tmp_path: Path):
     file, found = GOLDEN / f"{name}.yaml", train(name)
     known = yaml.safe_load(file.read_text()) if file.exists() else {"losses": []}
     if found["losses"] == pytest.approx(known["losses"], rel=TOLERANCES[REGISTRY[name].dtype]):

@@ -70,7 +70,7 @@ def record_dtypes(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_a_kept_module_and_all_below_it_compute_in_fp32_and_the_others_do_not(name: str):
+def test_a_kept_module_and_its_submodules_compute_in_fp32_and_others_do_not(name: str):
     first = {key: value.clone() for key, value in net().state_dict().items()}
     precision, model, optimizer = prepared(name, "1", net(), **static(name))
     assert precision.fp32_modules == ["1"]
@@ -121,12 +121,12 @@ def test_shared_modules_and_weights_train_under_every_backend(name: str, keep: s
     assert all(map(math.isfinite, losses))
 
 
-def test_who_shares_a_weight_with_a_kept_module_is_kept_where_weights_are_half():
+def test_modules_that_share_a_weight_with_a_kept_module_are_kept_under_16_bit_weights():
     assert prepared("fp16", "embed", Twice())[0].fp32_modules == ["embed", "head"]
     assert prepared("native", "embed", Twice())[0].fp32_modules == ["embed"]
 
 
-def test_attention_is_kept_with_the_part_that_it_reads_and_does_not_call():
+def test_attention_is_kept_with_the_submodule_that_it_reads_without_a_call():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     for keep, kept in (("self_attn.out_proj", ["self_attn.out_proj", "self_attn"]), ("linear1", ["linear1"])):
         precision, model, _ = prepared("fp16", keep, copy.deepcopy(layer))
@@ -153,7 +153,7 @@ class Careless(Float16):
         return Precision.convert(self, model, optimizer)
 
 
-def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
+def test_a_users_backend_keeps_modules_when_built_directly():
     precision = Mixed(options=PrecisionOptions(keep_fp32="1"))
     model, _ = precision.prepare(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))]))
     seen = record_dtypes(model)
@@ -164,7 +164,7 @@ def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
     assert seen["2"][1] is torch.bfloat16
 
 
-def test_a_backend_that_makes_a_kept_weight_half_is_refused():
+def test_a_backend_that_converts_a_kept_weight_is_refused():
     model, precision = net(), Careless(options=PrecisionOptions(keep_fp32="1"))
     with pytest.raises(
         KeepFp32Error, match=r"^precision.keep_fp32: .* let its convert call convert_network$"
@@ -173,7 +173,7 @@ def test_a_backend_that_makes_a_kept_weight_half_is_refused():
     assert not precision.fp32_modules
 
 
-def test_names_match_with_stars_across_dots_and_the_highest_stand_for_what_is_below():
+def test_stars_match_across_dots_and_a_module_includes_its_submodules():
     model = net()
     assert match_modules(model, "*.2") == ["1.2"]
     assert match_modules(model, ["2", "1*"]) == ["1", "2"]
@@ -181,13 +181,13 @@ def test_names_match_with_stars_across_dots_and_the_highest_stand_for_what_is_be
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [("lin", "did you mean line?"), ("*.nrm", r"did you mean \*\.norm\?"), ("zzz", "it has line, rest")],
 )
-def test_a_name_that_matches_nothing_is_one_line_with_names_that_are_near(pattern: str, said: str):
+def test_a_pattern_without_a_match_is_one_line_with_similar_names(pattern: str, message: str):
     rest = nn.ModuleList(nn.ModuleDict({"norm": nn.ReLU()}) for _ in range(2))
     model = nn.ModuleDict({"line": nn.Linear(1, 1), "rest": rest})
     with pytest.raises(
-        KeepFp32Error, match=rf"^precision.keep_fp32='{pattern}': no module.*{said}".replace("'*", r"'\*")
+        KeepFp32Error, match=rf"^precision.keep_fp32='{pattern}': no module.*{message}".replace("'*", r"'\*")
     ):
         match_modules(model, pattern)

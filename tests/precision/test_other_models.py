@@ -49,7 +49,7 @@ def train(name: str, model: nn.Module, steps: int = 3, **options: object) -> lis
 
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "native"])
-def test_complex_weights_train_beside_16_bit_ones_where_their_module_is_kept(name):
+def test_complex_weights_train_with_16_bit_ones_if_their_module_is_kept(name):
     expected = train("none", operator())
     assert train(name, operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
     if not REGISTRY[name].half_weights:  # PyTorch's Fourier transforms take no 16-bit inputs on a CPU
@@ -59,10 +59,10 @@ def test_complex_weights_train_beside_16_bit_ones_where_their_module_is_kept(nam
 def test_native_refuses_complex_weights_and_trains_them_in_modules_that_are_kept():
     with pytest.raises(UnsupportedModel) as refused:
         train("native", operator())
-    said = str(refused.value)
-    assert said.startswith("backend=native: ")
-    assert "precision.keep_fp32=0" in said
-    assert said.isprintable()
+    message = str(refused.value)
+    assert message.startswith("backend=native: ")
+    assert "precision.keep_fp32=0" in message
+    assert message.isprintable()
     expected = train("none", operator())
     assert train("native", operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
     one = build_precision("native", loss_scale=1.0)  # without a GradScaler nothing is refused
@@ -105,11 +105,11 @@ def test_torchscript_trains_or_is_refused_in_one_line_that_names_it(name, whole)
     if name.startswith("apex_o1") or (name == "apex_o2" and whole):
         with pytest.raises(UnsupportedModel) as refused:
             train(name, scripted(whole=whole))
-        said = str(refused.value)
-        assert said.startswith(f"backend={name}: ")
-        assert "torch.jit" in said
-        assert said.isprintable()
-        assert name == "apex_o2" or f"does not call: {'the network' if whole else '0'};" in said
+        message = str(refused.value)
+        assert message.startswith(f"backend={name}: ")
+        assert "torch.jit" in message
+        assert message.isprintable()
+        assert name == "apex_o2" or f"does not call: {'the network' if whole else '0'};" in message
         return
     expected = train("none", scripted(whole=whole))
     assert train(name, scripted(whole=whole)) == pytest.approx(expected, abs=0.02)

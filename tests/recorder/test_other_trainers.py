@@ -112,7 +112,7 @@ def test_lightning_runs_are_compared_by_their_precision(tmp_path: Path):
     assert drops > 3
 
 
-def test_a_lightning_run_that_goes_on_from_its_checkpoint_is_one_record(
+def test_a_lightning_run_that_resumes_from_its_checkpoint_is_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     import lightning.pytorch as library
@@ -126,7 +126,7 @@ def test_a_lightning_run_that_goes_on_from_its_checkpoint_is_one_record(
     assert rows[metrics.STEP].tolist() == [5, 10, 15, 20, 25, 30]
 
 
-def test_lightning_records_what_the_validation_logs_under_any_name_and_nothing_else(tmp_path: Path):
+def test_lightning_records_every_metric_of_the_validation_and_nothing_else(tmp_path: Path):
     import lightning.pytorch as library
 
     class Logs(library.Callback):

@@ -48,7 +48,7 @@ def manual_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.mark.slow
-def test_the_package_loads_no_torch_until_the_recorder_is_asked_for():
+def test_the_package_imports_torch_only_for_the_recorder():
     look = "print('torch' in sys.modules)"
     code = f"import sys, ampcompare; {look}; ampcompare.Recorder; {look}"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -73,7 +73,7 @@ def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagno
     assert {10, 20, 25, 30, 32, 40} <= set(steps)
 
 
-def test_throughput_is_that_of_the_steps_alone(tracker: InMemoryTracker, manual_clock: SimpleNamespace):
+def test_throughput_covers_training_steps_only(tracker: InMemoryTracker, manual_clock: SimpleNamespace):
     """Not of warm-up, evaluations, pauses, nor of a step whose beginning nobody knows."""
     with Recorder(backend="none", every=5, warmup_steps=3, **PARTS) as record:
         for step in range(1, 21):
@@ -119,7 +119,7 @@ def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(
     assert tracker.rows[-1][metrics.SCALE] == scaler.get_scale()
 
 
-def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(tracker: InMemoryTracker):
+def test_a_checkpoint_loaded_after_an_evaluation_is_not_counted_as_a_skip(tracker: InMemoryTracker):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
     loop = Loop(scaler, steps=3)
     with Recorder(backend="native", scaler=scaler, every=3, **PARTS) as record:
@@ -132,14 +132,16 @@ def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(tracker: InMemoryTr
 
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_scale_restored_in_a_pause_is_no_skip(tracker: InMemoryTracker, every: int, ours: bool):
+def test_a_scale_restored_in_a_pause_is_not_counted_as_a_skip(
+    tracker: InMemoryTracker, every: int, ours: bool
+):
     """Neither before the first step nor within an interval, whose steps before it stay counted."""
     precision = build_precision("native", init_scale=2.0**10)
     model = torch.nn.Linear(4, 1)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     state = copy.deepcopy(precision.state_dict())
-    how = {"scaler": precision} if ours else {"scaler": precision.scaler, "backend": "native"}
-    with Recorder(every=every, **how, **PARTS) as record:
+    options = {"scaler": precision} if ours else {"scaler": precision.scaler, "backend": "native"}
+    with Recorder(every=every, **options, **PARTS) as record:
 
         def step(factor: float) -> None:
             optimizer.zero_grad()
@@ -186,13 +188,13 @@ def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(tracker: InMemoryTr
 
 @pytest.mark.parametrize("zero_first", [True, False])
 @pytest.mark.parametrize(("scaled", "fused"), [(False, False), (True, False), (True, True)])
-def test_gradients_are_looked_at_unscaled_wherever_they_are_zeroed(
+def test_gradients_are_measured_unscaled_wherever_they_are_zeroed(
     tracker: InMemoryTracker, scaled: bool, fused: bool, zero_first: bool
 ):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if scaled else None
     loop = Loop(scaler, fused, steps=9, zero_first=zero_first)
-    how = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 4}
-    with Recorder(backend="mine", scaler=scaler, **how, **PARTS) as record:
+    options = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 4}
+    with Recorder(backend="mine", scaler=scaler, **options, **PARTS) as record:
         loop(record)
     norms = {
         row[metrics.STEP]: row[metrics.GRADIENT_NORM] for row in tracker.rows if metrics.GRADIENT_NORM in row
@@ -205,11 +207,11 @@ def test_gradients_are_looked_at_unscaled_wherever_they_are_zeroed(
     assert {f"{metrics.ZEROS}/0", f"{metrics.ZEROS}/2"} <= looks[0].keys()
 
 
-def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(tracker: InMemoryTracker):
+def test_the_diagnostics_of_a_skipped_step_come_with_the_next_step_taken(tracker: InMemoryTracker):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
     loop = Loop(scaler, steps=12, factor=lambda step: 1e20 if step == 5 else 1.0)
-    how = {"optimizer": loop.optimizer, "diagnostics": 5, "every": 12}
-    with Recorder(backend="native", scaler=scaler, **how, **PARTS) as record:
+    options = {"optimizer": loop.optimizer, "diagnostics": 5, "every": 12}
+    with Recorder(backend="native", scaler=scaler, **options, **PARTS) as record:
         loop(record)
     assert [row[metrics.STEP] for row in tracker.rows if metrics.ZEROS in row] == [6, 10]
 
@@ -227,7 +229,7 @@ def test_loss_and_learning_rate_are_means_and_values_of_the_steps(tracker: InMem
     assert tracker.values_of(metrics.LEARNING_RATE) == [0.25, 0.25]
 
 
-def test_a_loss_that_is_not_finite_is_said_and_stops_nothing(
+def test_a_non_finite_loss_is_reported_and_stops_nothing(
     tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture
 ):
     with Recorder(backend="none", every=5, **PARTS) as record:
@@ -300,7 +302,7 @@ def test_a_signal_ends_the_record_and_then_the_loop(tracker: InMemoryTracker, nu
     assert len(tracker.rows) == 1
 
 
-def test_a_handler_for_a_warning_that_a_trainer_sets_before_the_first_step_stays(tracker: InMemoryTracker):
+def test_a_signal_handler_that_a_trainer_sets_before_the_first_step_stays(tracker: InMemoryTracker):
     """Lightning sets one as training begins, where there is none."""
     heard: list[int] = []
     before = signal.getsignal(signal.SIGUSR1)
@@ -319,7 +321,7 @@ def test_a_handler_for_a_warning_that_a_trainer_sets_before_the_first_step_stays
     assert tracker.exit_codes == [0]
 
 
-def test_process_0_records_the_samples_of_all(
+def test_process_0_records_the_samples_of_all_processes(
     tracker: InMemoryTracker, monkeypatch: pytest.MonkeyPatch, manual_clock: SimpleNamespace
 ):
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -364,7 +366,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-def test_a_wrong_use_is_one_line(subtests: pytest.Subtests):
+def test_a_wrong_use_is_refused_in_one_line(subtests: pytest.Subtests):
     for wrong, line in REFUSED:
         with subtests.test(wrong=wrong, line=line):
             assert re.search(line, line_of(wrong))
@@ -379,7 +381,7 @@ def test_a_loss_may_be_any_one_number(tracker: InMemoryTracker, loss: Any):
     assert tracker.values_of(metrics.LOSS) == [3]
 
 
-def test_a_recorder_begins_one_record(tracker: InMemoryTracker):
+def test_a_recorder_cannot_be_used_twice(tracker: InMemoryTracker):
     with Recorder(backend="none", start_step=7, **PARTS) as record:
         pass
     with pytest.raises(UserError, match="entered before"), record:
@@ -397,7 +399,7 @@ def test_a_recorder_begins_one_record(tracker: InMemoryTracker):
         ("my own", None, None),
     ],
 )
-def test_a_word_stays_as_it_was_given_and_what_we_take_it_for_is_beside_it(
+def test_the_backends_name_is_recorded_as_given_with_the_backend_that_it_stands_for(
     tracker: InMemoryTracker, said: str, known: str | None, dtype: Any
 ):
     with Recorder(backend=said, config={"model": {"name": "mine"}, "seed": 1}, **PARTS):

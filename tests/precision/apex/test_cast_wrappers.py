@@ -57,7 +57,7 @@ CONTAINERS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-def test_floating_tensors_are_cast_wherever_they_stand_and_containers_keep_their_type():
+def test_floating_tensors_are_cast_at_any_position_and_containers_keep_their_type():
     """fp64 and bf16, tensors of no dimension and of no element too; the caller's own stay as they are."""
     wrong = []
     for decorate, to in CASTING:
@@ -76,7 +76,7 @@ def test_floating_tensors_are_cast_wherever_they_stand_and_containers_keep_their
     assert wrong == []
 
 
-def test_what_is_not_to_be_cast_is_handed_on_as_it_is():
+def test_other_arguments_are_passed_on_unchanged():
     wrong = []
     for decorate in DECORATORS:
         right = _ones(FLOAT if decorate is amp.float_function else HALF)
@@ -95,7 +95,7 @@ def test_what_is_not_to_be_cast_is_handed_on_as_it_is():
     assert wrong == []
 
 
-def test_out_is_where_the_result_goes_and_is_left_alone():
+def test_out_is_not_cast():
     """It does not count as an argument to promote, either."""
     for decorate in DECORATORS:
         for out in map(_ones, TYPES):
@@ -138,7 +138,7 @@ def _probabilities(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.full((3,), 0.25, dtype=dtype), torch.ones(3, dtype=dtype)
 
 
-def test_banned_function_refuses_half_wherever_it_stands_and_names_the_ways_out():
+def test_banned_function_refuses_half_at_any_position_and_names_the_alternatives():
     (x, y), (half_x, half_y) = _probabilities(FLOAT), _probabilities(HALF)
     with casts(device_type="cpu"):
         for args, kwargs in (((half_x, y), {}), ((x, half_y), {}), ((), {"input": half_x, "target": y})):
