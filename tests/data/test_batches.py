@@ -14,7 +14,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
+from ampcompare.data.augment import crop_batch, flip_batch, make_normalization, normalize
 from ampcompare.data.batch import Batch, count_samples, list_tensors
 from ampcompare.data.dataset import ImageSet
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader, draw_plan
@@ -186,8 +186,8 @@ def test_crop_flip_normalize_equal_the_pil_path_image_for_image(height, width, p
     choices = [(top, left, flip) for top, left in offsets for flip in (0, 1)]
     images = torch.randint(0, 256, (len(choices), 3, height, width), dtype=torch.uint8)
     top, left, flip = torch.tensor(choices).unbind(1)
-    cropped = batch_flip(batch_crop(images, top, left, padding), flip)
-    batch = normalize(cropped, *normalization(MEAN, STD), channels_last=channels_last)
+    cropped = flip_batch(crop_batch(images, top, left, padding), flip)
+    batch = normalize(cropped, *make_normalization(MEAN, STD), channels_last=channels_last)
     expected = [
         augment_with_pil(image, *choice, padding) for image, choice in zip(images, choices, strict=True)
     ]

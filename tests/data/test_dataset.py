@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.refusals import line_of
 
-from ampcompare.data.factory import balanced_subset, build_dataset
+from ampcompare.data.factory import build_dataset, draw_balanced_subset
 from ampcompare.data.sources import synthetic
 
 
@@ -26,15 +26,15 @@ def test_wrong_arguments_are_refused_with_the_allowed_values(limits, size, messa
 
 def test_a_subset_is_random_and_balanced_and_part_of_every_larger_subset():
     labels = np.repeat(np.arange(10), 500)
-    larger = balanced_subset(labels, 1234)
+    larger = draw_balanced_subset(labels, 1234)
     for limit in (1, 9, 100, 777):
-        chosen = balanced_subset(labels, limit)
+        chosen = draw_balanced_subset(labels, limit)
         assert np.array_equal(chosen, larger[:limit])
         assert len(set(chosen)) == limit
     assert np.bincount(labels[larger[:100]]).tolist() == [10] * 10
     assert sorted(larger[:100] % 500)[-1] > 400
     uneven = np.array([0] * 2 + [1] * 50 + [2] * 50)
-    assert np.bincount(uneven[balanced_subset(uneven, 42)]).tolist() == [2, 20, 20]
+    assert np.bincount(uneven[draw_balanced_subset(uneven, 42)]).tolist() == [2, 20, 20]
 
 
 def test_the_fingerprint_identifies_the_content_of_the_data():

@@ -25,7 +25,12 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset
 
 from ampcompare.precision import build_precision
-from ampcompare.precision.cpu_arithmetic import DTYPES, active_overloads, compute_in_fp32, operations_in_fp32
+from ampcompare.precision.cpu_arithmetic import (
+    DTYPES,
+    compute_in_fp32,
+    list_active_overloads,
+    list_fp32_operations,
+)
 from ampcompare.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -195,7 +200,7 @@ def test_in_place_and_out_overloads_write_what_the_plain_ones_return(dtype: torc
             (c.addbmm(xb, yb, beta=2), c.clone().addbmm_(xb, yb, beta=2)),
         ):
             assert torch.equal(plain, target)
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
 
 
 @pytest.mark.parametrize(
@@ -233,19 +238,19 @@ def test_other_dtypes_keep_pytorchs_kernels():
 
 
 def test_kernels_are_active_only_inside_the_context():
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
     with all_in_fp32("float16"):
-        inside = active_overloads()
+        inside = list_active_overloads()
         with all_in_fp32("bfloat16"), pytest.raises(ZeroDivisionError):
             1 / 0  # noqa: B018
         with all_in_fp32("float16"):
             pass
-        assert active_overloads() == inside
+        assert list_active_overloads() == inside
     assert {name for name in inside if "." not in name and not name.endswith("m_")} == set(ALL)
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
     for device, dtype in (("cuda", "float16"), ("mps", "float16"), ("cpu", "float32")):
         with compute_in_fp32(torch.device(device), dtype):
-            assert active_overloads() == ()
+            assert list_active_overloads() == ()
 
 
 def test_threads_share_the_kernels_until_the_last_one_leaves():
@@ -258,7 +263,7 @@ def test_threads_share_the_kernels_until_the_last_one_leaves():
             with all_in_fp32("float16"):
                 if (x @ x - expected).abs().max() > 0.02:
                     wrong.append("a product")
-                if not active_overloads():
+                if not list_active_overloads():
                     wrong.append("no kernels")
 
     threads = [threading.Thread(target=train) for _ in range(4)]
@@ -267,7 +272,7 @@ def test_threads_share_the_kernels_until_the_last_one_leaves():
     for thread in threads:
         thread.join()
     assert not wrong
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
 
 
 def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
@@ -290,7 +295,7 @@ def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
     for thread in threads:
         thread.join()
     assert not wrong
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
 
 
 def test_a_second_dtype_leaves_the_kernels_of_the_first_in_place():
@@ -472,7 +477,7 @@ def assert_none_is_missed(made: Trainer, folder: Path) -> None:
         slow, wide = slow_operations(lambda: made.step([batch(4)]), folder)
     assert not slow
     assert {"aten::_convolution", "aten::convolution_backward", "aten::mm"} <= wide
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
 
 
 def test_the_trace_finds_a_slow_operation(tmp_path: Path):
@@ -493,7 +498,7 @@ def test_the_trace_finds_a_slow_operation(tmp_path: Path):
 def test_recorded_operations_equal_active_operations(backend: str):
     """Also on this CPU as it is: a record names the operations that have a kernel in the training."""
     precision = build_precision(backend, "cpu")
-    expected = operations_in_fp32(CPU, precision.metadata.dtype)
+    expected = list_fp32_operations(CPU, precision.metadata.dtype)
     with precision.training_context():
-        active = active_overloads()
+        active = list_active_overloads()
     assert {name for name in active if name in ALL} == set(expected)

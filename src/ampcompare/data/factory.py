@@ -14,7 +14,7 @@ from ampcompare.data.seeding import wrap_data_errors
 from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
 
-__all__ = ["Dataset", "ImageSet", "balanced_subset", "build_dataset"]
+__all__ = ["Dataset", "ImageSet", "build_dataset", "draw_balanced_subset"]
 
 SUBSET_SEED = 2_023
 
@@ -119,10 +119,10 @@ def _limit_split(name: str, split: Any, limits: Mapping[str, int | None], source
     if limit > count:
         todo = f"give at most {count}, or null for all"
         raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.unit}; {todo}")
-    return split if limit == count else split.select(balanced_subset(user_data.get_labels(split), limit))
+    return split if limit == count else split.select(draw_balanced_subset(user_data.get_labels(split), limit))
 
 
-def balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
+def draw_balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
     """Draw a class-balanced subset with a fixed seed.
 
     Args:

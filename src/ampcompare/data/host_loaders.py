@@ -25,7 +25,7 @@ class _HostLoader(ShardedLoader):
     With `pinned` the host does not wait for copies.
     """
 
-    def put(self, batch: Batch) -> Batch:
+    def move_to_device(self, batch: Batch) -> Batch:
         """Return the batch on the device."""
         return map_tensors(batch[0], self._move), map_tensors(batch[1], self._move)
 
@@ -72,10 +72,12 @@ class SampleLoader(_HostLoader):
         order = draw_order(self.sample_count, self.seed, epoch, self.shuffle)
         requests = (
             SampleRequest(self.seed, epoch, own.start, own.step, order[own].tolist())
-            for own in self.shard_slices(start)
+            for own in self.get_shard_slices(start)
         )
         self._requests[:] = (request for request in requests if request.indices)
-        yield from map(self.put, read_batches(self._loader, self.name, self.file, epoch, first=start))
+        yield from map(
+            self.move_to_device, read_batches(self._loader, self.name, self.file, epoch, first=start)
+        )
 
 
 class BatchLoader(_HostLoader):
@@ -125,4 +127,4 @@ class BatchLoader(_HostLoader):
                 map_tensors(field, lambda t: t[self.rank :: self.processes]) for field in whole
             )
             if count_samples(inputs):
-                yield self.put((inputs, targets)), size
+                yield self.move_to_device((inputs, targets)), size

@@ -128,13 +128,13 @@ def find_classes(train: Split, test: Split) -> tuple[str, ...]:
             f"train=True and train=False differ in their names: {named[0]} and {named[1]}"
         )
     if isinstance(train, TensorSet) and isinstance(test, TensorSet):
-        return _classes_from_targets(train.targets, test.targets)
-    if not all(_classes_from_targets(split.sample[1]) for split in (train, test)):
+        return _find_target_classes(train.targets, test.targets)
+    if not all(_find_target_classes(split.sample[1]) for split in (train, test)):
         return ()
     return _find_declared_classes(train) or _find_declared_classes(test)
 
 
-def _classes_from_targets(*targets: Any) -> tuple[str, ...]:
+def _find_target_classes(*targets: Any) -> tuple[str, ...]:
     """Return the classes of integer targets [N] by their numbers, empty for other targets."""
     if not all(
         isinstance(t, Tensor) and t.dtype in INTEGER_DTYPES and t.ndim == 1 and len(t) for t in targets
@@ -161,7 +161,7 @@ def get_labels(split: TensorSet | SampleSet) -> np.ndarray:
     loss ignores counts as class 0.
     """
     labels: Any = split.targets if isinstance(split, TensorSet) else _get_stored_targets(split.data)
-    if not _classes_from_targets(labels) or len(labels) != len(split):
+    if not _find_target_classes(labels) or len(labels) != len(split):
         return np.zeros(len(split), np.int64)
     return labels.long().clamp(min=0).numpy()
 
@@ -179,7 +179,7 @@ def _find_declared_classes(split: Split) -> tuple[str, ...]:
             return classes if len(set(classes)) == len(classes) <= MAX_CLASSES else ()
         if type(number) is int and 0 < number <= MAX_CLASSES:
             return tuple(map(str, range(number)))
-        if classes := _classes_from_targets(_get_stored_targets(data)):
+        if classes := _find_target_classes(_get_stored_targets(data)):
             return classes
         data = getattr(data, "dataset", None)
     return ()

@@ -38,7 +38,7 @@ def get_backend(name: str) -> BackendInfo:
         UserError: The plug-in cannot be used.
         ValueError: No backend has this name.
     """
-    return REGISTRY[name] if name in REGISTRY else _plugin(name)[0]
+    return REGISTRY[name] if name in REGISTRY else _load_plugin(name)[0]
 
 
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
@@ -81,7 +81,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         backend = REGISTRY[name]
         cls = resolve_name(f"{__name__}.{backend.target}")
     else:
-        backend, cls, file = _plugin(name)
+        backend, cls, file = _load_plugin(name)
         what = f"{cls.__name__}(device, options) cannot be made"
         plugin_errors = plugins.wrap_plugin_errors(plugins.BACKENDS, name, what, file)
     known = [field.name for field in fields(PrecisionOptions)]
@@ -102,7 +102,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         return cls(torch.device(device), settings)
 
 
-def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
+def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     """Return the metadata of a plug-in backend, its class and its file."""
     from ampcompare.precision.base import Precision, get_metadata
 

@@ -89,7 +89,7 @@ def _cast_inputs(dtype: torch.dtype, module: nn.Module, args: Any, kwargs: Any) 
     return cast_floating((args, kwargs), dtype)
 
 
-def _own_tensors(module: nn.Module) -> set[Tensor]:
+def _list_own_tensors(module: nn.Module) -> set[Tensor]:
     return {*module.parameters(recurse=False), *module.buffers(recurse=False)}
 
 
@@ -102,8 +102,8 @@ def _find_tied_modules(model: nn.Module, kept: set[nn.Module], half_weights: boo
     others = [module for module in model.modules() if module not in kept]
     tied: set[nn.Module] = {m for m in others if isinstance(m, nn.MultiheadAttention) and m.out_proj in kept}
     if half_weights:
-        kept_tensors = {tensor for module in kept for tensor in _own_tensors(module)}
-        tied |= {module for module in others if _own_tensors(module) & kept_tensors}
+        kept_tensors = {tensor for module in kept for tensor in _list_own_tensors(module)}
+        tied |= {module for module in others if _list_own_tensors(module) & kept_tensors}
     return tied
 
 

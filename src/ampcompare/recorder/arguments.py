@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 def find_device(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None) -> torch.device:
     """Return the device of the training.
 
-    The first of: `device`, the device of a backend of ours, of the optimizer's parameters, of the model's
+    The first of: `device`, the device of a `Precision`, of the optimizer's parameters, of the model's
     parameters, the current GPU, the CPU.
 
     Raises:
@@ -53,7 +53,7 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     """Return the name of the backend, and the built-in backend that it stands for, if any.
 
     Args:
-        backend: The name that the user gave. A backend of ours as `scaler` has its own name.
+        backend: The name that the user gave. A `Precision` as `scaler` has its own name.
         scaler: The Recorder's `scaler`.
 
     Raises:

@@ -63,7 +63,7 @@ class Recorder:
         backend: The precision that is compared: a built-in backend, another library's name, or your own.
         seed: The seed. The report pairs runs by it.
         batch_size: The batch size, for the record's config.
-        scaler: The object that scales the loss: a GradScaler, a backend of ours, Lightning's precision
+        scaler: The object that scales the loss: a GradScaler, a `Precision`, Lightning's precision
             plug-in, or an Accelerator.
         optimizer: The optimizer, for the learning rate and the gradients.
         model: The network, for the names of layers. Its buffers are checked for non-finite values.

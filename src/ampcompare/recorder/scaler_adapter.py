@@ -24,7 +24,7 @@ def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
     """Return a reader for the object that scales the loss.
 
     Args:
-        scaler: A GradScaler or an object with its methods, a backend of ours, an object with a `scaler`
+        scaler: A GradScaler or an object with its methods, a `Precision`, an object with a `scaler`
             (Lightning's precision plug-in, an Accelerator), or None for no loss scaling.
         device: The device of the training.
 

@@ -15,7 +15,7 @@ from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.models import describe_source
 from ampcompare.precision import get_backend
-from ampcompare.precision.cpu_arithmetic import operations_in_fp32
+from ampcompare.precision.cpu_arithmetic import list_fp32_operations
 from ampcompare.precision.registry import PLAIN
 from ampcompare.system import device as machine
 from ampcompare.system.distributed import World
@@ -82,7 +82,7 @@ class Setting:
     def environment(self, trainer: Trainer) -> dict[str, Any]:
         """What a record says of the machine, the settings in force and what is not ours; all ask."""
         config, device, precision = self.config, self.world.device, trainer.precision
-        in_fp32 = operations_in_fp32(device, precision.metadata.dtype)
+        in_fp32 = list_fp32_operations(device, precision.metadata.dtype)
         last = machine.is_channels_last(config.memory_format, device)
         settings = {
             **machine.numerics_now(),

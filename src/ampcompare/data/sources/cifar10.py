@@ -62,7 +62,7 @@ def load(root: str | None, which: Archive = CIFAR10) -> Dataset:
     return load_or_build(which.name, which.md5, lambda: _read(root, which))
 
 
-def load_100(root: str | None) -> Dataset:
+def load_cifar100(root: str | None) -> Dataset:
     """Load CIFAR-100 as `load` does."""
     return load(root, CIFAR100)
 
