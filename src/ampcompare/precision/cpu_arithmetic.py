@@ -7,8 +7,8 @@ bits. A tensor core does the same: 16-bit operands, sums in fp32.
 
 The kernels act below autograd, autocast, `torch.func` and `torch.compile`, which therefore need no special
 case. They are registered with the public `torch.library`, for the process, while any thread is inside
-`compute_in_fp32`. `list_fp32_operations` decides from the CPU's capabilities which operations need a kernel. It
-never measures a time, so a run and its continuation decide alike.
+`compute_in_fp32`. `list_fp32_operations` decides from the CPU's capabilities which operations need a kernel.
+It never measures a time, so a run and its continuation decide alike.
 
 Operations that are missing here on purpose, by measurement (AMD Zen 4 and Intel Sapphire Rapids, also limited
 to AVX2): `mv`, `addmv`, `dot` and `addr` read each value once, so the conversion costs as much as the

@@ -69,8 +69,8 @@ class Recorder:
         model: The network, for the names of layers. Its buffers are checked for non-finite values.
         run: An open W&B run that gets the rows and that is not ended here. By default a run is created.
         config: Further settings that distinguish runs.
-        precision_dtype: The dtype that the loop computes in, if backend and scaler do not tell it.
-        device: The device of the training, if scaler, optimizer and model do not tell it.
+        precision_dtype: The dtype that the loop computes in; by default as scaler and backend tell it.
+        device: The device of the training; by default that of scaler, optimizer or model.
         every: The number of steps from one row to the next.
         warmup_steps: The number of first steps that throughput leaves out.
         diagnostics: The number of steps from one measurement of the gradients to the next; None for none.
