@@ -16,7 +16,7 @@ from torchvision.transforms.v2 import functional
 
 from ampcompare.data.augment import crop_batch, flip_batch, make_normalization, normalize
 from ampcompare.data.batch import Batch, count_samples, list_tensors
-from ampcompare.data.dataset import ImageSet
+from ampcompare.data.dataset import ImageSplit
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader, draw_plan
 from ampcompare.data.factory import build_dataset
 from ampcompare.data.host_loaders import BatchLoader, SampleLoader
@@ -198,7 +198,7 @@ def test_crop_flip_normalize_equal_the_pil_path_image_for_image(height, width, p
 
 
 def test_each_image_comes_once_per_epoch_with_its_label_including_the_short_last_batch():
-    data = ImageSet(torch.randint(1, 256, (10, 3, 8, 8), dtype=torch.uint8), torch.arange(10))
+    data = ImageSplit(torch.randint(1, 256, (10, 3, 8, 8), dtype=torch.uint8), torch.arange(10))
     options = {"device": "cpu", "mean": MEAN, "std": STD}
     plain, _ = next(DeviceLoader(data, batch_size=10, **options).epoch(0))
     batches = list(DeviceLoader(data, batch_size=4, shuffle=True, **options).epoch(0))

@@ -10,7 +10,7 @@ import torch
 from support.own_data import OWN
 from support.refusals import line_of
 
-from ampcompare.data.dataset import BatchSet, ImageSet, SampleSet, TensorSet
+from ampcompare.data.dataset import ImageSplit, LoaderSplit, SampleSplit, TensorSplit
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.errors import UserError
 
@@ -26,18 +26,18 @@ def build_data(code: str, **more: Any) -> Dataset:
 
 def test_every_form_of_data_becomes_its_kind_of_split():
     for name, kind in [
-        ("tensors", TensorSet),
-        ("named", TensorSet),
-        ("samples", SampleSet),
-        ("named_samples", SampleSet),
-        ("loader", BatchSet),
-        ("stream", BatchSet),
-        ("sequences", BatchSet),
+        ("tensors", TensorSplit),
+        ("named", TensorSplit),
+        ("samples", SampleSplit),
+        ("named_samples", SampleSplit),
+        ("loader", LoaderSplit),
+        ("stream", LoaderSplit),
+        ("sequences", LoaderSplit),
     ]:
         data = build_dataset(f"./data.py:{name}", batch_sizes=(32, 8))
         assert isinstance(data.train, kind), name
-        assert (len(data.train), len(data.test)) == ((3, 5) if kind is BatchSet else (90, 33))
-    assert isinstance(build_data("return TensorDataset(*table(train))").train, TensorSet)
+        assert (len(data.train), len(data.test)) == ((3, 5) if kind is LoaderSplit else (90, 33))
+    assert isinstance(build_data("return TensorDataset(*table(train))").train, TensorSplit)
     wide = build_data("x, y = table(train)\nreturn {'x': x.numpy().astype(float)}, y.double()").train
     assert wide.inputs["x"].dtype is wide.targets.dtype is torch.float32
     part = build_data("return torch.utils.data.Subset(TensorDataset(*table(train)), [3, 1])").train
@@ -49,7 +49,7 @@ def test_images_as_bytes_with_labels_of_any_integer_dtype_are_augmented(kind: st
     code = f"x = torch.arange(96).byte().view(2, 3, 4, 4), torch.arange(2).to(torch.{kind})\nreturn "
     for form in ("x", "TensorDataset(*x)", "list(x)", "(x[0].numpy()[::-1], x[1].tolist()[::-1])"):
         data = build_data(code + form, train_limit=2).train
-        assert isinstance(data, ImageSet)
+        assert isinstance(data, ImageSplit)
         assert data.labels.dtype is torch.int64
         assert data.labels.tolist() == (data.images[:, 0, 0, 0] // 48).tolist()
         assert data.labels[0] == ("::" in form)
@@ -138,7 +138,7 @@ def test_an_exception_in_the_data_is_one_line_below_the_plug_ins_traceback(form:
 )
 def test_a_limit_takes_equally_many_samples_of_each_class(code: str):
     data = build_data(code, train_limit=8)
-    targets = data.train.targets if isinstance(data.train, TensorSet) else [y for _, y in data.train.data]
+    targets = data.train.targets if isinstance(data.train, TensorSplit) else [y for _, y in data.train.data]
     assert sorted(map(int, targets)) == [0] * 4 + [1] * 4
 
 

@@ -14,7 +14,7 @@ import torch
 from support.quick import ROOT
 from torch.utils.data import DataLoader, Dataset
 
-from ampcompare.data.dataset import SampleSet
+from ampcompare.data.dataset import SampleSplit
 from ampcompare.data.host_loaders import SampleLoader
 from ampcompare.data.seeding import read_batches
 from ampcompare.data.worker_signals import start_iterator
@@ -40,7 +40,7 @@ class Signalled(Dataset[Any]):
 
 def ours(data: Signalled) -> SampleLoader:
     """Our loader of a data set, with one worker."""
-    return SampleLoader(SampleSet(data, Path()), name="signalled", batch_size=SIZE, device="cpu", workers=1)
+    return SampleLoader(SampleSplit(data, Path()), name="signalled", batch_size=SIZE, device="cpu", workers=1)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=str)

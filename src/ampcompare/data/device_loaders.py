@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ampcompare.data.augment import crop_batch, flip_batch, make_normalization, normalize
 from ampcompare.data.batch import Batch, is_image, map_tensors, to_memory_format
-from ampcompare.data.dataset import ImageSet, TensorSet
+from ampcompare.data.dataset import ImageSplit, TensorSplit
 
 PADDING = 4
 
@@ -106,7 +106,7 @@ class TensorLoader(ShardedLoader):
         **options: Further attributes of `ShardedLoader`.
     """
 
-    def __init__(self, data: TensorSet, **options: Any) -> None:
+    def __init__(self, data: TensorSplit, **options: Any) -> None:
         super().__init__(sample_count=len(data), **options)
         # sync: once, before training: a copy from pageable memory to the device; none on a CPU
         self.inputs, self.targets = (
@@ -159,7 +159,7 @@ class DeviceLoader(TensorLoader):
 
     def __init__(
         self,
-        data: ImageSet,
+        data: ImageSplit,
         *,
         mean: Sequence[float],
         std: Sequence[float],

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, count_samples, map_tensors, to_memory_format
-from ampcompare.data.dataset import BatchSet, SampleRequest, SampleSet
+from ampcompare.data.dataset import LoaderSplit, SampleRequest, SampleSplit
 from ampcompare.data.device_loaders import ShardedLoader, draw_order
 from ampcompare.data.seeding import read_batches
 
@@ -49,7 +49,7 @@ class SampleLoader(_HostLoader):
         **options: Further attributes of `ShardedLoader`.
     """
 
-    def __init__(self, data: SampleSet, *, name: str, workers: int = 0, **options: Any) -> None:
+    def __init__(self, data: SampleSplit, *, name: str, workers: int = 0, **options: Any) -> None:
         super().__init__(sample_count=len(data), **options)
         self.name, self.file = name, data.file
         self._requests: list[SampleRequest] = []  # the sampler; the DataLoader is used for all epochs
@@ -92,7 +92,7 @@ class BatchLoader(_HostLoader):
         **options: Further attributes of `ShardedLoader`, except the batch size.
     """
 
-    def __init__(self, data: BatchSet, *, trains: bool = True, **options: Any) -> None:
+    def __init__(self, data: LoaderSplit, *, trains: bool = True, **options: Any) -> None:
         size = data.batch_size or count_samples(data.sample[0])
         super().__init__(sample_count=len(data) * size, batch_size=size, **options)
         self.data, self.name, self.trains = data, data.name, trains

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampcompare.config.load import Config
 from ampcompare.config.schema import TaskConfig
 from ampcompare.data.batch import list_tensors
-from ampcompare.data.dataset import ImageSet, Split, TensorSet
+from ampcompare.data.dataset import ImageSplit, Split, TensorSplit
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.user_data import IGNORED_TARGET
@@ -116,8 +116,8 @@ def counts_alike(split: Split) -> bool:
     """Whether it is sure that as many targets count in every sample: not of what is not in memory, whose
     sequences may differ in length and hold -100.
     """
-    if not isinstance(split, TensorSet):
-        return isinstance(split, ImageSet)
+    if not isinstance(split, TensorSplit):
+        return isinstance(split, ImageSplit)
     whole = (t for t in list_tensors(split.targets) if not (t.is_floating_point() or t.is_complex()))
     return not any(bool((t == IGNORED_TARGET).any()) for t in whole)
 

@@ -10,7 +10,7 @@ from ampcompare.config.load import Config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Field, count_samples, hash_batch
-from ampcompare.data.dataset import BatchSet, ImageSet, SampleSet, Split, TensorSet
+from ampcompare.data.dataset import ImageSplit, LoaderSplit, SampleSplit, Split, TensorSplit
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader
 from ampcompare.data.factory import Dataset
 from ampcompare.data.host_loaders import BatchLoader, SampleLoader
@@ -39,13 +39,13 @@ def make_loader(
         "rank": world.rank if world else 0,
         "processes": world.size if world else 1,
     }
-    if isinstance(split, BatchSet):
+    if isinstance(split, LoaderSplit):
         return BatchLoader(split, trains=training, **how)
     how |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
-    if isinstance(split, ImageSet):
+    if isinstance(split, ImageSplit):
         augment = training and config.data.augment
         return DeviceLoader(split, mean=config.data.mean, std=config.data.std, augment=augment, **how)
-    if isinstance(split, TensorSet):
+    if isinstance(split, TensorSplit):
         return TensorLoader(split, **how)
     return SampleLoader(split, name=config.data.source, workers=count_workers(config, world), **how)
 
@@ -78,7 +78,7 @@ def check_data(config: Config, data: Dataset, world: World) -> None:
             raise UserError(line)
     if world.size > 1:
         _check_alike(config, data, world)
-    if not isinstance(data.train, BatchSet):
+    if not isinstance(data.train, LoaderSplit):
         check_last_batch(len(data.train), config.batch_size, world)
 
 
@@ -86,23 +86,23 @@ def _unfit(config: Config, data: Dataset) -> Iterator[str]:
     """What is asked of these data in vain, each with what to do."""
     source, execution, workers = config.data.source, config.execution, config.data.workers
     for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
-        ours, theirs = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
+        ours, theirs = config.value(key), split.batch_size if isinstance(split, LoaderSplit) else None
         is_asked = split is data.train or ours != OPTIONS[key].default
         if is_asked and theirs not in (None, ours):
             todo = f"say {key}={theirs}, or have the function take batch_size= and go by it"
             yield f"{key}={ours}: the loader of {source} has batches of {theirs}; {todo}"
-    for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSet) else ():
+    for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSplit) else ():
         if (given := config.value(key)) != OPTIONS[key].default:
             why = f"{source} gives no RGB images as bytes, which alone are normalised"
             yield f"{key}={given}: {why}; leave it out, normalise in the function"
-    if captures(execution) and not isinstance(data.train, TensorSet):
+    if captures(execution) and not isinstance(data.train, TensorSplit):
         why = f"{source} gives its batches through a DataLoader, of any shape"
         todo = "have it return tensors, or use execution=eager or execution=compile"
         yield f"execution={execution!r}: a graph makes its batches itself; {why}; {todo}"
-    loads_itself = isinstance(data.train, BatchSet)
+    loads_itself = isinstance(data.train, LoaderSplit)
     # None are what data in memory have; a loader of its own may have some all the same.
     none_asked = workers is None or (workers == 0 and not loads_itself)
-    if not (none_asked or isinstance(data.train, SampleSet)):
+    if not (none_asked or isinstance(data.train, SampleSplit)):
         kind = "a loader of its own" if loads_itself else "data in memory"
         why = f"{source} gives {kind}, workers are for a map-style Dataset"
         yield f"data.workers={workers}: {why}; leave it out"
@@ -110,7 +110,7 @@ def _unfit(config: Config, data: Dataset) -> Iterator[str]:
 
 def _check_alike(config: Config, data: Dataset, world: World) -> None:
     """Each process has to have the same data: which samples are its share goes by their numbers."""
-    given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
+    given = [split for split in (data.train, data.test) if isinstance(split, LoaderSplit)]
     seen = world.gather([hash_batch(split.sample) for split in given])
     if any(other != seen[0] for other in seen):
         why = f"with {world.size} processes each runs the loader and takes its share of each batch"
@@ -140,13 +140,13 @@ def remarks(config: Config, data: Dataset) -> list[str]:
     if config.data.root is not None and get_source(source).load is None:
         why = f"{source} is not given it; give it what it needs by data.kwargs"
         found.append(f"data.root={config.data.root!r}: {why}")
-    if not isinstance(data.train, ImageSet):
+    if not isinstance(data.train, ImageSplit):
         found.append(f"data as {source} gives them: crop, flip and normalisation are for RGB images as bytes")
-    if isinstance(data.train, BatchSet) and data.train.batch_size is None:
+    if isinstance(data.train, LoaderSplit) and data.train.batch_size is None:
         size = count_samples(data.train.sample[0])
         if size != config.batch_size:
             found.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
-    is_asked = isinstance(data.train, SampleSet | BatchSet) and config.task.loss == CROSS_ENTROPY
+    is_asked = isinstance(data.train, SampleSplit | LoaderSplit) and config.task.loss == CROSS_ENTROPY
     if is_asked and not data.classes and _are_classes(data.train.sample[1]):
         todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
         found.append(f"{source} does not say how many classes there are: {todo}, and the network is told")

@@ -10,7 +10,7 @@ from ampcompare import metrics
 from ampcompare.config.load import Config, check_chosen, config_from_cli
 from ampcompare.config.validate import resolve_backend
 from ampcompare.data.batch import Batch, map_tensors
-from ampcompare.data.dataset import BatchSet, SampleSet
+from ampcompare.data.dataset import LoaderSplit, SampleSplit
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.models import describe_source
@@ -99,14 +99,14 @@ class Setting:
             **trainer.task.record(),
             **self.data.recorded,
         }
-        if isinstance(self.data.train, SampleSet):
+        if isinstance(self.data.train, SampleSplit):
             settings["data_workers"] = count_workers(config, self.world)
         return describe_environment(device, **settings, machine=name_machine(device, self.world))
 
     def facts(self) -> dict[str, Any]:
         """What the summary of a run says of its data."""
         test, classes = self.data.test, self.data.classes
-        samples = test.samples if isinstance(test, BatchSet) else len(test)
+        samples = test.samples if isinstance(test, LoaderSplit) else len(test)
         facts = {metrics.TEST_SET: test.fingerprint(classes), metrics.TEST_IMAGES: samples}
         facts[metrics.CLASSES] = len(classes) or None
         return {key: value for key, value in facts.items() if value is not None}
