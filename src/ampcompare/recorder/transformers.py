@@ -11,8 +11,8 @@ from ampcompare.recorder.recorder import Recorder
 try:
     from transformers import TrainerCallback
 except ImportError:
-    what = "ampcompare.recorder.transformers: transformers is not installed"
-    raise UserError(f"{what}; pip install transformers accelerate") from None
+    message = "ampcompare.recorder.transformers: transformers is not installed"
+    raise UserError(f"{message}; pip install transformers accelerate") from None
 
 PLAIN = {"torch.float32": "32-true", "torch.bfloat16": "bf16-true", "torch.float16": "16-true"}
 TIMES = ("runtime", "_per_second", "_time")

@@ -137,9 +137,9 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
         return args, kwargs
     if dtypes != {STATE.half, FLOAT}:
         mix = ", ".join(sorted(map(_name_dtype, dtypes)))
-        what = f"apex O1 does not know how to promote {{{mix}}} in {name}"
+        message = f"apex O1 does not know how to promote {{{mix}}} in {name}"
         why = f"only a mix of {_name_dtype(STATE.half)} and float32 is defined"
-        raise NotImplementedError(f"{what}: {why}; cast one of the arguments yourself")
+        raise NotImplementedError(f"{message}: {why}; cast one of the arguments yourself")
     return _cast_arguments(to_float, args, kwargs)
 
 
@@ -180,10 +180,10 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     if STATE.allow_banned:
         return _cast_arguments(to_float, args, kwargs)
     if any(x.dtype is STATE.half and _is_cast_target(x) for x in _list_arguments(args, kwargs)):
-        what = f"apex O1 does not run {name} on {_name_dtype(STATE.half)}"
+        message = f"apex O1 does not run {name} on {_name_dtype(STATE.half)}"
         why = "the log of a sigmoid output underflows there. Drop the sigmoid and use"
         use = "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss)"
-        raise NotImplementedError(f"{what}: {why} {use}, or pass allow_banned=True to run it in float32")
+        raise NotImplementedError(f"{message}: {why} {use}, or pass allow_banned=True to run it in float32")
     return args, kwargs
 
 
