@@ -82,8 +82,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         cls = resolve_name(f"{__name__}.{backend.target}")
     else:
         backend, cls, file = _load_plugin(name)
-        message = f"{cls.__name__}(device, options) cannot be made"
-        plugin_errors = plugins.wrap_plugin_errors(plugins.BACKENDS, name, message, file)
+        failure = f"{cls.__name__}(device, options) cannot be made"
+        plugin_errors = plugins.wrap_plugin_errors(plugins.BACKENDS, name, failure, file)
     known = [field.name for field in fields(PrecisionOptions)]
     for key in options.keys() - set(known):
         why = f"no option of a backend; expected one of {', '.join(known)}"
@@ -112,8 +112,10 @@ def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     plugin = plugins.load(kind, name)
     cls = plugin.value
     if not isinstance(cls, type) or not issubclass(cls, Precision):
-        message = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
-        raise kind.make_error(name, f"{message} is no backend; expected a class that inherits from Precision")
+        class_name = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
+        raise kind.make_error(
+            name, f"{class_name} is no backend; expected a class that inherits from Precision"
+        )
     if hasattr(cls, "declares"):
         raise kind.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {kind.renamed}")
     if cls.prepare is not Precision.prepare:

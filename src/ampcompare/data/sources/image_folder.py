@@ -145,13 +145,13 @@ def _decode(path: str, folder: Path) -> np.ndarray:
     """
     from PIL import Image
 
-    message = f"image {os.path.relpath(path, folder)!r}"
+    image_name = f"image {os.path.relpath(path, folder)!r}"
     try:
         image: Any = Image.open(path, formats=FORMATS)
         if not image.mode.startswith(DEEP_MODES):
             return np.asarray(image.convert("RGB"))
     except Exception as error:  # a damaged file raises any of a dozen exception types
         raise UnusableFolder(
-            f"{message} does not decode ({reason(error)}): replace it or remove it"
+            f"{image_name} does not decode ({reason(error)}): replace it or remove it"
         ) from error
-    raise UnusableFolder(f"{message} has more than 8 bits a channel: convert it to 8 bits first")
+    raise UnusableFolder(f"{image_name} has more than 8 bits a channel: convert it to 8 bits first")
