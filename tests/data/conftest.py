@@ -55,6 +55,7 @@ def files(png: Callable[..., bytes]) -> dict[str, bytes]:
 
 @pytest.fixture
 def folder(tmp_path: Path, files: dict[str, bytes]) -> Path:
+    """Return the folder of the data set."""
     root = tmp_path / "a folder ü"
     for name, data in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

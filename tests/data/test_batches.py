@@ -45,16 +45,19 @@ def make(name: str, workers: int = 0, **more: Any) -> Any:
     return BatchLoader(data, **options)
 
 
-def flat(batches: Iterator[Batch]) -> list[list[Tensor]]:
+def flatten_batches(batches: Iterator[Batch]) -> list[list[Tensor]]:
+    """Return the tensors of each batch."""
     return [[t for field in batch for t in list_tensors(field)] for batch in batches]
 
 
-def same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
+def are_equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
+    """Return whether batches are bit-identical."""
     pairs = zip(one, other, strict=True)
     return len(one) == len(other) and all(a.equal(b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
 def reseed(seed: int) -> None:
+    """Seed the global generators."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
@@ -70,24 +73,24 @@ def test_an_epoch_depends_on_seed_and_number_only_and_leaves_global_generators_u
     for global_seed in (1, 2):
         reseed(global_seed)
         loader = make(name)
-        epochs = [flat(loader.epoch(epoch)) for epoch in (0, 1)]
+        epochs = [flatten_batches(loader.epoch(epoch)) for epoch in (0, 1)]
         seen.append([x for epoch in epochs for x in epoch])
         drawn = torch.rand(1).item(), np.random.rand(), random.random()
         reseed(global_seed)
         assert drawn == (torch.rand(1).item(), np.random.rand(), random.random())
-        assert name == "sequences" or not same(*epochs)
-    assert same(*seen)
-    assert not same(flat(make(name, seed=4).epoch(0)), seen[0][:3]) or name == "sequences"
+        assert name == "sequences" or not are_equal(*epochs)
+    assert are_equal(*seen)
+    assert not are_equal(flatten_batches(make(name, seed=4).epoch(0)), seen[0][:3]) or name == "sequences"
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_an_epoch_that_starts_at_a_batch_equals_the_rest_of_the_full_epoch(name: str):
     loader = make(name)
     next(iter(loader.epoch(0)))  # an epoch is the same whatever came before it
-    whole = flat(loader.epoch(1))
+    whole = flatten_batches(loader.epoch(1))
     assert [len(x[-1]) for x in whole] == [32, 32, 26]
     for start in range(4):
-        assert same(flat(make(name).epoch(1, start)), whole[start:])
+        assert are_equal(flatten_batches(make(name).epoch(1, start)), whole[start:])
 
 
 @pytest.mark.slow
@@ -99,22 +102,25 @@ def test_the_number_of_workers_does_not_change_the_data(name: str):
         loader = make(name, workers)
         next(iter(loader.epoch(0)))
         for epoch, start in ((0, 0), (1, 0), (1, 2)):
-            assert same(flat(loader.epoch(epoch, start)), flat(alone.epoch(epoch, start)))
+            assert are_equal(
+                flatten_batches(loader.epoch(epoch, start)), flatten_batches(alone.epoch(epoch, start))
+            )
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_several_processes_share_the_batches_of_a_single_one(name: str):
-    whole = flat(make(name).epoch(0))
+    whole = flatten_batches(make(name).epoch(0))
     parts = [make(name, rank=rank, processes=4) for rank in range(4)]
     shares = [list(part.epoch_with_sizes(0)) for part in parts]
     assert [[size for _, size in share] for share in shares] == [[32, 32, 26]] * 4
     for number, batch in enumerate(whole):
         for rank, share in enumerate(shares):
-            (own,) = flat(iter([share[number][0]]))
-            assert same([own], [[tensor[rank::4] for tensor in batch]])
+            (own,) = flatten_batches(iter([share[number][0]]))
+            assert are_equal([own], [[tensor[rank::4] for tensor in batch]])
 
 
-def line_of(loader: Any, epoch: int = 0) -> str:
+def get_error_line(loader: Any, epoch: int = 0) -> str:
+    """Return the line of the error that an epoch raises."""
     try:  # pytest.raises would keep the traceback, and in it the workers, until the garbage is collected
         list(loader.epoch(epoch))
     except UserError as problem:
@@ -144,7 +150,7 @@ def failing(train):
 def test_a_failure_within_an_epoch_is_one_line_with_batch_and_epoch(here: Path, name: str, workers: int):
     (here / "data.py").write_text(OWN + FAIL)
     number = (OWN + FAIL).splitlines().index('            raise OSError("no disk\\nat all")') + 1
-    line = line_of(make(name, workers))
+    line = get_error_line(make(name, workers))
     assert f"{name}': no batch " in line
     assert line.endswith(f" of epoch 0 (line {number}: OSError: no disk)")
 
@@ -152,14 +158,14 @@ def test_a_failure_within_an_epoch_is_one_line_with_batch_and_epoch(here: Path, 
 def test_a_loader_that_ends_early_is_refused_in_one_line():
     loader = make("stream")
     type(loader.data.loader).__len__ = lambda self: 5
-    assert "the loader gave 3 of the 5 batches that its len promises in epoch 0" in line_of(loader)
+    assert "the loader gave 3 of the 5 batches that its len promises in epoch 0" in get_error_line(loader)
 
 
 def test_a_batch_smaller_than_the_number_of_processes_is_refused_in_training_and_skipped_in_evaluation():
     def last(rank: int, **more: Any) -> Any:
         return make("sequences", rank=rank, processes=30, **more)
 
-    assert "batch 2 of epoch 0 has 26 samples, fewer than the 30 processes" in line_of(last(0))
+    assert "batch 2 of epoch 0 has 26 samples, fewer than the 30 processes" in get_error_line(last(0))
     sizes = [[count_samples(x) for x, _ in last(rank, trains=False).epoch(0)] for rank in (0, 29)]
     assert sizes == [[2, 2, 1], [1, 1]]
 

@@ -159,7 +159,8 @@ WORDS += "output_dir=runs data.source=./data.py:loader data.train_limit=null dat
 WORDS += "log.every=1 checkpoint.every_minutes=1e-9 wandb.mode=offline".split()
 
 
-def program(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
+def start_program(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a training in a process of its own."""
     (folder / "data.py").write_text(DATA)
     command = [sys.executable, ROOT / "run_experiment.py", *WORDS, *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -168,7 +169,7 @@ def program(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_a_run_resumes_from_the_checkpoint_that_a_signal_to_the_whole_job_caused(tmp_path: Path):
-    job = program(tmp_path, start_new_session=True)
+    job = start_program(tmp_path, start_new_session=True)
     while job.poll() is None and not [*tmp_path.glob("runs/checkpoints/*/*")]:
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGUSR1)
@@ -176,7 +177,7 @@ def test_a_run_resumes_from_the_checkpoint_that_a_signal_to_the_whole_job_caused
     assert job.returncode == 128 + signal.SIGUSR1, message
     assert "Traceback" not in message
     (step,) = re.findall(r"interrupted at step (\d+) .*; go on with resume=auto", message)
-    resumed = program(tmp_path, "resume=auto")
+    resumed = start_program(tmp_path, "resume=auto")
     message, _ = resumed.communicate()
     assert resumed.returncode == 0, message
     assert f"at step {step}" in message

@@ -15,13 +15,14 @@ from ampcompare.config.validate import ignored_options
 from ampcompare.models import build_model
 
 
-def parameters(model: torch.nn.Module) -> int:
+def count_parameters(model: torch.nn.Module) -> int:
+    """Return the number of parameters."""
     return sum(p.numel() for p in model.parameters())
 
 
 def test_resnet50_with_the_cifar_stem_has_23_5_million_parameters():
     model = build_model("resnet50", "cifar", 10)
-    assert parameters(model) == 23_520_842
+    assert count_parameters(model) == 23_520_842
     assert model.conv1.kernel_size == (3, 3)
     assert model.conv1.stride == (1, 1)
     features = {}
@@ -32,7 +33,7 @@ def test_resnet50_with_the_cifar_stem_has_23_5_million_parameters():
 
 def test_resnet20_follows_he_et_al_section_4_2():
     model = build_model("resnet20", "cifar", 10)
-    assert parameters(model) == 269_722  # 0.27 M in table 6
+    assert count_parameters(model) == 269_722  # 0.27 M in table 6
     convolutions = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
     assert [c.out_channels for c in convolutions] == [16] * 7 + [32] * 6 + [64] * 6
     assert [number for number, c in enumerate(convolutions) if c.stride == (2, 2)] == [7, 13]
@@ -112,10 +113,12 @@ CONVNEXT = (
 
 
 def build(name: str, classes: int | None = 10, **kwargs: Any) -> torch.nn.Module:
+    """Build a network."""
     return build_model(name, "cifar", classes, kwargs=kwargs)
 
 
-def refusal(name: str, classes: int | None = 10, **kwargs: Any) -> str:
+def get_refusal(name: str, classes: int | None = 10, **kwargs: Any) -> str:
+    """Return the line of the error that a build raises."""
     return line_of(build, name, classes, **kwargs)
 
 
@@ -130,7 +133,7 @@ NAMES = {
 def test_an_unknown_name_in_a_library_is_one_line_with_similar_names(subtests: pytest.Subtests):
     for name, message in NAMES.items():
         with subtests.test(name=name):
-            assert refusal(name).startswith(f"model.name={name!r}: {message}")
+            assert get_refusal(name).startswith(f"model.name={name!r}: {message}")
 
 
 def test_an_exception_of_the_library_is_one_line(monkeypatch: pytest.MonkeyPatch):
@@ -143,15 +146,15 @@ def test_an_exception_of_the_library_is_one_line(monkeypatch: pytest.MonkeyPatch
     what = "no network for num_classes=10"
     weights = f"{what} with the weights of model.kwargs"
     message = f"{weights}.pretrained=True (OSError: Name or service not known)"
-    assert message in refusal("timm:test_convnext", pretrained=True)
-    assert f"{weights}.weights='x' (KeyError: 'x')" in refusal("torchvision:resnet18", weights="x")
+    assert message in get_refusal("timm:test_convnext", pretrained=True)
+    assert f"{weights}.weights='x' (KeyError: 'x')" in get_refusal("torchvision:resnet18", weights="x")
     unknown = f"{what} (TypeError: ResNet.__init__() got an unexpected keyword argument 'widht_per_group'"
-    assert unknown in refusal("torchvision:resnet101", widht_per_group=1)
+    assert unknown in get_refusal("torchvision:resnet101", widht_per_group=1)
 
 
 def test_missing_timm_is_one_line_with_the_install_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    assert refusal("timm:convnext_tiny").endswith(
+    assert get_refusal("timm:convnext_tiny").endswith(
         "needs timm, which is not installed; install it with: pip install 'ampcompare[timm]'"
     )
 
@@ -159,13 +162,13 @@ def test_missing_timm_is_one_line_with_the_install_command(monkeypatch: pytest.M
 def test_the_number_of_classes_is_passed_if_it_is_known_and_accepted(net: None):
     assert build("./net.py:build", 7)[2].out_features == 7
     assert build("./net.py:build", None, num_classes=3)[2].out_features == 3
-    assert "missing a required argument: 'num_classes'" in refusal("./net.py:build", None)
-    assert "gives logits of classes, and the data have none" in refusal("resnet18", None)
+    assert "missing a required argument: 'num_classes'" in get_refusal("./net.py:build", None)
+    assert "gives logits of classes, and the data have none" in get_refusal("resnet18", None)
 
 
 def test_an_option_without_effect_on_a_network_is_refused_or_reported():
     why = "model.name=tiny takes no arguments; leave it out"
-    assert f"model.kwargs.width: {why}" in refusal("tiny", width=3)
+    assert f"model.kwargs.width: {why}" in get_refusal("tiny", width=3)
     words = ["model.name=torchvision:resnet18", "model.stem=imagenet"]
     why = "has no effect: model.name=torchvision:resnet18 is none of our networks"
     assert ignored_options(load_config(None, words)) == [f"model.stem=imagenet {why}"]

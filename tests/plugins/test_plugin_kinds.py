@@ -33,7 +33,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def records() -> list[RunRecord]:
+def read_records() -> list[RunRecord]:
+    """Read the records of the working directory."""
     return sorted(load_runs(["runs"]), key=lambda record: record.name)
 
 
@@ -53,7 +54,7 @@ def test_a_plug_in_is_recorded_by_its_label_and_the_report_pools_only_equal_sour
     for words in (("backend=none",), (MINE,), (MINE, "seed=1")):
         message = play("epochs=1", *words)
     assert "mine_bf16: tiny on" in message
-    record = records()[0]
+    record = read_records()[0]
     environment = record.config["environment"]
     assert (record.config["backend"], record.name) == ("./mine.py:Mine", "mine_bf16_tiny_synthetic")
     assert "mine_bf16" in record.tags
@@ -122,5 +123,5 @@ def test_an_installed_plug_in_trains_by_its_name_and_help_lists_it(here: Path):
         "warning: model.name=tiny is the built-in one; that of taker (taker:Net) is left out\n"
         "warning: data.source=cifar10 is the built-in one; that of taker (taker:build) is left out\n"
     ) in done.stderr
-    (record,) = records()
+    (record,) = read_records()
     assert record.config["backend"] == "careful"

@@ -30,7 +30,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def refusal(text: str, kind: PluginKind = KIND) -> str:
+def get_refusal(text: str, kind: PluginKind = KIND) -> str:
+    """Return the reason why a plug-in is refused."""
     begin = f"{kind.option}={text!r}: "
     message = line_of(load, kind, text)
     assert message.startswith(begin)
@@ -70,7 +71,7 @@ def test_an_object_of_a_file_is_loaded_with_the_hash_of_the_code_that_ran(
 def test_a_file_that_fails_on_import_is_one_line_with_the_line_number(here: Path, content: str, message: str):
     (here / "mine.py").write_text(content)
     before = set(sys.modules)
-    assert refusal("./mine.py:A").startswith(f"cannot be imported ({message}")
+    assert get_refusal("./mine.py:A").startswith(f"cannot be imported ({message}")
     assert content.startswith("def __getattr__") or not [
         n for n in sys.modules.keys() - before if "mine" in n
     ]
@@ -132,7 +133,7 @@ def test_the_traceback_of_a_users_file_begins_at_its_own_line(here: Path, name, 
 )
 def test_a_name_without_an_object_is_one_line(here: Path, text: str, message: str):
     (here / "mine.py").write_text("class A: pass\n")
-    assert refusal(text).startswith(message)
+    assert get_refusal(text).startswith(message)
 
 
 # Backends: what a class has to say and to have.
@@ -236,11 +237,13 @@ def test_an_unusable_plug_in_is_refused_by_name_and_the_others_work(site: Path):
     for distribution in ("a", "b"):
         install(site, f"dist-{distribution}", "both", f"both_{distribution}:Mine", label=distribution)
     assert get_backend("fine").label == "fine"
-    assert refusal("broken", BACKENDS) == (
+    assert get_refusal("broken", BACKENDS) == (
         "entry point of bad-one (bad_broken:Mine): cannot be imported (OSError: no such library)"
     )
-    assert refusal("near", BACKENDS).startswith("entry point of odd-one (./mine.py:A): cannot be imported (")
-    assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in refusal("both", BACKENDS)
+    assert get_refusal("near", BACKENDS).startswith(
+        "entry point of odd-one (./mine.py:A): cannot be imported ("
+    )
+    assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in get_refusal("both", BACKENDS)
     assert get_backend("native") is REGISTRY["native"]
 
 
@@ -253,7 +256,8 @@ def without_classes(width: int) -> dict[str, int]:
     return {"width": width}
 
 
-def use(function: Any, **given: Any) -> Any:
+def call_function(function: Any, **given: Any) -> Any:
+    """Call a function with a user's arguments."""
     return call(function, given, key="model.kwargs", name="it", defaults={"num_classes": 10})
 
 
@@ -266,7 +270,7 @@ def test_a_function_gets_the_users_arguments_and_the_defaults_that_it_accepts(su
         (dict, {"a": 1}, {"num_classes": 10, "a": 1}),  # has no signature
     ]:
         with subtests.test(function=function, given=given, made=made):
-            assert use(function, **given) == made
+            assert call_function(function, **given) == made
 
 
 @pytest.mark.parametrize(
@@ -278,4 +282,4 @@ def test_a_function_gets_the_users_arguments_and_the_defaults_that_it_accepts(su
 )
 def test_an_unexpected_or_missing_argument_is_one_line_with_the_signature(function, given, message):
     with pytest.raises(UserError, match=rf"^model.kwargs: it\(.*width: int.*\) .*{message}$"):
-        use(function, **given)
+        call_function(function, **given)

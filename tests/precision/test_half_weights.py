@@ -12,19 +12,22 @@ from ampcompare.precision import build_precision
 HALF, BF16, FLOAT = torch.float16, torch.bfloat16, torch.float32
 
 
-def small_net() -> nn.Module:
+def make_net() -> nn.Module:
+    """Return a small network."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def prepared(backend: str, **options):
+def prepare(backend: str, **options):
+    """Return a backend, model and optimizer."""
     precision = build_precision(backend, **options)
-    model = small_net()
+    model = make_net()
     kind = torch.optim.AdamW(model.parameters(), lr=0.01)
     return precision, *precision.prepare(model, kind)
 
 
 def train(precision, model, optimizer, steps: range) -> list[torch.Tensor]:
+    """Train the steps and return the weights."""
     for number in steps:
         generator = torch.Generator().manual_seed(number)
         with precision.forward_context():
@@ -41,7 +44,7 @@ def train(precision, model, optimizer, steps: range) -> list[torch.Tensor]:
 )
 @pytest.mark.parametrize("keep", [None, False, True])
 def test_batchnorm_stays_in_fp32_by_option_or_by_the_backends_default(backend, half, own, keep):
-    model, norms = small_net(), {None: own, False: half, True: FLOAT}[keep]
+    model, norms = make_net(), {None: own, False: half, True: FLOAT}[keep]
     precision = build_precision(backend, keep_batchnorm_fp32=keep, loss_scale=1024.0)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     assert {model[0].weight.dtype, model[3].bias.dtype} == {half}
@@ -88,7 +91,7 @@ def test_a_step_without_update_changes_no_weight() -> None:
 
 
 def test_rounding_depends_on_the_seed_only() -> None:
-    first, again, other = (train(*prepared("bf16_sr", seed=seed), range(3)) for seed in (1, 1, 2))
+    first, again, other = (train(*prepare("bf16_sr", seed=seed), range(3)) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
@@ -98,7 +101,7 @@ def test_a_resumed_training_is_bit_identical(backend: str) -> None:
     """Half weights, masters, the schedule of the scale, whose first steps are skipped, and rounding."""
 
     def begun():
-        return prepared(backend, seed=5, init_scale=2.0**20, growth_interval=2)
+        return prepare(backend, seed=5, init_scale=2.0**20, growth_interval=2)
 
     whole = begun()
     expected = train(*whole, range(8))

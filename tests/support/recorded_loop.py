@@ -23,17 +23,21 @@ class InMemoryTracker(Tracker):
     exit_codes: list[Any] = field(default_factory=list)
 
     def note(self, facts: Mapping[str, Any]) -> None:
+        """Store facts of the run."""
         self.noted |= facts
 
     def log(self, row: Mapping[str, Any]) -> None:
+        """Store a row."""
         self.rows.append(dict(row))
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
+        """Store summary and exit code."""
         self.summary = dict(summary)
         self.exit_codes.append(exit_code)
         return None
 
     def values_of(self, key: str) -> list[Any]:
+        """Return the values of a metric."""
         return [row[key] for row in self.rows if key in row]
 
 
@@ -60,6 +64,7 @@ class Loop:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, fused=self.fused)
 
     def __call__(self, record: Recorder) -> None:
+        """Run the loop."""
         for step in range(1, self.steps + 1):
             if self.zero_first:
                 self.optimizer.zero_grad()
@@ -80,4 +85,5 @@ class Loop:
             record.step(loss=loss, samples=8)
 
     def store_gradients(self, scale: float) -> None:
+        """Store the unscaled gradients of a step."""
         self.gradients.append(torch.cat([p.grad.flatten() for p in self.model.parameters()]) / scale)
