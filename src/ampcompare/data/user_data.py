@@ -21,12 +21,8 @@ KWARGS = "data.kwargs"
 SPLIT_FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
 IGNORED_TARGET = -100  # a target that PyTorch's losses ignore
 _SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
-INTEGER_DTYPES = (
-    *_SIGNED,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-)  # not bool: a yes or no may be of one output
+# Without bool, since a boolean target may belong to a single output.
+INTEGER_DTYPES = (*_SIGNED, torch.uint8, torch.uint16, torch.uint32)
 
 
 def load(
