@@ -109,14 +109,8 @@ _HIGHER_IS_BETTER = re.compile(
     r"|spearman|corr(elation)?|return|success|win|hits?|meteor|cider|chrf|specificity|sensitivity|jaccard)(?![^_])"
 )
 _NEGATIONS = {"neg", "negative", "negated"}  # reverses the direction
-_NOT_NEGATED_WITH = {
-    "rate",
-    "log",
-    "likelihood",
-    "nll",
-    "true",
-    "false",
-}  # "false negatives", "-log p": not reversed
+# Words with which a negation does not reverse the direction: "false negatives", "negative log likelihood".
+_NOT_NEGATED_WITH = {"rate", "log", "likelihood", "nll", "true", "false"}
 
 
 def guess_direction(key: str) -> str:

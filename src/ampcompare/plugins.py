@@ -213,15 +213,15 @@ def _hash(content: bytes) -> str:
 
 
 @contextmanager
-def wrap_plugin_errors(kind: PluginKind, text: str, what: str, path: Path | None = None) -> Iterator[None]:
-    """Turn an exception of a plug-in into a UserError that begins with `what`, such as `no network`.
+def wrap_plugin_errors(kind: PluginKind, text: str, failure: str, path: Path | None = None) -> Iterator[None]:
+    """Turn an exception of a plug-in into a UserError that begins with `failure`, such as `no network`.
 
     The error shows the plug-in's traceback. For InvalidPluginOutput it shows the message alone.
 
     Args:
         kind: The kind of plug-in.
         text: The name of the plug-in.
-        what: What failed.
+        failure: What failed, such as `no network`.
         path: The plug-in's file. The message gives the last line of this file in the traceback.
 
     Raises:
@@ -233,12 +233,12 @@ def wrap_plugin_errors(kind: PluginKind, text: str, what: str, path: Path | None
         raise
     except InvalidPluginOutput as problem:
         raise kind.make_error(
-            text, f"{what.removeprefix('no ')}: {str(problem).rpartition('InvalidPluginOutput: ')[2]}"
+            text, f"{failure.removeprefix('no ')}: {str(problem).rpartition('InvalidPluginOutput: ')[2]}"
         ) from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
         is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")
         hint = f"; {kind.renamed}" if is_renamed and kind.renamed else ""
-        error = kind.make_error(text, f"{what} ({describe_exception(problem, path)}){hint}")
+        error = kind.make_error(text, f"{failure} ({describe_exception(problem, path)}){hint}")
         raise error.with_cause(problem) from None
 
 

@@ -28,12 +28,12 @@ import torch
 import typer
 import yaml
 from rich.console import Console
-from support.a_loop import Loop
 from support.contract import Inline, check, environment_variables, imports_in, key_paths
 from support.fakes import full, make
 from support.known_runs import BASE, FAST, SAME, runs
 from support.publication_files import write_publication
 from support.quick import QUICK, ROOT
+from support.recorded_loop import Loop
 from support.same_run import end_of, record_of
 
 from ampcompare import Recorder, analyse_runs, metrics, plugins

@@ -20,7 +20,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a file of data of one's own."""
+    """Return a working directory with `data.py`, a data plug-in."""
     (tmp_path / "data.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def png() -> Callable[..., bytes]:
-    """An encoded image of random pixels: `png(seed, height, width)`."""
+    """Return a function that encodes random pixels: `png(seed, height, width)`."""
 
     def make(seed: int = 0, height: int = 6, width: int = 5) -> bytes:
         pixels, buffer = (
@@ -43,7 +43,7 @@ def png() -> Callable[..., bytes]:
 
 @pytest.fixture
 def files(png: Callable[..., bytes]) -> dict[str, bytes]:
-    """A data set of two classes, three training and two test images each, with awkward names."""
+    """Return a data set of two classes, three training and two test images each, with awkward names."""
     paths = [
         f"{split}/{name}/bild {i} ä.png"
         for split, count in (("train", 3), ("test", 2))
@@ -55,6 +55,7 @@ def files(png: Callable[..., bytes]) -> dict[str, bytes]:
 
 @pytest.fixture
 def folder(tmp_path: Path, files: dict[str, bytes]) -> Path:
+    """Return the folder of the data set."""
     root = tmp_path / "a folder ü"
     for name, data in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,7 @@ def test_archive_is_read_without_network_and_found_in_the_cache_folder_by_defaul
             kept.unlink()
 
 
-def test_archive_is_fetched_where_there_is_a_network(cifar, tmp_path, monkeypatch):
+def test_archive_is_downloaded_if_there_is_a_network(cifar, tmp_path, monkeypatch):
     (tmp_path / cifar.which.file).write_bytes(cifar.archive)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -87,18 +87,21 @@ def test_archive_is_fetched_where_there_is_a_network(cifar, tmp_path, monkeypatc
         server.shutdown()
 
 
-def message_of(cifar: SmallArchive, root: Path) -> str:
+def get_error_message(cifar: SmallArchive, root: Path) -> str:
+    """Return the line of the error that a load raises."""
     return line_of(build_dataset, cifar.which.name, str(root))
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_no_network_and_no_or_a_damaged_archive_says_what_to_put_where(cifar, tmp_path, damaged):
+def test_a_missing_or_damaged_archive_without_network_is_one_line_with_the_file_to_provide(
+    cifar, tmp_path, damaged
+):
     which = cifar.which
     if damaged:
         (tmp_path / which.file).write_bytes(cifar.archive[:-1])
-    text = message_of(cifar, tmp_path)
-    said = f"data.source={which.name}: {which.label} is not in {str(tmp_path)!r} and cannot be fetched ("
-    assert text.startswith(said)
+    text = get_error_message(cifar, tmp_path)
+    message = f"data.source={which.name}: {which.label} is not in {str(tmp_path)!r} and cannot be fetched ("
+    assert text.startswith(message)
     assert f"put {which.file} (MD5 {which.md5}) into that folder" in text
     assert "data.source=synthetic needs no data" in text
 
@@ -107,5 +110,5 @@ def test_a_network_that_never_answers_does_not_hang(cifar, tmp_path, monkeypatch
     monkeypatch.setattr(cifar10, "NETWORK_TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(cifar.reader, "url", f"http://127.0.0.1:{silent.getsockname()[1]}/x")
-        assert "timed out" in message_of(cifar, tmp_path)
+        assert "timed out" in get_error_message(cifar, tmp_path)
     assert socket.getdefaulttimeout() is None

@@ -21,17 +21,20 @@ NO_IMAGE = "does not decode (cannot identify image"
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def load(root: Path):
+def load_folder(root: Path):
+    """Load a folder or archive."""
     return build_dataset("image_folder", str(root))
 
 
-def message_of(root: Path) -> str:
-    text = line_of(load, root)
+def get_error_message(root: Path) -> str:
+    """Return the line of the error that a load raises."""
+    text = line_of(load_folder, root)
     assert text.startswith(f"data.root={str(root)!r}: ")
     return text
 
 
-def same(one, other) -> bool:
+def are_equal(one, other) -> bool:
+    """Return whether two data sets are equal."""
     pairs = ((getattr(one, split), getattr(other, split)) for split in ("train", "test"))
     alike = all(torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels) for a, b in pairs)
     return alike and (one.classes, one.fingerprint) == (other.classes, other.fingerprint)
@@ -46,11 +49,11 @@ def decodings(monkeypatch) -> list[Path]:
     return seen
 
 
-def test_classes_and_images_come_in_order_of_their_names_and_hidden_files_are_left_out(folder, files):
+def test_classes_and_images_are_sorted_by_name_without_hidden_files(folder, files):
     for name in (".DS_Store", "train/._schwäne", "train/schwäne/._bild.png", "test/schwäne/Thumbs.db"):
         (folder / name).write_bytes(b"no image")
     os.mkfifo(folder / "train/schwäne/pipe.png")
-    dataset = load(folder)
+    dataset = load_folder(folder)
     assert dataset.classes == ("schwäne", "two words")
     assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert dataset.test.labels.tolist() == [0, 0, 1, 1]
@@ -60,7 +63,7 @@ def test_classes_and_images_come_in_order_of_their_names_and_hidden_files_are_le
     np.testing.assert_array_equal(dataset.train.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
 
 
-def test_what_is_no_such_folder_is_one_line(tmp_path, folder, png, subtests: pytest.Subtests):
+def test_an_invalid_folder_is_refused_in_one_line(tmp_path, folder, png, subtests: pytest.Subtests):
     assert "data.root is not set" in line_of(build_dataset, "image_folder", "")
     (tmp_path / "val").mkdir()
     (folder / "test/extra").mkdir()
@@ -72,10 +75,10 @@ def test_what_is_no_such_folder_is_one_line(tmp_path, folder, png, subtests: pyt
         (folder, "class folder 'extra' is in one of train and test"),
     ]:
         with subtests.test(said=said):
-            assert said in message_of(root)
+            assert said in get_error_message(root)
 
 
-def test_an_image_that_cannot_be_one_of_the_set_is_named(folder, png):
+def test_an_unusable_image_is_named(folder, png):
     path = folder / "test/two words/odd.tif"
     for save, said in [
         (lambda: Image.new("I;16", (5, 6)).save(path), "has more than 8 bits a channel"),
@@ -86,98 +89,98 @@ def test_an_image_that_cannot_be_one_of_the_set_is_named(folder, png):
         (lambda: path.write_bytes(png(height=7, width=5)), "is 5x7 pixels but the first one is 5x6"),
     ]:
         save()
-        assert f"image 'test/two words/odd.tif' {said}" in message_of(folder)
+        assert f"image 'test/two words/odd.tif' {said}" in get_error_message(folder)
 
 
-def packed(folder: Path, kind: str) -> Path:
-    """An archive of what is in the folder."""
+def make_archive(folder: Path, kind: str) -> Path:
+    """Pack a folder into an archive."""
     return Path(shutil.make_archive(str(folder.with_name("Päckchen 1")), kind, folder))
 
 
 @pytest.mark.parametrize(("kind", "leads"), [("tar", False), ("xztar", True), ("zip", True)])
-def test_archives_give_what_their_folder_gives(folder, tmp_path, kind, leads):
-    expected = load(folder)
+def test_archives_give_the_same_data_as_their_folder(folder, tmp_path, kind, leads):
+    expected = load_folder(folder)
     for name in ("__MACOSX/train/schwäne/._bild.png", ".hidden/train/a/b.png") if leads else ():
         (folder.parent / name).parent.mkdir(parents=True)
         (folder.parent / name).write_bytes(b"x")
-    path = packed(tmp_path if leads else folder, kind)
-    assert same(load(path.rename(tmp_path / "told by its content.bin")), expected)
+    path = make_archive(tmp_path if leads else folder, kind)
+    assert are_equal(load_folder(path.rename(tmp_path / "told by its content.bin")), expected)
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_no_member_reaches_beyond_the_temporary_folder(folder, tmp_path, monkeypatch, kind):
+def test_no_archive_member_is_written_outside_the_temporary_folder(folder, tmp_path, monkeypatch, kind):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    path = packed(folder, kind)
+    path = make_archive(folder, kind)
     if kind == "tar":
         with tarfile.open(path, "a") as archive:
             archive.addfile(tarfile.TarInfo("../outside.png"))
-        assert "outside the destination" in message_of(path)
+        assert "outside the destination" in get_error_message(path)
     else:
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr("../outside.png", b"x")
-        load(path)
+        load_folder(path)
     assert not list(tmp_path.rglob("outside.png"))
 
 
-def test_a_second_load_decodes_nothing_whatever_the_limit_and_gives_the_same(folder, decodings, caplog):
-    first, second = load(folder), load(folder)
-    assert same(first, second)
+def test_a_second_load_uses_the_cache_under_any_limit(folder, decodings, caplog):
+    first, second = load_folder(folder), load_folder(folder)
+    assert are_equal(first, second)
     part = build_dataset("image_folder", str(folder), train_limit=2)
     assert (len(part.train), len(decodings)) == (2, 1)
     assert part.fingerprint != first.fingerprint == build_dataset("image_folder", str(folder), 6).fingerprint
     assert not caplog.messages
 
 
-def test_a_changed_folder_or_archive_is_read_anew_and_a_moved_one_is_the_same(folder, png):
-    first = load(folder)
+def test_a_changed_folder_or_archive_is_decoded_again_and_a_moved_one_is_not(folder, png):
+    first = load_folder(folder)
     (folder / "train/schwäne/zzz.png").write_bytes(png(50))
-    second = load(folder)
+    second = load_folder(folder)
     assert len(second.train) == len(first.train) + 1
     (folder / "train/schwäne/zzz.png").unlink()
     moved = folder.rename(folder.with_name("elsewhere"))
-    assert same(load(moved), first)
-    assert same(load(packed(moved, "tar")), first)
+    assert are_equal(load_folder(moved), first)
+    assert are_equal(load_folder(make_archive(moved, "tar")), first)
     (moved / "train/schwäne/bild 0 ä.png").write_bytes(png(77))
-    assert load(packed(moved, "tar")).fingerprint != first.fingerprint
+    assert load_folder(make_archive(moved, "tar")).fingerprint != first.fingerprint
 
 
-def test_an_image_replaced_in_place_with_its_old_times_is_noticed(folder):
+def test_an_image_replaced_with_its_old_mtime_is_noticed(folder):
     path = folder / "train/schwäne/bild 0 ä.bmp"
     for value in (10, 200):
         before = path.stat() if path.exists() else None
         Image.fromarray(np.full((6, 5, 3), value, np.uint8)).save(path)
         if before:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert load(folder).train.images[0].float().mean() == value
+        assert load_folder(folder).train.images[0].float().mean() == value
 
 
 @pytest.mark.parametrize(
     "damage", [lambda c: b"", lambda c: c[: len(c) // 2], lambda c: c[:400] + b"?" + c[401:]]
 )
-def test_a_damaged_cache_is_said_in_one_line_and_built_again(folder, cache_folder, decodings, caplog, damage):
-    expected = load(folder)
+def test_a_damaged_cache_is_reported_in_one_line_and_rebuilt(folder, cache_folder, decodings, caplog, damage):
+    expected = load_folder(folder)
     (path,) = cache_folder.iterdir()
     path.write_bytes(damage(path.read_bytes()))
-    assert same(load(folder), expected)
+    assert are_equal(load_folder(folder), expected)
     (message,) = caplog.messages
     assert "the data cache cannot be used (" in message
-    load(folder)
+    load_folder(folder)
     assert len(decodings) == 2
 
 
-def test_an_unusable_cache_folder_is_said_once_and_the_data_loaded(folder, tmp_path, monkeypatch, caplog):
+def test_an_unusable_cache_folder_is_reported_once_and_the_data_loaded(folder, tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file" / "cache"))
-    assert len(load(folder).train) == 6
+    assert len(load_folder(folder).train) == 6
     (message,) = caplog.messages
     assert "cannot keep the decoded data (" in message
     assert "set AMPCOMPARE_CACHE" in message
 
 
 @pytest.mark.slow
-def test_real_images_are_all_there_and_equal_what_pillow_decodes(cifar_archive):
-    dataset = load(cifar_archive)
+def test_all_real_images_equal_pillows_decoding(cifar_archive):
+    dataset = load_folder(cifar_archive)
     assert dataset.classes == CIFAR_CLASSES
     assert dataset.fingerprint == "68b1281e9588b7d3-50000-10000"
     assert torch.bincount(dataset.train.labels).tolist() == [5000] * 10

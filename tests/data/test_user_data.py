@@ -10,52 +10,52 @@ import torch
 from support.own_data import OWN
 from support.refusals import line_of
 
-from ampcompare.data.dataset import BatchSet, ImageSet, SampleSet, TensorSet
+from ampcompare.data.dataset import ImageSplit, LoaderSplit, SampleSplit, TensorSplit
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def given(code: str, **more: Any) -> Dataset:
-    """The data of a `build` with this body."""
+def build_data(code: str, **more: Any) -> Dataset:
+    """Return the data of a `build` function with this body."""
     body = "\n".join(f"    {line}" for line in code.splitlines())
     Path("mine.py").write_text(f"{OWN}\n\ndef build(train):\n{body}\n")
     return build_dataset("./mine.py:build", **more)
 
 
-def test_every_form_is_taken_as_what_it_is():
+def test_every_form_of_data_becomes_its_kind_of_split():
     for name, kind in [
-        ("tensors", TensorSet),
-        ("named", TensorSet),
-        ("samples", SampleSet),
-        ("named_samples", SampleSet),
-        ("loader", BatchSet),
-        ("stream", BatchSet),
-        ("sequences", BatchSet),
+        ("tensors", TensorSplit),
+        ("named", TensorSplit),
+        ("samples", SampleSplit),
+        ("named_samples", SampleSplit),
+        ("loader", LoaderSplit),
+        ("stream", LoaderSplit),
+        ("sequences", LoaderSplit),
     ]:
         data = build_dataset(f"./data.py:{name}", batch_sizes=(32, 8))
         assert isinstance(data.train, kind), name
-        assert (len(data.train), len(data.test)) == ((3, 5) if kind is BatchSet else (90, 33))
-    assert isinstance(given("return TensorDataset(*table(train))").train, TensorSet)
-    wide = given("x, y = table(train)\nreturn {'x': x.numpy().astype(float)}, y.double()").train
+        assert (len(data.train), len(data.test)) == ((3, 5) if kind is LoaderSplit else (90, 33))
+    assert isinstance(build_data("return TensorDataset(*table(train))").train, TensorSplit)
+    wide = build_data("x, y = table(train)\nreturn {'x': x.numpy().astype(float)}, y.double()").train
     assert wide.inputs["x"].dtype is wide.targets.dtype is torch.float32
-    part = given("return torch.utils.data.Subset(TensorDataset(*table(train)), [3, 1])").train
+    part = build_data("return torch.utils.data.Subset(TensorDataset(*table(train)), [3, 1])").train
     assert part.inputs.equal(build_dataset("./data.py:tensors").train.inputs[[3, 1]])
 
 
 @pytest.mark.parametrize("kind", ["int32", "int16", "uint8", "int64"])
-def test_images_as_bytes_with_labels_of_any_whole_type_are_ours_to_augment(kind: str):
+def test_images_as_bytes_with_labels_of_any_integer_dtype_are_augmented(kind: str):
     code = f"x = torch.arange(96).byte().view(2, 3, 4, 4), torch.arange(2).to(torch.{kind})\nreturn "
     for form in ("x", "TensorDataset(*x)", "list(x)", "(x[0].numpy()[::-1], x[1].tolist()[::-1])"):
-        data = given(code + form, train_limit=2).train
-        assert isinstance(data, ImageSet)
+        data = build_data(code + form, train_limit=2).train
+        assert isinstance(data, ImageSplit)
         assert data.labels.dtype is torch.int64
         assert data.labels.tolist() == (data.images[:, 0, 0, 0] // 48).tolist()
         assert data.labels[0] == ("::" in form)
 
 
-def test_a_function_gets_its_arguments_and_those_of_ours_that_it_names(here: Path):
+def test_a_function_gets_the_users_arguments_and_the_defaults_that_its_signature_names(here: Path):
     code = """
 def build(is_train, seed, batch_size, size=1, *, deep=None):
     import torch
@@ -63,16 +63,16 @@ def build(is_train, seed, batch_size, size=1, *, deep=None):
     return torch.full((size, 3), float(seed * is_train)), torch.full((size,), float(batch_size))
 """
     (here / "mine.py").write_text(code)
-    how = {"kwargs": {"size": 5, "deep": {"a": 2}}, "batch_sizes": (32, 8)}
-    data, other = (build_dataset("./mine.py:build", **how, seed=seed) for seed in (7, 8))
+    options = {"kwargs": {"size": 5, "deep": {"a": 2}}, "batch_sizes": (32, 8)}
+    data, other = (build_dataset("./mine.py:build", **options, seed=seed) for seed in (7, 8))
     assert data.train.inputs.tolist() == [[7.0] * 3] * 5
     assert (data.train.targets[0], data.test.targets[0]) == (32, 8)
     assert data.fingerprint == other.fingerprint  # training data may change with a seed that is taken
-    said = line_of(build_dataset, "./mine.py:build", **(how | {"kwargs": {"train": 3}}))
-    assert said.startswith("data.kwargs.train: ./mine.py:build is called with both, true and false")
+    message = line_of(build_dataset, "./mine.py:build", **(options | {"kwargs": {"train": 3}}))
+    assert message.startswith("data.kwargs.train: ./mine.py:build is called with both, true and false")
 
 
-def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(subtests: pytest.Subtests):
+def test_classes_are_known_for_one_integer_target_per_sample(subtests: pytest.Subtests):
     for code, count in [
         ("x, y = table(train)\nreturn x.numpy(), y.numpy().astype(np.uint16)", 2),
         ("x, y = table(train)\nreturn x, y.float()", 0),
@@ -84,11 +84,11 @@ def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(su
         ("return NoisyInNames(train)", 0),
     ]:
         with subtests.test(code=code):
-            assert len(given(code).classes) == count
+            assert len(build_data(code).classes) == count
 
 
-def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
-    for code, said in [
+def test_an_invalid_result_is_refused_in_one_line(subtests: pytest.Subtests):
+    for code, message in [
         ("return None", "data for train=True: a NoneType; expected tensors, a map-style Dataset"),
         ("return torch.ones(3)", "first samples for train=True: a Tensor; expected (inputs,"),
         ("return table(train)[0], None", "data for train=True: targets are a NoneType; expected"),
@@ -111,17 +111,17 @@ def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
         ),
     ]:
         with subtests.test(code=code):
-            line = line_of(given, code)
+            line = line_of(build_data, code)
             assert line.startswith("data.source='./mine.py:build': ")
-            assert said in line
+            assert message in line
             assert len(line) < 400
 
 
 @pytest.mark.parametrize("form", ["d", "DataLoader(d, batch_size=4)", "DataLoader(d, 4, num_workers=1)"])
-def test_what_fails_in_the_data_is_one_line_below_the_authors_traceback(form: str):
+def test_an_exception_in_the_data_is_one_line_below_the_plug_ins_traceback(form: str):
     code = "d = Noisy(train)\ndef fail(i):\n    raise OSError('no disk\\nat all')\n"
     with pytest.raises(UserError) as caught:
-        given(code + f"Noisy.__getitem__ = lambda self, i: fail(i)\nreturn {form}")
+        build_data(code + f"Noisy.__getitem__ = lambda self, i: fail(i)\nreturn {form}")
     (line,), shown = caught.value.lines, "".join(traceback.format_exception(caught.value.cause))
     lines = Path("mine.py").read_text().splitlines()
     (number,) = (number for number, text in enumerate(lines, 1) if "raise OSError" in text)
@@ -136,14 +136,14 @@ def test_what_fails_in_the_data_is_one_line_below_the_authors_traceback(form: st
         "d = Noisy(train)\nd.targets = d.y = torch.arange(len(d)) % 8 // 7\nreturn d",
     ],
 )
-def test_a_limit_takes_of_each_class_as_many(code: str):
-    data = given(code, train_limit=8)
-    targets = data.train.targets if isinstance(data.train, TensorSet) else [y for _, y in data.train.data]
+def test_a_limit_takes_equally_many_samples_of_each_class(code: str):
+    data = build_data(code, train_limit=8)
+    targets = data.train.targets if isinstance(data.train, TensorSplit) else [y for _, y in data.train.data]
     assert sorted(map(int, targets)) == [0] * 4 + [1] * 4
 
 
 @pytest.mark.parametrize("name", ["tensors", "named_samples", "restless", "restless_loader"])
-def test_the_same_data_have_one_fingerprint_whatever_is_random_in_them(name: str):
+def test_the_same_data_have_one_fingerprint_despite_random_choices(name: str):
     seen = set()
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -158,7 +158,7 @@ def test_the_same_data_have_one_fingerprint_whatever_is_random_in_them(name: str
     ("old", "new"),
     [("TRAIN, TEST = 90", "TRAIN, TEST = 91"), ("0 if", "5 if"), ("> 0).astype", "> 1).astype")],
 )
-def test_other_data_have_another_fingerprint(here: Path, name: str, old: str, new: str):
-    before = given(f"return {name}")
+def test_different_data_have_different_fingerprints(here: Path, name: str, old: str, new: str):
+    before = build_data(f"return {name}")
     (here / "mine.py").write_text((here / "mine.py").read_text().replace(old, new))
     assert build_dataset("./mine.py:build").fingerprint != before.fingerprint

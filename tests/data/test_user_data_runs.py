@@ -63,9 +63,9 @@ def train(name: str, *words: str, folder: str = "runs", until: int | None = None
     ("name", "images", "classes"),
     [("tensors", 33, 2), ("named_samples", 33, None), ("stream", None, None), ("restless_loader", 33, 2)],
 )
-def test_a_run_on_each_form_says_what_it_was_on(name: str, images: int | None, classes: int | None):
-    said = train(name, *(["data.workers=0"] if "samples" in name else []))
-    assert f"data as ./data.py:{name} gives them: crop, flip and normalisation are for RGB" in said
+def test_a_run_on_each_form_of_data_records_its_data(name: str, images: int | None, classes: int | None):
+    message = train(name, *(["data.workers=0"] if "samples" in name else []))
+    assert f"data as ./data.py:{name} gives them: crop, flip and normalisation are for RGB" in message
     record = record_of(Path("runs"))
     assert record.state == "finished"
     assert record.values(metrics.STEP)[-1] == 6
@@ -81,16 +81,16 @@ def test_a_run_on_each_form_says_what_it_was_on(name: str, images: int | None, c
     ("name", "first", "then"),
     [("samples", ("data.workers=0",), ("data.workers=2",)), ("stream", (), ())],
 )
-def test_a_run_killed_within_an_epoch_and_resumed_is_the_run_that_was_not_but_on_a_loader(
+def test_a_run_killed_within_an_epoch_and_resumed_equals_an_uninterrupted_run_except_on_a_users_loader(
     name: str, first: tuple[str, ...], then: tuple[str, ...]
 ):
     train(name, *first, folder="whole")
     train(name, *first, folder="parts", until=5)
-    said = train(name, *then, "resume=auto", folder="parts")
-    assert "going on with run" in said
-    assert "at step 4" in said
+    message = train(name, *then, "resume=auto", folder="parts")
+    assert "going on with run" in message
+    assert "at step 4" in message
     record, is_loader = record_of(Path("parts")), name == "stream"
-    assert ("epoch 2 goes on within a loader of its own" in said) is is_loader
+    assert ("epoch 2 goes on within a loader of its own" in message) is is_loader
     assert (record.summary.get(metrics.RESUMED_INEXACTLY) is True) is is_loader
     one, other = end_of(Path("whole")), end_of(Path("parts"))
     is_equal = all(value.equal(other["model"][key]) for key, value in one["model"].items())
@@ -100,7 +100,7 @@ def test_a_run_killed_within_an_epoch_and_resumed_is_the_run_that_was_not_but_on
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "said"),
+    ("name", "word", "message"),
     [
         (
             "loader",
@@ -112,11 +112,11 @@ def test_a_run_killed_within_an_epoch_and_resumed_is_the_run_that_was_not_but_on
         ("loader", "data.workers=0", "data.workers=0: ./data.py:loader gives a loader of its own, workers"),
     ],
 )
-def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, said: str):
-    assert line_of(train, name, word).startswith(said)
+def test_an_option_that_does_not_fit_the_data_is_refused_in_one_line(name: str, word: str, message: str):
+    assert line_of(train, name, word).startswith(message)
 
 
-def test_a_graph_is_of_tensors_alone():
+def test_a_cuda_graph_needs_tensors_in_memory():
     for name in ("samples", "stream"):
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
         with pytest.raises(UserError, match=f"{name} gives its batches"):
@@ -136,7 +136,7 @@ def breaks(train, batch_size):
 """
 
 
-def test_data_that_break_in_the_middle_are_no_bad_input():
+def test_data_that_fail_within_a_run_end_it_as_failed_rather_than_as_bad_input():
     with Path("data.py").open("a") as file:
         file.write(BREAKS)
     with pytest.raises(UserError, match=r"no batch 2 of epoch 0 .*OSError: gone") as caught:

@@ -14,7 +14,7 @@ import torch
 from support.quick import ROOT
 from torch.utils.data import DataLoader, Dataset
 
-from ampcompare.data.dataset import SampleSet
+from ampcompare.data.dataset import SampleSplit
 from ampcompare.data.host_loaders import SampleLoader
 from ampcompare.data.seeding import read_batches
 from ampcompare.data.worker_signals import start_iterator
@@ -40,11 +40,11 @@ class Signalled(Dataset[Any]):
 
 def ours(data: Signalled) -> SampleLoader:
     """Our loader of a data set, with one worker."""
-    return SampleLoader(SampleSet(data, Path()), name="signalled", batch_size=SIZE, device="cpu", workers=1)
+    return SampleLoader(SampleSplit(data, Path()), name="signalled", batch_size=SIZE, device="cpu", workers=1)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=str)
-def test_a_signal_to_every_process_leaves_workers_at_work(signum: int):
+def test_workers_survive_a_signal_to_every_process(signum: int):
     """Ours and those of somebody's own DataLoader."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert len(list(ours(Signalled(signum)).epoch(0))) == 6
@@ -56,7 +56,7 @@ EARLY: list[int] = []  # signals that a process gets as it is forked
 os.register_at_fork(after_in_child=lambda: [os.kill(os.getpid(), number) for number in EARLY])
 
 
-def test_a_signal_to_a_worker_that_has_just_been_forked_leaves_it_at_work():
+def test_a_worker_survives_a_signal_right_after_its_fork():
     EARLY[:] = [signal.SIGTERM, signal.SIGUSR1]
     try:
         batches = start_iterator(DataLoader(Signalled(), batch_size=SIZE, num_workers=1))
@@ -65,7 +65,7 @@ def test_a_signal_to_a_worker_that_has_just_been_forked_leaves_it_at_work():
     assert len(list(batches)) == 6
 
 
-def test_what_a_loader_asks_of_its_workers_first_is_still_done():
+def test_a_loaders_own_worker_init_fn_still_runs():
     def note(number: int) -> None:
         torch.utils.data.get_worker_info().dataset.signals = [signal.SIGTERM, signal.SIGUSR1]
 
@@ -103,13 +103,13 @@ class Leaves(Signalled):
         raise SystemExit(0)
 
 
-def test_a_worker_that_wants_to_leave_is_told_of():
+def test_a_worker_that_exits_is_reported():
     with pytest.raises(UserError, match=r"no batch 0 of epoch 0 .*SystemExit: 0"):
         next(ours(Leaves()).epoch(0))
 
 
 @pytest.mark.slow
-def test_a_worker_of_somebodys_own_loader_that_leaves_in_silence_is_lost():
+def test_a_worker_of_a_users_loader_that_exits_silently_is_reported_as_lost():
     with pytest.raises(RuntimeError, match=r"^DataLoader worker .* exited unexpectedly"):
         next(read_batches(DataLoader(Leaves(), num_workers=1), "leaves", None, 0))
 
@@ -121,13 +121,13 @@ class BrokenConnection(DataLoader[Any]):
         raise ConnectionResetError(104, "Connection reset by peer")
 
 
-def test_a_connection_to_a_worker_that_breaks_is_a_lost_worker_and_no_mistake_in_the_data():
+def test_a_broken_connection_to_a_worker_is_a_lost_worker_and_no_mistake_in_the_data():
     why = r"^DataLoader worker .* exited unexpectedly: Connection reset by peer$"
     with pytest.raises(RuntimeError, match=why):
         next(read_batches(BrokenConnection(Signalled(), num_workers=1), "broken", None, 0))
 
 
-def test_what_a_worker_raises_is_told_as_it_was_there():
+def test_an_exception_in_a_worker_is_reported_with_its_line_there():
     with pytest.raises(ValueError, match="Caught ") as caught:
         next(iter(DataLoader(Broken(), num_workers=1)))
     assert describe_exception(caught.value) == "ValueError: no such image"
@@ -159,24 +159,25 @@ WORDS += "output_dir=runs data.source=./data.py:loader data.train_limit=null dat
 WORDS += "log.every=1 checkpoint.every_minutes=1e-9 wandb.mode=offline".split()
 
 
-def program(folder: Path, *words: str, **how: Any) -> subprocess.Popen[str]:
+def start_program(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a training in a process of its own."""
     (folder / "data.py").write_text(DATA)
     command = [sys.executable, ROOT / "run_experiment.py", *WORDS, *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=folder, **pipes, **how)
+    return subprocess.Popen(command, cwd=folder, **pipes, **options)
 
 
 @pytest.mark.slow
-def test_a_signal_to_the_whole_job_saves_and_the_run_goes_on_from_there(tmp_path: Path):
-    job = program(tmp_path, start_new_session=True)
+def test_a_run_resumes_from_the_checkpoint_that_a_signal_to_the_whole_job_caused(tmp_path: Path):
+    job = start_program(tmp_path, start_new_session=True)
     while job.poll() is None and not [*tmp_path.glob("runs/checkpoints/*/*")]:
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGUSR1)
-    said, _ = job.communicate()
-    assert job.returncode == 128 + signal.SIGUSR1, said
-    assert "Traceback" not in said
-    (step,) = re.findall(r"interrupted at step (\d+) .*; go on with resume=auto", said)
-    resumed = program(tmp_path, "resume=auto")
-    said, _ = resumed.communicate()
-    assert resumed.returncode == 0, said
-    assert f"at step {step}" in said
+    message, _ = job.communicate()
+    assert job.returncode == 128 + signal.SIGUSR1, message
+    assert "Traceback" not in message
+    (step,) = re.findall(r"interrupted at step (\d+) .*; go on with resume=auto", message)
+    resumed = start_program(tmp_path, "resume=auto")
+    message, _ = resumed.communicate()
+    assert resumed.returncode == 0, message
+    assert f"at step {step}" in message

@@ -15,13 +15,14 @@ from ampcompare.config.validate import ignored_options
 from ampcompare.models import build_model
 
 
-def parameters(model: torch.nn.Module) -> int:
+def count_parameters(model: torch.nn.Module) -> int:
+    """Return the number of parameters."""
     return sum(p.numel() for p in model.parameters())
 
 
 def test_resnet50_with_the_cifar_stem_has_23_5_million_parameters():
     model = build_model("resnet50", "cifar", 10)
-    assert parameters(model) == 23_520_842
+    assert count_parameters(model) == 23_520_842
     assert model.conv1.kernel_size == (3, 3)
     assert model.conv1.stride == (1, 1)
     features = {}
@@ -30,9 +31,9 @@ def test_resnet50_with_the_cifar_stem_has_23_5_million_parameters():
     assert features["shape"] == (1, 256, 32, 32)  # no down-sampling before the first stage
 
 
-def test_resnet20_is_that_of_he_et_al_section_4_2():
+def test_resnet20_follows_he_et_al_section_4_2():
     model = build_model("resnet20", "cifar", 10)
-    assert parameters(model) == 269_722  # 0.27 M in table 6
+    assert count_parameters(model) == 269_722  # 0.27 M in table 6
     convolutions = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
     assert [c.out_channels for c in convolutions] == [16] * 7 + [32] * 6 + [64] * 6
     assert [number for number, c in enumerate(convolutions) if c.stride == (2, 2)] == [7, 13]
@@ -87,11 +88,11 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "net.py"
 
 
-def test_a_network_may_give_more_in_training_than_in_evaluation(net: Path):
+def test_a_network_may_return_more_in_training_than_in_evaluation(net: Path):
     play("model.name=./net.py:more", "epochs=1")
 
 
-def test_another_version_of_a_file_is_another_network_to_resume(net: Path):
+def test_a_changed_file_is_another_network_for_a_resume(net: Path):
     words = ("model.name=./net.py:build", "output_dir=begun")
     play(*words, "max_steps=5")
     net.write_text(f"{NET}# another\n")
@@ -112,10 +113,12 @@ CONVNEXT = (
 
 
 def build(name: str, classes: int | None = 10, **kwargs: Any) -> torch.nn.Module:
+    """Build a network."""
     return build_model(name, "cifar", classes, kwargs=kwargs)
 
 
-def refusal(name: str, classes: int | None = 10, **kwargs: Any) -> str:
+def get_refusal(name: str, classes: int | None = 10, **kwargs: Any) -> str:
+    """Return the line of the error that a build raises."""
     return line_of(build, name, classes, **kwargs)
 
 
@@ -127,13 +130,13 @@ NAMES = {
 }
 
 
-def test_a_name_that_the_library_lacks_is_one_line_with_near_ones(subtests: pytest.Subtests):
-    for name, said in NAMES.items():
+def test_an_unknown_name_in_a_library_is_one_line_with_similar_names(subtests: pytest.Subtests):
+    for name, message in NAMES.items():
         with subtests.test(name=name):
-            assert refusal(name).startswith(f"model.name={name!r}: {said}")
+            assert get_refusal(name).startswith(f"model.name={name!r}: {message}")
 
 
-def test_what_the_library_raises_is_one_line(monkeypatch: pytest.MonkeyPatch):
+def test_an_exception_of_the_library_is_one_line(monkeypatch: pytest.MonkeyPatch):
     from timm.models import _builder
 
     def lost(*_: Any, **__: Any) -> None:
@@ -142,30 +145,30 @@ def test_what_the_library_raises_is_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_builder, "load_pretrained", lost)
     what = "no network for num_classes=10"
     weights = f"{what} with the weights of model.kwargs"
-    said = f"{weights}.pretrained=True (OSError: Name or service not known)"
-    assert said in refusal("timm:test_convnext", pretrained=True)
-    assert f"{weights}.weights='x' (KeyError: 'x')" in refusal("torchvision:resnet18", weights="x")
+    message = f"{weights}.pretrained=True (OSError: Name or service not known)"
+    assert message in get_refusal("timm:test_convnext", pretrained=True)
+    assert f"{weights}.weights='x' (KeyError: 'x')" in get_refusal("torchvision:resnet18", weights="x")
     unknown = f"{what} (TypeError: ResNet.__init__() got an unexpected keyword argument 'widht_per_group'"
-    assert unknown in refusal("torchvision:resnet101", widht_per_group=1)
+    assert unknown in get_refusal("torchvision:resnet101", widht_per_group=1)
 
 
-def test_timm_that_is_not_installed_is_one_line_that_says_how(monkeypatch: pytest.MonkeyPatch):
+def test_missing_timm_is_one_line_with_the_install_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    assert refusal("timm:convnext_tiny").endswith(
+    assert get_refusal("timm:convnext_tiny").endswith(
         "needs timm, which is not installed; install it with: pip install 'ampcompare[timm]'"
     )
 
 
-def test_the_number_of_classes_is_given_where_it_is_known_and_taken(net: None):
+def test_the_number_of_classes_is_passed_if_it_is_known_and_accepted(net: None):
     assert build("./net.py:build", 7)[2].out_features == 7
     assert build("./net.py:build", None, num_classes=3)[2].out_features == 3
-    assert "missing a required argument: 'num_classes'" in refusal("./net.py:build", None)
-    assert "gives logits of classes, and the data have none" in refusal("resnet18", None)
+    assert "missing a required argument: 'num_classes'" in get_refusal("./net.py:build", None)
+    assert "gives logits of classes, and the data have none" in get_refusal("resnet18", None)
 
 
-def test_what_has_no_effect_on_a_network_is_refused_or_said():
+def test_an_option_without_effect_on_a_network_is_refused_or_reported():
     why = "model.name=tiny takes no arguments; leave it out"
-    assert f"model.kwargs.width: {why}" in refusal("tiny", width=3)
+    assert f"model.kwargs.width: {why}" in get_refusal("tiny", width=3)
     words = ["model.name=torchvision:resnet18", "model.stem=imagenet"]
     why = "has no effect: model.name=torchvision:resnet18 is none of our networks"
     assert ignored_options(load_config(None, words)) == [f"model.stem=imagenet {why}"]

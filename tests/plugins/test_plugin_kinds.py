@@ -27,33 +27,34 @@ command: ["${{env}}", "${{interpreter}}", "${{program}}", "${{args_no_hyphens}}"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with `mine.py` in it."""
+    """Return a working directory with `mine.py`."""
     (tmp_path / "mine.py").write_text(BF16.format(label="mine_bf16"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def records() -> list[RunRecord]:
+def read_records() -> list[RunRecord]:
+    """Read the records of the working directory."""
     return sorted(load_runs(["runs"]), key=lambda record: record.name)
 
 
-def test_what_it_does_not_take_or_give_is_one_line(here: Path):
-    said = line_of(play, MINE, "precision.loss_scale=128")
-    assert "loss_scale=128: backend=./mine.py:Mine does not scale the" in said
-    said = line_of(play, MINE, "precision.keep_batchnorm_fp32=true")
-    assert "backend=./mine.py:Mine has fp32 weights" in said
+def test_an_option_or_a_result_that_does_not_fit_is_one_line(here: Path):
+    message = line_of(play, MINE, "precision.loss_scale=128")
+    assert "loss_scale=128: backend=./mine.py:Mine does not scale the" in message
+    message = line_of(play, MINE, "precision.keep_batchnorm_fp32=true")
+    assert "backend=./mine.py:Mine has fp32 weights" in message
     for gives, kind in (("None", "NoneType"), ("optimizer, model", "tuple")):
         body = f"\n    def convert(self, model, optimizer): return {gives}\n"
         (here / "mine.py").write_text(BF16.format(label="mine_bf16") + body)
-        said = f"backend='./mine.py:Mine': its convert gave a {kind}; expected model and optimizer"
-        assert line_of(play, MINE) == said
+        message = f"backend='./mine.py:Mine': its convert gave a {kind}; expected model and optimizer"
+        assert line_of(play, MINE) == message
 
 
-def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_source_only(here: Path):
+def test_a_plug_in_is_recorded_by_its_label_and_the_report_pools_only_equal_sources(here: Path):
     for words in (("backend=none",), (MINE,), (MINE, "seed=1")):
-        said = play("epochs=1", *words)
-    assert "mine_bf16: tiny on" in said
-    record = records()[0]
+        message = play("epochs=1", *words)
+    assert "mine_bf16: tiny on" in message
+    record = read_records()[0]
     environment = record.config["environment"]
     assert (record.config["backend"], record.name) == ("./mine.py:Mine", "mine_bf16_tiny_synthetic")
     assert "mine_bf16" in record.tags
@@ -83,7 +84,7 @@ def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-def test_a_sweep_takes_it_without_torch_and_trains_it(here: Path):
+def test_a_sweep_accepts_a_plug_in_without_torch_and_trains_it(here: Path):
     (here / "sweep.yaml").write_text(
         SWEEP.format(program=ROOT / "run_experiment.py", backend="./mine.py:Mine")
     )
@@ -101,7 +102,7 @@ def test_a_sweep_takes_it_without_torch_and_trains_it(here: Path):
 
 
 @pytest.mark.slow
-def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
+def test_an_installed_plug_in_trains_by_its_name_and_help_lists_it(here: Path):
     site = here / "site"
     site.mkdir()
     install(site, "good-one", "careful", "good_careful:Mine", label="careful")
@@ -122,5 +123,5 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
         "warning: model.name=tiny is the built-in one; that of taker (taker:Net) is left out\n"
         "warning: data.source=cifar10 is the built-in one; that of taker (taker:build) is left out\n"
     ) in done.stderr
-    (record,) = records()
+    (record,) = read_records()
     assert record.config["backend"] == "careful"

@@ -23,21 +23,22 @@ KIND = PluginKind("part", "ampcompare.tests")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
+    """Return an empty working directory."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
 
 
-def refusal(text: str, kind: PluginKind = KIND) -> str:
+def get_refusal(text: str, kind: PluginKind = KIND) -> str:
+    """Return the reason why a plug-in is refused."""
     begin = f"{kind.option}={text!r}: "
-    said = line_of(load, kind, text)
-    assert said.startswith(begin)
-    return said.removeprefix(begin)
+    message = line_of(load, kind, text)
+    assert message.startswith(begin)
+    return message.removeprefix(begin)
 
 
-def test_an_object_of_a_module_comes_by_name_with_the_hash_of_its_own_file():
+def test_an_object_of_a_module_is_loaded_with_the_hash_of_its_own_file():
     import json.decoder
 
     found = load(KIND, "json:JSONDecoder")
@@ -45,7 +46,9 @@ def test_an_object_of_a_module_comes_by_name_with_the_hash_of_its_own_file():
     assert found.source == hashlib.sha256(Path(json.decoder.__file__).read_bytes()).hexdigest()[:16]
 
 
-def test_an_object_of_a_file_comes_with_the_hash_of_what_ran(here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_object_of_a_file_is_loaded_with_the_hash_of_the_code_that_ran(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     for text in ("A = 1\n", "A = 2\n"):
         (here / "mine.py").write_text(text)
@@ -56,7 +59,7 @@ def test_an_object_of_a_file_comes_with_the_hash_of_what_ran(here: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("import nowhere_to_be\n", "line 1: ModuleNotFoundError: No module named 'nowhere_to_be'"),
         ("\nraise ValueError('first\\nsecond')\n", "line 2: ValueError: first)"),
@@ -65,10 +68,10 @@ def test_an_object_of_a_file_comes_with_the_hash_of_what_ran(here: Path, monkeyp
         ("def __getattr__(name): raise ValueError(name)\n", "line 1: ValueError: A"),
     ],
 )
-def test_a_file_that_does_not_run_is_one_line_with_the_place(here: Path, content: str, said: str):
+def test_a_file_that_fails_on_import_is_one_line_with_the_line_number(here: Path, content: str, message: str):
     (here / "mine.py").write_text(content)
     before = set(sys.modules)
-    assert refusal("./mine.py:A").startswith(f"cannot be imported ({said}")
+    assert get_refusal("./mine.py:A").startswith(f"cannot be imported ({message}")
     assert content.startswith("def __getattr__") or not [
         n for n in sys.modules.keys() - before if "mine" in n
     ]
@@ -101,25 +104,25 @@ def leaves(num_classes):
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "first", "said"),
+    ("name", "code", "first", "message"),
     [
         ("build", 2, 5, "no network for num_classes=10 (line 2: ValueError: no width 10)"),
         ("late", 1, 12, "line 2: ValueError: no width 3"),  # in the first step
         ("leaves", 1, 20, "line 20: SystemExit: 0"),
     ],
 )
-def test_what_a_users_file_raises_is_shown_from_its_own_line_on(here: Path, name, code, first, said):
+def test_the_traceback_of_a_users_file_begins_at_its_own_line(here: Path, name, code, first, message):
     (here / "net.py").write_text(FAILS)
     words = ["-m", "ampcompare", "run", *QUICK, f"model.name=./net.py:{name}"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     top, frame, *_, last = done.stderr[done.stderr.index("Traceback") :].splitlines()
     assert (done.returncode, top) == (code, "Traceback (most recent call last):")
     assert frame.startswith(f'  File "{here / "net.py"}", line {first}, in ')
-    assert last == f"error: model.name='./net.py:{name}': {said}"
+    assert last == f"error: model.name='./net.py:{name}': {message}"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("./none.py:A", "./none.py is not there (looked for from"),
         ("./mine.py:A:B", "expected pkg.mod:Name or ./file.py:Name, with one colon"),
@@ -128,9 +131,9 @@ def test_what_a_users_file_raises_is_shown_from_its_own_line_on(here: Path, name
         ("nobody", "expected one entry point in ampcompare.tests, none is installed; or name it as "),
     ],
 )
-def test_a_name_that_leads_nowhere_is_one_line(here: Path, text: str, said: str):
+def test_a_name_without_an_object_is_one_line(here: Path, text: str, message: str):
     (here / "mine.py").write_text("class A: pass\n")
-    assert refusal(text).startswith(said)
+    assert get_refusal(text).startswith(message)
 
 
 # Backends: what a class has to say and to have.
@@ -157,7 +160,7 @@ CLASSES = {
 }
 
 
-def test_a_class_without_metadata_is_called_as_it_is_named_and_described_as_it_is_documented(here: Path):
+def test_a_class_without_metadata_has_its_name_as_label_and_its_docstring_as_description(here: Path):
     (here / "mine.py").write_text(f"""{BACKEND}
 import torch
 from ampcompare.precision.half_weights import Float16
@@ -194,15 +197,15 @@ class MyHalf(Float16):
     assert plain.source
 
 
-def test_a_class_that_is_no_backend_is_one_line_that_says_what_is_missing(here: Path, subtests):
-    for content, said in CLASSES.items():
+def test_a_class_that_is_no_backend_is_one_line_with_the_reason(here: Path, subtests):
+    for content, message in CLASSES.items():
         with subtests.test(content=content):
             (here / "mine.py").write_text(f"{content}\n")
             line = line_of(build_precision, "./mine.py:Mine")
-            assert line.startswith(f"backend='./mine.py:Mine': {said}")
+            assert line.startswith(f"backend='./mine.py:Mine': {message}")
 
 
-def test_a_backend_that_imports_a_name_of_0_2_is_told_the_name_of_now(here: Path):
+def test_a_backend_that_imports_a_name_of_0_2_gets_the_new_name(here: Path):
     (here / "mine.py").write_text("from ampcompare.precision.backends import Backend\n")
     line = line_of(build_precision, "./mine.py:Mine")
     assert "line 1: " in line
@@ -212,7 +215,7 @@ def test_a_backend_that_imports_a_name_of_0_2_is_told_the_name_of_now(here: Path
 # Entry points: a distribution is a folder with metadata.
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed distributions."""
+    """Return a folder for installed distributions."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -226,7 +229,7 @@ def test_an_entry_point_is_listed_without_being_imported_and_loaded_by_its_name(
     assert get_backend("careful").label == "careful_one"
 
 
-def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site: Path):
+def test_an_unusable_plug_in_is_refused_by_name_and_the_others_work(site: Path):
     install(site, "good-one", "fine", "good_fine:Mine", label="fine")
     install(site, "bad-one", "broken", "bad_broken:Mine", content="raise OSError('no such library')\n")
     install(site, "odd-one", "near", "./mine.py:A", content="\n")
@@ -234,11 +237,13 @@ def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site
     for distribution in ("a", "b"):
         install(site, f"dist-{distribution}", "both", f"both_{distribution}:Mine", label=distribution)
     assert get_backend("fine").label == "fine"
-    assert refusal("broken", BACKENDS) == (
+    assert get_refusal("broken", BACKENDS) == (
         "entry point of bad-one (bad_broken:Mine): cannot be imported (OSError: no such library)"
     )
-    assert refusal("near", BACKENDS).startswith("entry point of odd-one (./mine.py:A): cannot be imported (")
-    assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in refusal("both", BACKENDS)
+    assert get_refusal("near", BACKENDS).startswith(
+        "entry point of odd-one (./mine.py:A): cannot be imported ("
+    )
+    assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in get_refusal("both", BACKENDS)
     assert get_backend("native") is REGISTRY["native"]
 
 
@@ -251,11 +256,12 @@ def without_classes(width: int) -> dict[str, int]:
     return {"width": width}
 
 
-def use(function: Any, **given: Any) -> Any:
+def call_function(function: Any, **given: Any) -> Any:
+    """Call a function with a user's arguments."""
     return call(function, given, key="model.kwargs", name="it", defaults={"num_classes": 10})
 
 
-def test_a_function_gets_the_users_arguments_and_ours_where_it_takes_them(subtests: pytest.Subtests):
+def test_a_function_gets_the_users_arguments_and_the_defaults_that_it_accepts(subtests: pytest.Subtests):
     for function, given, made in [
         (plain, {}, {"num_classes": 10, "width": 8}),
         (plain, {"num_classes": 3, "width": 4}, {"num_classes": 3, "width": 4}),  # the user's own
@@ -264,16 +270,16 @@ def test_a_function_gets_the_users_arguments_and_ours_where_it_takes_them(subtes
         (dict, {"a": 1}, {"num_classes": 10, "a": 1}),  # has no signature
     ]:
         with subtests.test(function=function, given=given, made=made):
-            assert use(function, **given) == made
+            assert call_function(function, **given) == made
 
 
 @pytest.mark.parametrize(
-    ("function", "given", "said"),
+    ("function", "given", "message"),
     [
         (plain, {"widht": 4}, r"got an unexpected keyword argument 'widht'"),
         (without_classes, {}, r"missing a required argument: 'width'"),
     ],
 )
-def test_an_argument_that_it_does_not_take_or_lacks_is_one_line_with_its_signature(function, given, said):
-    with pytest.raises(UserError, match=rf"^model.kwargs: it\(.*width: int.*\) .*{said}$"):
-        use(function, **given)
+def test_an_unexpected_or_missing_argument_is_one_line_with_the_signature(function, given, message):
+    with pytest.raises(UserError, match=rf"^model.kwargs: it\(.*width: int.*\) .*{message}$"):
+        call_function(function, **given)

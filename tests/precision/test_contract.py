@@ -78,7 +78,7 @@ def test_losses_of_twenty_steps_stay_close_to_those_of_float(kind, accumulate, f
 
 
 @pytest.mark.parametrize("kind", FP32_WEIGHTS)
-def test_clipping_holds_on_true_gradients(kind):
+def test_clipping_bounds_the_unscaled_gradients(kind):
     case = Case(kind)
     for _ in range(2):
         case.backward(100.0)
@@ -90,7 +90,7 @@ def test_clipping_holds_on_true_gradients(kind):
 
 
 @pytest.mark.parametrize("kind", FP32_WEIGHTS)
-def test_evaluation_outside_the_context_is_that_of_float(kind):
+def test_evaluation_outside_the_context_is_in_fp32(kind):
     precision, model, (images, _) = _build(kind), _net().eval(), _batch(0)
     expected = model(images)
     with precision.session(), torch.no_grad():
@@ -167,7 +167,7 @@ def test_overflow_in_any_micro_batch_skips_the_step(bad, sync, fused):
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_micro_batches_add_up_though_the_scale_moves(sync):
+def test_micro_batches_add_up_although_the_scale_changes(sync):
     case = Case("apex_o1", growth_interval=1)
     for slope in (1.0, 2.0, 3.0):
         case.backward(slope, sync=sync)
@@ -178,7 +178,7 @@ def test_micro_batches_add_up_though_the_scale_moves(sync):
 def _schedule(
     overflows: list[bool], scale: float, window: int, floor: float | None, ceiling: float
 ) -> Iterator[tuple[float, int]]:
-    """apex's in words: halve on overflow, double after `window` good ones, within the bounds."""
+    """Yield scale and counter as apex: halve on overflow, double after `window` steps, within bounds."""
     scale, counter = min(scale, ceiling), 0
     for overflow in overflows:
         if overflow:
@@ -198,7 +198,7 @@ def _schedule(
     floor=st.none() | st.integers(-4, 10).map(lambda n: 2.0**n),
     ceiling=st.integers(10, 24).map(lambda n: 2.0**n) | st.just(3000.0),
 )
-def test_apex_s_schedule_is_that_of_the_reference(overflows, start, window, floor, ceiling):
+def test_apex_s_schedule_equals_the_reference(overflows, start, window, floor, ceiling):
     bounds = {"min_loss_scale": floor, "max_loss_scale": ceiling}
     case = Case("apex_o1", init_scale=start, growth_interval=window, **bounds)
     found = []
@@ -228,7 +228,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("kind", ["native", "native static", "apex_o1"])
-def test_training_goes_on_as_if_skipped_steps_had_not_been_and_warns_no_scheduler(kind, optimizer, fused):
+def test_skipped_steps_have_no_effect_on_training_and_no_scheduler_warns(kind, optimizer, fused):
     """Also where the very first one is skipped, when a fused optimizer would keep uninitialised buffers."""
     precision, kinds = _build(kind), OPTIMIZERS[optimizer]
     weight, plain = (nn.Parameter(torch.linspace(-1.0, 2.0, 35)) for _ in range(2))
@@ -271,7 +271,7 @@ def test_a_weight_unfrozen_later_trains_with_fused_momentum(kind):
 
 
 @pytest.mark.parametrize("kind", FP32_WEIGHTS)
-def test_state_is_plain_numbers_and_goes_on_exactly(kind):
+def test_state_is_plain_numbers_and_resumes_exactly(kind):
     def numbers(value: object) -> bool:
         if isinstance(value, dict):
             return all(isinstance(k, str) and numbers(v) for k, v in value.items())
@@ -295,7 +295,7 @@ def test_state_is_plain_numbers_and_goes_on_exactly(kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FP32_WEIGHTS if REGISTRY[BACKENDS[kind][0]].scales])
-def test_scaled_loss_is_float_whatever_the_loss_was(kind):
+def test_scaled_loss_is_fp32_for_any_dtype_of_the_loss(kind):
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         assert _build(kind).scale(torch.ones((), dtype=dtype)).dtype is torch.float32
 
@@ -324,6 +324,6 @@ def test_each_built_in_backend_has_the_metadata_that_it_is_listed_with():
 def test_unknown_backends_and_options_are_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"backend='o1': expected one of none, tf32, native, native_bf16"):
         build_precision("o1")
-    said = r"^dtype='fp16': no option of a backend; expected one of loss_scale"
-    with pytest.raises(ValueError, match=said):
+    message = r"^dtype='fp16': no option of a backend; expected one of loss_scale"
+    with pytest.raises(ValueError, match=message):
         build_precision("native", dtype="fp16")

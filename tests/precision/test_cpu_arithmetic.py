@@ -25,7 +25,12 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset
 
 from ampcompare.precision import build_precision
-from ampcompare.precision.cpu_arithmetic import DTYPES, active_overloads, compute_in_fp32, operations_in_fp32
+from ampcompare.precision.cpu_arithmetic import (
+    DTYPES,
+    compute_in_fp32,
+    list_active_overloads,
+    list_fp32_operations,
+)
 from ampcompare.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -46,7 +51,7 @@ HALF = [pytest.param(torch.float16, id="fp16"), pytest.param(torch.bfloat16, id=
 
 @contextmanager
 def all_in_fp32(*dtypes: str) -> Iterator[None]:
-    """The context on a CPU without any 16-bit support; fp32 work inside uses oneDNN again."""
+    """Return the context of a CPU without 16-bit support; fp32 operations inside use oneDNN."""
     with ExitStack() as stack:
         with torch.backends.mkldnn.flags(enabled=False):
             for dtype in dtypes or DTYPES:
@@ -54,25 +59,29 @@ def all_in_fp32(*dtypes: str) -> Iterator[None]:
         yield
 
 
-def gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: Tensor) -> list[Tensor]:
-    """The output and the gradients of all inputs, for a given gradient of the output."""
+def compute_gradients(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: Tensor
+) -> list[Tensor]:
+    """Return the output and the gradients of all inputs, for a given gradient of the output."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
     output = function(*leaves)
     return [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
 
 
 def assert_rounded_once(function: Callable[..., Tensor], inputs: Sequence[Tensor], terms: int) -> None:
-    """Check output and gradients: they differ from fp64's by one rounding to 16 bits and by the rounding of
-    sums in fp32, and have the dtypes, shapes and strides that PyTorch's own kernels give.
+    """Check that output and gradients are rounded to 16 bits once, after fp32 sums.
+
+    Their error relative to fp64 is bounded accordingly. Dtypes, shapes and strides equal those of PyTorch's
+    own kernels.
     """
     dtype = inputs[0].dtype
     own_output = function(*inputs)
     upstream = torch.randn_like(own_output)
-    own = gradients(function, inputs, upstream)
+    own = compute_gradients(function, inputs, upstream)
     with all_in_fp32():
-        ours = gradients(function, inputs, upstream)
-    exact = gradients(function, [x.double() for x in inputs], upstream.double())
-    sizes = gradients(function, [x.double().abs() for x in inputs], upstream.double().abs())
+        ours = compute_gradients(function, inputs, upstream)
+    exact = compute_gradients(function, [x.double() for x in inputs], upstream.double())
+    sizes = compute_gradients(function, [x.double().abs() for x in inputs], upstream.double().abs())
     for mine, theirs, value, size in zip(ours, own, exact, sizes, strict=True):
         assert (mine.dtype, mine.shape) == (dtype, theirs.shape)
         long = [i for i, length in enumerate(mine.shape) if length > 1]  # the others' strides mean nothing
@@ -84,7 +93,7 @@ def assert_rounded_once(function: Callable[..., Tensor], inputs: Sequence[Tensor
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """A convolution with its inputs in fp32: dimensions, layout, groups, stride, dilation, padding, bias."""
+    """Draw a convolution with random options, and its inputs in fp32."""
     dimensions, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     into, out = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
     kernel = draw(st.integers(1, 3))
@@ -108,7 +117,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
 
 @st.composite
 def products(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """A matrix product with its inputs in fp32, some of them transposed views."""
+    """Draw a matrix product and its inputs in fp32, some of them transposed views."""
     m, k, n, b = (draw(st.integers(1, 9)) for _ in range(4))
     scale = {"beta": draw(st.sampled_from([1, 0.5])), "alpha": draw(st.sampled_from([1, 2.0]))}
 
@@ -140,7 +149,7 @@ def products(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
 @how_many(25, 300)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("cases", [convolutions(), products()], ids=["convolutions", "products"])
-def test_every_result_is_that_of_fp64_rounded_once(cases: Any, dtype: torch.dtype, examples: int):
+def test_every_result_equals_fp64_rounded_once(cases: Any, dtype: torch.dtype, examples: int):
     @settings(max_examples=examples, derandomize=examples < 100)
     @given(case=cases, seed=st.integers(0, 2**31))
     def check(case: tuple[Callable[..., Tensor], list[Tensor]], seed: int) -> None:
@@ -153,7 +162,7 @@ def test_every_result_is_that_of_fp64_rounded_once(cases: Any, dtype: torch.dtyp
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("mask", ["none", "causal", "boolean", "added"])
-def test_attentions_gradients_are_as_near_to_fp64_as_pytorchs_own(dtype: torch.dtype, mask: str):
+def test_gradients_of_attention_are_as_close_to_fp64_as_pytorchs_own(dtype: torch.dtype, mask: str):
     torch.manual_seed(0)
     inputs = [torch.randn(2, 3, 17, 16).to(dtype) for _ in range(3)]
     upstream = torch.randn(2, 3, 17, 16).to(dtype)
@@ -165,10 +174,10 @@ def test_attentions_gradients_are_as_near_to_fp64_as_pytorchs_own(dtype: torch.d
         }
         return F.scaled_dot_product_attention(q, k, v, attn_mask=given.get(mask), is_causal=mask == "causal")
 
-    own = gradients(attend, inputs, upstream)
+    own = compute_gradients(attend, inputs, upstream)
     with all_in_fp32():
-        ours = gradients(attend, inputs, upstream)
-    exact = gradients(attend, [x.double() for x in inputs], upstream.double())
+        ours = compute_gradients(attend, inputs, upstream)
+    exact = compute_gradients(attend, [x.double() for x in inputs], upstream.double())
     for mine, theirs, value in zip(ours, own, exact, strict=True):
         errors = [(x.double() - value).abs().max() for x in (mine, theirs)]
         assert mine.dtype is dtype
@@ -191,7 +200,7 @@ def test_in_place_and_out_overloads_write_what_the_plain_ones_return(dtype: torc
             (c.addbmm(xb, yb, beta=2), c.clone().addbmm_(xb, yb, beta=2)),
         ):
             assert torch.equal(plain, target)
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
 
 
 @pytest.mark.parametrize(
@@ -228,20 +237,20 @@ def test_other_dtypes_keep_pytorchs_kernels():
     assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
 
 
-def test_kernels_are_active_inside_the_context_alone():
-    assert active_overloads() == ()
+def test_kernels_are_active_only_inside_the_context():
+    assert list_active_overloads() == ()
     with all_in_fp32("float16"):
-        inside = active_overloads()
+        inside = list_active_overloads()
         with all_in_fp32("bfloat16"), pytest.raises(ZeroDivisionError):
             1 / 0  # noqa: B018
         with all_in_fp32("float16"):
             pass
-        assert active_overloads() == inside
+        assert list_active_overloads() == inside
     assert {name for name in inside if "." not in name and not name.endswith("m_")} == set(ALL)
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
     for device, dtype in (("cuda", "float16"), ("mps", "float16"), ("cpu", "float32")):
         with compute_in_fp32(torch.device(device), dtype):
-            assert active_overloads() == ()
+            assert list_active_overloads() == ()
 
 
 def test_threads_share_the_kernels_until_the_last_one_leaves():
@@ -254,7 +263,7 @@ def test_threads_share_the_kernels_until_the_last_one_leaves():
             with all_in_fp32("float16"):
                 if (x @ x - expected).abs().max() > 0.02:
                     wrong.append("a product")
-                if not active_overloads():
+                if not list_active_overloads():
                     wrong.append("no kernels")
 
     threads = [threading.Thread(target=train) for _ in range(4)]
@@ -263,7 +272,7 @@ def test_threads_share_the_kernels_until_the_last_one_leaves():
     for thread in threads:
         thread.join()
     assert not wrong
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
 
 
 def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
@@ -286,7 +295,7 @@ def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
     for thread in threads:
         thread.join()
     assert not wrong
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
 
 
 def test_a_second_dtype_leaves_the_kernels_of_the_first_in_place():
@@ -417,10 +426,10 @@ INNER = {
 
 
 def slow_operations(step: Callable[[], Any], folder: Path) -> tuple[set[str], set[str]]:
-    """The 16-bit operations of a step that PyTorch's own slow kernels computed, and those computed in fp32.
+    """Return a step's 16-bit operations in PyTorch's slow kernels, and those computed in fp32.
 
-    The profiler sees every dispatched call with its dtypes, also within compiled code. Inside a call that is
-    computed in fp32 it sees a conversion.
+    The profiler records every dispatched call with its dtypes, also in compiled code. A call that is computed
+    in fp32 has a conversion inside.
     """
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
         step()
@@ -468,7 +477,7 @@ def assert_none_is_missed(made: Trainer, folder: Path) -> None:
         slow, wide = slow_operations(lambda: made.step([batch(4)]), folder)
     assert not slow
     assert {"aten::_convolution", "aten::convolution_backward", "aten::mm"} <= wide
-    assert active_overloads() == ()
+    assert list_active_overloads() == ()
 
 
 def test_the_trace_finds_a_slow_operation(tmp_path: Path):
@@ -486,10 +495,10 @@ def test_the_trace_finds_a_slow_operation(tmp_path: Path):
 
 
 @pytest.mark.parametrize("backend", ["native", "apex_o1", "apex_o2", "fp16", "bf16"])
-def test_what_is_recorded_is_what_is_active(backend: str):
+def test_recorded_operations_equal_active_operations(backend: str):
     """Also on this CPU as it is: a record names the operations that have a kernel in the training."""
     precision = build_precision(backend, "cpu")
-    expected = operations_in_fp32(CPU, precision.metadata.dtype)
+    expected = list_fp32_operations(CPU, precision.metadata.dtype)
     with precision.training_context():
-        active = active_overloads()
+        active = list_active_overloads()
     assert {name for name in active if name in ALL} == set(expected)

@@ -45,16 +45,17 @@ class Dtypes(TorchDispatchMode):
         is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
         made = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_floating_point()]
         if made and not is_view:
-            self.ops.append(f"{func.overloadpacket.__name__}: {', '.join(map(dtype_of, made))}")
+            self.ops.append(f"{func.overloadpacket.__name__}: {', '.join(map(name_dtype, made))}")
         return result
 
 
-def dtype_of(tensor: torch.Tensor) -> str:
+def name_dtype(tensor: torch.Tensor) -> str:
+    """Return the name of a tensor's dtype."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def train(name: str) -> dict[str, Any]:
-    """What the golden file of a backend holds."""
+    """Train 20 steps and return the content of the backend's golden file."""
     torch.manual_seed(0)
     model, scales = tiny(4), REGISTRY[name].scales
     precision = build_precision(name, **(SCALE if scales else {}))
@@ -72,13 +73,13 @@ def train(name: str) -> dict[str, Any]:
                 loss = F.cross_entropy(model(images), labels)
             precision.backward(loss * math.inf if scales and step in OVERFLOWS else loss)
             if step == 0:
-                weights = {n: dtype_of(p) for n, p in model.named_parameters()}
+                weights = {n: name_dtype(p) for n, p in model.named_parameters()}
                 updated = [p for group in optimizer.param_groups for p in group["params"]]
-                gradients = [dtype_of(p.grad) for p in updated if p.grad is not None]
+                gradients = [name_dtype(p.grad) for p in updated if p.grad is not None]
                 found |= {"ops": dtypes.ops, "weights": weights, "gradients": gradients}
             precision.step(optimizer)
             if step == 0:
-                found["momentum"] = [dtype_of(optimizer.state[p]["momentum_buffer"]) for p in updated]
+                found["momentum"] = [name_dtype(optimizer.state[p]["momentum_buffer"]) for p in updated]
             optimizer.zero_grad()
             losses.append(round(loss.item(), 6))
             loss_scales.append(precision.scale_factor().item())
@@ -87,7 +88,7 @@ def train(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_twenty_steps_are_those_of_the_golden_file(name: str, tmp_path: Path):
+def test_twenty_steps_equal_the_golden_file(name: str, tmp_path: Path):
     file, found = GOLDEN / f"{name}.yaml", train(name)
     known = yaml.safe_load(file.read_text()) if file.exists() else {"losses": []}
     if found["losses"] == pytest.approx(known["losses"], rel=TOLERANCES[REGISTRY[name].dtype]):

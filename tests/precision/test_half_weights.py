@@ -12,19 +12,22 @@ from ampcompare.precision import build_precision
 HALF, BF16, FLOAT = torch.float16, torch.bfloat16, torch.float32
 
 
-def small_net() -> nn.Module:
+def make_net() -> nn.Module:
+    """Return a small network."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def prepared(backend: str, **options):
+def prepare(backend: str, **options):
+    """Return a backend, model and optimizer."""
     precision = build_precision(backend, **options)
-    model = small_net()
+    model = make_net()
     kind = torch.optim.AdamW(model.parameters(), lr=0.01)
     return precision, *precision.prepare(model, kind)
 
 
 def train(precision, model, optimizer, steps: range) -> list[torch.Tensor]:
+    """Train the steps and return the weights."""
     for number in steps:
         generator = torch.Generator().manual_seed(number)
         with precision.forward_context():
@@ -40,8 +43,8 @@ def train(precision, model, optimizer, steps: range) -> list[torch.Tensor]:
     [("fp16", HALF, HALF), ("apex_o2", HALF, FLOAT), ("bf16", BF16, BF16), ("bf16_sr", BF16, BF16)],
 )
 @pytest.mark.parametrize("keep", [None, False, True])
-def test_batchnorm_is_kept_in_fp32_where_it_is_asked_for_or_the_backend_s_own(backend, half, own, keep):
-    model, norms = small_net(), {None: own, False: half, True: FLOAT}[keep]
+def test_batchnorm_stays_in_fp32_by_option_or_by_the_backends_default(backend, half, own, keep):
+    model, norms = make_net(), {None: own, False: half, True: FLOAT}[keep]
     precision = build_precision(backend, keep_batchnorm_fp32=keep, loss_scale=1024.0)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     assert {model[0].weight.dtype, model[3].bias.dtype} == {half}
@@ -76,7 +79,7 @@ def test_updates_too_small_for_bf16_are_lost_and_add_up_with_stochastic_rounding
     assert drift("bf16_sr", value, 256) == pytest.approx(256 * 2.0**-12, abs=5 * spread)
 
 
-def test_a_step_of_nothing_changes_no_weight() -> None:
+def test_a_step_without_update_changes_no_weight() -> None:
     hard = [0.0, -0.0, 1.0, -3.5, 2.0**-133, 3.3895e38, math.inf, -math.inf, math.nan]
     weight = nn.Parameter(torch.tensor(hard * 100).to(BF16))
     before = weight.detach().clone()
@@ -87,18 +90,18 @@ def test_a_step_of_nothing_changes_no_weight() -> None:
     torch.testing.assert_close(weight.detach(), before, rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_seed_gives_the_same_rounding_again_and_another_seed_another() -> None:
-    first, again, other = (train(*prepared("bf16_sr", seed=seed), range(3)) for seed in (1, 1, 2))
+def test_rounding_depends_on_the_seed_only() -> None:
+    first, again, other = (train(*prepare("bf16_sr", seed=seed), range(3)) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("backend", ["bf16_sr", "apex_o2"])
-def test_a_resumed_training_goes_on_bit_for_bit(backend: str) -> None:
+def test_a_resumed_training_is_bit_identical(backend: str) -> None:
     """Half weights, masters, the schedule of the scale, whose first steps are skipped, and rounding."""
 
     def begun():
-        return prepared(backend, seed=5, init_scale=2.0**20, growth_interval=2)
+        return prepare(backend, seed=5, init_scale=2.0**20, growth_interval=2)
 
     whole = begun()
     expected = train(*whole, range(8))
@@ -122,7 +125,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rounded_step_is_that_of_fp32_between_two_neighbours_and_states_stay_where_they_were(kind) -> None:
+def test_a_rounded_step_is_a_bf16_neighbour_of_the_fp32_step_and_states_keep_their_memory(kind) -> None:
     torch.manual_seed(0)
     weights = [torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last), torch.randn(5), torch.randn(())]
     ours = [nn.Parameter(x.to(BF16)) for x in weights]

@@ -19,7 +19,8 @@ HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]
 LOW = (torch.float16, torch.bfloat16)
 
 
-def net() -> nn.Sequential:
+def make_net() -> nn.Sequential:
+    """Return a small network."""
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     return nn.Sequential(nn.Linear(4, 8), inner, nn.Linear(8, 3))
@@ -30,14 +31,16 @@ def static(name: str) -> dict[str, float]:
     return {"loss_scale": 128.0} if REGISTRY[name].scales else {}
 
 
-def prepared(name: str, keep, model: nn.Module, **options):
+def prepare_model(name: str, keep, model: nn.Module, **options):
+    """Return a backend, prepared model and optimizer."""
     precision = build_precision(name, keep_fp32=keep, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = precision.prepare(model, optimizer)
     return precision, model, optimizer
 
 
-def steps(precision: Precision, model: nn.Module, optimizer, count: int = 2, batch=None) -> list[float]:
+def train_steps(precision: Precision, model: nn.Module, optimizer, count: int = 2, batch=None) -> list[float]:
+    """Train steps and return the losses."""
     generator = torch.Generator().manual_seed(1)
     losses = []
     with precision.session():
@@ -52,8 +55,8 @@ def steps(precision: Precision, model: nn.Module, optimizer, count: int = 2, bat
     return losses
 
 
-def types_in(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
-    """What each linear layer computes with and in, seen from inside its forward."""
+def record_dtypes(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
+    """Return the dtypes of weight and result of each linear layer, recorded inside its forward."""
     seen: dict[str, tuple[torch.dtype, torch.dtype]] = {}
     names = {module: name for name, module in model.named_modules()}
 
@@ -70,15 +73,15 @@ def types_in(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_a_kept_module_and_all_below_it_compute_in_fp32_and_the_others_do_not(name: str):
-    first = {key: value.clone() for key, value in net().state_dict().items()}
-    precision, model, optimizer = prepared(name, "1", net(), **static(name))
+def test_a_kept_module_and_its_submodules_compute_in_fp32_and_others_do_not(name: str):
+    first = {key: value.clone() for key, value in make_net().state_dict().items()}
+    precision, model, optimizer = prepare_model(name, "1", make_net(), **static(name))
     assert precision.fp32_modules == ["1"]
     assert torch.equal(model[1][0].weight, first["1.0.weight"])  # not rounded on the way
     others = {p.dtype for p in (*model[0].parameters(), *model[2].parameters())}
     assert others <= (set(LOW) if REGISTRY[name].half_weights else {torch.float32})
-    seen = types_in(model)
-    steps(precision, model, optimizer)
+    seen = record_dtypes(model)
+    train_steps(precision, model, optimizer)
     assert seen["1.0"] == seen["1.2"] == (torch.float32, torch.float32)
     assert seen["0"][1] in LOW
     assert seen["2"][1] in LOW
@@ -88,8 +91,8 @@ def test_a_kept_module_and_all_below_it_compute_in_fp32_and_the_others_do_not(na
 
 @pytest.mark.parametrize("name", MIXED)
 def test_a_network_that_is_kept_whole_trains_as_fp32_bit_for_bit(name: str):
-    expected = steps(*prepared("none", None, net()), count=3)
-    assert steps(*prepared(name, "*", net(), **static(name)), count=3) == expected
+    expected = train_steps(*prepare_model("none", None, make_net()), count=3)
+    assert train_steps(*prepare_model(name, "*", make_net(), **static(name)), count=3) == expected
 
 
 class Twice(nn.Module):
@@ -117,19 +120,19 @@ class Twice(nn.Module):
 )
 def test_shared_modules_and_weights_train_under_every_backend(name: str, keep: str):
     torch.manual_seed(0)
-    losses = steps(*prepared(name, keep, Twice()), batch=(torch.arange(5), torch.arange(5)))
+    losses = train_steps(*prepare_model(name, keep, Twice()), batch=(torch.arange(5), torch.arange(5)))
     assert all(map(math.isfinite, losses))
 
 
-def test_who_shares_a_weight_with_a_kept_module_is_kept_where_weights_are_half():
-    assert prepared("fp16", "embed", Twice())[0].fp32_modules == ["embed", "head"]
-    assert prepared("native", "embed", Twice())[0].fp32_modules == ["embed"]
+def test_modules_that_share_a_weight_with_a_kept_module_are_kept_under_16_bit_weights():
+    assert prepare_model("fp16", "embed", Twice())[0].fp32_modules == ["embed", "head"]
+    assert prepare_model("native", "embed", Twice())[0].fp32_modules == ["embed"]
 
 
-def test_attention_is_kept_with_the_part_that_it_reads_and_does_not_call():
+def test_attention_is_kept_with_the_submodule_that_it_reads_without_a_call():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     for keep, kept in (("self_attn.out_proj", ["self_attn.out_proj", "self_attn"]), ("linear1", ["linear1"])):
-        precision, model, _ = prepared("fp16", keep, copy.deepcopy(layer))
+        precision, model, _ = prepare_model("fp16", keep, copy.deepcopy(layer))
         assert precision.fp32_modules == kept
         for mode in (True, False):
             with torch.no_grad():
@@ -153,10 +156,10 @@ class Careless(Float16):
         return Precision.convert(self, model, optimizer)
 
 
-def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
+def test_a_users_backend_keeps_modules_when_built_directly():
     precision = Mixed(options=PrecisionOptions(keep_fp32="1"))
-    model, _ = precision.prepare(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))]))
-    seen = types_in(model)
+    model, _ = precision.prepare(make_net(), torch.optim.SGD([nn.Parameter(torch.ones(1))]))
+    seen = record_dtypes(model)
     with precision.forward_context():
         model(torch.randn(6, 4))
     assert precision.fp32_modules == ["1"]
@@ -164,8 +167,8 @@ def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
     assert seen["2"][1] is torch.bfloat16
 
 
-def test_a_backend_that_makes_a_kept_weight_half_is_refused():
-    model, precision = net(), Careless(options=PrecisionOptions(keep_fp32="1"))
+def test_a_backend_that_converts_a_kept_weight_is_refused():
+    model, precision = make_net(), Careless(options=PrecisionOptions(keep_fp32="1"))
     with pytest.raises(
         KeepFp32Error, match=r"^precision.keep_fp32: .* let its convert call convert_network$"
     ):
@@ -173,21 +176,21 @@ def test_a_backend_that_makes_a_kept_weight_half_is_refused():
     assert not precision.fp32_modules
 
 
-def test_names_match_with_stars_across_dots_and_the_highest_stand_for_what_is_below():
-    model = net()
+def test_stars_match_across_dots_and_a_module_includes_its_submodules():
+    model = make_net()
     assert match_modules(model, "*.2") == ["1.2"]
     assert match_modules(model, ["2", "1*"]) == ["1", "2"]
     assert match_modules(model, "*") == [""]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [("lin", "did you mean line?"), ("*.nrm", r"did you mean \*\.norm\?"), ("zzz", "it has line, rest")],
 )
-def test_a_name_that_matches_nothing_is_one_line_with_names_that_are_near(pattern: str, said: str):
+def test_a_pattern_without_a_match_is_one_line_with_similar_names(pattern: str, message: str):
     rest = nn.ModuleList(nn.ModuleDict({"norm": nn.ReLU()}) for _ in range(2))
     model = nn.ModuleDict({"line": nn.Linear(1, 1), "rest": rest})
     with pytest.raises(
-        KeepFp32Error, match=rf"^precision.keep_fp32='{pattern}': no module.*{said}".replace("'*", r"'\*")
+        KeepFp32Error, match=rf"^precision.keep_fp32='{pattern}': no module.*{message}".replace("'*", r"'\*")
     ):
         match_modules(model, pattern)

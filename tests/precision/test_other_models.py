@@ -26,13 +26,14 @@ class Fourier(nn.Module):
         return torch.fft.irfft2(products, s=x.shape[-2:])
 
 
-def operator() -> nn.Sequential:
+def make_operator() -> nn.Sequential:
+    """Return a network with complex weights."""
     torch.manual_seed(0)
     return nn.Sequential(Fourier(), nn.GELU(), nn.Flatten(), nn.Linear(256, 4))
 
 
-def losses(name: str, model: nn.Module, steps: int = 3, **options: object) -> list[float]:
-    """The losses of a few steps on one batch."""
+def train(name: str, model: nn.Module, steps: int = 3, **options: object) -> list[float]:
+    """Train a few steps on one batch and return the losses."""
     precision = build_precision(name, **({"loss_scale": 128.0} if REGISTRY[name].scales else {}), **options)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -49,24 +50,24 @@ def losses(name: str, model: nn.Module, steps: int = 3, **options: object) -> li
 
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "native"])
-def test_complex_weights_train_beside_16_bit_ones_where_their_module_is_kept(name):
-    expected = losses("none", operator())
-    assert losses(name, operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
+def test_complex_weights_train_with_16_bit_ones_if_their_module_is_kept(name):
+    expected = train("none", make_operator())
+    assert train(name, make_operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
     if not REGISTRY[name].half_weights:  # PyTorch's Fourier transforms take no 16-bit inputs on a CPU
-        assert losses(name, operator()) == pytest.approx(expected, abs=0.02)
+        assert train(name, make_operator()) == pytest.approx(expected, abs=0.02)
 
 
 def test_native_refuses_complex_weights_and_trains_them_in_modules_that_are_kept():
     with pytest.raises(UnsupportedModel) as refused:
-        losses("native", operator())
-    said = str(refused.value)
-    assert said.startswith("backend=native: ")
-    assert "precision.keep_fp32=0" in said
-    assert said.isprintable()
-    expected = losses("none", operator())
-    assert losses("native", operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
+        train("native", make_operator())
+    message = str(refused.value)
+    assert message.startswith("backend=native: ")
+    assert "precision.keep_fp32=0" in message
+    assert message.isprintable()
+    expected = train("none", make_operator())
+    assert train("native", make_operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
     one = build_precision("native", loss_scale=1.0)  # without a GradScaler nothing is refused
-    one.prepare(operator(), torch.optim.SGD(operator().parameters(), lr=0.1))
+    one.prepare(make_operator(), torch.optim.SGD(make_operator().parameters(), lr=0.1))
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -87,7 +88,8 @@ def test_gradients_of_complex_weights_are_unscaled_and_checked_in_both_parts(nam
     assert precision.skipped_steps().item() == 1
 
 
-def scripted(*, whole: bool) -> nn.Module:
+def make_scripted(*, whole: bool) -> nn.Module:
+    """Return a network that torch.jit compiled, as a whole or in part."""
     torch.manual_seed(0)
     body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     model = nn.Sequential(body, nn.Flatten(), nn.Linear(144, 4))
@@ -104,20 +106,20 @@ def test_torchscript_trains_or_is_refused_in_one_line_that_names_it(name, whole)
     """Without `native_bf16`: PyTorch keeps the compiled code of one autocast dtype for the next model."""
     if name.startswith("apex_o1") or (name == "apex_o2" and whole):
         with pytest.raises(UnsupportedModel) as refused:
-            losses(name, scripted(whole=whole))
-        said = str(refused.value)
-        assert said.startswith(f"backend={name}: ")
-        assert "torch.jit" in said
-        assert said.isprintable()
-        assert name == "apex_o2" or f"does not call: {'the network' if whole else '0'};" in said
+            train(name, make_scripted(whole=whole))
+        message = str(refused.value)
+        assert message.startswith(f"backend={name}: ")
+        assert "torch.jit" in message
+        assert message.isprintable()
+        assert name == "apex_o2" or f"does not call: {'the network' if whole else '0'};" in message
         return
-    expected = losses("none", scripted(whole=whole))
-    assert losses(name, scripted(whole=whole)) == pytest.approx(expected, abs=0.02)
+    expected = train("none", make_scripted(whole=whole))
+    assert train(name, make_scripted(whole=whole)) == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_o2_saves_a_scripted_part_in_fp32():
-    precision, model = build_precision("apex_o2"), scripted(whole=False)
+    precision, model = build_precision("apex_o2"), make_scripted(whole=False)
     precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert next(model[0].parameters()).dtype is torch.float16
     assert {value.dtype for value in model.state_dict().values()} == {torch.float32}

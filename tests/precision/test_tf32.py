@@ -62,7 +62,7 @@ def test_nvidia_gpus_have_tf32_from_ampere_on(gpu: Callable[..., None]):
     assert not any(map(has_tf32, (CPU, MPS)))
 
 
-def test_a_device_without_it_is_named_in_the_line(gpu: Callable[..., None]):
+def test_a_device_without_tf32_is_refused_by_name(gpu: Callable[..., None]):
     assert line_of(check_tf32, MPS, "tf32") == f"{NEEDS}the device is mps; use backend=none"
     gpu((7, 0), "Tesla V100-SXM2-16GB")
     assert line_of(check_tf32, CUDA, "tf32") == f"{NEEDS}Tesla V100-SXM2-16GB has 7.0; use backend=none"
@@ -74,13 +74,13 @@ def test_a_run_on_a_cpu_ends_with_a_line_and_exit_code_2_before_it_starts(
 ):
     with pytest.raises(SystemExit) as end:
         main([*QUICK, "backend=tf32", "device=cpu", f"output_dir={tmp_path / 'runs'}"])
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert end.value.code == 2
-    assert re.fullmatch(rf"error: {re.escape(NEEDS)}the device is cpu; use backend=none\n", said)
+    assert re.fullmatch(rf"error: {re.escape(NEEDS)}the device is cpu; use backend=none\n", message)
     assert not [*tmp_path.glob("runs/**/*.wandb")]
 
 
-def test_training_switches_tf32_as_asked_and_puts_all_switches_back():
+def test_training_sets_and_restores_the_tf32_switches():
     set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
     strict = switches()
     with stage():
@@ -94,7 +94,7 @@ def test_training_switches_tf32_as_asked_and_puts_all_switches_back():
         assert switches() == strict
 
 
-def test_an_fp32_backend_is_not_told_otherwise():
+def test_an_fp32_backend_refuses_a_contradicting_tf32_option():
     with pytest.raises(ValueError, match=r"tf32=True: .*; use backend=tf32$"):
         build_precision("none", tf32=True)
     with stage():
@@ -103,7 +103,7 @@ def test_an_fp32_backend_is_not_told_otherwise():
         assert build_precision("tf32", "cuda", tf32=True).tf32 is True
 
 
-def test_a_training_has_it_as_backend_and_option_say_outside_of_its_steps_too():
+def test_backend_and_option_set_tf32_outside_of_steps_too():
     for own, expected in ((), False), (("backend=native",), False), (("backend=native", "tf32=true"), True):
         context = prepare_run(load_config(None, [*QUICK, "device=cpu", *own]))
         assert current_numerics()["tf32"] is expected
@@ -122,7 +122,7 @@ def test_the_compute_capability_is_recorded(gpu: Callable[..., None]):
     assert describe_environment(CUDA)["compute_capability"] == "8.6"
 
 
-def test_no_module_can_be_kept_in_strict_fp32():
+def test_no_module_can_be_kept_in_fp32_under_tf32():
     with (
         stage(),
         pytest.raises(

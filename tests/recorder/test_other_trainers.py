@@ -30,8 +30,8 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def read(folder: Path, *samples: float) -> dict[str, RunRecord]:
-    """The runs by backend, each whole, with our names; a step of their first rows had so many samples."""
+def read_runs(folder: Path, *samples: float) -> dict[str, RunRecord]:
+    """Read the runs by backend and check that they are complete; `samples` are those of a step."""
     runs = load_runs([folder])
     for run in runs:
         assert run.exit_code == 0
@@ -96,7 +96,7 @@ def test_lightning_runs_are_compared_by_their_precision(tmp_path: Path):
     plugin = MixedPrecision("16-mixed", "cpu", scaler)
     fit(library, tmp_path, plugins=[plugin], accumulate_grad_batches=2)
     drops = sum(b < a for a, b in zip(seen, [*seen[1:], scaler.get_scale()], strict=True))
-    runs = read(tmp_path, 16, 14.4)  # the short last step of the epoch, the 8th, is in the second row
+    runs = read_runs(tmp_path, 16, 14.4)  # the short last step of the epoch, the 8th, is in the second row
     assert set(runs) == {"32-true", "16-mixed", "bf16-mixed"}
     assert analyse_runs([*runs.values()]).baseline_value == "32-true"  # which we take for fp32
     for name, run in runs.items():
@@ -112,7 +112,7 @@ def test_lightning_runs_are_compared_by_their_precision(tmp_path: Path):
     assert drops > 3
 
 
-def test_a_lightning_run_that_goes_on_from_its_checkpoint_is_one_record(
+def test_a_lightning_run_that_resumes_from_its_checkpoint_is_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     import lightning.pytorch as library
@@ -126,7 +126,7 @@ def test_a_lightning_run_that_goes_on_from_its_checkpoint_is_one_record(
     assert rows[metrics.STEP].tolist() == [5, 10, 15, 20, 25, 30]
 
 
-def test_lightning_records_what_the_validation_logs_under_any_name_and_nothing_else(tmp_path: Path):
+def test_lightning_records_every_metric_of_the_validation_and_nothing_else(tmp_path: Path):
     import lightning.pytorch as library
 
     class Logs(library.Callback):
@@ -198,7 +198,7 @@ def test_a_batch_without_a_loss_is_a_step_and_two_optimizers_count_once_also_aft
 def test_pytorch_lightning_under_its_old_name_is_recorded_too(tmp_path: Path):
     pytest.importorskip("pytorch_lightning")
     subprocess.run([sys.executable, __file__, tmp_path], check=True, capture_output=True)
-    assert set(read(tmp_path, 16, 14.4)) == {"32-true"}
+    assert set(read_runs(tmp_path, 16, 14.4)) == {"32-true"}
 
 
 def test_a_failing_lightning_module_ends_its_record_as_failed(tmp_path: Path):
@@ -254,7 +254,7 @@ def test_hugging_faces_trainer_is_recorded(tmp_path: Path, bf16: bool):
         compute_metrics=accuracy,
         callbacks=[record],
     ).train()
-    ((name, run),) = read(tmp_path, 8, 14.4).items()  # the 5th step is the short last one of the epoch
+    ((name, run),) = read_runs(tmp_path, 8, 14.4).items()  # the 5th step is the short last one of the epoch
     assert name == ("bf16-mixed" if bf16 else "32-true")
     assert run.config["seed"] == 7
     assert run.history[metrics.STEP].max() == 10
@@ -282,8 +282,8 @@ def hugging_face(folder: Path, rows: Any, model: Any = None, **how: Any) -> RunR
     return run
 
 
-def samples_of(run: RunRecord) -> list[int]:
-    """The samples of each step, by its throughput and time."""
+def count_samples(run: RunRecord) -> list[int]:
+    """Compute the samples of each step from throughput and step time."""
     rows = run.history[run.history[metrics.THROUGHPUT].notna()]
     return [round(x) for x in rows[metrics.THROUGHPUT] * rows[metrics.STEP_TIME] / 1e3]
 
@@ -307,7 +307,7 @@ def test_the_metric_of_hugging_faces_best_model_is_recorded(tmp_path: Path):
 def test_hugging_faces_samples_are_counted_and_not_assumed(tmp_path: Path):
     """The last step is short, and nobody knows of it beforehand."""
     run = hugging_face(tmp_path, Endless(), max_steps=2, per_device_train_batch_size=8)
-    assert samples_of(run)[-1] == 7
+    assert count_samples(run)[-1] == 7
 
 
 def test_an_attempt_at_a_batch_size_is_no_run(tmp_path: Path):
@@ -323,7 +323,7 @@ def test_an_attempt_at_a_batch_size_is_no_run(tmp_path: Path):
     how = {"per_device_train_batch_size": 16, "auto_find_batch_size": True, "num_train_epochs": 1}
     run = hugging_face(tmp_path, rows, Large, **how)
     assert run.exit_code == 0
-    assert set(samples_of(run)) <= {1, 2, 3, 4}
+    assert set(count_samples(run)) <= {1, 2, 3, 4}
 
 
 def test_the_accelerate_example_counts_the_steps_that_accelerate_skips(
@@ -331,7 +331,7 @@ def test_the_accelerate_example_counts_the_steps_that_accelerate_skips(
 ):
     monkeypatch.setattr(sys, "argv", ["accelerate_loop.py", str(tmp_path)])
     found = runpy.run_path(str(ROOT / "docs" / "examples" / "accelerate_loop.py"), run_name="__main__")
-    ((name, run),) = read(tmp_path, 16, 16).items()
+    ((name, run),) = read_runs(tmp_path, 16, 16).items()
     assert name == "native"
     assert run.values(metrics.SKIPPED)[-1] == found["skipped"] > 3
 

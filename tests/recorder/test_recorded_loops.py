@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import wandb
-from support.a_loop import Loop
+from support.recorded_loop import Loop
 
 from ampcompare import Recorder, analyse_runs, load_runs, metrics
 from ampcompare.analysis.external.questions import MissingInput
@@ -34,7 +34,7 @@ def test_runs_of_a_loop_are_pooled_by_seed_and_compared_by_backend(tmp_path: Pat
             with Recorder(backend=backend, seed=seed, config={"lr": 1e-3}, **how, **QUIET) as record:
                 loop(record)
                 record.evaluate(accuracy=0.5 + seed / 10)
-            drops[backend] = loop.drops
+            drops[backend] = loop.skipped_steps
     runs = load_runs([tmp_path])
     assert all(run.exit_code == 0 and not run.problems for run in runs)
     analysis = analyse_runs(runs)
@@ -71,7 +71,9 @@ def test_the_metric_that_a_loop_names_is_compared_without_an_option(
         ({"accuracy": 0.5, "f1": 0.25}, "eval/accuracy (last 0.500) and eval/f1 (last 0.250)"),
     ],
 )
-def test_a_score_without_a_direction_and_several_scores_are_asked_for(tmp_path: Path, scores, question: str):
+def test_a_score_without_direction_or_several_scores_lead_to_a_question(
+    tmp_path: Path, scores, question: str
+):
     for backend in ("none", "native"):
         with Recorder(backend=backend, seed=1, output_dir=tmp_path, **QUIET) as record:
             record.step(loss=1.0, samples=8)
@@ -109,7 +111,7 @@ def test_a_metric_without_its_direction_is_refused(options: dict[str, Any], why:
     assert why in str(refused.value)
 
 
-def test_a_loop_that_goes_on_from_its_checkpoint_keeps_its_earlier_record(
+def test_a_loop_that_resumes_from_its_checkpoint_keeps_its_earlier_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("WANDB_RUN_ID", "again")
@@ -130,7 +132,7 @@ def test_a_loop_that_goes_on_from_its_checkpoint_keeps_its_earlier_record(
 
 
 @pytest.mark.parametrize(("first", "stride"), [(0, 1), (1, 1), (0, 3), (1, 3), (0, 100)])
-def test_an_open_run_loses_none_of_its_own_rows_nor_of_ours(tmp_path: Path, first: int, stride: int):
+def test_an_open_run_keeps_its_own_rows_and_the_recorders(tmp_path: Path, first: int, stride: int):
     """Which it logs with a `step=` of the training, at each, some, or one, before and behind ours."""
     settings = wandb.Settings(console="off", quiet=True)
     with wandb.init(dir=tmp_path, config={"lr": 0.5, "backend": "none"}, settings=settings) as run:
@@ -159,7 +161,7 @@ def test_an_open_run_loses_none_of_its_own_rows_nor_of_ours(tmp_path: Path, firs
     assert rows[rows[metrics.EVAL_ACCURACY].notna()][metrics.STEP].tolist() == ended
 
 
-def test_an_open_run_that_says_another_backend_or_was_not_given_is_refused(tmp_path: Path):
+def test_an_open_run_with_another_backend_or_that_was_not_given_is_refused(tmp_path: Path):
     settings = wandb.Settings(console="off", quiet=True)
     with wandb.init(dir=tmp_path, config={"backend": "none"}, settings=settings) as run:
         with pytest.raises(UserError, match="backend='mine': the open run's config says 'none'"):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.a_loop import Kept, Loop
+from support.recorded_loop import InMemoryTracker, Loop
 from support.refusals import line_of
 
 from ampcompare import Recorder, metrics
@@ -27,12 +27,12 @@ PARTS = {"seed": 1, "batch_size": 8}
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
-    """The record of each Recorder of the test."""
-    made = Kept()
+def tracker(monkeypatch: pytest.MonkeyPatch) -> InMemoryTracker:
+    """Return the tracker of every Recorder in the test."""
+    made = InMemoryTracker()
 
-    def start(told: Any, *_: Any) -> Kept:
-        made.told = told
+    def start(told: Any, *_: Any) -> InMemoryTracker:
+        made.start = told
         return made
 
     monkeypatch.setattr(recorder, "open_record", start)
@@ -40,22 +40,24 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
 
 
 @pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that is moved by hand."""
+def manual_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Return a clock that the test moves."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     return clock
 
 
 @pytest.mark.slow
-def test_the_package_loads_no_torch_until_the_recorder_is_asked_for():
+def test_the_package_imports_torch_only_for_the_recorder():
     look = "print('torch' in sys.modules)"
     code = f"import sys, ampcompare; {look}; ampcompare.Recorder; {look}"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "True"]
 
 
-def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagnostic_steps(kept: Kept):
+def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagnostic_steps(
+    tracker: InMemoryTracker,
+):
     loop = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(loop.parameters(), lr=0.1)
     with Recorder(backend="none", optimizer=optimizer, every=32, diagnostics=10, **PARTS) as record:
@@ -66,38 +68,38 @@ def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagno
             record.step(loss=0.5, samples=2)
             if number == 25:
                 record.evaluate(loss=0.25)
-    steps = [row[metrics.STEP] for row in kept.rows]
+    steps = [row[metrics.STEP] for row in tracker.rows]
     assert steps == sorted(steps)
     assert {10, 20, 25, 30, 32, 40} <= set(steps)
 
 
-def test_throughput_is_that_of_the_steps_alone(kept: Kept, hands: SimpleNamespace):
+def test_throughput_covers_training_steps_only(tracker: InMemoryTracker, manual_clock: SimpleNamespace):
     """Not of warm-up, evaluations, pauses, nor of a step whose beginning nobody knows."""
     with Recorder(backend="none", every=5, warmup_steps=3, **PARTS) as record:
         for step in range(1, 21):
-            hands.now += 1000.0 if step <= 3 else 0.125
+            manual_clock.now += 1000.0 if step <= 3 else 0.125
             record.mark_batch_ready()
-            hands.now += 0.375
+            manual_clock.now += 0.375
             if step == 9:
-                hands.now += 77.0  # behind an evaluation: a checkpoint, then the step
+                manual_clock.now += 77.0  # behind an evaluation: a checkpoint, then the step
             record.step(loss=torch.tensor(1.0), samples=10)
             if step == 8:
-                hands.now += 300.0
+                manual_clock.now += 300.0
                 record.evaluate(accuracy=0.5)
             if step == 12:
                 with record.paused():
-                    hands.now += 500.0
-    assert kept.of(metrics.THROUGHPUT) == pytest.approx([20.0] * 4)
-    assert kept.of(metrics.STEP_TIME) == pytest.approx([500.0] * 4)
-    assert kept.of(metrics.DATA_TIME) == pytest.approx([125.0] * 4)
+                    manual_clock.now += 500.0
+    assert tracker.values_of(metrics.THROUGHPUT) == pytest.approx([20.0] * 4)
+    assert tracker.values_of(metrics.STEP_TIME) == pytest.approx([500.0] * 4)
+    assert tracker.values_of(metrics.DATA_TIME) == pytest.approx([125.0] * 4)
     # All but the step behind the evaluation, whose 77.5 s may be anything.
-    assert kept.of(metrics.TRAIN_SECONDS)[-1] == pytest.approx(3 * 1000.375 + 16 * 0.5)
-    assert kept.summary[metrics.THROUGHPUT_MEDIAN] == pytest.approx(20.0)
+    assert tracker.values_of(metrics.TRAIN_SECONDS)[-1] == pytest.approx(3 * 1000.375 + 16 * 0.5)
+    assert tracker.summary[metrics.THROUGHPUT_MEDIAN] == pytest.approx(20.0)
 
 
 @pytest.fixture(params=[torch.float32, torch.float64], ids=str)
 def default_dtype(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A program's default type of numbers."""
+    """Set PyTorch's default dtype."""
     torch.set_default_dtype(request.param)
     yield
     torch.set_default_dtype(torch.float32)
@@ -106,18 +108,18 @@ def default_dtype(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("default_dtype")
 @pytest.mark.parametrize(("every", "fused", "factor"), [(1, False, 0.5), (7, True, 0.3), (50, False, 0.3)])
 def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(
-    kept: Kept, every: int, fused: bool, factor: float
+    tracker: InMemoryTracker, every: int, fused: bool, factor: float
 ):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=6, backoff_factor=factor)
     loop = Loop(scaler, fused, steps=100, factor=lambda step: math.inf if step % 9 == 0 else 1.0)
     with Recorder(backend="native", scaler=scaler, optimizer=loop.optimizer, every=every, **PARTS) as record:
         loop(record)
-    assert loop.drops == 11
-    assert kept.rows[-1][metrics.SKIPPED] == loop.drops
-    assert kept.rows[-1][metrics.SCALE] == scaler.get_scale()
+    assert loop.skipped_steps == 11
+    assert tracker.rows[-1][metrics.SKIPPED] == loop.skipped_steps
+    assert tracker.rows[-1][metrics.SCALE] == scaler.get_scale()
 
 
-def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
+def test_a_checkpoint_loaded_after_an_evaluation_is_not_counted_as_a_skip(tracker: InMemoryTracker):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
     loop = Loop(scaler, steps=3)
     with Recorder(backend="native", scaler=scaler, every=3, **PARTS) as record:
@@ -125,19 +127,21 @@ def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
         record.evaluate(accuracy=0.5)
         scaler.update(4.0)
         loop(record)
-    assert kept.of(metrics.SKIPPED) == [0, 0]
+    assert tracker.values_of(metrics.SKIPPED) == [0, 0]
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_scale_restored_in_a_pause_is_no_skip(kept: Kept, every: int, ours: bool):
+def test_a_scale_restored_in_a_pause_is_not_counted_as_a_skip(
+    tracker: InMemoryTracker, every: int, ours: bool
+):
     """Neither before the first step nor within an interval, whose steps before it stay counted."""
     precision = build_precision("native", init_scale=2.0**10)
     model = torch.nn.Linear(4, 1)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     state = copy.deepcopy(precision.state_dict())
-    how = {"scaler": precision} if ours else {"scaler": precision.scaler, "backend": "native"}
-    with Recorder(every=every, **how, **PARTS) as record:
+    options = {"scaler": precision} if ours else {"scaler": precision.scaler, "backend": "native"}
+    with Recorder(every=every, **options, **PARTS) as record:
 
         def step(factor: float) -> None:
             optimizer.zero_grad()
@@ -156,82 +160,88 @@ def test_a_scale_restored_in_a_pause_is_no_skip(kept: Kept, every: int, ours: bo
         step(1.0)
         step(math.inf)
     expected = {1: [0, 1, 1, 2], 3: [1, 2], 100: [2]}[every]
-    assert kept.of(metrics.SKIPPED) == expected
-    assert kept.of(metrics.SCALE)[-1] == 2.0**6
-    assert kept.told.logged["backend"] == "native"
-    assert kept.told.logged["environment"][metrics.PRECISION_DTYPE] == "float16"
+    assert tracker.values_of(metrics.SKIPPED) == expected
+    assert tracker.values_of(metrics.SCALE)[-1] == 2.0**6
+    assert tracker.start.logged["backend"] == "native"
+    assert tracker.start.logged["environment"][metrics.PRECISION_DTYPE] == "float16"
 
 
-def test_a_scaler_that_fails_at_once_leaves_no_run_open(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+def test_a_scaler_that_fails_at_once_leaves_no_run_open(
+    tracker: InMemoryTracker, monkeypatch: pytest.MonkeyPatch
+):
     scaler = torch.amp.GradScaler("cpu")
     record = Recorder(backend="native", scaler=scaler, **PARTS)
     monkeypatch.setattr(scaler, "get_scale", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError), record:
         pass
-    assert kept.told is None
+    assert tracker.start is None
 
 
 @pytest.mark.parametrize("scaler", [None, torch.amp.GradScaler("cpu", enabled=False)])
-def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(kept: Kept, scaler: Any):
+def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(tracker: InMemoryTracker, scaler: Any):
     loop = Loop(steps=4)
     with Recorder(backend="mine", scaler=scaler, optimizer=loop.optimizer, every=4, **PARTS) as record:
         loop(record)
-    assert kept.rows[-1][metrics.SCALE] == 1
-    assert kept.rows[-1][metrics.SKIPPED] == 0
+    assert tracker.rows[-1][metrics.SCALE] == 1
+    assert tracker.rows[-1][metrics.SKIPPED] == 0
 
 
 @pytest.mark.parametrize("zero_first", [True, False])
 @pytest.mark.parametrize(("scaled", "fused"), [(False, False), (True, False), (True, True)])
-def test_gradients_are_looked_at_unscaled_wherever_they_are_zeroed(
-    kept: Kept, scaled: bool, fused: bool, zero_first: bool
+def test_gradients_are_measured_unscaled_wherever_they_are_zeroed(
+    tracker: InMemoryTracker, scaled: bool, fused: bool, zero_first: bool
 ):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if scaled else None
     loop = Loop(scaler, fused, steps=9, zero_first=zero_first)
-    how = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 4}
-    with Recorder(backend="mine", scaler=scaler, **how, **PARTS) as record:
+    options = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 4}
+    with Recorder(backend="mine", scaler=scaler, **options, **PARTS) as record:
         loop(record)
     norms = {
-        row[metrics.STEP]: row[metrics.GRADIENT_NORM] for row in kept.rows if metrics.GRADIENT_NORM in row
+        row[metrics.STEP]: row[metrics.GRADIENT_NORM] for row in tracker.rows if metrics.GRADIENT_NORM in row
     }
     assert list(norms) == [3, 6, 9]
     assert [norms[n] for n in norms] == pytest.approx([loop.gradients[n - 1].norm().item() for n in norms])
-    looks = [row for row in kept.rows if metrics.ZEROS in row]
+    looks = [row for row in tracker.rows if metrics.ZEROS in row]
     zeros = [(loop.gradients[n - 1] == 0).float().mean().item() for n in (3, 6, 9)]
     assert [row[metrics.ZEROS] for row in looks] == pytest.approx(zeros)
     assert {f"{metrics.ZEROS}/0", f"{metrics.ZEROS}/2"} <= looks[0].keys()
 
 
-def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
+def test_the_diagnostics_of_a_skipped_step_come_with_the_next_step_taken(tracker: InMemoryTracker):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
     loop = Loop(scaler, steps=12, factor=lambda step: 1e20 if step == 5 else 1.0)
-    how = {"optimizer": loop.optimizer, "diagnostics": 5, "every": 12}
-    with Recorder(backend="native", scaler=scaler, **how, **PARTS) as record:
+    options = {"optimizer": loop.optimizer, "diagnostics": 5, "every": 12}
+    with Recorder(backend="native", scaler=scaler, **options, **PARTS) as record:
         loop(record)
-    assert [row[metrics.STEP] for row in kept.rows if metrics.ZEROS in row] == [6, 10]
+    assert [row[metrics.STEP] for row in tracker.rows if metrics.ZEROS in row] == [6, 10]
 
 
-def test_loss_and_learning_rate_are_means_and_values_of_the_steps(kept: Kept):
+def test_loss_and_learning_rate_are_means_and_values_of_the_steps(tracker: InMemoryTracker):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.25)
     place = torch.zeros(())  # a captured step writes each loss into the same place
     with Recorder(backend="none", optimizer=optimizer, every=4, **PARTS) as record:
         for step in range(8):
             place.fill_(float(step))
             record.step(loss=place, samples=3 if step % 4 == 3 else 1)
-    assert kept.of(metrics.LOSS) == pytest.approx([(0 + 1 + 2 + 3 * 3) / 6, (4 + 5 + 6 + 3 * 7) / 6])
-    assert kept.of(metrics.LEARNING_RATE) == [0.25, 0.25]
+    assert tracker.values_of(metrics.LOSS) == pytest.approx(
+        [(0 + 1 + 2 + 3 * 3) / 6, (4 + 5 + 6 + 3 * 7) / 6]
+    )
+    assert tracker.values_of(metrics.LEARNING_RATE) == [0.25, 0.25]
 
 
-def test_a_loss_that_is_not_finite_is_said_and_stops_nothing(kept: Kept, caplog: pytest.LogCaptureFixture):
+def test_a_non_finite_loss_is_reported_and_stops_nothing(
+    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture
+):
     with Recorder(backend="none", every=5, **PARTS) as record:
         for step in range(1, 11):
             record.step(loss=torch.tensor(math.nan if step == 7 else 1.0), samples=1)
     assert caplog.messages == ["step 7: the training loss is not finite (loss scale 1); going on"]
-    assert kept.ended == [0]
-    assert [math.isnan(x) for x in kept.of(metrics.LOSS)] == [False, True]
+    assert tracker.exit_codes == [0]
+    assert [math.isnan(x) for x in tracker.values_of(metrics.LOSS)] == [False, True]
 
 
 def test_evaluations_have_their_names_and_the_best_is_in_the_summary(
-    kept: Kept, caplog: pytest.LogCaptureFixture
+    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture
 ):
     with Recorder(backend="none", every=2, test_samples=100, **PARTS) as record:
         for epoch, accuracy in enumerate((0.5, 0.7, torch.tensor(0.6)), 1):
@@ -239,10 +249,10 @@ def test_evaluations_have_their_names_and_the_best_is_in_the_summary(
             record.evaluate(accuracy=accuracy, f1=0.25)
         record.evaluate(accuracy=60.0)
         record.evaluate(accuracy=61.0)
-    assert kept.of("eval/accuracy") == pytest.approx([0.5, 0.7, 0.6, 60.0, 61.0])
-    assert kept.of("eval/f1") == [0.25] * 3
-    assert kept.summary[metrics.TEST_IMAGES] == 100
-    assert kept.summary[metrics.BEST_ACCURACY] == 61.0
+    assert tracker.values_of("eval/accuracy") == pytest.approx([0.5, 0.7, 0.6, 60.0, 61.0])
+    assert tracker.values_of("eval/f1") == [0.25] * 3
+    assert tracker.summary[metrics.TEST_IMAGES] == 100
+    assert tracker.summary[metrics.BEST_ACCURACY] == 61.0
     assert sum("a share of 1 was expected" in message for message in caplog.messages) == 1
 
 
@@ -258,7 +268,7 @@ def test_evaluations_have_their_names_and_the_best_is_in_the_summary(
     ],
     ids=repr,
 )
-def test_the_record_ends_as_the_loop_does(kept: Kept, problem: BaseException, end: Any):
+def test_the_record_ends_as_the_loop_does(tracker: InMemoryTracker, problem: BaseException, end: Any):
     def loop() -> None:
         with Recorder(backend="none", every=2, **PARTS) as record:
             for _ in range(3):
@@ -267,12 +277,12 @@ def test_the_record_ends_as_the_loop_does(kept: Kept, problem: BaseException, en
 
     with pytest.raises(type(problem)):
         loop()
-    assert kept.ended == [end]
-    assert len(kept.of(metrics.LOSS)) == 1
+    assert tracker.exit_codes == [end]
+    assert len(tracker.values_of(metrics.LOSS)) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_signal_ends_the_record_and_then_the_loop(kept: Kept, number: signal.Signals):
+def test_a_signal_ends_the_record_and_then_the_loop(tracker: InMemoryTracker, number: signal.Signals):
     def loop() -> None:
         with Recorder(backend="none", every=1, **PARTS) as record:
             record.step(loss=1.0, samples=1)
@@ -288,11 +298,11 @@ def test_a_signal_ends_the_record_and_then_the_loop(kept: Kept, number: signal.S
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert kept.ended == [128 + number]
-    assert len(kept.rows) == 1
+    assert tracker.exit_codes == [128 + number]
+    assert len(tracker.rows) == 1
 
 
-def test_a_handler_for_a_warning_that_a_trainer_sets_before_the_first_step_stays(kept: Kept):
+def test_a_signal_handler_that_a_trainer_sets_before_the_first_step_stays(tracker: InMemoryTracker):
     """Lightning sets one as training begins, where there is none."""
     heard: list[int] = []
     before = signal.getsignal(signal.SIGUSR1)
@@ -308,25 +318,25 @@ def test_a_handler_for_a_warning_that_a_trainer_sets_before_the_first_step_stays
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert heard == [signal.SIGUSR1]
-    assert kept.ended == [0]
+    assert tracker.exit_codes == [0]
 
 
-def test_process_0_records_the_samples_of_all(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch, hands: SimpleNamespace
+def test_process_0_records_the_samples_of_all_processes(
+    tracker: InMemoryTracker, monkeypatch: pytest.MonkeyPatch, manual_clock: SimpleNamespace
 ):
     monkeypatch.setenv("WORLD_SIZE", "4")
     for rank in ("0", "3"):
         monkeypatch.setenv("RANK", rank)
         with Recorder(backend="none", every=2, warmup_steps=0, **PARTS) as record:
             for _ in range(2):
-                hands.now += 0.5
+                manual_clock.now += 0.5
                 record.step(loss=1.0, samples=8)
             record.evaluate(accuracy=1.0)
             with record.paused():
                 record.mark_batch_ready()
-    assert kept.of(metrics.THROUGHPUT) == pytest.approx([4 * 8 / 0.5])
-    assert kept.ended == [0]
-    assert kept.told.logged["environment"]["processes"] == 4
+    assert tracker.values_of(metrics.THROUGHPUT) == pytest.approx([4 * 8 / 0.5])
+    assert tracker.exit_codes == [0]
+    assert tracker.start.logged["environment"]["processes"] == 4
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
@@ -356,7 +366,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-def test_a_wrong_use_is_one_line(subtests: pytest.Subtests):
+def test_a_wrong_use_is_refused_in_one_line(subtests: pytest.Subtests):
     for wrong, line in REFUSED:
         with subtests.test(wrong=wrong, line=line):
             assert re.search(line, line_of(wrong))
@@ -365,18 +375,18 @@ def test_a_wrong_use_is_one_line(subtests: pytest.Subtests):
 @pytest.mark.parametrize(
     "loss", [torch.tensor([3]), torch.tensor(3), np.float32(3), np.ones(()) * 3], ids=repr
 )
-def test_a_loss_may_be_any_one_number(kept: Kept, loss: Any):
+def test_a_loss_may_be_any_one_number(tracker: InMemoryTracker, loss: Any):
     with Recorder(backend="none", every=1, **PARTS) as record:
         record.step(loss=loss, samples=np.int64(8))
-    assert kept.of(metrics.LOSS) == [3]
+    assert tracker.values_of(metrics.LOSS) == [3]
 
 
-def test_a_recorder_begins_one_record(kept: Kept):
+def test_a_recorder_cannot_be_used_twice(tracker: InMemoryTracker):
     with Recorder(backend="none", start_step=7, **PARTS) as record:
         pass
     with pytest.raises(UserError, match="entered before"), record:
         pass
-    assert kept.ended == [0]
+    assert tracker.exit_codes == [0]
 
 
 @pytest.mark.parametrize(
@@ -389,12 +399,12 @@ def test_a_recorder_begins_one_record(kept: Kept):
         ("my own", None, None),
     ],
 )
-def test_a_word_stays_as_it_was_given_and_what_we_take_it_for_is_beside_it(
-    kept: Kept, said: str, known: str | None, dtype: Any
+def test_the_backends_name_is_recorded_as_given_with_the_backend_that_it_stands_for(
+    tracker: InMemoryTracker, said: str, known: str | None, dtype: Any
 ):
     with Recorder(backend=said, config={"model": {"name": "mine"}, "seed": 1}, **PARTS):
         pass
-    assert kept.told.logged["backend"] == said
-    assert kept.told.logged["recorder"]["backend"] == known
-    assert kept.told.logged["model"] == {"name": "mine"}
-    assert kept.told.logged["environment"].get(metrics.PRECISION_DTYPE) == dtype
+    assert tracker.start.logged["backend"] == said
+    assert tracker.start.logged["recorder"]["backend"] == known
+    assert tracker.start.logged["model"] == {"name": "mine"}
+    assert tracker.start.logged["environment"].get(metrics.PRECISION_DTYPE) == dtype

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.a_loop import Kept
+from support.recorded_loop import InMemoryTracker
 from support.rehearsal.stage import stage
 from support.rehearsal.watch import LATE_WAIT, QUEUED_TO_HOST, READ, Contact
 
@@ -14,10 +14,10 @@ from ampcompare.recorder import recorder
 EVERY = 4
 
 
-def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Contact], Kept]:
+def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Contact], InMemoryTracker]:
     """Train 24 steps of a user's loop with its scaler and our recorder; return contacts and record."""
-    kept = Kept()
-    monkeypatch.setattr(recorder, "open_record", lambda *_: kept)
+    tracker = InMemoryTracker()
+    monkeypatch.setattr(recorder, "open_record", lambda *_: tracker)
     with stage() as (watch, _):
         model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
@@ -38,20 +38,20 @@ def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Cont
                 record.step(loss=wrong(loss) if wrong else loss, samples=len(x), epoch=step / 24)
             seen = list(watch.contacts)
             record.evaluate(accuracy=0.5)
-    return seen, kept
+    return seen, tracker
 
 
 def test_steps_and_rows_of_a_recorder_queue_one_copy_and_read_it_an_interval_later(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    seen, kept = train(monkeypatch)
+    seen, tracker = train(monkeypatch)
     kinds = [contact.kind for contact in seen]
     assert set(kinds) == {QUEUED_TO_HOST, LATE_WAIT}, "\n".join(map(str, seen))
     assert kinds.count(QUEUED_TO_HOST) == 24 // EVERY
     assert kinds.count(LATE_WAIT) == 24 // EVERY - 1
     assert all(contact.behind > 40 for contact in seen if contact.kind == LATE_WAIT)
     wanted = {metrics.LOSS, metrics.SCALE, metrics.SKIPPED, metrics.ZEROS, metrics.THROUGHPUT, metrics.ENERGY}
-    assert wanted <= {key for row in kept.rows for key in row}
+    assert wanted <= {key for row in tracker.rows for key in row}
 
 
 def test_a_loop_that_reads_its_loss_is_detected(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from support.training import play, task_of
 from torch import Tensor, nn
 
 from ampcompare.config.load import load_config
-from ampcompare.data.dataset import TensorSet
+from ampcompare.data.dataset import TensorSplit
 from ampcompare.data.device_loaders import TensorLoader
 from ampcompare.data.factory import Dataset
 from ampcompare.precision import build_precision
@@ -17,7 +17,7 @@ from ampcompare.training.preflight import run_preflight
 
 
 def loader(inputs: Tensor, targets: Tensor) -> TensorLoader:
-    return TensorLoader(TensorSet(inputs, targets), batch_size=8, device="cpu")
+    return TensorLoader(TensorSplit(inputs, targets), batch_size=8, device="cpu")
 
 
 class Frozen(nn.Module):
@@ -59,11 +59,11 @@ def test_training_data_that_do_not_fit_are_one_line_before_the_first_step(
 ):
     config = load_config(None, ["model.name=timm:mine"])
     classes = torch.zeros(8, dtype=torch.int64)
-    test = TensorSet(torch.randn(8, 4), classes)
+    test = TensorSplit(torch.randn(8, 4), classes)
     task, precision = task_of(), build_precision("none")
     batches = loader(*test.sample)
     run_preflight(task, Frozen(), precision, config, batches, Dataset(test, test, (), "", ""))
-    data = Dataset(TensorSet(inputs, labels), test, (), "", "")
+    data = Dataset(TensorSplit(inputs, labels), test, (), "", "")
     line = line_of(run_preflight, task, Frozen(), precision, config, batches, data)
     assert line.startswith("model.name='timm:mine': ")
     assert said in line

@@ -12,7 +12,7 @@ from support.training import task_of, trainer
 from torch import Tensor, nn
 
 from ampcompare import metrics
-from ampcompare.data.dataset import TensorSet
+from ampcompare.data.dataset import TensorSplit
 from ampcompare.data.device_loaders import TensorLoader
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
@@ -49,7 +49,7 @@ def test_logits_and_targets_of_different_number_are_named_both():
 
 def evaluate(task: Task, outputs: Tensor, targets: Tensor, size: int = 4) -> dict[str, float]:
     """Return the scores of a network with these outputs."""
-    loader = TensorLoader(TensorSet(outputs, targets), batch_size=size, device="cpu")
+    loader = TensorLoader(TensorSplit(outputs, targets), batch_size=size, device="cpu")
     found = Evaluation(nn.Identity(), loader, build_precision("none"), task=task).run()
     assert found is not None
     return found

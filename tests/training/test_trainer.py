@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.data.dataset import TensorSet
+from ampcompare.data.dataset import TensorSplit
 from ampcompare.data.device_loaders import TensorLoader
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
@@ -96,7 +96,7 @@ def test_clipping_equals_that_of_fp32(
 
 def test_errors_of_step_and_evaluation_note_the_shapes_of_the_batch():
     made, (images, labels) = trainer("none", network()), batch(8)
-    wrong = TensorSet(images, torch.full_like(labels, 4))
+    wrong = TensorSplit(images, torch.full_like(labels, 4))
     evaluation = Evaluation(
         made.model, TensorLoader(wrong, batch_size=8, device="cpu"), made.precision, task=made.task
     )
@@ -129,7 +129,7 @@ def test_gradient_penalty_equals_that_of_fp32(backend: str):
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_an_evaluation_is_in_fp32_unless_it_is_asked_to_be_as_the_training(autocast: bool):
-    data = TensorSet(*batch())
+    data = TensorSplit(*batch())
     made, seen = trainer("native", network(batch_norm=True)), set()
     made.model[0].register_forward_hook(lambda module, args, output: seen.add(output.dtype))
     loader = TensorLoader(data, batch_size=12, device="cpu")
@@ -151,7 +151,7 @@ def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: i
         def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
             return tensor
 
-    data, asked = TensorSet(torch.zeros((images, 6)), torch.zeros(images).long()), []
+    data, asked = TensorSplit(torch.zeros((images, 6)), torch.zeros(images).long()), []
 
     def ask(rank: int) -> bool:
         asked.append(rank)

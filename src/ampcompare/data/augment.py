@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-def batch_crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
+def crop_batch(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """Crop each image at its own offset from its zero-padded version, like torchvision's `RandomCrop`.
 
     Args:
@@ -38,7 +38,7 @@ def batch_crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tenso
     return frame.view(-1).unfold(0, w, 1).index_select(0, start.view(-1)).view(b, c, h, w)
 
 
-def batch_flip(images: Tensor, flip: Tensor) -> Tensor:
+def flip_batch(images: Tensor, flip: Tensor) -> Tensor:
     """Flip images horizontally.
 
     Args:
@@ -54,7 +54,7 @@ def batch_flip(images: Tensor, flip: Tensor) -> Tensor:
     return both.index_select(0, torch.arange(b, device=images.device) + flip * b)
 
 
-def normalization(
+def make_normalization(
     mean: Sequence[float], std: Sequence[float], device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """Return scale and shift, float32 [C] each, so that `x * scale + shift` is `(x / 255 - mean) / std`."""
@@ -68,8 +68,8 @@ def normalize(images: Tensor, scale: Tensor, shift: Tensor, channels_last: bool 
 
     Args:
         images: uint8 [B, C, H, W].
-        scale: float32 [C] from `normalization`, on the images' device.
-        shift: float32 [C] from `normalization`, on the images' device.
+        scale: float32 [C] from `make_normalization`, on the images' device.
+        shift: float32 [C] from `make_normalization`, on the images' device.
         channels_last: Whether the result is in the channels_last memory format.
 
     Returns:

@@ -64,8 +64,8 @@ def to_batch(pair: Any) -> Batch:
     inputs, targets = (_to_field(field, name) for name, field in named)
     counts = [len(tensor) for tensor in (*list_tensors(inputs), *list_tensors(targets))]
     if len({*counts}) > 1 or not counts[0]:
-        what = f"the tensors have {', '.join(map(str, counts))} samples"
-        raise InvalidPluginOutput(f"{what}; expected as many everywhere, and at least one")
+        message = f"the tensors have {', '.join(map(str, counts))} samples"
+        raise InvalidPluginOutput(f"{message}; expected as many everywhere, and at least one")
     return inputs, targets
 
 
@@ -81,23 +81,23 @@ def split_pair(pair: Any) -> tuple[Any, Any]:
     return pair[0], pair[1]
 
 
-def _to_field(field: Any, what: str) -> Field:
+def _to_field(field: Any, field_name: str) -> Field:
     if not isinstance(field, Mapping):
-        return _to_tensor(field, what)
+        return _to_tensor(field, field_name)
     if not field or not all(isinstance(name, str) for name in field):
-        problem = f"{what} are a dict with the keys {[*field]}"
+        problem = f"{field_name} are a dict with the keys {[*field]}"
         raise InvalidPluginOutput(f"{problem}; expected names, which the model takes as arguments")
-    return {name: _to_tensor(value, f"{what}[{name!r}]") for name, value in field.items()}
+    return {name: _to_tensor(value, f"{field_name}[{name!r}]") for name, value in field.items()}
 
 
-def _to_tensor(value: Any, what: str) -> Tensor:
+def _to_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(
             np.require(value, requirements=["C", "W"])
         )  # from_numpy accepts no negative strides
     if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.ndim:
         kind = f" of {value.dtype}" if isinstance(value, np.ndarray | Tensor) else ""
-        raise InvalidPluginOutput(f"{what} are {describe_type(value)}{kind}; {EXPECTED}, of numbers, dense")
+        raise InvalidPluginOutput(f"{name} are {describe_type(value)}{kind}; {EXPECTED}, of numbers, dense")
     value = value.detach()
     return value.to(torch.float32) if value.dtype == torch.float64 else value
 

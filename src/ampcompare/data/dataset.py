@@ -37,7 +37,7 @@ FINGERPRINT_SAMPLES = 32  # samples of a map-style data set that a fingerprint r
 
 
 class SampleRequest(NamedTuple):
-    """The samples of one batch, requested from a `SampleSet`.
+    """The samples of one batch, requested from a `SampleSplit`.
 
     Attributes:
         seed: The seed of the run.
@@ -54,7 +54,7 @@ class SampleRequest(NamedTuple):
     indices: list[int]
 
 
-class _SplitBase:
+class _BaseSplit:
     """The base class of the splits.
 
     Attributes:
@@ -90,7 +90,7 @@ class _SplitBase:
 
 
 @dataclass(frozen=True)
-class TensorSet(_SplitBase):
+class TensorSplit(_BaseSplit):
     """A split in memory.
 
     Attributes:
@@ -113,14 +113,14 @@ class TensorSet(_SplitBase):
         """A hash of the whole split."""
         return hash_batch(self.sample)
 
-    def select(self, indices: np.ndarray | list[int]) -> TensorSet:
+    def select(self, indices: np.ndarray | list[int]) -> TensorSplit:
         """Return the split of some samples."""
         index = torch.as_tensor(indices)
         return type(self)(*(map_tensors(part, lambda tensor: tensor[index]) for part in self.sample))
 
 
 @dataclass(frozen=True)
-class ImageSet(TensorSet):
+class ImageSplit(TensorSplit):
     """A split of images in memory.
 
     Inputs are images, uint8 [N, 3, H, W]. Targets are labels, int64 [N], indices of the data set's classes.
@@ -145,7 +145,7 @@ class ImageSet(TensorSet):
 
 
 @dataclass(frozen=True)
-class SampleSet(_SplitBase):
+class SampleSplit(_BaseSplit):
     """A map-style data set, from which `data[i]` makes one sample, `(inputs, targets)`.
 
     Attributes:
@@ -163,9 +163,9 @@ class SampleSet(_SplitBase):
         """Return the first samples as a batch."""
         return self[SampleRequest(0, 0, 0, 1, list(range(min(FINGERPRINT_SAMPLES, len(self)))))]
 
-    def select(self, indices: np.ndarray) -> SampleSet:
+    def select(self, indices: np.ndarray) -> SampleSplit:
         """Return the split of some samples."""
-        return SampleSet(Subset(self.data, indices.tolist()), self.file)
+        return SampleSplit(Subset(self.data, indices.tolist()), self.file)
 
     def __getitem__(self, request: SampleRequest) -> Batch:
         """Return the requested samples as a batch.
@@ -193,7 +193,7 @@ class SampleSet(_SplitBase):
 
 
 @dataclass(frozen=True)
-class BatchSet(_SplitBase):
+class LoaderSplit(_BaseSplit):
     """A loader of the user's, which returns whole batches in its own order.
 
     Attributes:
@@ -233,7 +233,7 @@ class BatchSet(_SplitBase):
         return f"{self.samples} {super().content}"
 
 
-Split: TypeAlias = TensorSet | SampleSet | BatchSet
+Split: TypeAlias = TensorSplit | SampleSplit | LoaderSplit
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Dataset:
     """A data set.
 
     Attributes:
-        train: The training split, a `Split`; an ImageSet for a built-in source.
+        train: The training split, a `Split`; an ImageSplit for a built-in source.
         test: The test split.
         classes: The names of the classes, empty if a sample does not have one class.
         source: The name of the source.
@@ -272,7 +272,7 @@ class Dataset:
         Raises:
             ValueError: Image sizes differ, or a label is out of range.
         """
-        splits = [ImageSet(*map(torch.as_tensor, pair)) for pair in (train, test)]
+        splits = [ImageSplit(*map(torch.as_tensor, pair)) for pair in (train, test)]
         shapes = [tuple(split.images.shape) for split in splits]
         if shapes[0][1:] != shapes[1][1:]:
             raise ValueError("training and test images differ in size")

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
+from ampcompare.data.augment import crop_batch, flip_batch, make_normalization, normalize
 from ampcompare.data.batch import Batch, is_image, map_tensors, to_memory_format
-from ampcompare.data.dataset import ImageSet, TensorSet
+from ampcompare.data.dataset import ImageSplit, TensorSplit
 
 PADDING = 4
 
@@ -25,7 +25,7 @@ def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True) -> Tensor
         int64 [4, count] on the CPU: for each sample the index of the image, top and left of the crop in
         0..2*PADDING, and 1 to flip it or 0.
     """
-    generator = _generator(seed, epoch)
+    generator = _make_generator(seed, epoch)
     order = torch.randperm(count, generator=generator)
     offsets = torch.randint(0, 2 * PADDING + 1, (2, count), generator=generator)
     flip = torch.randint(0, 2, (1, count), generator=generator)
@@ -36,10 +36,10 @@ def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True) -> Tensor
 
 def draw_order(count: int, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
     """Draw the order of an epoch, int64 [count]: the first row of `draw_plan`."""
-    return torch.randperm(count, generator=_generator(seed, epoch)) if shuffle else torch.arange(count)
+    return torch.randperm(count, generator=_make_generator(seed, epoch)) if shuffle else torch.arange(count)
 
 
-def _generator(seed: int, epoch: int) -> torch.Generator:
+def _make_generator(seed: int, epoch: int) -> torch.Generator:
     mixed = np.random.SeedSequence([seed % 2**64, epoch]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(mixed) % 2**63)
 
@@ -83,21 +83,21 @@ class ShardedLoader:
 
     def epoch_with_sizes(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
         """Yield the batches of an epoch, each with its number of samples in all processes together."""
-        sizes = (min(self.batch_size, self.sample_count - first) for first in self._batch_starts(start))
+        sizes = (min(self.batch_size, self.sample_count - first) for first in self._get_batch_starts(start))
         return zip(self.epoch(epoch, start), sizes, strict=True)
 
-    def shard_slices(self, start: int = 0) -> list[slice]:
+    def get_shard_slices(self, start: int = 0) -> list[slice]:
         """Return the positions in the epoch of this process's share of each batch from `start` on."""
         size, count = self.batch_size, self.sample_count
-        firsts = self._batch_starts(start)
+        firsts = self._get_batch_starts(start)
         return [slice(first + self.rank, min(first + size, count), self.processes) for first in firsts]
 
-    def _batch_starts(self, start: int) -> range:
+    def _get_batch_starts(self, start: int) -> range:
         return range(0, self.sample_count, self.batch_size)[start:]
 
 
 class TensorLoader(ShardedLoader):
-    """Batches gathered on the device from tensors that are there as a whole.
+    """Batches gather on the device from tensors that are there as a whole.
 
     A batch is made from columns of the epoch's plan. With `pinned` nothing in an epoch waits for the device.
 
@@ -106,7 +106,7 @@ class TensorLoader(ShardedLoader):
         **options: Further attributes of `ShardedLoader`.
     """
 
-    def __init__(self, data: TensorSet, **options: Any) -> None:
+    def __init__(self, data: TensorSplit, **options: Any) -> None:
         super().__init__(sample_count=len(data), **options)
         # sync: once, before training: a copy from pageable memory to the device; none on a CPU
         self.inputs, self.targets = (
@@ -126,7 +126,7 @@ class TensorLoader(ShardedLoader):
         plan = self.draw(epoch)
         # A copy from pinned memory is queued, and the host does not wait.
         plan = plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
-        yield from (plan[:, batch] for batch in self.shard_slices(start))
+        yield from (plan[:, batch] for batch in self.get_shard_slices(start))
 
     def draw(self, epoch: int) -> Tensor:
         """Draw the plan of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""
@@ -135,13 +135,13 @@ class TensorLoader(ShardedLoader):
     def batch(self, plan: Tensor) -> Batch:
         """Make a batch from its plan, int64 [rows, B] on the device; may be captured in a CUDA graph."""
 
-        def gathered(tensor: Tensor) -> Tensor:
+        def gather(tensor: Tensor) -> Tensor:
             if self.channels_last and is_image(tensor):
                 # Gather in memory order, since index_select returns contiguous tensors.
                 return tensor.permute(0, 2, 3, 1).index_select(0, plan[0]).permute(0, 3, 1, 2)
             return tensor.index_select(0, plan[0])
 
-        return map_tensors(self.inputs, gathered), map_tensors(self.targets, gathered)
+        return map_tensors(self.inputs, gather), map_tensors(self.targets, gather)
 
 
 class DeviceLoader(TensorLoader):
@@ -159,7 +159,7 @@ class DeviceLoader(TensorLoader):
 
     def __init__(
         self,
-        data: ImageSet,
+        data: ImageSplit,
         *,
         mean: Sequence[float],
         std: Sequence[float],
@@ -168,7 +168,7 @@ class DeviceLoader(TensorLoader):
     ) -> None:
         super().__init__(data, **options)
         self.augment = augment
-        self.scale, self.shift = normalization(mean, std, self.device)
+        self.scale, self.shift = make_normalization(mean, std, self.device)
 
     def draw(self, epoch: int) -> Tensor:
         """Draw the plan of an epoch, int64 [4, samples] on the CPU."""
@@ -179,5 +179,5 @@ class DeviceLoader(TensorLoader):
         images: Any
         images, labels = super().batch(plan)
         if self.augment:
-            images = batch_flip(batch_crop(images, plan[1], plan[2], PADDING), plan[3])
+            images = flip_batch(crop_batch(images, plan[1], plan[2], PADDING), plan[3])
         return normalize(images, self.scale, self.shift, self.channels_last), labels  # type: ignore[return-value]

@@ -9,12 +9,12 @@ import numpy as np
 from ampcompare import plugins
 from ampcompare.data import user_data
 from ampcompare.data.batch import digest
-from ampcompare.data.dataset import BatchSet, Dataset, ImageSet, TensorSet
+from ampcompare.data.dataset import Dataset, ImageSplit, LoaderSplit, TensorSplit
 from ampcompare.data.seeding import wrap_data_errors
 from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
 
-__all__ = ["Dataset", "ImageSet", "balanced_subset", "build_dataset"]
+__all__ = ["Dataset", "ImageSplit", "build_dataset", "draw_balanced_subset"]
 
 SUBSET_SEED = 2_023
 
@@ -96,7 +96,7 @@ def _build_user_dataset(
     ]
     fingerprint = f"{digest(repr(parts))}-{len(train)}-{len(test)}"
     recorded = {"data_fingerprint": fingerprint}
-    if not (isinstance(train, TensorSet) and isinstance(test, TensorSet)):
+    if not (isinstance(train, TensorSplit) and isinstance(test, TensorSplit)):
         # The fingerprint of data that is not in memory covers only its first batch.
         recorded["data_source"] = function.source
     return Dataset(
@@ -112,17 +112,17 @@ def _limit_split(name: str, split: Any, limits: Mapping[str, int | None], source
     """
     if (limit := limits[name]) is None:
         return split
-    if isinstance(split, BatchSet):
+    if isinstance(split, LoaderSplit):
         todo = f"limit it in the function{', or give max_steps' if name == 'train' else ''}"
         raise UserError(f"data.{name}_limit={limit}: {source} returned a loader of its own; {todo}")
     count = len(split)
     if limit > count:
         todo = f"give at most {count}, or null for all"
         raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.unit}; {todo}")
-    return split if limit == count else split.select(balanced_subset(user_data.get_labels(split), limit))
+    return split if limit == count else split.select(draw_balanced_subset(user_data.get_labels(split), limit))
 
 
-def balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
+def draw_balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
     """Draw a class-balanced subset with a fixed seed.
 
     Args:

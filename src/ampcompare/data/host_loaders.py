@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, count_samples, map_tensors, to_memory_format
-from ampcompare.data.dataset import BatchSet, SampleRequest, SampleSet
+from ampcompare.data.dataset import LoaderSplit, SampleRequest, SampleSplit
 from ampcompare.data.device_loaders import ShardedLoader, draw_order
 from ampcompare.data.seeding import read_batches
 
@@ -25,7 +25,7 @@ class _HostLoader(ShardedLoader):
     With `pinned` the host does not wait for copies.
     """
 
-    def put(self, batch: Batch) -> Batch:
+    def move_to_device(self, batch: Batch) -> Batch:
         """Return the batch on the device."""
         return map_tensors(batch[0], self._move), map_tensors(batch[1], self._move)
 
@@ -49,7 +49,7 @@ class SampleLoader(_HostLoader):
         **options: Further attributes of `ShardedLoader`.
     """
 
-    def __init__(self, data: SampleSet, *, name: str, workers: int = 0, **options: Any) -> None:
+    def __init__(self, data: SampleSplit, *, name: str, workers: int = 0, **options: Any) -> None:
         super().__init__(sample_count=len(data), **options)
         self.name, self.file = name, data.file
         self._requests: list[SampleRequest] = []  # the sampler; the DataLoader is used for all epochs
@@ -72,10 +72,12 @@ class SampleLoader(_HostLoader):
         order = draw_order(self.sample_count, self.seed, epoch, self.shuffle)
         requests = (
             SampleRequest(self.seed, epoch, own.start, own.step, order[own].tolist())
-            for own in self.shard_slices(start)
+            for own in self.get_shard_slices(start)
         )
         self._requests[:] = (request for request in requests if request.indices)
-        yield from map(self.put, read_batches(self._loader, self.name, self.file, epoch, first=start))
+        yield from map(
+            self.move_to_device, read_batches(self._loader, self.name, self.file, epoch, first=start)
+        )
 
 
 class BatchLoader(_HostLoader):
@@ -90,7 +92,7 @@ class BatchLoader(_HostLoader):
         **options: Further attributes of `ShardedLoader`, except the batch size.
     """
 
-    def __init__(self, data: BatchSet, *, trains: bool = True, **options: Any) -> None:
+    def __init__(self, data: LoaderSplit, *, trains: bool = True, **options: Any) -> None:
         size = data.batch_size or count_samples(data.sample[0])
         super().__init__(sample_count=len(data) * size, batch_size=size, **options)
         self.data, self.name, self.trains = data, data.name, trains
@@ -125,4 +127,4 @@ class BatchLoader(_HostLoader):
                 map_tensors(field, lambda t: t[self.rank :: self.processes]) for field in whole
             )
             if count_samples(inputs):
-                yield self.put((inputs, targets)), size
+                yield self.move_to_device((inputs, targets)), size

@@ -25,7 +25,7 @@ _END = object()
 
 
 @contextmanager
-def wrap_data_errors(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator[None]:
+def wrap_data_errors(name: str, expected: str, file: Path | None, workers: int = 0) -> Iterator[None]:
     """Turn exceptions of a data plug-in into UserErrors, as `plugins.wrap_plugin_errors` does.
 
     The death of a worker is no mistake in the data: its cause may be a signal to the whole job, or a lack of
@@ -33,7 +33,7 @@ def wrap_data_errors(name: str, what: str, file: Path | None, workers: int = 0) 
 
     Args:
         name: The name of the plug-in.
-        what: What it has to return, for the message.
+        expected: What it has to return, for the message.
         file: The file of the plug-in.
         workers: The number of DataLoader workers.
 
@@ -50,9 +50,9 @@ def wrap_data_errors(name: str, what: str, file: Path | None, workers: int = 0) 
         is_from_worker = WORKER_ERROR.match(str(problem))
         if workers and isinstance(problem, ConnectionError | EOFError) and not is_from_worker:
             # A worker died while it sent a batch, and PyTorch has not noticed yet.
-            what = f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
-            raise RuntimeError(what) from None
-        with plugins.wrap_plugin_errors(plugins.DATA, name, f"no {what}", file):
+            message = f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
+            raise RuntimeError(message) from None
+        with plugins.wrap_plugin_errors(plugins.DATA, name, f"no {expected}", file):
             raise
 
 

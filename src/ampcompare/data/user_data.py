@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from ampcompare import plugins
 from ampcompare.data.batch import get_field_names, to_batch
-from ampcompare.data.dataset import MAX_CLASSES, BatchSet, SampleSet, Split, TensorSet
+from ampcompare.data.dataset import MAX_CLASSES, LoaderSplit, SampleSplit, Split, TensorSplit
 from ampcompare.data.seeding import wrap_data_errors
 from ampcompare.errors import UserError, describe_type
 from ampcompare.plugins import DATA, InvalidPluginOutput, Plugin
@@ -21,12 +21,8 @@ KWARGS = "data.kwargs"
 SPLIT_FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
 IGNORED_TARGET = -100  # a target that PyTorch's losses ignore
 _SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
-INTEGER_DTYPES = (
-    *_SIGNED,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-)  # not bool: a yes or no may be of one output
+# Without bool, since a boolean target may belong to a single output.
+INTEGER_DTYPES = (*_SIGNED, torch.uint8, torch.uint16, torch.uint32)
 
 
 def load(
@@ -76,15 +72,15 @@ def _to_split(data: Any, name: str, file: Path) -> Split:
     elif type(data) is TensorDataset:  # PyTorch's own class makes no random choices
         data = data.tensors
     if _is_pair(data):
-        return TensorSet(*to_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in data)))
+        return TensorSplit(*to_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in data)))
     is_map = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if isinstance(data, Mapping | str) or not (is_map or hasattr(data, "__iter__")):
         raise InvalidPluginOutput(f"{describe_type(data)}; expected {SPLIT_FORMS}")
     if (length := len(data)) < 1:
         raise InvalidPluginOutput(f"{describe_type(data)} of {length}; expected at least one sample")
     if is_map and not isinstance(data, DataLoader | IterableDataset):
-        return SampleSet(data, file)
-    return BatchSet(data, name, file, _count_samples(data, length), _get_batch_size(data))
+        return SampleSplit(data, file)
+    return LoaderSplit(data, name, file, _count_samples(data, length), _get_batch_size(data))
 
 
 def _is_pair(data: Any) -> bool:
@@ -109,7 +105,7 @@ def _get_batch_size(loader: Any) -> int | None:
 
 def is_image_split(split: Any) -> bool:
     """Return whether a split has RGB images as bytes with labels, which we augment and normalise."""
-    if not (isinstance(split, TensorSet) and all(isinstance(part, Tensor) for part in split.sample)):
+    if not (isinstance(split, TensorSplit) and all(isinstance(part, Tensor) for part in split.sample)):
         return False
     images, labels = split.inputs, split.targets
     is_labels = labels.dtype in INTEGER_DTYPES and labels.ndim == 1
@@ -127,14 +123,14 @@ def find_classes(train: Split, test: Split) -> tuple[str, ...]:
         raise InvalidPluginOutput(
             f"train=True and train=False differ in their names: {named[0]} and {named[1]}"
         )
-    if isinstance(train, TensorSet) and isinstance(test, TensorSet):
-        return _classes_from_targets(train.targets, test.targets)
-    if not all(_classes_from_targets(split.sample[1]) for split in (train, test)):
+    if isinstance(train, TensorSplit) and isinstance(test, TensorSplit):
+        return _find_target_classes(train.targets, test.targets)
+    if not all(_find_target_classes(split.sample[1]) for split in (train, test)):
         return ()
     return _find_declared_classes(train) or _find_declared_classes(test)
 
 
-def _classes_from_targets(*targets: Any) -> tuple[str, ...]:
+def _find_target_classes(*targets: Any) -> tuple[str, ...]:
     """Return the classes of integer targets [N] by their numbers, empty for other targets."""
     if not all(
         isinstance(t, Tensor) and t.dtype in INTEGER_DTYPES and t.ndim == 1 and len(t) for t in targets
@@ -154,14 +150,14 @@ def _get_stored_targets(data: Any) -> Tensor | None:
         return None
 
 
-def get_labels(split: TensorSet | SampleSet) -> np.ndarray:
+def get_labels(split: TensorSplit | SampleSplit) -> np.ndarray:
     """Return the class of each sample, int64 [N], without loading samples.
 
     Classes are known for tensors and for data sets with `targets`; otherwise all are 0. A target that the
     loss ignores counts as class 0.
     """
-    labels: Any = split.targets if isinstance(split, TensorSet) else _get_stored_targets(split.data)
-    if not _classes_from_targets(labels) or len(labels) != len(split):
+    labels: Any = split.targets if isinstance(split, TensorSplit) else _get_stored_targets(split.data)
+    if not _find_target_classes(labels) or len(labels) != len(split):
         return np.zeros(len(split), np.int64)
     return labels.long().clamp(min=0).numpy()
 
@@ -171,7 +167,7 @@ def _find_declared_classes(split: Split) -> tuple[str, ...]:
 
     A subset or a loader has the classes of its data set.
     """
-    data = split.data if isinstance(split, SampleSet) else getattr(split, "loader", None)
+    data = split.data if isinstance(split, SampleSplit) else getattr(split, "loader", None)
     while data is not None:
         names, number = getattr(data, "classes", None), getattr(data, "num_classes", None)
         if isinstance(names, Sequence) and names and not isinstance(names, str):
@@ -179,7 +175,7 @@ def _find_declared_classes(split: Split) -> tuple[str, ...]:
             return classes if len(set(classes)) == len(classes) <= MAX_CLASSES else ()
         if type(number) is int and 0 < number <= MAX_CLASSES:
             return tuple(map(str, range(number)))
-        if classes := _classes_from_targets(_get_stored_targets(data)):
+        if classes := _find_target_classes(_get_stored_targets(data)):
             return classes
         data = getattr(data, "dataset", None)
     return ()

@@ -30,11 +30,11 @@ def build_external(name: str, num_classes: int | None, kwargs: Mapping[str, Any]
     """
     builder = find_builder(name)
     defaults = {} if num_classes is None else {"num_classes": num_classes}
-    what = f"no network for num_classes={num_classes}" if defaults else "no network"
+    failure = f"no network for num_classes={num_classes}" if defaults else "no network"
     weights = WEIGHTS.get(name.partition(":")[0], "")
     if pretrained := kwargs.get(weights):
-        what += f" with the weights of model.kwargs.{weights}={pretrained!r}"
-    with plugins.wrap_plugin_errors(MODELS, name, what, builder.file):
+        failure += f" with the weights of model.kwargs.{weights}={pretrained!r}"
+    with plugins.wrap_plugin_errors(MODELS, name, failure, builder.file):
         model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, defaults=defaults)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         expected = "expected a torch.nn.Module that has a parameter to train"

@@ -38,7 +38,7 @@ def get_backend(name: str) -> BackendInfo:
         UserError: The plug-in cannot be used.
         ValueError: No backend has this name.
     """
-    return REGISTRY[name] if name in REGISTRY else _plugin(name)[0]
+    return REGISTRY[name] if name in REGISTRY else _load_plugin(name)[0]
 
 
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
@@ -81,9 +81,9 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         backend = REGISTRY[name]
         cls = resolve_name(f"{__name__}.{backend.target}")
     else:
-        backend, cls, file = _plugin(name)
-        what = f"{cls.__name__}(device, options) cannot be made"
-        plugin_errors = plugins.wrap_plugin_errors(plugins.BACKENDS, name, what, file)
+        backend, cls, file = _load_plugin(name)
+        failure = f"{cls.__name__}(device, options) cannot be made"
+        plugin_errors = plugins.wrap_plugin_errors(plugins.BACKENDS, name, failure, file)
     known = [field.name for field in fields(PrecisionOptions)]
     for key in options.keys() - set(known):
         why = f"no option of a backend; expected one of {', '.join(known)}"
@@ -102,7 +102,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         return cls(torch.device(device), settings)
 
 
-def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
+def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     """Return the metadata of a plug-in backend, its class and its file."""
     from ampcompare.precision.base import Precision, get_metadata
 
@@ -112,8 +112,10 @@ def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     plugin = plugins.load(kind, name)
     cls = plugin.value
     if not isinstance(cls, type) or not issubclass(cls, Precision):
-        what = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
-        raise kind.make_error(name, f"{what} is no backend; expected a class that inherits from Precision")
+        class_name = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
+        raise kind.make_error(
+            name, f"{class_name} is no backend; expected a class that inherits from Precision"
+        )
     if hasattr(cls, "declares"):
         raise kind.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {kind.renamed}")
     if cls.prepare is not Precision.prepare:

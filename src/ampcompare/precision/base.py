@@ -38,7 +38,7 @@ class Precision:
     Attributes:
         metadata: The metadata of the class. The constructor completes it (see `get_metadata`).
         input_dtype: The dtype of the images that a convolution gets inside `forward_context`.
-        kept: The modules that `precision.keep_fp32` keeps in fp32, known after `prepare`.
+        fp32_modules: Names of the modules that `precision.keep_fp32` keeps in fp32, set by `prepare`.
         tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
     """
 

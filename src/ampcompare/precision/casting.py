@@ -110,12 +110,12 @@ class WrappedForward:
             result = forward(*args, **kwargs)
         return result if self.outputs is None else cast_floating(result, self.outputs)
 
-    def bound_to(self, replica: nn.Module) -> "WrappedForward":
+    def bind_to(self, replica: nn.Module) -> "WrappedForward":
         """Return the same forward for a replica of the model, which computes with the replica's weights."""
         forward = copy.copy(self)
         forward.model = weakref.ref(replica)
         if isinstance(self.inner, WrappedForward):
-            forward.inner = self.inner.bound_to(replica)
+            forward.inner = self.inner.bind_to(replica)
         elif isinstance(self.inner, MethodType) and self.inner.__self__ is self.model():
             forward.inner = MethodType(self.inner.__func__, replica)
         return forward
@@ -127,7 +127,7 @@ class WrappedForward:
         """
         model = self.model()
         replica: nn.Module = type(model)._replicate_for_data_parallel(model)
-        _set_forward(replica, self.bound_to(replica))
+        _set_forward(replica, self.bind_to(replica))
         return replica
 
 

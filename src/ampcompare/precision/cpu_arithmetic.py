@@ -7,8 +7,8 @@ bits. A tensor core does the same: 16-bit operands, sums in fp32.
 
 The kernels act below autograd, autocast, `torch.func` and `torch.compile`, which therefore need no special
 case. They are registered with the public `torch.library`, for the process, while any thread is inside
-`compute_in_fp32`. `operations_in_fp32` decides from the CPU's capabilities which operations need a kernel. It
-never measures a time, so a run and its continuation decide alike.
+`compute_in_fp32`. `list_fp32_operations` decides from the CPU's capabilities which operations need a kernel.
+It never measures a time, so a run and its continuation decide alike.
 
 Operations that are missing here on purpose, by measurement (AMD Zen 4 and Intel Sapphire Rapids, also limited
 to AVX2): `mv`, `addmv`, `dot` and `addr` read each value once, so the conversion costs as much as the
@@ -65,7 +65,7 @@ _libraries: dict[str, Library] = {}  # by operation: the registration of its ker
 _threads: set[int] = set()  # that have opened a context
 
 
-def operations_in_fp32(device: torch.device, dtype: str) -> tuple[str, ...]:
+def list_fp32_operations(device: torch.device, dtype: str) -> tuple[str, ...]:
     """Return the ATen operations that training in a dtype computes in fp32 on a device.
 
     The decision depends on the CPU's instruction sets and on oneDNN's support, never on a measurement.
@@ -103,7 +103,7 @@ def compute_in_fp32(device: torch.device, dtype: str) -> Iterator[None]:
         dtype: The dtype whose operations are computed in fp32: "float16" or "bfloat16". With any other dtype
             the context does nothing.
     """
-    operations = operations_in_fp32(device, dtype)
+    operations = list_fp32_operations(device, dtype)
     if not operations:
         yield
         return
@@ -114,13 +114,13 @@ def compute_in_fp32(device: torch.device, dtype: str) -> Iterator[None]:
         _count_context((dtype, operations), -1)
 
 
-def active_overloads() -> tuple[str, ...]:
+def list_active_overloads() -> tuple[str, ...]:
     """Return the ATen overloads that are computed in fp32 now for a 16-bit dtype, sorted."""
     with _lock:
-        return tuple(sorted(overload for name in _dtypes for overload in _overloads_of(name)))
+        return tuple(sorted(overload for name in _dtypes for overload in _list_overloads(name)))
 
 
-def _overloads_of(name: str) -> tuple[str, ...]:
+def _list_overloads(name: str) -> tuple[str, ...]:
     return (name, *OVERLOADS.get(name, ()))
 
 
@@ -142,7 +142,7 @@ def _count_context(request: tuple[str, tuple[str, ...]], change: int) -> None:
         for dtype, operations in _requests:
             for name in operations:
                 dtypes.setdefault(name, set()).add(DTYPES[dtype])
-        _dtypes = {name: frozenset(found) for name, found in dtypes.items()}
+        _dtypes = {name: frozenset(values) for name, values in dtypes.items()}
         for name in _dtypes.keys() - _libraries.keys():
             _libraries[name] = _register(name)
         if not _requests and len(_threads) == 1:
@@ -154,7 +154,7 @@ def _register(name: str) -> Library:
     """Register a kernel for every overload of an operation."""
     library = Library("aten", "IMPL")
     # Every kernel is made before any is registered: a kernel calls PyTorch's own kernels.
-    kernels = {overload: _make_kernel(name, overload) for overload in _overloads_of(name)}
+    kernels = {overload: _make_kernel(name, overload) for overload in _list_overloads(name)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verriding a previously registered kernel")
         for overload, kernel in kernels.items():
@@ -169,26 +169,26 @@ def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
 
     def compute(keyset: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         dtype = args[0].dtype
-        wide = [_widened(value, dtype) for value in args]
-        result = functional(keyset, *wide, **{key: _widened(value, dtype) for key, value in kwargs.items()})
+        wide = [_widen(value, dtype) for value in args]
+        result = functional(keyset, *wide, **{key: _widen(value, dtype) for key, value in kwargs.items()})
         if isinstance(result, Tensor):
             return result.to(dtype)
-        return tuple(_rounded(part, dtype) for part in result)
+        return tuple(_round(part, dtype) for part in result)
 
-    def is_for_us(tensors: Sequence[Any]) -> bool:
+    def has_16_bit_operands(tensors: Sequence[Any]) -> bool:
         dtype = tensors[0].dtype
         return dtype in _dtypes.get(name, ()) and all(
             tensor is None or tensor.dtype is dtype for tensor in tensors[1:]
         )
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_for_us(args[:operands]):
+        if has_16_bit_operands(args[:operands]):
             return compute(keyset, args, kwargs)
         return original(keyset, *args, **kwargs)
 
     def kernel_with_target(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         target = kwargs["out"] if overload.endswith(".out") else args[0]
-        if is_for_us((*args[:operands], target)):
+        if has_16_bit_operands((*args[:operands], target)):
             rest = {key: value for key, value in kwargs.items() if key != "out"}
             with suppress(RuntimeError):  # PyTorch's own kernel raises PyTorch's own error
                 result = compute(keyset, args, rest)
@@ -199,11 +199,11 @@ def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
     return kernel if overload == name else kernel_with_target
 
 
-def _rounded(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _round(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Return an fp32 result in the dtype, and anything else as it is: no gradient, oneDNN's workspace."""
     return value if value is None or value.dtype is not torch.float32 else value.to(dtype)
 
 
-def _widened(value: Any, dtype: torch.dtype) -> Any:
+def _widen(value: Any, dtype: torch.dtype) -> Any:
     """Return a tensor of the dtype in fp32, and anything else as it is."""
     return value.float() if isinstance(value, Tensor) and value.dtype is dtype else value

@@ -61,8 +61,8 @@ def keep_in_fp32(
     context: dict[str, Any] = {"context": casts_off, "device_type": device_type}
     for module in kept:
         if isinstance(module, torch.jit.ScriptModule):
-            what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
-            raise KeepFp32Error(f"{OPTION}: {what}; leave it out")
+            message = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
+            raise KeepFp32Error(f"{OPTION}: {message}; leave it out")
         vars(module)["kept_in_fp32"] = True
         wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **context)
     return [name or "(the whole network)" for name in names]
@@ -89,7 +89,7 @@ def _cast_inputs(dtype: torch.dtype, module: nn.Module, args: Any, kwargs: Any) 
     return cast_floating((args, kwargs), dtype)
 
 
-def _own_tensors(module: nn.Module) -> set[Tensor]:
+def _list_own_tensors(module: nn.Module) -> set[Tensor]:
     return {*module.parameters(recurse=False), *module.buffers(recurse=False)}
 
 
@@ -102,8 +102,8 @@ def _find_tied_modules(model: nn.Module, kept: set[nn.Module], half_weights: boo
     others = [module for module in model.modules() if module not in kept]
     tied: set[nn.Module] = {m for m in others if isinstance(m, nn.MultiheadAttention) and m.out_proj in kept}
     if half_weights:
-        kept_tensors = {tensor for module in kept for tensor in _own_tensors(module)}
-        tied |= {module for module in others if _own_tensors(module) & kept_tensors}
+        kept_tensors = {tensor for module in kept for tensor in _list_own_tensors(module)}
+        tied |= {module for module in others if _list_own_tensors(module) & kept_tensors}
     return tied
 
 
@@ -125,8 +125,8 @@ def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
     for pattern in filter(None, map(str.strip, parts)):
         new = {name for name in names if fnmatchcase(name, pattern)}
         if not new:
-            what = f"{OPTION}={pattern!r}: no module of the network has such a name"
-            raise KeepFp32Error(f"{what}; {_suggest_names(pattern, names[1:])}")
+            message = f"{OPTION}={pattern!r}: no module of the network has such a name"
+            raise KeepFp32Error(f"{message}; {_suggest_names(pattern, names[1:])}")
         matched |= new
     if "" in matched:
         return [""]

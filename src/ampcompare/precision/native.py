@@ -85,10 +85,10 @@ class Native(NativeBFloat16):
             if not is_kept_in_fp32(module) and any(p.is_complex() for p in module.parameters(recurse=False))
         ]
         if names and self.scaler.is_enabled():
-            what = "PyTorch's GradScaler cannot unscale complex weights"
+            message = "PyTorch's GradScaler cannot unscale complex weights"
             todo = "use backend=native_bf16, backend=apex_o1"
             todo += f" or precision.keep_fp32={','.join(names)}" if all(names) else ""
-            raise UnsupportedModel(f"backend={self.metadata.label}: {what}; {todo}")
+            raise UnsupportedModel(f"backend={self.metadata.label}: {message}; {todo}")
         return super().convert(model, optimizer)
 
     def scale(self, loss: Tensor) -> Tensor:

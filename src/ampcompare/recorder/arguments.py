@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 def find_device(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None) -> torch.device:
     """Return the device of the training.
 
-    The first of: `device`, the device of a backend of ours, of the optimizer's parameters, of the model's
+    The first of: `device`, the device of a `Precision`, of the optimizer's parameters, of the model's
     parameters, the current GPU, the CPU.
 
     Raises:
@@ -53,7 +53,7 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     """Return the name of the backend, and the built-in backend that it stands for, if any.
 
     Args:
-        backend: The name that the user gave. A backend of ours as `scaler` has its own name.
+        backend: The name that the user gave. A `Precision` as `scaler` has its own name.
         scaler: The Recorder's `scaler`.
 
     Raises:
@@ -147,8 +147,8 @@ def check_config(config: Any, own: Mapping[str, Any]) -> None:
         raise UserError(f"config={shorten(config)}: expected a mapping of names; give a dict")
     for key in config.keys() & {metrics.ENVIRONMENT, *own}:
         if str(config[key]) != str(own.get(key)):
-            what = f"config[{key!r}]={shorten(config[key])}: the recorder says {own.get(key)!r}"
-            raise UserError(f"{what}; leave it out of config")
+            message = f"config[{key!r}]={shorten(config[key])}: the recorder says {own.get(key)!r}"
+            raise UserError(f"{message}; leave it out of config")
 
 
 def make_run_name(backend: str) -> str:
@@ -210,8 +210,8 @@ def check_parts(optimizer: Any, model: Any) -> None:
         UserError: The optimizer has no parameter groups, or the model is no module.
     """
     if optimizer is not None and not isinstance(getattr(optimizer, "param_groups", None), list):
-        what = f"optimizer={shorten(optimizer)}: expected a torch.optim.Optimizer"
-        raise UserError(f"{what}; give one object, of several the first")
+        message = f"optimizer={shorten(optimizer)}: expected a torch.optim.Optimizer"
+        raise UserError(f"{message}; give one object, of several the first")
     if model is not None and not isinstance(model, nn.Module):
         raise UserError(f"model={shorten(model)}: expected a torch.nn.Module; give the network itself")
 

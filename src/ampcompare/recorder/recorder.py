@@ -63,14 +63,14 @@ class Recorder:
         backend: The precision that is compared: a built-in backend, another library's name, or your own.
         seed: The seed. The report pairs runs by it.
         batch_size: The batch size, for the record's config.
-        scaler: The object that scales the loss: a GradScaler, a backend of ours, Lightning's precision
+        scaler: The object that scales the loss: a GradScaler, a `Precision`, Lightning's precision
             plug-in, or an Accelerator.
         optimizer: The optimizer, for the learning rate and the gradients.
         model: The network, for the names of layers. Its buffers are checked for non-finite values.
         run: An open W&B run that gets the rows and that is not ended here. By default a run is created.
         config: Further settings that distinguish runs.
-        precision_dtype: The dtype that the loop computes in, if backend and scaler do not tell it.
-        device: The device of the training, if scaler, optimizer and model do not tell it.
+        precision_dtype: The dtype that the loop computes in; by default as scaler and backend tell it.
+        device: The device of the training; by default that of scaler, optimizer or model.
         every: The number of steps from one row to the next.
         warmup_steps: The number of first steps that throughput leaves out.
         diagnostics: The number of steps from one measurement of the gradients to the next; None for none.
@@ -300,8 +300,8 @@ class Recorder:
             self._tracker.log(logger.start_row() | row)
             accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
             if accuracy > 1 or accuracy < 0:
-                what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
-                self._warn_once("accuracy", what)
+                message = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
+                self._warn_once("accuracy", message)
             if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
                 best_epoch = {} if logger.epoch is None else {metrics.BEST_EPOCH: logger.epoch}
                 self._best = {metrics.BEST_ACCURACY: accuracy} | best_epoch
@@ -332,9 +332,9 @@ class Recorder:
         yield
         self.resume()
 
-    def _get_logger(self, what: str) -> MetricsLogger:
+    def _get_logger(self, method: str) -> MetricsLogger:
         if self._logger is None:
-            raise UserError(f"Recorder.{what}: outside of `with Recorder(...) as record`; call it inside")
+            raise UserError(f"Recorder.{method}: outside of `with Recorder(...) as record`; call it inside")
         return self._logger
 
     def _copy_loss(self, loss: Tensor | float | None) -> Tensor | float | None:
@@ -345,8 +345,8 @@ class Recorder:
         if self._has_loss is None:
             self._has_loss = loss is not None
             if isinstance(loss, Tensor) and loss.device.type != self.device.type:
-                what = f"device={str(self.device)!r}: the loss is on {loss.device}"
-                raise UserError(f"{what}; give the recorder device={str(loss.device)!r}")
+                message = f"device={str(self.device)!r}: the loss is on {loss.device}"
+                raise UserError(f"{message}; give the recorder device={str(loss.device)!r}")
         if (loss is not None) != self._has_loss and not self.may_lack_loss:
             raise UserError("Recorder.step: a loss is given at some steps; give it at all of them or at none")
         if loss is None:
@@ -415,5 +415,5 @@ class Recorder:
         logger.flush()  # sync: after the last step
         logger.pause(since_step=True)
         if self.steps == self._start_step:
-            what = "call record.step(...) behind each; the report counts no such run"
-            log.warning(f"no step was recorded: {what}")
+            message = "call record.step(...) behind each; the report counts no such run"
+            log.warning(f"no step was recorded: {message}")

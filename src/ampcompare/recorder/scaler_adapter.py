@@ -24,7 +24,7 @@ def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
     """Return a reader for the object that scales the loss.
 
     Args:
-        scaler: A GradScaler or an object with its methods, a backend of ours, an object with a `scaler`
+        scaler: A GradScaler or an object with its methods, a `Precision`, an object with a `scaler`
             (Lightning's precision plug-in, an Accelerator), or None for no loss scaling.
         device: The device of the training.
 
@@ -38,8 +38,8 @@ def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
     if scaler is None or (_is_scaler(scaler) and not scaler.is_enabled()):
         return LossScaleReader(Precision(device))
     if not _is_scaler(scaler):
-        what = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of ours"
-        raise UserError(f"{what}, something with a `scaler`, or None; give what scales the loss")
+        message = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of ours"
+        raise UserError(f"{message}, something with a `scaler`, or None; give what scales the loss")
     return GradScalerReader(scaler, device)
 
 

@@ -11,14 +11,14 @@ from ampcompare.recorder.recorder import Recorder
 try:
     from transformers import TrainerCallback
 except ImportError:
-    what = "ampcompare.recorder.transformers: transformers is not installed"
-    raise UserError(f"{what}; pip install transformers accelerate") from None
+    message = "ampcompare.recorder.transformers: transformers is not installed"
+    raise UserError(f"{message}; pip install transformers accelerate") from None
 
 PLAIN = {"torch.float32": "32-true", "torch.bfloat16": "bf16-true", "torch.float16": "16-true"}
 TIMES = ("runtime", "_per_second", "_time")
 
 
-def _declared_metric(args: Any) -> dict[str, Any]:
+def _read_declared_metric(args: Any) -> dict[str, Any]:
     """Return the metric that the trainer's arguments declare, as options of the Recorder."""
     named, greater = args.metric_for_best_model, args.greater_is_better
     if not named or greater is None:
@@ -62,7 +62,7 @@ class RecorderCallback(TrainerCallback):
         settings["run"] = getattr(sys.modules.get("wandb"), "run", None)
         settings["start_step"] = state.global_step  # not 0 after a checkpoint
         if "metric" not in self._options:
-            settings |= _declared_metric(args)
+            settings |= _read_declared_metric(args)
         self._recorder = Recorder(**settings | self._options)
         self._hook = kwargs["model"].register_forward_pre_hook(self._count, with_kwargs=True)
         if not args.auto_find_batch_size:

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampcompare.config.load import Config
 from ampcompare.config.schema import TaskConfig
 from ampcompare.data.batch import list_tensors
-from ampcompare.data.dataset import ImageSet, Split, TensorSet
+from ampcompare.data.dataset import ImageSplit, Split, TensorSplit
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.user_data import IGNORED_TARGET
@@ -134,8 +134,8 @@ def has_equal_target_counts(split: Split) -> bool:
 
     Nobody knows this of data outside memory: sequences may differ in length and contain -100.
     """
-    if not isinstance(split, TensorSet):
-        return isinstance(split, ImageSet)
+    if not isinstance(split, TensorSplit):
+        return isinstance(split, ImageSplit)
     whole = (t for t in list_tensors(split.targets) if not (t.is_floating_point() or t.is_complex()))
     return not any(bool((t == IGNORED_TARGET).any()) for t in whole)
 

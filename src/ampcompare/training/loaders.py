@@ -10,7 +10,7 @@ from ampcompare.config.load import Config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Field, count_samples, hash_batch
-from ampcompare.data.dataset import BatchSet, ImageSet, SampleSet, Split, TensorSet
+from ampcompare.data.dataset import ImageSplit, LoaderSplit, SampleSplit, Split, TensorSplit
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader
 from ampcompare.data.factory import Dataset
 from ampcompare.data.host_loaders import BatchLoader, SampleLoader
@@ -46,13 +46,13 @@ def make_loader(
         "rank": world.rank if world else 0,
         "processes": world.size if world else 1,
     }
-    if isinstance(split, BatchSet):
+    if isinstance(split, LoaderSplit):
         return BatchLoader(split, trains=training, **options)
     options |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
-    if isinstance(split, ImageSet):
+    if isinstance(split, ImageSplit):
         augment = training and config.data.augment
         return DeviceLoader(split, mean=config.data.mean, std=config.data.std, augment=augment, **options)
-    if isinstance(split, TensorSet):
+    if isinstance(split, TensorSplit):
         return TensorLoader(split, **options)
     return SampleLoader(split, name=config.data.source, workers=count_workers(config, world), **options)
 
@@ -85,7 +85,7 @@ def check_data(config: Config, data: Dataset, world: DistributedContext) -> None
             raise UserError(line)
     if world.size > 1:
         _check_same_data(config, data, world)
-    if not isinstance(data.train, BatchSet):
+    if not isinstance(data.train, LoaderSplit):
         check_last_batch(len(data.train), config.batch_size, world)
 
 
@@ -93,23 +93,23 @@ def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
     """Yield a message for each option that the data do not allow, with what to do."""
     source, execution, workers = config.data.source, config.execution, config.data.workers
     for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
-        size, loader_size = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
+        size, loader_size = config.value(key), split.batch_size if isinstance(split, LoaderSplit) else None
         is_asked = split is data.train or size != OPTIONS[key].default
         if is_asked and loader_size not in (None, size):
             todo = f"say {key}={loader_size}, or have the function take batch_size= and go by it"
             yield f"{key}={size}: the loader of {source} has batches of {loader_size}; {todo}"
-    for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSet) else ():
+    for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSplit) else ():
         if (value := config.value(key)) != OPTIONS[key].default:
             why = f"{source} gives no RGB images as bytes, which alone are normalised"
             yield f"{key}={value}: {why}; leave it out, normalise in the function"
-    if uses_cuda_graph(execution) and not isinstance(data.train, TensorSet):
+    if uses_cuda_graph(execution) and not isinstance(data.train, TensorSplit):
         why = f"{source} gives its batches through a DataLoader, of any shape"
         todo = "have it return tensors, or use execution=eager or execution=compile"
         yield f"execution={execution!r}: a graph makes its batches itself; {why}; {todo}"
-    loads_itself = isinstance(data.train, BatchSet)
+    loads_itself = isinstance(data.train, LoaderSplit)
     # Data in memory have no workers; a user's own loader may have some.
     none_asked = workers is None or (workers == 0 and not loads_itself)
-    if not (none_asked or isinstance(data.train, SampleSet)):
+    if not (none_asked or isinstance(data.train, SampleSplit)):
         kind = "a loader of its own" if loads_itself else "data in memory"
         why = f"{source} gives {kind}, workers are for a map-style Dataset"
         yield f"data.workers={workers}: {why}; leave it out"
@@ -120,7 +120,7 @@ def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -
 
     Each process takes its samples by their numbers, so all must have the same data in the same order.
     """
-    batch_sets = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
+    batch_sets = [split for split in (data.train, data.test) if isinstance(split, LoaderSplit)]
     contents = world.gather([hash_batch(split.sample) for split in batch_sets])
     if any(other != contents[0] for other in contents):
         why = f"with {world.size} processes each runs the loader and takes its share of each batch"
@@ -150,15 +150,15 @@ def data_warnings(config: Config, data: Dataset) -> list[str]:
     if config.data.root is not None and get_source(source).load is None:
         why = f"{source} is not given it; give it what it needs by data.kwargs"
         warnings.append(f"data.root={config.data.root!r}: {why}")
-    if not isinstance(data.train, ImageSet):
+    if not isinstance(data.train, ImageSplit):
         warnings.append(
             f"data as {source} gives them: crop, flip and normalisation are for RGB images as bytes"
         )
-    if isinstance(data.train, BatchSet) and data.train.batch_size is None:
+    if isinstance(data.train, LoaderSplit) and data.train.batch_size is None:
         size = count_samples(data.train.sample[0])
         if size != config.batch_size:
             warnings.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
-    is_asked = isinstance(data.train, SampleSet | BatchSet) and config.task.loss == CROSS_ENTROPY
+    is_asked = isinstance(data.train, SampleSplit | LoaderSplit) and config.task.loss == CROSS_ENTROPY
     if is_asked and not data.classes and _are_classes(data.train.sample[1]):
         todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
         warnings.append(f"{source} does not say how many classes there are: {todo}, and the network is told")

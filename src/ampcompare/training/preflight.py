@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ampcompare.config.schema import Config
 from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Field, map_tensors
-from ampcompare.data.factory import Dataset, ImageSet
+from ampcompare.data.factory import Dataset, ImageSplit
 from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
@@ -64,7 +64,7 @@ def run_preflight(
             outputs, targets = _look(task, model, precision, config, batch)
             if data is not None:
                 _check_classes(config, outputs, targets, data)
-                if not isinstance(data.train, ImageSet):  # images have the same shape in both
+                if not isinstance(data.train, ImageSplit):  # images have the same shape in both
                     sample = tuple(
                         map_tensors(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
                     )
@@ -127,7 +127,7 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
         return
     count = flatten_by_class(outputs, targets)[0].shape[1]
     for split in (data.train, data.test):
-        labels = split.labels if isinstance(split, ImageSet) else find_tensor(split.sample[1], "labels")
+        labels = split.labels if isinstance(split, ImageSplit) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():
             continue
         for wrong in labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))][:1].tolist():

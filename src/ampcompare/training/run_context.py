@@ -10,12 +10,12 @@ from ampcompare import metrics
 from ampcompare.config.load import Config, check_sweep_values, config_from_cli
 from ampcompare.config.validate import resolve_backend
 from ampcompare.data.batch import Batch, map_tensors
-from ampcompare.data.dataset import BatchSet, SampleSet
+from ampcompare.data.dataset import LoaderSplit, SampleSplit
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.models import describe_source
 from ampcompare.precision import get_backend
-from ampcompare.precision.cpu_arithmetic import operations_in_fp32
+from ampcompare.precision.cpu_arithmetic import list_fp32_operations
 from ampcompare.precision.registry import PLAIN
 from ampcompare.system import device as machine
 from ampcompare.system.distributed import DistributedContext
@@ -114,7 +114,7 @@ class RunContext:
         Call it in all processes: they exchange the names of their machines.
         """
         config, device, precision = self.config, self.world.device, trainer.precision
-        in_fp32 = operations_in_fp32(device, precision.metadata.dtype)
+        in_fp32 = list_fp32_operations(device, precision.metadata.dtype)
         last = machine.is_channels_last(config.memory_format, device)
         settings = {
             **machine.current_numerics(),
@@ -131,14 +131,14 @@ class RunContext:
             **trainer.task.record(),
             **self.data.recorded,
         }
-        if isinstance(self.data.train, SampleSet):
+        if isinstance(self.data.train, SampleSplit):
             settings["data_workers"] = count_workers(config, self.world)
         return describe_environment(device, **settings, machine=name_machine(device, self.world))
 
     def describe_data(self) -> dict[str, Any]:
         """Return what the summary of a run says of its data, by metric key."""
         test, classes = self.data.test, self.data.classes
-        samples = test.samples if isinstance(test, BatchSet) else len(test)
+        samples = test.samples if isinstance(test, LoaderSplit) else len(test)
         facts = {metrics.TEST_SET: test.fingerprint(classes), metrics.TEST_IMAGES: samples}
         facts[metrics.CLASSES] = len(classes) or None
         return {key: value for key, value in facts.items() if value is not None}

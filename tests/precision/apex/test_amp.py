@@ -28,31 +28,36 @@ def _reset():
     amp.reset()
 
 
-def line(weight: float = 1.0) -> nn.Linear:
+def make_line(weight: float = 1.0) -> nn.Linear:
+    """Return a model with one weight."""
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(weight)
     return model
 
 
-def pair(weight: float = 1.0, **settings_):
-    model = line(weight)
+def make_pair(weight: float = 1.0, **settings_):
+    """Return a model with one weight and its optimizer."""
+    model = make_line(weight)
     return model, torch.optim.SGD(model.parameters(), lr=0.125, **settings_)
 
 
-def started(level: str = "O1", *, lr: float = 0.125, **options):
+def start(level: str = "O1", *, lr: float = 0.125, **options):
+    """Return an initialized model with one weight, and its optimizer."""
     options.setdefault("max_loss_scale", 1024.0)  # at 2**16 a gradient of 1 is beyond fp16 already
-    model = line()
+    model = make_line()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     return amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
 
 
 def backward(model: nn.Module, optimizers, factor: float = 1.0, **options) -> None:
+    """Run a scaled backward."""
     with amp.scale_loss(model(torch.ones(1, 1)).sum() * factor, optimizers, **options) as scaled:
         scaled.backward()
 
 
-def scales() -> list[float]:
+def get_scales() -> list[float]:
+    """Return the loss scales."""
     return [state["loss_scale"] for state in amp.state_dict().values()]
 
 
@@ -61,7 +66,8 @@ def matmul_type() -> torch.dtype:
     return torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype
 
 
-def wrapped_names() -> dict[tuple[int, str], object]:
+def list_wrapped_names() -> dict[tuple[int, str], object]:
+    """Return the functions that O1 may wrap."""
     return {(id(namespace), name): vars(namespace).get(name) for namespace, name, _ in list_entries()}
 
 
@@ -112,47 +118,47 @@ def test_classic_training_script_learns_without_a_warning(level, scheduler_made)
 
 
 def test_options_are_taken_by_position_in_apex_s_order() -> None:
-    model, optimizer = pair()
+    model, optimizer = make_pair()
     amp.initialize(
         model, optimizer, True, "O2", torch.float16, None, "True", False, "128.0", HALF, 3, 0, None, 2.0**10
     )
     assert model.weight.dtype is HALF
     assert next(amp.master_params(optimizer)) is model.weight
-    assert scales() == [128.0] * 3
+    assert get_scales() == [128.0] * 3
     assert model(torch.ones(1, 1)).dtype is HALF
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's own, of torch.jit
 def test_o1_says_in_one_line_which_part_torchscript_has_compiled() -> None:
-    model = nn.Sequential(nn.ReLU(), torch.jit.script(line()))
+    model = nn.Sequential(nn.ReLU(), torch.jit.script(make_line()))
     with pytest.warns(UserWarning, match=r"compiled by torch\.jit does not call: 1\. It computes"):
         amp.initialize(model, opt_level="O1", verbosity=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        amp.initialize(nn.Sequential(nn.ReLU(), line()), opt_level="O1", verbosity=0)
+        amp.initialize(nn.Sequential(nn.ReLU(), make_line()), opt_level="O1", verbosity=0)
 
 
 def test_disabled_after_o1_leaves_no_casts_on() -> None:
-    started("O1")
+    start("O1")
     assert matmul_type() is HALF
-    model, optimizer = pair()
+    model, optimizer = make_pair()
     assert amp.initialize(model, optimizer, enabled=False) == (model, optimizer)
     assert matmul_type() is FLOAT
     assert model(torch.ones(1, 1)).dtype is FLOAT
 
 
 def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
-    model, optimizer = pair()
+    model, optimizer = make_pair()
     model.half()
     before = [dict(vars(thing)) for thing in (model, optimizer)]
-    names = wrapped_names()
+    names = list_wrapped_names()
     assert amp.initialize(model, optimizer, enabled=False, opt_level="whatever", loss_scale="x") == (
         model,
         optimizer,
     )
     assert amp.initialize(model, enabled=False) is model
     assert [dict(vars(thing)) for thing in (model, optimizer)] == before
-    assert wrapped_names() == names
+    assert list_wrapped_names() == names
     assert amp.state_dict() == {}
     assert list(amp.master_params(optimizer)) == [model.weight]
     loss = model.weight.sum()
@@ -163,7 +169,7 @@ def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(-8, 8), st.booleans()), max_size=6), st.sampled_from(["O1", "O2"]))
 def test_delayed_and_normal_calls_in_any_order_give_the_sum(calls, level) -> None:
-    model, optimizer = started(level, loss_scale=256.0)
+    model, optimizer = start(level, loss_scale=256.0)
     try:
         for factor, delay in [*calls, (2, False)]:
             backward(model, optimizer, factor, delay_unscale=delay)
@@ -173,12 +179,12 @@ def test_delayed_and_normal_calls_in_any_order_give_the_sum(calls, level) -> Non
 
 
 def test_overflow_of_a_delayed_check_is_not_lost() -> None:
-    model, optimizer = started()
+    model, optimizer = start()
     backward(model, optimizer, INF, delay_overflow_check=True)
-    assert scales() == [1024]
+    assert get_scales() == [1024]
     optimizer.zero_grad()
     backward(model, optimizer)
-    assert scales() == [512]
+    assert get_scales() == [512]
     optimizer.step()
     assert model.weight.item() == 1
 
@@ -198,21 +204,21 @@ def test_sparse_gradients_add_up_with_sparse_and_dense_ones(sparse) -> None:
 
 @pytest.mark.parametrize(("saved", "used"), [(1, 2), (3, 2)])
 def test_state_of_another_number_of_losses_warns_and_loads_what_both_have(saved, used) -> None:
-    started(num_losses=used)
+    start(num_losses=used)
     state = {f"loss_scaler{i}": {"loss_scale": 2.0**i, "unskipped": i} for i in range(saved)}
     with pytest.warns(UserWarning, match=rf"contains {saved} entries, while {used} loss_scalers"):
         amp.load_state_dict(state)
     expected = [1, 1024] if saved < used else [1, 2]
-    assert scales() == expected
+    assert get_scales() == expected
     with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: scale\.$"):
         amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 0}, "scale": 1.0})
-    assert scales() == expected
+    assert get_scales() == expected
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copied_model_still_casts_with_its_own_weights(level, copied) -> None:
-    model, _ = started(level)
+    model, _ = start(level)
     twin = copied(model)
     with torch.no_grad():
         twin.weight.fill_(3)
@@ -251,7 +257,7 @@ def test_model_that_holds_functions_can_be_pickled_under_o1_and_loaded_without()
 @pytest.mark.parametrize("level", LEVELS)
 def test_replica_of_data_parallel_computes_with_its_own_weight(level) -> None:
     """`nn.DataParallel` makes replicas by this method, and then sets their weights."""
-    model, _ = started(level)
+    model, _ = start(level)
     for _ in range(2):  # a forward makes another one each time
         replica = model._replicate_for_data_parallel()
         replica.weight, replica.bias = torch.full_like(model.weight, 3), None
@@ -262,7 +268,7 @@ def test_replica_of_data_parallel_computes_with_its_own_weight(level) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_overflow_skips_the_optimizers_of_its_call_and_no_others(fused) -> None:
-    models = [line() for _ in range(3)]
+    models = [make_line() for _ in range(3)]
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.125, fused=fused) for m in models]
     models, optimizers = amp.initialize(models, optimizers, num_losses=2, max_loss_scale=1024.0)
     x = torch.ones(1, 1)
@@ -280,7 +286,7 @@ def test_overflow_skips_the_optimizers_of_its_call_and_no_others(fused) -> None:
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @pytest.mark.parametrize("to_none", [True, False])
 def test_zero_grad_leaves_nothing_to_add_to(level, to_none) -> None:
-    model, optimizer = started(level)
+    model, optimizer = start(level)
     for delay in (False, True):
         backward(model, optimizer, 3.0, delay_unscale=delay)
         optimizer.zero_grad(set_to_none=to_none)
@@ -292,7 +298,7 @@ def test_zero_grad_leaves_nothing_to_add_to(level, to_none) -> None:
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_group_added_after_initialize_is_trained(level) -> None:
-    first, second = line(), line()
+    first, second = make_line(), make_line()
     optimizer = torch.optim.SGD(first.parameters(), lr=0.125)
     models, optimizer = amp.initialize([first, second], optimizer, opt_level=level, max_loss_scale=1024.0)
     optimizer.add_param_group({"params": list(second.parameters()), "lr": 0.25})
@@ -329,32 +335,32 @@ def test_registered_function_follows_its_rule(library, when, register, given_typ
     before = set(vars(library))
     if when == "before":
         register(library, "twice")
-        started()
+        start()
     else:
-        started()
+        start()
         register(library, "twice")
     assert library.twice(torch.ones(1, dtype=given_type)).dtype is result
     with amp.disable_casts():
         assert library.twice(torch.ones(1, dtype=given_type)).dtype is given_type
     amp.reset()
     assert set(vars(library)) == before
-    started()  # it is forgotten
+    start()  # it is forgotten
     assert library.twice(torch.ones(1, dtype=given_type)).dtype is given_type
 
 
 @pytest.mark.parametrize(("level", "where"), [*((x, "everywhere") for x in LEVELS), ("O1", "forward")])
 def test_reset_leaves_every_wrapped_name_and_the_model_as_before(level, where) -> None:
-    names = wrapped_names()
-    model, optimizer = pair(momentum=0.5)
+    names = list_wrapped_names()
+    model, optimizer = make_pair(momentum=0.5)
     weight, before = model.weight, set(vars(model))
     amp.initialize(model, optimizer, opt_level=level, casts=where, max_loss_scale=1024.0)
-    assert (wrapped_names() != names) is (level == "O1")
+    assert (list_wrapped_names() != names) is (level == "O1")
     for optimizer.param_groups[0]["lr"] in (0.125, 2.0**-12):
         backward(model, optimizer)
         optimizer.step()
         optimizer.zero_grad()
     amp.reset()
-    assert wrapped_names() == names
+    assert list_wrapped_names() == names
     assert set(vars(model)) == before
     assert model.weight is weight
     assert weight.dtype is FLOAT
@@ -364,11 +370,13 @@ def test_reset_leaves_every_wrapped_name_and_the_model_as_before(level, where) -
     assert model(torch.ones(1, 1, dtype=FLOAT)).dtype is FLOAT
 
 
-def initialized(level, **overrides) -> nn.Sequential:
+def initialize_model(level, **overrides) -> nn.Sequential:
+    """Return an initialized model."""
     return amp.initialize(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), opt_level=level, **overrides)
 
 
-def types_of(model: nn.Sequential) -> list[torch.dtype]:
+def list_dtypes(model: nn.Sequential) -> list[torch.dtype]:
+    """Return the dtypes of the weights."""
     return [model[0].weight.dtype, model[1].weight.dtype]
 
 
@@ -384,14 +392,14 @@ def types_of(model: nn.Sequential) -> list[torch.dtype]:
     ],
 )
 def test_levels_are_those_of_apex(level, types, product, first_scale, options) -> None:
-    assert types_of(initialized(level, **options)) == types
+    assert list_dtypes(initialize_model(level, **options)) == types
     assert matmul_type() is product
-    assert scales() == [first_scale]
+    assert get_scales() == [first_scale]
 
 
 def test_what_apex_refused_is_refused_in_its_words() -> None:
-    model, optimizer = started()
-    _, stranger = pair()
+    model, optimizer = start()
+    _, stranger = make_pair()
     contradicts = [
         ("O1", {"cast_model_type": HALF}, "should remain FP32"),
         ("O1", {"keep_batchnorm_fp32": "False"}, "keep_batchnorm_fp32 should be None"),
@@ -401,13 +409,16 @@ def test_what_apex_refused_is_refused_in_its_words() -> None:
         ("O2", {"cast_model_type": torch.int8}, "cast_model_type"),
     ]
     refused = [
-        (lambda: amp.initialize(line().half()), "Found param weight with type float16, expected float32"),
-        (lambda: amp.initialize(nn.DataParallel(line())), "instance of DataParallel.*AFTER"),
+        (
+            lambda: amp.initialize(make_line().half()),
+            "Found param weight with type float16, expected float32",
+        ),
+        (lambda: amp.initialize(nn.DataParallel(make_line())), "instance of DataParallel.*AFTER"),
         (lambda: amp.initialize(DDP.__new__(DDP)), "instance of DistributedDataParallel.*AFTER"),
-        (lambda: amp.initialize(line(), optimizer), "same optimizer was given"),
+        (lambda: amp.initialize(make_line(), optimizer), "same optimizer was given"),
         (lambda: optimizer.step(lambda: None), "does not support closure use"),
         (lambda: backward(model, stranger), "never saw"),
-        *((lambda a=level, b=how: initialized(a, **b), why) for level, how, why in contradicts),
+        *((lambda a=level, b=how: initialize_model(a, **b), why) for level, how, why in contradicts),
     ]
     for call, why in refused:
         with pytest.raises(RuntimeError, match=why):
@@ -417,7 +428,7 @@ def test_what_apex_refused_is_refused_in_its_words() -> None:
             backward(model, optimizer, loss_id=loss_id)
     for value in ("fast", -1.0, float("nan"), []):
         with pytest.raises(ValueError, match="expected 'dynamic' or a positive number"):
-            initialized("O1", loss_scale=value)
+            initialize_model("O1", loss_scale=value)
     amp.reset()
     with pytest.raises(RuntimeError, match="has not been initialized"):
         backward(model, optimizer)
@@ -458,35 +469,36 @@ def test_o2_casts_floating_tensors_at_any_depth_of_inputs_and_outputs_and_nothin
 # The fp32 masters of O2's fp16 weights.
 
 
-def master(optimizer) -> torch.Tensor:
+def get_master(optimizer) -> torch.Tensor:
+    """Return the optimizer's only parameter."""
     (found,) = amp.master_params(optimizer)
     return found
 
 
 def test_sum_of_micro_batches_beyond_fp16_is_no_overflow() -> None:
-    model, optimizer = started("O2", loss_scale=2.0)
+    model, optimizer = start("O2", loss_scale=2.0)
     for _ in range(3):
         backward(model, optimizer, 30000.0)
-    assert master(optimizer).grad.item() == 90000
+    assert get_master(optimizer).grad.item() == 90000
 
 
 def test_checkpoint_loaded_after_initialize_is_what_is_trained() -> None:
-    model, optimizer = started("O2")
-    model.load_state_dict(line(3.0).state_dict())
-    assert master(optimizer).item() == 3
+    model, optimizer = start("O2")
+    model.load_state_dict(make_line(3.0).state_dict())
+    assert get_master(optimizer).item() == 3
     backward(model, optimizer)
     optimizer.step()
     assert model.weight.item() == 3 - 0.125
 
 
 def test_weights_swapped_out_and_in_again_keep_their_finer_masters() -> None:
-    model, optimizer = started("O2", lr=2.0**-14)
+    model, optimizer = start("O2", lr=2.0**-14)
     backward(model, optimizer)
     optimizer.step()
-    finer = master(optimizer).item()
+    finer = get_master(optimizer).item()
     assert finer != model.weight.item()
     with torch.no_grad():
         own = model.weight.clone()
         model.weight.fill_(2)
         model.weight.copy_(own)
-    assert master(optimizer).item() == finer
+    assert get_master(optimizer).item() == finer

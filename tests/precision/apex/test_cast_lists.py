@@ -155,8 +155,8 @@ REFUSE = {where: _existing(where, TORCH_FLOAT, "_") for where in (torch, Tensor)
 # Lists are per namespace, and some that one would look for stand in none.
 
 
-def _in_types(types: Types, args: Sequence) -> list:
-    """New tensors: the floating ones among the arguments in these types, in turn."""
+def _cast_floating(types: Types, args: Sequence) -> list:
+    """Return copies of the arguments, with floating-point tensors in these dtypes in turn."""
     given, number = [], 0
     for x in args:
         if isinstance(x, Tensor) and x.is_floating_point():
@@ -184,10 +184,10 @@ def _offenders(
     units: int = 0,
     in_place: bool = False,
 ) -> dict[str, object]:
-    """What gives, with arguments of a case's first types, something else than PyTorch does with the second.
+    """Return the calls in which O1 differs from PyTorch.
 
-    Or, where words stand in place of these, what raises no error that says them. In place, what does not give
-    back its target, too.
+    A case has the dtypes of the arguments under O1, and the dtypes with which PyTorch must give the same
+    result, or the words of the expected error. An in-place call must also return its target.
     """
     wrong = {}
     for where, name, args, types, expected in [
@@ -196,9 +196,9 @@ def _offenders(
         for name, args in samples.items()
         for case in cases
     ]:
-        given = _in_types(types, args)
+        given = _cast_floating(types, args)
         words = expected.format(name=name, plain=name[:-1]) if isinstance(expected, str) else None
-        original = words or getattr(where, name)(*_in_types(expected, given))
+        original = words or getattr(where, name)(*_cast_floating(expected, given))
         with casts(device_type="cpu"):
             try:
                 found = getattr(where, name)(*given)
@@ -212,47 +212,47 @@ def _offenders(
 
 @pytest.fixture
 def session() -> Iterator[None]:
-    """The wrappers stay in place from call to call, inert outside of `casts`: it is ten times as fast."""
+    """Keep the wrappers installed from call to call, which is ten times as fast."""
     with install_wrappers():
         yield
 
 
-def test_functions_of_the_half_list_run_in_fp16_whatever_they_are_given(session):
+def test_functions_of_the_half_list_run_in_fp16_for_any_dtype(session):
     assert _offenders(RUN_IN_HALF, [(types, [HALF]) for types in TURNS]) == {}
 
 
-def test_functions_of_the_float_list_run_in_fp32_whatever_they_are_given(session):
+def test_functions_of_the_float_list_run_in_fp32_for_any_dtype(session):
     most = max(x.numel() for samples in RUN_IN_FLOAT.values() for x, *_ in samples.values())
     assert _offenders(RUN_IN_FLOAT, [(types, [FLOAT]) for types in TURNS], units=most) == {}
 
 
-def test_promoting_functions_run_in_the_widest_type_that_they_are_given(session):
+def test_promoting_functions_run_in_the_widest_dtype_of_their_arguments(session):
     mixes = [([HALF, FLOAT], [FLOAT]), ([FLOAT, HALF], [FLOAT]), ([FLOAT], [FLOAT])]
     assert _offenders(RUN_IN_WIDEST, mixes + [([t], [t]) for t in (HALF, DOUBLE, BFLOAT)]) == {}
     assert _offenders(REFLECTED_DIVISION, mixes) == {}
 
 
 def test_promoting_functions_refuse_a_mix_with_double_and_name_both_types(session):
-    said = "NotImplementedError: apex O1 does not know how to promote {{float32, float64}}"
+    message = "NotImplementedError: apex O1 does not know how to promote {{float32, float64}}"
     for lists in (RUN_IN_WIDEST, REFLECTED_DIVISION):
-        assert _offenders(lists, [([FLOAT, DOUBLE], said), ([DOUBLE, FLOAT], said)]) == {}
+        assert _offenders(lists, [([FLOAT, DOUBLE], message), ([DOUBLE, FLOAT], message)]) == {}
 
 
-def test_in_place_functions_take_the_others_in_the_type_of_their_target(session):
+def test_in_place_functions_cast_the_other_arguments_to_the_dtype_of_their_target(session):
     cases = [([own, other, other], [own]) for own in TYPES for other in TYPES]
     assert _offenders(MATCH, cases, in_place=True) == {}
 
 
 def test_float_functions_refuse_to_write_into_half_and_write_into_other_types(session):
-    said = (
+    message = (
         "NotImplementedError: apex O1 runs {plain} in float32, so {name} cannot write into a float16 tensor"
     )
-    assert _offenders(REFUSE, [([HALF, FLOAT], said), ([HALF], said + "; use {plain},")]) == {}
+    assert _offenders(REFUSE, [([HALF, FLOAT], message), ([HALF], message + "; use {plain},")]) == {}
     cases = [([own, HALF], [own, FLOAT]) for own in (FLOAT, DOUBLE, BFLOAT)]
     assert _offenders(REFUSE, cases, in_place=True) == {}
 
 
-def test_no_name_is_touched_that_is_not_called_here():
+def test_only_names_that_are_tested_here_are_wrapped():
     expected = {F: {"binary_cross_entropy"}, torch: set(), Tensor: set()}
     for lists in (RUN_IN_HALF, RUN_IN_FLOAT, RUN_IN_WIDEST, REFLECTED_DIVISION, MATCH, REFUSE):
         expected = {where: names | lists.get(where, {}).keys() for where, names in expected.items()}

@@ -18,8 +18,8 @@ DECORATORS = [amp.half_function, amp.float_function, amp.promote_function]
 Pair = namedtuple("Pair", "first second")
 
 
-def _handed(decorate: Callable, *args: object, **kwargs: object) -> tuple[tuple, dict]:
-    """What a user's own function under the rule is handed."""
+def _get_cast_arguments(decorate: Callable, *args: object, **kwargs: object) -> tuple[tuple, dict]:
+    """Return the arguments that a function of the user's gets under the rule."""
 
     @decorate
     def function(*args: object, **kwargs: object) -> tuple[tuple, dict]:
@@ -57,7 +57,7 @@ CONTAINERS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-def test_floating_tensors_are_cast_wherever_they_stand_and_containers_keep_their_type():
+def test_floating_tensors_are_cast_at_any_position_and_containers_keep_their_type():
     """fp64 and bf16, tensors of no dimension and of no element too; the caller's own stay as they are."""
     wrong = []
     for decorate, to in CASTING:
@@ -66,7 +66,7 @@ def test_floating_tensors_are_cast_wherever_they_stand_and_containers_keep_their
                 for container, make in CONTAINERS.items():
                     tensor = x.to(dtype)
                     given, expected = make(tensor), make(x.to(to))
-                    found = _handed(decorate, given, "sum", weight=given, bias=None)
+                    found = _get_cast_arguments(decorate, given, "sum", weight=given, bias=None)
                     is_kept = _same(given, make(tensor))
                     if not is_kept or not _same(
                         [*found[0], *found[1].items()],
@@ -76,7 +76,7 @@ def test_floating_tensors_are_cast_wherever_they_stand_and_containers_keep_their
     assert wrong == []
 
 
-def test_what_is_not_to_be_cast_is_handed_on_as_it_is():
+def test_other_arguments_are_passed_on_unchanged():
     wrong = []
     for decorate in DECORATORS:
         right = _ones(FLOAT if decorate is amp.float_function else HALF)
@@ -89,18 +89,18 @@ def test_what_is_not_to_be_cast_is_handed_on_as_it_is():
             *([x, extra] for extra in (1.0, None, "mean", [1], *others)),
         ):
             before = [*value] if isinstance(value, list) else value
-            args, kwargs = _handed(decorate, right, value, more=value)
+            args, kwargs = _get_cast_arguments(decorate, right, value, more=value)
             if not _are((*args, kwargs["more"]), (right, value, value)) or not _same(before, value):
                 wrong.append((decorate, value))
     assert wrong == []
 
 
-def test_out_is_where_the_result_goes_and_is_left_alone():
+def test_out_is_not_cast():
     """It does not count as an argument to promote, either."""
     for decorate in DECORATORS:
         for out in map(_ones, TYPES):
             x = _ones(FLOAT if decorate is amp.float_function else HALF)
-            args, kwargs = _handed(decorate, x, x, out=out)
+            args, kwargs = _get_cast_arguments(decorate, x, x, out=out)
             assert _are((*args, kwargs["out"]), (x, x, out))
     half, wide = torch.zeros(2, 2, dtype=HALF), torch.zeros(2)
     with casts(device_type="cpu"):
@@ -138,7 +138,7 @@ def _probabilities(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.full((3,), 0.25, dtype=dtype), torch.ones(3, dtype=dtype)
 
 
-def test_banned_function_refuses_half_wherever_it_stands_and_names_the_ways_out():
+def test_banned_function_refuses_half_at_any_position_and_names_the_alternatives():
     (x, y), (half_x, half_y) = _probabilities(FLOAT), _probabilities(HALF)
     with casts(device_type="cpu"):
         for args, kwargs in (((half_x, y), {}), ((x, half_y), {}), ((), {"input": half_x, "target": y})):

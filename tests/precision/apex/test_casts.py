@@ -22,7 +22,7 @@ def _dtype() -> torch.dtype:
     return torch.mm(torch.eye(2), torch.eye(2)).dtype
 
 
-def test_disabled_inside_and_enabled_inside_that():
+def test_casts_can_be_disabled_and_enabled_again_in_nested_contexts():
     with casts(device_type="cpu", allow_banned=True):
         with disable_casts():
             assert _dtype() is FLOAT
@@ -63,9 +63,7 @@ def test_threads_open_and_close_contexts_of_their_own_at_once():
 
 
 class _Block(nn.Module):
-    """Two uses of one weight, a norm and a softmax; notes the type that its linear layer gives each time it
-    runs.
-    """
+    """Two uses of one weight, a norm and a softmax; records the output dtypes of its linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +108,7 @@ def test_recomputation_runs_under_the_casts(use_reentrant, thread):
 
 @half
 def _copy(weight: Tensor) -> Tensor:
-    """What a function of the half list is handed for the weight."""
+    """Return the weight as a function of the half list gets it."""
     return weight
 
 
@@ -154,7 +152,7 @@ def test_edit_in_place_makes_a_new_copy(weight):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_step_of_the_backend_clears_the_copies(weight, fused):
+def test_a_step_of_the_backend_clears_the_cached_copies(weight, fused):
     """A fused optimizer changes weights without a new version (torch 2.14.1): versions alone won't do."""
     precision = build_precision("apex_o1", loss_scale=1.0)
     optimizer = torch.optim.SGD([weight], lr=1.0, fused=fused)

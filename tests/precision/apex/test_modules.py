@@ -1,5 +1,6 @@
-"""Recurrent networks and what transformers are made of, under O1: in half, as apex ran them or their parts,
-while their weights stay fp32.
+"""Recurrent networks and parts of transformers under O1.
+
+They run in the 16-bit dtype, as apex ran them or their parts, while their weights stay fp32.
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ NETWORKS: dict[str, Any] = {
     "LSTM": nn.LSTM,
     "GRU": nn.GRU,
     "RNN tanh": nn.RNN,
-    "RNN relu": lambda *sizes, **how: nn.RNN(*sizes, nonlinearity="relu", **how),
+    "RNN relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -68,7 +69,7 @@ def test_network_runs_in_half_with_values_and_gradients_of_fp32(name, shape, hal
         assert torch.allclose(gradient, reference, atol=3 * TOLERANCE[half] * float(reference.abs().max()))
 
 
-def test_packed_sequence_and_input_of_another_type_run_in_half():
+def test_packed_sequence_and_input_of_another_dtype_run_in_half():
     """PyTorch refuses input of another type than the weights; under the casts they become one."""
     network = nn.LSTM(6, 8, num_layers=2)
     x, lengths = torch.randn(5, 3, 6, requires_grad=True), torch.tensor([3, 5, 2])
@@ -123,7 +124,7 @@ def _is_near(y: Tensor, expected: Tensor, half: torch.dtype) -> bool:
 
 @HALVES
 @pytest.mark.parametrize("need_weights", [True, False])
-def test_a_module_makes_no_nan_of_rows_masked_by_large_numbers(half, need_weights: bool):
+def test_rows_masked_by_large_numbers_do_not_become_nan(half, need_weights: bool):
     mask, padding = torch.zeros(6, 6), torch.zeros(_x.shape[0], 6)
     mask[2], mask[3, 1:] = -1e9, -torch.inf
     padding[:, 4:] = padding[0] = torch.finfo(FLOAT).min
@@ -152,7 +153,7 @@ def test_evaluated_encoder_computes_as_in_training(monkeypatch):
     encoder = nn.TransformerEncoder(layer, 2)
     calls, name = [], "_transformer_encoder_layer_fwd"
     fused = getattr(torch, name)
-    monkeypatch.setattr(torch, name, lambda *args, **how: calls.append(name) or fused(*args, **how))
+    monkeypatch.setattr(torch, name, lambda *args, **options: calls.append(name) or fused(*args, **options))
     padding = torch.zeros(4, 6, dtype=torch.bool)
     padding[:, 5] = True
     with torch.no_grad():

@@ -62,7 +62,7 @@ _SYNTHETIC: dict[str, Any] = {"is_synthetic": True, "classes": 10, **_SIZES}
 _FOLDER = "folder or archive with train/<class>/* and test/<class>/*"
 _BUILT_IN = (
     Source("cifar10", "CIFAR-10", "cifar", "cifar10:load", **_TEN),
-    Source("cifar100", "CIFAR-100", "cifar100", "cifar10:load_100", **_HUNDRED),
+    Source("cifar100", "CIFAR-100", "cifar100", "cifar10:load_cifar100", **_HUNDRED),
     Source("image_folder", "image folder", "images", "image_folder:load", _FOLDER, needs_root=True),
     Source("synthetic", "synthetic data", "synthetic", "synthetic:load", **_SYNTHETIC),
 )

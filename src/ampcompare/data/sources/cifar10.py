@@ -62,7 +62,7 @@ def load(root: str | None, which: Archive = CIFAR10) -> Dataset:
     return load_or_build(which.name, which.md5, lambda: _read(root, which))
 
 
-def load_100(root: str | None) -> Dataset:
+def load_cifar100(root: str | None) -> Dataset:
     """Load CIFAR-100 as `load` does."""
     return load(root, CIFAR100)
 
@@ -94,10 +94,10 @@ def _read(root: str | None, which: Archive) -> Dataset:
         reader = getattr(datasets, which.name.upper())
         train, test = (reader(str(folder), train=train, download=True) for train in (True, False))
     except Exception as error:  # network, disk, archive and unpickling errors have the same remedy
-        what = f"{which.label} is not in {str(folder)!r} and cannot be fetched ({reason(error)})"
+        message = f"{which.label} is not in {str(folder)!r} and cannot be fetched ({reason(error)})"
         todo = f"put {which.file} (MD5 {which.md5}) into that folder or set data.root to one that holds it"
         raise UserError(
-            f"data.source={which.name}: {what}: {todo}; data.source=synthetic needs no data"
+            f"data.source={which.name}: {message}: {todo}; data.source=synthetic needs no data"
         ) from error
     finally:
         socket.setdefaulttimeout(before)

@@ -128,9 +128,9 @@ def _read(path: Path) -> Dataset:
                 pixels = _decode(name, folder)
                 if pixels.shape[:2] != size:
                     (height, width), first = pixels.shape[:2], f"{size[1]}x{size[0]}"
-                    what = f"image {os.path.relpath(name, folder)!r} is {width}x{height} pixels"
+                    message = f"image {os.path.relpath(name, folder)!r} is {width}x{height} pixels"
                     raise UnusableFolder(
-                        f"{what} but the first one is {first}: resize them to one size first"
+                        f"{message} but the first one is {first}: resize them to one size first"
                     )
                 images[index] = pixels.transpose(2, 0, 1)
             pairs.append((images, np.array(split.targets, np.int64)))
@@ -145,11 +145,13 @@ def _decode(path: str, folder: Path) -> np.ndarray:
     """
     from PIL import Image
 
-    what = f"image {os.path.relpath(path, folder)!r}"
+    image_name = f"image {os.path.relpath(path, folder)!r}"
     try:
         image: Any = Image.open(path, formats=FORMATS)
         if not image.mode.startswith(DEEP_MODES):
             return np.asarray(image.convert("RGB"))
     except Exception as error:  # a damaged file raises any of a dozen exception types
-        raise UnusableFolder(f"{what} does not decode ({reason(error)}): replace it or remove it") from error
-    raise UnusableFolder(f"{what} has more than 8 bits a channel: convert it to 8 bits first")
+        raise UnusableFolder(
+            f"{image_name} does not decode ({reason(error)}): replace it or remove it"
+        ) from error
+    raise UnusableFolder(f"{image_name} has more than 8 bits a channel: convert it to 8 bits first")

@@ -80,7 +80,7 @@ def make_images(split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
     """
     images = np.empty((count, 3, SIZE, SIZE), np.uint8)
     labels = np.arange(count, dtype=np.int64) % len(CLASSES)
-    stripes = _stripe_table()
+    stripes = _make_stripe_table()
     for first in range(0, count, BLOCK):
         rng = np.random.PCG64([SEED, ("train", "test").index(split), first // BLOCK])
         images[first : first + BLOCK] = _make_block(rng, labels[first : first + BLOCK], stripes)
@@ -95,8 +95,8 @@ def _make_block(rng: np.random.PCG64, labels: np.ndarray, stripes: np.ndarray) -
     choice = random[:, :CHOICE_BYTES].astype(np.int16)
     other = (labels + 1 + choice[:, 0] % (len(CLASSES) - 1)) % len(CLASSES)
     other_weight = (choice[:, 1] * (MAX_OTHER_WEIGHT + 1) >> 8).reshape(-1, 1, 1, 1)
-    own = _pattern(labels, choice[:, 2], choice[:, 3], stripes)
-    disturbing = _pattern(other, choice[:, 4], choice[:, 5], stripes)
+    own = _make_patterns(labels, choice[:, 2], choice[:, 3], stripes)
+    disturbing = _make_patterns(other, choice[:, 4], choice[:, 5], stripes)
     # With weights of 7 bits, products fit into 16 bits.
     weight = other_weight >> 1
     image = (own * (128 - weight) + disturbing * weight) >> 7
@@ -105,14 +105,16 @@ def _make_block(rng: np.random.PCG64, labels: np.ndarray, stripes: np.ndarray) -
     return np.clip(image + 128, 0, 255).astype(np.uint8)
 
 
-def _pattern(labels: np.ndarray, wave: np.ndarray, phase: np.ndarray, stripes: np.ndarray) -> np.ndarray:
+def _make_patterns(
+    labels: np.ndarray, wave: np.ndarray, phase: np.ndarray, stripes: np.ndarray
+) -> np.ndarray:
     """Return the colour plus stripes of each image's class, int16 [B, 3, 32, 32] in -127..127."""
     colours = np.array(list(COLOURS.values()), np.int16)[labels]
     texture = stripes[labels % 2, wave % len(WAVES), phase % PHASES]
     return colours[:, :, None, None] + texture[:, None]
 
 
-def _stripe_table() -> np.ndarray:
+def _make_stripe_table() -> np.ndarray:
     """Return all stripe images, int16 [direction, wave, phase, 32, 32]."""
     position = np.arange(SIZE) / SIZE
     wave = np.array(WAVES)[:, None, None]

@@ -150,8 +150,8 @@ def initialize(
         check_model(model)
     for new, known in ((model_list, _state.models), (optimizer_list, _state.optimizers)):
         if len({*new} - {*known}) < len(new):
-            what = f"The same {'model' if new is model_list else 'optimizer'} was given to amp.initialize"
-            raise RuntimeError(f"{what} twice; call amp.reset() to start again.")
+            message = f"The same {'model' if new is model_list else 'optimizer'} was given to amp.initialize"
+            raise RuntimeError(f"{message} twice; call amp.reset() to start again.")
 
     first = next((parameter for model in model_list for parameter in model.parameters()), None)
     device = torch.device(patches.get_default_device_type()) if first is None else first.device
@@ -169,8 +169,8 @@ def initialize(
     CastState.device_type, CastState.allow_banned = device.type, allow_banned
     for model in model_list:
         if properties.patch_torch_functions and (names := find_scripted(model)):
-            what = f"{NOT_CAST} {', '.join(name or type(model).__name__ for name in names)}"
-            warnings.warn(f"{what}. It computes in the dtype of its inputs and weights.", stacklevel=2)
+            message = f"{NOT_CAST} {', '.join(name or type(model).__name__ for name in names)}"
+            warnings.warn(f"{message}. It computes in the dtype of its inputs and weights.", stacklevel=2)
         if dtype in SIXTEEN_BIT_DTYPES:
             convert_network(model, dtype, keep_batchnorm_fp32=bool(properties.keep_batchnorm_fp32))
             for hook in save_in_fp32(model):
@@ -217,8 +217,8 @@ def scale_loss(
     """
     if _state.enabled is None:
         todo = "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called before."
-        what = "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized"
-        raise RuntimeError(f"{what}: {todo}")
+        message = "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized"
+        raise RuntimeError(f"{message}: {todo}")
     if not _state.enabled:
         yield loss
         return
@@ -229,8 +229,8 @@ def scale_loss(
     optimizer_list = to_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
     gradients = [vars(optimizer).get("_amp") for optimizer in dict.fromkeys(optimizer_list)]  # each once
     if None in gradients:
-        what = "amp.scale_loss was given an optimizer that amp.initialize never saw"
-        raise RuntimeError(f"{what}; initialize it first.")
+        message = "amp.scale_loss was given an optimizer that amp.initialize never saw"
+        raise RuntimeError(f"{message}; initialize it first.")
     scaler = _state.scalers[loss_id]
     with scaled_backward(scaler, gradients, delay=delay_unscale) as needs_update:
         yield scaler.scale_loss(loss)
@@ -276,8 +276,8 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
         raise RuntimeError(f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}.")
     saved, used = len(state_dict), len(_state.scalers)
     if saved != used:
-        what = f"state_dict contains {saved} entries, while {used} loss_scalers are used"
-        warnings.warn(f"{what}; those that both have are loaded", stacklevel=2)
+        message = f"state_dict contains {saved} entries, while {used} loss_scalers are used"
+        warnings.warn(f"{message}; those that both have are loaded", stacklevel=2)
     for scaler, state in zip(_state.scalers, state_dict.values(), strict=False):
         scaler.load_state_dict(state)
 
@@ -339,8 +339,8 @@ def _patch_optimizer(optimizer: Optimizer, gradients: OptimizerGradients, *, dyn
         if "_amp" not in vars(optimizer):  # after a reset, if a scheduler has wrapped this `step`
             return plain_step(closure)
         if closure is not None:
-            what = "Currently, Amp does not support closure use with optimizers"
-            raise RuntimeError(f"{what}: call step() alone.")
+            message = "Currently, Amp does not support closure use with optimizers"
+            raise RuntimeError(f"{message}: call step() alone.")
         with disable_casts():  # casts do not apply to the optimizer's arithmetic
             result = gradients.step(plain_step, dynamic=dynamic)
         STATE.copies.clear()

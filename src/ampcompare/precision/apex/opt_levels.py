@@ -108,9 +108,9 @@ def check_model(model: nn.Module) -> None:
     parameters = dict(model.named_parameters())
     for name, tensor in (parameters | dict(model.named_buffers())).items():
         if tensor.is_floating_point() and tensor.dtype is not torch.float32:
-            what = f"Found {'param' if name in parameters else 'buffer'} {name} with type"
+            message = f"Found {'param' if name in parameters else 'buffer'} {name} with type"
             raise RuntimeError(
-                f"{what} {str(tensor.dtype).removeprefix('torch.')}, expected float32. "
+                f"{message} {str(tensor.dtype).removeprefix('torch.')}, expected float32. "
                 "When using amp.initialize, you do not need to call .half() on your model before passing it."
             )
 

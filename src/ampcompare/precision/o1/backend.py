@@ -30,9 +30,9 @@ class ApexO1(ScaledPrecision):
             UnsupportedModel: torch.jit compiled the model or a part of it.
         """
         if names := find_scripted(model):
-            what = f"{NOT_CAST} {', '.join(name or 'the network' for name in names)}"
+            message = f"{NOT_CAST} {', '.join(name or 'the network' for name in names)}"
             todo = "use the module without torch.jit, or backend=native"
-            raise UnsupportedModel(f"backend={self.metadata.label}: {what}; {todo}")
+            raise UnsupportedModel(f"backend={self.metadata.label}: {message}; {todo}")
         return super().convert(model, optimizer)
 
     def session(self) -> AbstractContextManager[Any]:

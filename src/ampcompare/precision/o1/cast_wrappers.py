@@ -137,23 +137,23 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
         return args, kwargs
     if dtypes != {STATE.half, FLOAT}:
         mix = ", ".join(sorted(map(_name_dtype, dtypes)))
-        what = f"apex O1 does not know how to promote {{{mix}}} in {name}"
+        message = f"apex O1 does not know how to promote {{{mix}}} in {name}"
         why = f"only a mix of {_name_dtype(STATE.half)} and float32 is defined"
-        raise NotImplementedError(f"{what}: {why}; cast one of the arguments yourself")
+        raise NotImplementedError(f"{message}: {why}; cast one of the arguments yourself")
     return _cast_arguments(to_float, args, kwargs)
 
 
 @make_rule
 def match(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Run in the dtype of the tensor that is changed in place."""
-    args, kwargs = _target_first(args, kwargs)
+    args, kwargs = _put_target_first(args, kwargs)
     return _cast_others(args[0].dtype, args, kwargs) if _is_cast_target(args[0]) else (args, kwargs)
 
 
 @make_rule
 def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Raise if an fp32 function would change a 16-bit tensor in place."""
-    args, kwargs = _target_first(args, kwargs)
+    args, kwargs = _put_target_first(args, kwargs)
     if not _is_cast_target(args[0]):
         return args, kwargs
     if args[0].dtype is STATE.half:
@@ -164,7 +164,7 @@ def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     return _cast_others(FLOAT, args, kwargs)
 
 
-def _target_first(args: Args, kwargs: Kwargs) -> Arguments:
+def _put_target_first(args: Args, kwargs: Kwargs) -> Arguments:
     """Return the arguments of an in-place function with its target first, even if it is named `input`."""
     return (args, kwargs) if args else ((kwargs["input"],), {k: v for k, v in kwargs.items() if k != "input"})
 
@@ -180,10 +180,10 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     if STATE.allow_banned:
         return _cast_arguments(to_float, args, kwargs)
     if any(x.dtype is STATE.half and _is_cast_target(x) for x in _list_arguments(args, kwargs)):
-        what = f"apex O1 does not run {name} on {_name_dtype(STATE.half)}"
+        message = f"apex O1 does not run {name} on {_name_dtype(STATE.half)}"
         why = "the log of a sigmoid output underflows there. Drop the sigmoid and use"
         use = "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss)"
-        raise NotImplementedError(f"{what}: {why} {use}, or pass allow_banned=True to run it in float32")
+        raise NotImplementedError(f"{message}: {why} {use}, or pass allow_banned=True to run it in float32")
     return args, kwargs
 
 
@@ -201,17 +201,15 @@ def attention(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     range; -inf stays.
     """
 
-    def bounded(mask: Any) -> Any:
+    def bound(mask: Any) -> Any:
         if not _is_cast_target(mask) or mask.dtype is STATE.half:
             return mask
         minimum = max(torch.finfo(dtype).min for dtype in (mask.dtype, STATE.half)) / 2
         return torch.where(mask.isinf(), mask, mask.clamp(min=minimum))
 
     mask_index = 0 if name == "baddbmm" else 3
-    args = [bounded(x) if index == mask_index else x for index, x in enumerate(args)]
-    return _cast_arguments(
-        to_half, args, {k: bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()}
-    )
+    args = [bound(x) if index == mask_index else x for index, x in enumerate(args)]
+    return _cast_arguments(to_half, args, {k: bound(v) if k == "attn_mask" else v for k, v in kwargs.items()})
 
 
 def no_fast_path(function: Function) -> Function:

@@ -130,9 +130,8 @@ def clear_registered() -> None:
 def _wrap_functions() -> None:
     if not _users:
         return
-    listed = {
-        (id(entry[0]), entry[1]): entry for entry in (*list_entries(), *_registered)
-    }  # a later entry overrides
+    # A later entry for a function overrides an earlier one.
+    listed = {(id(entry[0]), entry[1]): entry for entry in (*list_entries(), *_registered)}
     for namespace, name, rule in listed.values():
         attribute = inspect.getattr_static(namespace, name, None)  # here or in a base class
         # `getattr` would bind a class method; a function under `carry_casts` gets the forward first.

@@ -1,4 +1,4 @@
-"""A loop as people write it, and a record kept in a list."""
+"""A typical training loop, and a tracker that stores its rows in memory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,36 +12,42 @@ from ampcompare.tracking.tracker import Tracker
 
 
 @dataclass
-class Kept(Tracker):
-    """What a record was given."""
+class InMemoryTracker(Tracker):
+    """A tracker that stores everything in memory."""
 
-    run_id: str = "kept"
+    run_id: str = "in_memory"
     rows: list[dict[str, Any]] = field(default_factory=list)
-    told: Any = None
+    start: Any = None
     noted: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
-    ended: list[Any] = field(default_factory=list)
+    exit_codes: list[Any] = field(default_factory=list)
 
     def update_summary(self, facts: Mapping[str, Any]) -> None:
+        """Store facts of the run."""
         self.noted |= facts
 
     def log(self, row: Mapping[str, Any]) -> None:
+        """Store a row."""
         self.rows.append(dict(row))
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
+        """Store summary and exit code."""
         self.summary = dict(summary)
-        self.ended.append(exit_code)
+        self.exit_codes.append(exit_code)
         return None
 
-    def of(self, key: str) -> list[Any]:
+    def values_of(self, key: str) -> list[Any]:
+        """Return the values of a metric."""
         return [row[key] for row in self.rows if key in row]
 
 
 @dataclass
 class Loop:
-    """A training loop as a user would write it.
+    """A typical training loop.
 
-    A step's `factor` multiplies its loss, so that its gradients may overflow.
+    Attributes:
+        factor: Multiplies the loss of a step, so that its gradients may overflow.
+        skipped_steps: The number of steps that the scaler skipped.
     """
 
     scaler: Any = None
@@ -49,7 +55,7 @@ class Loop:
     steps: int = 30
     zero_first: bool = True
     factor: Callable[[int], float] = lambda step: 1.0
-    drops: int = 0
+    skipped_steps: int = 0
     gradients: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -58,24 +64,26 @@ class Loop:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, fused=self.fused)
 
     def __call__(self, record: Recorder) -> None:
+        """Run the loop."""
         for step in range(1, self.steps + 1):
             if self.zero_first:
                 self.optimizer.zero_grad()
             loss = self.model(torch.randn(8, 4)).square().mean() * self.factor(step)
             if self.scaler is None:
                 loss.backward()
-                self.keep(1.0)
+                self.store_gradients(1.0)
                 self.optimizer.step()
             else:
                 before = self.scaler.get_scale()
                 self.scaler.scale(loss).backward()
-                self.keep(before)
+                self.store_gradients(before)
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
-                self.drops += self.scaler.get_scale() < before
+                self.skipped_steps += self.scaler.get_scale() < before
             if not self.zero_first:
                 self.optimizer.zero_grad()
             record.step(loss=loss, samples=8)
 
-    def keep(self, scale: float) -> None:
+    def store_gradients(self, scale: float) -> None:
+        """Store the unscaled gradients of a step."""
         self.gradients.append(torch.cat([p.grad.flatten() for p in self.model.parameters()]) / scale)
