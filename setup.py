@@ -1,4 +1,4 @@
-"""The wheel carries configs/ and sweeps/; all else is said in pyproject.toml.
+"""Put configs/ and sweeps/ into the wheel; pyproject.toml says all else.
 
 They lie at the top of the repository, outside the package, where setuptools' package-data does not reach. An
 editable install has nothing to copy: `ampcompare.runtime.paths` finds the checkout's own.
@@ -11,9 +11,10 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithShipped(build_py):
-    """Copies the files to `ampcompare/shipped/`, anew: none that has gone since the last build stays."""
+    """Copies the files to `ampcompare/shipped/`, without those that an earlier build left there."""
 
     def run(self) -> None:
+        """Build the package and copy the files."""
         super().run()
         if self.editable_mode:
             return
