@@ -81,7 +81,7 @@ def _run(arguments: Sequence[str], brief: bool, stop: StopRequest) -> int:
             from rich.console import Console
 
             from ampcompare.experiment import run
-            from ampcompare.runtime.messages import messages_on
+            from ampcompare.runtime.console import messages_on
 
         console = Console(highlight=False)
         with messages_on(console):

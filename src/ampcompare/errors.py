@@ -53,6 +53,10 @@ class UserError(Exception):
         return self
 
 
+class TrainingError(Exception):
+    """The training cannot continue. One line names the reason and what to try; exit code 1."""
+
+
 def one_line(text: object) -> str:
     """Return the text as one printable line, without line breaks and terminal escapes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(text).split()))

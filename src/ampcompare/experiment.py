@@ -16,11 +16,11 @@ from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES as DATA
 from ampcompare.data.sources import get_source
 from ampcompare.data.worker_signals import is_worker_loss
-from ampcompare.errors import UserError, reason
+from ampcompare.errors import TrainingError, UserError, reason
 from ampcompare.plugins import shorten_name
 from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.runtime.messages import silent
+from ampcompare.runtime.console import silent
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.system.device import is_out_of_memory
 from ampcompare.system.distributed import (
@@ -35,7 +35,6 @@ from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings, start_rec
 from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable, run_identity
 from ampcompare.training.display import TrainingDisplay
-from ampcompare.training.errors import TrainingError
 from ampcompare.training.loaders import check_processes, data_warnings
 from ampcompare.training.loop import TrainingLoop, count_steps
 from ampcompare.training.run_context import prepare_run
@@ -70,7 +69,7 @@ def run(
 ) -> RunResult:
     """Train as the config says, record the run with W&B, and show its progress on the console.
 
-    Messages are logged from INFO on (`ampcompare.runtime.messages.messages_on` prints them on the console).
+    Messages are logged from INFO on (`ampcompare.runtime.console.messages_on` prints them on the console).
     Wrong input is found before W&B is started.
 
     Args:

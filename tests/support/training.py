@@ -16,7 +16,7 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.factory import build_dataset
 from ampcompare.experiment import run
 from ampcompare.precision import build_precision
-from ampcompare.runtime.messages import messages_on
+from ampcompare.runtime.console import messages_on
 from ampcompare.runtime.signals import StopRequest
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.training.display import TrainingDisplay

@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ampcompare import metrics
+from ampcompare.errors import TrainingError
 from ampcompare.precision import REGISTRY
 from ampcompare.system import device
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.errors import TrainingError
 
 SHORT = ("data.train_limit=32", "epochs=2", "log.every=3")  # 4 steps an epoch
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from ampcompare import metrics
 from ampcompare.data.dataset import TensorSplit
 from ampcompare.data.device_loaders import TensorLoader
-from ampcompare.errors import UserError
+from ampcompare.errors import TrainingError, UserError
 from ampcompare.precision import build_precision
-from ampcompare.training.errors import TrainingError
 from ampcompare.training.evaluation import Evaluation
 from ampcompare.training.losses_and_metrics import cross_entropy, flatten_by_class, mae, mse
 from ampcompare.training.task import Task

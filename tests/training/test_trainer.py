@@ -17,10 +17,10 @@ from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.dataset import TensorSplit
 from ampcompare.data.device_loaders import TensorLoader
+from ampcompare.errors import TrainingError
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.errors import TrainingError
 from ampcompare.training.evaluation import Evaluation
 from ampcompare.training.task import Task
 from ampcompare.training.trainer import Trainer, learning_rate_factor

@@ -131,3 +131,16 @@ def describe_structure(batch: Batch) -> str:
     """Return the names, dtypes and shapes of a batch as text, without the number of samples."""
     fields = ({"": field} if isinstance(field, Tensor) else field for field in batch)
     return repr([[(name, str(t.dtype), tuple(t.shape[1:])) for name, t in f.items()] for f in fields])
+
+
+def note_batch(problem: Exception, batch: Batch) -> None:
+    """Add dtypes and shapes of the batch to an exception of network, loss or metric."""
+    descriptions = []
+    for field, name in zip(batch, ("inputs", "targets"), strict=True):
+        parts = (
+            {name: field} if isinstance(field, Tensor) else {f"{name}[{k!r}]": x for k, x in field.items()}
+        )
+        descriptions += [
+            f"{label} {str(x.dtype).removeprefix('torch.')} {[*x.shape]}" for label, x in parts.items()
+        ]
+    problem.add_note(f"in a batch of {', '.join(descriptions)}")

@@ -33,7 +33,7 @@ from ampcompare.recorder.arguments import (
 from ampcompare.recorder.gradient_hooks import GradientDiagnostics, group_parameters, unwrap_optimizer
 from ampcompare.recorder.scaler_adapter import make_scale_reader
 from ampcompare.recorder.shutdown import ShutdownHandler, get_exit_code
-from ampcompare.runtime.messages import hidden_messages
+from ampcompare.runtime.console import hidden_messages
 from ampcompare.runtime.signals import PREEMPTION_SIGNALS, is_stopped
 from ampcompare.system.device import is_cuda, is_host
 from ampcompare.system.distributed import find_distributed_context

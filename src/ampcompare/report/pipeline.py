@@ -16,7 +16,7 @@ from ampcompare.report.page.render import render_page
 from ampcompare.report.publish import publish
 from ampcompare.report.text_renderer import print_table, to_markdown, to_summary
 from ampcompare.runtime.atomic_files import make_folder, write_file
-from ampcompare.runtime.messages import messages_on
+from ampcompare.runtime.console import messages_on
 
 EXIT_NOT_SHOWN = 3  # a gate fails, or a published value is not reproduced; 2 is bad input
 PAGE_NAME = "index.html"

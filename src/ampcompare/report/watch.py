@@ -18,8 +18,8 @@ from ampcompare.report.options import PICTURES, ReportOptions
 from ampcompare.report.pipeline import print_written, say, write_report
 from ampcompare.runs.loader import split_arm
 from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.console import messages_on
 from ampcompare.runtime.formatting import plural
-from ampcompare.runtime.messages import messages_on
 from ampcompare.runtime.signals import StopRequest
 
 HOST = "127.0.0.1"

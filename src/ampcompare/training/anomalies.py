@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.training.errors import TrainingError
+from ampcompare.errors import TrainingError
 
 log = logging.getLogger(__name__)
 

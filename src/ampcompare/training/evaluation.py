@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ampcompare.data.batch import Batch
+from ampcompare.data.batch import Batch, note_batch
 from ampcompare.precision.base import Precision
 from ampcompare.system.device import widest_float
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.errors import note_batch
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.task import Task
 

@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_map
 from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
 from ampcompare.data.user_data import IGNORED_TARGET
-from ampcompare.errors import describe_type
-from ampcompare.training.errors import TrainingError
+from ampcompare.errors import TrainingError, describe_type
 
 TOP_K = 5
 DTYPES_16_BIT = (torch.float16, torch.bfloat16)

@@ -13,10 +13,9 @@ from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Field, map_tensors
 from ampcompare.data.factory import Dataset, ImageSplit
 from ampcompare.data.user_data import IGNORED_TARGET
-from ampcompare.errors import UserError, describe_exception, describe_type
+from ampcompare.errors import TrainingError, UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
-from ampcompare.training.errors import TrainingError
 from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor, flatten_by_class
 from ampcompare.training.task import Task
 

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from ampcompare import metrics, plugins
 from ampcompare.config import task_spec as names
 from ampcompare.config.schema import Config
-from ampcompare.errors import describe_type
+from ampcompare.errors import TrainingError, describe_type
 from ampcompare.plugins import PluginKind
 from ampcompare.system.device import widest_float
 from ampcompare.training import losses_and_metrics
-from ampcompare.training.errors import TrainingError
 from ampcompare.training.losses_and_metrics import EvalBatch, Sums
 
 Classify = Callable[[Any, Any], tuple[Tensor, Tensor] | None]

@@ -20,7 +20,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.data.batch import Batch, count_samples
+from ampcompare.data.batch import Batch, count_samples, note_batch
+from ampcompare.errors import TrainingError
 from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import view_as_real
 from ampcompare.system.device import is_cuda
@@ -28,7 +29,6 @@ from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.diagnostics.activations import ActivationRecorder
 from ampcompare.training.diagnostics.gradients import gradient_norm, measure_gradients
 from ampcompare.training.diagnostics.updates import lost_updates, sample_weights
-from ampcompare.training.errors import TrainingError, note_batch
 from ampcompare.training.interval import StepResult
 from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector, OverflowSource
 from ampcompare.training.task import Task
