@@ -153,11 +153,11 @@ class OptionSpec:
         items = [_scalar(self.item, item) for item in values]
         return [*dict.fromkeys(items)] or None if self.is_set else items
 
-    def check(self, value: Any, given: Any) -> None:
-        """Raise UserError if a converted value is not allowed by the metadata; `given` is shown."""
+    def check(self, value: Any, original: Any) -> None:
+        """Raise UserError if a converted value is not allowed by the metadata; `original` is shown."""
         items = [] if self.is_free_form else value if isinstance(value, list) else [value]
         if not all(map(self._is_allowed, items)):
-            raise self.error(given)
+            raise self.error(original)
 
     def _is_allowed(self, item: Any) -> bool:
         if isinstance(item, bool | None):
@@ -171,13 +171,13 @@ class OptionSpec:
             holds(item, bound) for _, bound, holds in self._bounds()
         )
 
-    def error(self, given: Any, why: str = "") -> UserError:
+    def error(self, value: Any, why: str = "") -> UserError:
         """Return the one-line error for a value, with the word that was meant if it is known."""
-        hint = self.hints.get(str(given).strip().lower())
+        hint = self.hints.get(str(value).strip().lower())
         near = f"did you mean {hint}?" if hint else ""
-        if not hint and isinstance(given, str):
-            near = did_you_mean(given.lower(), map(str, self.choices), 0.75)
-        return UserError(f"{self.key}={given!r}: {why}expected {self.allowed}{near and '; ' + near}")
+        if not hint and isinstance(value, str):
+            near = did_you_mean(value.lower(), map(str, self.choices), 0.75)
+        return UserError(f"{self.key}={value!r}: {why}expected {self.allowed}{near and '; ' + near}")
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:

@@ -21,10 +21,10 @@ HINTS = {"crossentropy": CROSS_ENTROPY, "ce": CROSS_ENTROPY, "l2": "mse", "l1": 
 BUILT_IN_METRICS = ("accuracy", "top5_accuracy", "mse", "mae")  # the built-in metrics
 
 
-def metric_names(loss: Any, given: Any) -> tuple[str, ...]:
-    """Return the names of the metrics: those given, else the default ones of a built-in loss."""
-    if isinstance(given, list | tuple):
-        return tuple(text for text in given if isinstance(text, str))
+def metric_names(loss: Any, names: Any) -> tuple[str, ...]:
+    """Return the names of the metrics: `names`, or the default ones of a built-in loss."""
+    if isinstance(names, list | tuple):
+        return tuple(text for text in names if isinstance(text, str))
     return DEFAULT_METRICS.get(loss, ()) if isinstance(loss, str) else ()
 
 
@@ -43,20 +43,20 @@ def metric_key(text: str) -> str:
     return f"{metrics.EVAL_PREFIX}{metric_name(text)}"
 
 
-def default_metric(loss: Any, given: Any) -> str:
+def default_metric(loss: Any, names: Any) -> str:
     """Return the metric that is compared by default: the first one, or the loss."""
-    return next(iter(metric_names(loss, given)), LOSS)
+    return next(iter(metric_names(loss, names)), LOSS)
 
 
-def compared_key(loss: Any, given: Any, metric: Any) -> str:
+def compared_key(loss: Any, names: Any, metric: Any) -> str:
     """Return the key of the compared metric, for checked options or values of a record."""
-    return metric_key(metric if isinstance(metric, str) and metric else default_metric(loss, given))
+    return metric_key(metric if isinstance(metric, str) and metric else default_metric(loss, names))
 
 
-def logged_keys(loss: Any, given: Any, metric: Any) -> frozenset[str]:
+def logged_keys(loss: Any, names: Any, metric: Any) -> frozenset[str]:
     """Return the keys that evaluations of this task log, and the key of the best value."""
-    keys = {metric_key(text) for text in (LOSS, *metric_names(loss, given))}
-    return frozenset(keys | {metrics.make_best_key(compared_key(loss, given, metric))})
+    keys = {metric_key(text) for text in (LOSS, *metric_names(loss, names))}
+    return frozenset(keys | {metrics.make_best_key(compared_key(loss, names, metric))})
 
 
 def is_task_metric(key: str) -> bool:
@@ -65,17 +65,17 @@ def is_task_metric(key: str) -> bool:
     return key in (*scores, *map(metrics.make_best_key, (*scores, metric_key(LOSS))))
 
 
-def check_metrics(loss: str, given: Sequence[str] | None, metric: str | None) -> None:
+def check_metrics(loss: str, names: Sequence[str] | None, metric: str | None) -> None:
     """Raise UserError if two metrics have one name, or the compared metric is none of them."""
-    texts = metric_names(loss, given)
-    names: dict[str, str] = {LOSS: "the loss itself, which is scored anyway"}
+    texts = metric_names(loss, names)
+    known_names: dict[str, str] = {LOSS: "the loss itself, which is scored anyway"}
     for text in texts:
         name = metric_name(text)
-        if name in names:
-            what = f"would be logged as {metric_key(text)}, and so would be {names[name]}"
+        if name in known_names:
+            what = f"would be logged as {metric_key(text)}, and so would be {known_names[name]}"
             raise UserError(f"task.metrics={text!r}: {what}; leave one out, or give it another name")
-        names[name] = repr(text)
-    if metric is not None and metric not in texts and metric not in names:
-        near = did_you_mean(metric, [*names], 0.5)
-        known = f"expected one of {', '.join([*[*names][1:], LOSS])}, or null"
+        known_names[name] = repr(text)
+    if metric is not None and metric not in texts and metric not in known_names:
+        near = did_you_mean(metric, [*known_names], 0.5)
+        known = f"expected one of {', '.join([*[*known_names][1:], LOSS])}, or null"
         raise UserError(f"task.metric={metric!r}: {known}{near and '; ' + near}")

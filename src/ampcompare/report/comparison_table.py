@@ -171,10 +171,10 @@ def _columns(analysis: Analysis) -> list[Column]:
         Column(run_metrics.TIME, f"time to {target}", formatting.duration, ""),
     )
     claimed = [question for question, figure in run_metrics.COMPARED_METRICS.items() if figure.sides]
-    told = {*claimed}.union(*(found.estimates for found in analysis.comparisons))
+    shown = {*claimed}.union(*(comparison.estimates for comparison in analysis.comparisons))
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
-        told -= {run_metrics.TIME}
-    return [column for column in every if column.key in told]
+        shown -= {run_metrics.TIME}
+    return [column for column in every if column.key in shown]
 
 
 def comparison_table(analysis: Analysis) -> ComparisonTable:
@@ -192,34 +192,38 @@ def comparison_table(analysis: Analysis) -> ComparisonTable:
 
 
 def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
-    found = analysis.comparison(group.label)
-    cells = {column.key: _cell(column, group, found) for column in columns}
+    comparison = analysis.comparison(group.label)
+    cells = {column.key: _cell(column, group, comparison) for column in columns}
     if analysis.has_bench_speed and run_metrics.THROUGHPUT not in group.bench_estimates:
-        why = claim.why if found and (claim := found.claims.get(run_metrics.SPEED)) else NOT_IN_BENCH
+        why = (
+            claim.why if comparison and (claim := comparison.claims.get(run_metrics.SPEED)) else NOT_IN_BENCH
+        )
         cells[run_metrics.SPEED] = Cell(formatting.NOTHING, answer=NOT_COMPARED, why=why)
-    said, share = group.outcomes.text, group.outcomes.failures
+    runs_text, share = group.outcomes.text, group.outcomes.failures
     if share and share.k:
-        said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
+        runs_text += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
     meaning = analysis.backend_descriptions[group.label]
-    return GroupRow(group.label, meaning, cells, analysis.badge(group), analysis.tone(group), said)
+    return GroupRow(group.label, meaning, cells, analysis.badge(group), analysis.tone(group), runs_text)
 
 
-def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
+def _cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
     text, unit = _own_figure(column, group)
-    if found is None:
+    if comparison is None:
         return Cell(text, unit)
-    claim = found.claims.get(column.key)
-    if (estimate := found.estimates.get(column.key)) is None:
+    claim = comparison.claims.get(column.key)
+    if (estimate := comparison.estimates.get(column.key)) is None:
         is_known = column.figure.column in group.estimates
-        why = (found.not_compared_reason or (claim.why if claim else "")) if is_known else ""
+        why = (comparison.not_compared_reason or (claim.why if claim else "")) if is_known else ""
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
     span = column.span(estimate)
     if not estimate.has_interval:
         span = f"seen {span}" if len({*estimate.span}) > 1 else ""
     if claim is None:  # of energy, time and the control nothing is claimed
-        is_unknown = bool(found.claims) and not estimate.has_interval
+        is_unknown = bool(comparison.claims) and not estimate.has_interval
         answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_unknown else ("", "")
-        is_open = bool(found.claims) and not estimate.side_of(run_metrics.COMPARED_METRICS[column.key].null)
+        is_open = bool(comparison.claims) and not estimate.side_of(
+            run_metrics.COMPARED_METRICS[column.key].null
+        )
     else:
         answer, why, is_open = claim.answer, claim.why, not claim.shown
     shown, own = column.text(estimate.value), f"{text} {unit}".strip()
@@ -228,8 +232,8 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
 
 def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """Return a group's own value and its unit as text: `554` and `images/s`."""
-    if (found := group.estimates.get(column.figure.column)) is not None:
-        return column.own(found.value), column.unit
+    if (estimate := group.estimates.get(column.figure.column)) is not None:
+        return column.own(estimate.value), column.unit
     has_clock = group.rows[run_metrics.SECONDS].notna().any() and not group.rows[run_table.JUMPS].any()
     is_missed = column.key == run_metrics.TIME and has_clock and not group.is_unfinished
     return (NOT_REACHED if is_missed else formatting.NOTHING), ""

@@ -106,7 +106,7 @@ def _cell_text(value: Any) -> Any:
 
 
 def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
-    found, failures = analysis.comparison(group.label), group.outcomes.failures
+    comparison, failures = analysis.comparison(group.label), group.outcomes.failures
     return {
         "label": group.label,
         analysis.keys[0]: group.value,
@@ -120,43 +120,46 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
         "failures": failures and {**vars(failures), "share": failures.k / failures.n},
         "verdict": analysis.badge(group),
         "figures": {name: _estimate(one.at_level(analysis.level)) for name, one in group.estimates.items()},
-        "compared": found and _comparison(found),
+        "compared": comparison and _comparison(comparison),
     }
 
 
-def _comparison(found: Comparison) -> dict[str, Any]:
+def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
-        "baseline": found.baseline and found.baseline.label,
-        "not_compared_because": found.not_compared_reason or None,
-        "differs_in": found.uncontrolled_differences,
-        **{name: _claimed(found, question) for name, question in COMPARED.items()},
-        "quality_unit": found.group.metric.unit or None,
-        "quality_kept": found.keeps_quality,
-        "nothing_claimed_because": found.no_claim_reason or None,
-        "drift": _estimate(found.drift),
+        "baseline": comparison.baseline and comparison.baseline.label,
+        "not_compared_because": comparison.not_compared_reason or None,
+        "differs_in": comparison.uncontrolled_differences,
+        **{name: _claimed(comparison, question) for name, question in COMPARED.items()},
+        "quality_unit": comparison.group.metric.unit or None,
+        "quality_kept": comparison.keeps_quality,
+        "nothing_claimed_because": comparison.no_claim_reason or None,
+        "drift": _estimate(comparison.drift),
     }
 
 
-def _claimed(found: Comparison, question: str) -> dict[str, Any] | None:
+def _claimed(comparison: Comparison, question: str) -> dict[str, Any] | None:
     """Return a value relative to the baseline, and what its interval shows; or why there is none."""
-    claim, beside = found.claims.get(question), found.relative_to_control.get(question)
-    figure = _estimate(found.estimates.get(question))
-    if figure is None and claim is None:
+    claim, control_estimate = comparison.claims.get(question), comparison.relative_to_control.get(question)
+    fields = _estimate(comparison.estimates.get(question))
+    if fields is None and claim is None:
         return None
-    told = {"shown": claim.shown, "why": claim.why or None, "more_seeds": claim.more_seeds} if claim else {}
-    return (figure or {"value": None}) | told | ({"beside_control": _estimate(beside)} if beside else {})
+    claim_fields: dict[str, Any] = {}
+    if claim:
+        claim_fields = {"shown": claim.shown, "why": claim.why or None, "more_seeds": claim.more_seeds}
+    control_fields = {"beside_control": _estimate(control_estimate)} if control_estimate else {}
+    return (fields or {"value": None}) | claim_fields | control_fields
 
 
-def _estimate(found: Estimate | None) -> dict[str, Any] | None:
-    if found is None:
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    if estimate is None:
         return None
-    after = found.prediction_interval()
+    prediction = estimate.prediction_interval()
     return {
-        **_attributes(found, "value", "low", "high", "n"),
-        "method": found.basis,
-        "confidence": found.level if found.has_interval else None,
-        "seen": found.observed_range,
-        "next_run": after and {"low": after[0], "high": after[1]},
+        **_attributes(estimate, "value", "low", "high", "n"),
+        "method": estimate.basis,
+        "confidence": estimate.level if estimate.has_interval else None,
+        "seen": estimate.observed_range,
+        "next_run": prediction and {"low": prediction[0], "high": prediction[1]},
     }
 
 
@@ -181,18 +184,18 @@ def _run(row: pd.Series) -> dict[str, Any]:
     }
 
 
-def _published(beside: ReproductionResult) -> dict[str, Any]:
+def _published(result: ReproductionResult) -> dict[str, Any]:
     names = ("name", "title", "source", "url", "date", "hardware", "software", "note", "setting", "baseline")
-    return _attributes(beside.publication, *names) | {
-        "verdict": beside.headline,
-        "refuted": beside.is_refuted,
-        "differs_in": beside.differences,
-        "left_out": beside.match.left_out,
-        "rows": [_judged(row, beside.match.arms.get(row.arm)) for row in beside.rows],
+    return _attributes(result.publication, *names) | {
+        "verdict": result.headline,
+        "refuted": result.is_refuted,
+        "differs_in": result.differences,
+        "left_out": result.match.left_out,
+        "rows": [_assessed_value(row, result.match.arms.get(row.arm)) for row in result.rows],
     }
 
 
-def _judged(row: AssessedValue, group: Group | None) -> dict[str, Any]:
+def _assessed_value(row: AssessedValue, group: Group | None) -> dict[str, Any]:
     return {
         "figure": row.published_metric.name,
         "measured": row.published_metric.measured,

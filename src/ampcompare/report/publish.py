@@ -91,20 +91,27 @@ def _options(group: Group) -> dict[str, Any]:
 
 def _figures(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, kind in MEASUREMENTS.items():
-        found = {printable(group.label): estimate_mean(sample_measurement(group, name)) for group in groups}
-        values = {label: _printed(one, kind.is_percentage) for label, one in found.items() if one is not None}
+        estimates = {
+            printable(group.label): estimate_mean(sample_measurement(group, name)) for group in groups
+        }
+        values = {
+            label: _printed(one, kind.is_percentage) for label, one in estimates.items() if one is not None
+        }
         if values:
             yield name, {"measured": name, "what": kind.label, "unit": kind.unit, "values": values}
 
 
-def _printed(found: Estimate, is_percentage: bool) -> Any:
+def _printed(estimate: Estimate, is_percentage: bool) -> Any:
     """Return a value with its interval and n; without an interval as text."""
-    if found.low is None or found.high is None:
-        return f"{found.value:.6f}"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.6f}"
     # Without the digits of rounding errors: 78.504 for 78.50399999999999.
     ends = {
-        "value": found.value,
-        "low": found.low if is_percentage else max(found.low, 0.0),
-        "high": found.high,
+        "value": estimate.value,
+        "low": estimate.low if is_percentage else max(estimate.low, 0.0),
+        "high": estimate.high,
     }
-    return {key: float(f"{end:.7g}") for key, end in ends.items()} | {"n": found.n, "confidence": 1 - ALPHA}
+    return {key: float(f"{end:.7g}") for key, end in ends.items()} | {
+        "n": estimate.n,
+        "confidence": 1 - ALPHA,
+    }

@@ -32,7 +32,7 @@ def print_table(analysis: Analysis, console: Console) -> None:
     _print(console, [table.caption, *_reasons(table)])
     if analysis.reproduction is not None:
         _print(console, [analysis.reproduction.headline], "bold")
-        _print(console, [f"- {line}" for line in _judged(analysis.reproduction)])
+        _print(console, [f"- {line}" for line in _reproduction_lines(analysis.reproduction)])
     _print(console, analysis.numerics.values())
     _print(console, [f"- {remark}" for remark in analysis.caveats])
     _print(console, [*analysis.notes, analysis.advice], "dim")
@@ -84,29 +84,29 @@ def _reasons(table: ComparisonTable) -> Iterator[str]:
         yield f"{capital(answer)}, because {why}: {names}."
 
 
-def _judged(beside: ReproductionResult) -> Iterator[str]:
+def _reproduction_lines(result: ReproductionResult) -> Iterator[str]:
     """Yield what became of each published value, and which runs did not count."""
-    yield from (row.sentence for row in beside.rows)
-    if beside.differences:
-        yield f"what differs: {listed(beside.differences)}"
-    yield from (f"left out: {line}" for line in beside.match.left_out)
+    yield from (row.sentence for row in result.rows)
+    if result.differences:
+        yield f"what differs: {listed(result.differences)}"
+    yield from (f"left out: {line}" for line in result.match.left_out)
 
 
 def to_markdown(analysis: Analysis) -> str:
     """Return verdict, table and caveats as Markdown, to paste into a pull request or a paper."""
     table = comparison_table(analysis)
     head = [[f"# {_safe(analysis.headline)}"], [_safe(analysis.basis)], _markdown_table(table)]
-    said = [_safe(" ".join([table.caption, *_reasons(table)]))]
+    caption = [_safe(" ".join([table.caption, *_reasons(table)]))]
     doubts = [["Before you quote a figure:"], _list(analysis.caveats)] if analysis.caveats else []
     rest = _list([*analysis.notes, analysis.advice])
-    return _paragraphs(*head, said, *_asked(analysis), _list(analysis.numerics.values()), *doubts, rest)
+    return _paragraphs(*head, caption, *_asked(analysis), _list(analysis.numerics.values()), *doubts, rest)
 
 
 def to_summary(analysis: Analysis) -> str:
     """Return a Markdown block for a pull request: verdict, gates and table."""
     table, head = comparison_table(analysis), [f"### {_safe(analysis.headline)}"]
-    said = [_safe(f"{analysis.basis}. {table.caption}")]
-    return _paragraphs(head, *_asked(analysis), _markdown_table(table), said)
+    caption = [_safe(f"{analysis.basis}. {table.caption}")]
+    return _paragraphs(head, *_asked(analysis), _markdown_table(table), caption)
 
 
 def _paragraphs(*parts: Sequence[str]) -> str:
@@ -117,8 +117,8 @@ def _markdown_table(table: ComparisonTable) -> list[str]:
     rows = [[table.head, *(column.head for column in table.columns), "verdict", "runs"]]
     for row in table.rows:
         cells = [_cell_lines(row.cells[column.key]) for column in table.columns]
-        told = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
-        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in told), row.badge, row.runs])
+        values = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
+        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in values), row.badge, row.runs])
     lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 
@@ -130,9 +130,9 @@ def _asked(analysis: Analysis) -> list[list[str]]:
         mark = "shown" if answer.is_shown else "**not shown**"
         required.append(f"- {mark}: {_safe(f'{answer.gate.label}: {answer.gate.text} ({answer.why})')}")
     parts = [["Required:"], required] if required else []
-    if (beside := analysis.reproduction) is not None:
-        source = _safe(f"{beside.publication.title}. {beside.publication.source}")
-        parts += [[f"**{_safe(beside.headline)}** ({source})"], _list(_judged(beside))]
+    if (result := analysis.reproduction) is not None:
+        source = _safe(f"{result.publication.title}. {result.publication.source}")
+        parts += [[f"**{_safe(result.headline)}** ({source})"], _list(_reproduction_lines(result))]
     return parts
 
 
