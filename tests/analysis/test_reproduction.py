@@ -10,7 +10,7 @@ from ampcompare.analysis.publication_match import is_same_card
 from ampcompare.analysis.reproduction import ELSEWHERE, OPEN, REFUTED, REPRODUCED
 from ampcompare.errors import UserError
 from ampcompare.publications.publication import load_publication
-from ampcompare.report.publish import publish
+from ampcompare.report.publication_writer import publish
 
 TRIED = (*BACKENDS.values(),)
 

@@ -49,15 +49,15 @@ from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.experiment import run
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.pipeline import EXIT_NOT_SHOWN
-from ampcompare.report.publish import publish
+from ampcompare.report.publication_writer import publish
 from ampcompare.runs import RunRecord
 from ampcompare.runs import system_metrics as foreign_machine
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED
 from ampcompare.runtime.yaml_io import flatten
-from ampcompare.sweeps.definition import definition, seed_of
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep_file import sweep_of
+from ampcompare.sweeps.sweep_identity import definition, seed_of
 from ampcompare.system import environment as machine
 from ampcompare.training.checkpoint.store import FORMAT
 

@@ -12,7 +12,7 @@ import wandb
 from support.recorded_loop import Loop
 
 from ampcompare import Recorder, analyse_runs, load_runs, metrics
-from ampcompare.analysis.external.questions import MissingInput
+from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.errors import UserError
 from ampcompare.wandb_client.client import end_service
 
@@ -177,7 +177,7 @@ import atexit, os, signal, sys, time
 import torch
 from ampcompare import Recorder, load_runs
 from ampcompare.errors import UserError
-from ampcompare.analysis.external.questions import MissingInput
+from ampcompare.analysis.external.missing_input import MissingInput
 
 how, name = sys.argv[1:]
 run = None

@@ -15,7 +15,7 @@ from support.properties import examples
 from support.publication_files import write_publication
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.analysis.external.questions import MissingInput
+from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.errors import UserError
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.page.render import render_page

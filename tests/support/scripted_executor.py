@@ -9,11 +9,11 @@ from rich.console import Console
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import SweepDriver
 from ampcompare.sweeps.executors import RunEvent
+from ampcompare.sweeps.interim_looks import Look, fill_first_look
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
 from ampcompare.sweeps.progress import SweepProgress
-from ampcompare.sweeps.sequential import Look, fill_first_look
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 

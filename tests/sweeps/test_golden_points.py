@@ -19,12 +19,12 @@ import yaml
 from support.contract import check
 from support.quick import ROOT
 
-from ampcompare.sweeps.definition import definition, seed_of
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.samplers import falls_behind, run_at
 from ampcompare.sweeps.sweep import Hyperband, Point, Sweep
 from ampcompare.sweeps.sweep_file import read_sweep, sweep_of
+from ampcompare.sweeps.sweep_identity import definition, seed_of
 
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = sorted((ROOT / "sweeps").glob("*.yaml"))

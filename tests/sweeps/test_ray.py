@@ -19,11 +19,11 @@ from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps import pipeline
-from ampcompare.sweeps.definition import definition
 from ampcompare.sweeps.executors import ray_task
 from ampcompare.sweeps.executors.ray import ray_factory
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
 from ampcompare.sweeps.prepare import SweepOptions, make_output, prepare
+from ampcompare.sweeps.sweep_identity import definition
 
 NODE = {"num_cpus": 1, "include_dashboard": False}
 

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.definition import definition, seed_of
 from ampcompare.sweeps.distributions import DISTRIBUTIONS
 from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_file import read_sweep, sweep_of
+from ampcompare.sweeps.sweep_identity import definition, seed_of
 
 SCHEMA = json.loads((Path(__file__).parent / "wandb_schema" / "schema.json").read_text())
 # Control characters and halves of surrogate pairs are no YAML; tests/test_wrong_uses.py has such files.

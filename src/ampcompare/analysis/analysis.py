@@ -12,7 +12,7 @@ from ampcompare.analysis.bench_results import read_bench
 from ampcompare.analysis.best_per_value import find_best_per_value
 from ampcompare.analysis.caveats import find_caveats, find_deviations
 from ampcompare.analysis.comparison import compare_all
-from ampcompare.analysis.external.grouping import BASELINE
+from ampcompare.analysis.external.inferred_grouping import BASELINE
 from ampcompare.analysis.external.reader import ReadingOptions, interpret_runs
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.gates import Gate, check_gates, parse_gates
@@ -30,10 +30,10 @@ from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN
 from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
 from ampcompare.analysis.numerics import describe_numerics
-from ampcompare.analysis.plan import read_plan
 from ampcompare.analysis.reproduction import WITHIN, assess_reproduction
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.multiplicity import joint_level
+from ampcompare.analysis.sweep_plan import read_plan
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.publications.publication import load_publication
 from ampcompare.runs import RunRecord

@@ -12,8 +12,8 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantit
 from ampcompare.analysis.grouping.distinguishing_settings import CommonSetting
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import THROUGHPUT
-from ampcompare.analysis.plan import Plan
 from ampcompare.analysis.reproduction import ReproductionResult
+from ampcompare.analysis.sweep_plan import Plan
 
 
 @dataclass(eq=False, kw_only=True)

@@ -18,9 +18,9 @@ from ampcompare.analysis.comparison import (
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
-from ampcompare.analysis.plan import describe_plan
 from ampcompare.analysis.statistics.estimate import ALPHA
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
+from ampcompare.analysis.sweep_plan import describe_plan
 from ampcompare.runs.loader import ARM
 from ampcompare.runtime import formatting
 

@@ -133,7 +133,7 @@ class ReportOptions:
             MissingInput: A UserError whose message has the command with the options that are missing.
         """
         from ampcompare.analysis.analysis import analyse_runs
-        from ampcompare.analysis.external.questions import MissingInput
+        from ampcompare.analysis.external.missing_input import MissingInput
         from ampcompare.runs import load_runs
 
         try:

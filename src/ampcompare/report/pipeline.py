@@ -13,7 +13,7 @@ from ampcompare.report.charts.vega import draw_pictures
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.options import FORMATS, PICTURES, ReportOptions
 from ampcompare.report.page.render import render_page
-from ampcompare.report.publish import publish
+from ampcompare.report.publication_writer import publish
 from ampcompare.report.text_renderer import print_table, to_markdown, to_summary
 from ampcompare.runtime.atomic_files import make_folder, write_file
 from ampcompare.runtime.console import messages_on

@@ -11,10 +11,10 @@ from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.sweeps.driver import SweepDriver
 from ampcompare.sweeps.executors.slurm import SlurmExecutor, array_of, jobs_folder
+from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
-from ampcompare.sweeps.sequential import Look
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.code_version import CodeWatch
-from ampcompare.sweeps.definition import seed_of
 from ampcompare.sweeps.executors import Executor, RunEvent
+from ampcompare.sweeps.interim_looks import Look, next_seeds
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.run_process import GUARD_MARK, end_leftovers, interrupted_at, state_after_driver
 from ampcompare.sweeps.samplers import falls_behind, run_at
-from ampcompare.sweeps.sequential import Look, next_seeds
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep_identity import seed_of
 
 POLL_SECONDS = 0.25
 

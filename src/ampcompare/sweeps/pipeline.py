@@ -13,17 +13,17 @@ from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.code_version import changed_code_dates, changed_files, note_code_version
-from ampcompare.sweeps.definition import continued_sweep, definition
 from ampcompare.sweeps.driver import SweepDriver, recover_local_runs
 from ampcompare.sweeps.executors import CLUSTERS, Executor, split_cluster_options
 from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
+from ampcompare.sweeps.interim_looks import Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, make_output, prepare
 from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
 from ampcompare.sweeps.samplers import load_optuna
-from ampcompare.sweeps.sequential import Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep_identity import continued_sweep, definition
 
 EXIT_FAILED_RUNS = 1
 
@@ -144,8 +144,8 @@ def _submit_and_leave(
     make_executor: Callable[[Journal], Executor],
     console: Console,
 ) -> int | None:
+    from ampcompare.sweeps.detached_submission import submit_and_leave
     from ampcompare.sweeps.executors.slurm import SlurmExecutor
-    from ampcompare.sweeps.submission import submit_and_leave
 
     executor = make_executor(journal)
     assert isinstance(executor, SlurmExecutor)

@@ -15,7 +15,7 @@ from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
-from ampcompare.sweeps.training_check import check, trains_here
+from ampcompare.sweeps.training_options import check, trains_here
 
 CONTROL, BOOKENDS = "plan.control", "bookends"
 LOOKS = (3, 6, 10)  # numbers of seeds; the default of plan.looks

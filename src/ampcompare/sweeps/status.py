@@ -32,7 +32,6 @@ from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server_swee
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.yaml_io import parse_yaml_value
-from ampcompare.sweeps.definition import continued_sweep, definition, seed_of
 from ampcompare.sweeps.executors import split_cluster_options
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
@@ -41,6 +40,7 @@ from ampcompare.sweeps.run_process import interrupted_at, last_line, state_after
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.sweep_file import KEYS, sweep_of
+from ampcompare.sweeps.sweep_identity import continued_sweep, definition, seed_of
 
 EXIT_INCOMPLETE = 3
 MAX_ROWS = 200

@@ -30,7 +30,7 @@ from ampcompare.runtime.yaml_io import parse_yaml_value, read_yaml
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.sweep import Count, Hyperband, Objective, Sweep, count_of
-from ampcompare.sweeps.training_check import trains_here
+from ampcompare.sweeps.training_options import trains_here
 
 MAX_POINTS = 100_000  # of a grid
 METHODS = "expected one of grid, random, bayes (Optuna's TPE)"

@@ -17,11 +17,11 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import listed, plural
+from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.run_process import CODE_KEY
-from ampcompare.sweeps.sequential import Look
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
-from ampcompare.sweeps.training_check import trains_here
+from ampcompare.sweeps.training_options import trains_here
 
 PUBLISHED = "published.name"
 

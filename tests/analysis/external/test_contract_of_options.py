@@ -11,7 +11,7 @@ from support.external import FULL, MEMORY, MIXED, RATE, external, several
 from support.fakes import make
 
 from ampcompare import analyse_runs
-from ampcompare.analysis.external.questions import MissingInput
+from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.errors import UserError
 from ampcompare.report.options import Request
 from ampcompare.report.text_renderer import to_markdown

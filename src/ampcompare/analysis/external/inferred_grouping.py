@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.analysis.external.questions import MissingInput, arms_question, differing_settings, values_in
+from ampcompare.analysis.external.missing_input import (
+    MissingInput,
+    arms_question,
+    differing_settings,
+    values_in,
+)
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
     NOT_SET,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.declarations import declared_goal
+from ampcompare.analysis.external.declared_metrics import declared_goal
 from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS
 from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
 from ampcompare.errors import UserError

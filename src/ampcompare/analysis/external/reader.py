@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.declarations import chosen_metric, declared_goal
-from ampcompare.analysis.external.grouping import Grouping, group_external, group_own
+from ampcompare.analysis.external.declared_metrics import chosen_metric, declared_goal
+from ampcompare.analysis.external.inferred_grouping import Grouping, group_external, group_own
 from ampcompare.analysis.external.key_mapping import (
     EPOCH_KEYS,
     MEMORY,
@@ -18,7 +18,7 @@ from ampcompare.analysis.external.key_mapping import (
     parse_key_mappings,
     with_clock,
 )
-from ampcompare.analysis.external.questions import MissingInput, metric_question, suggested_way
+from ampcompare.analysis.external.missing_input import MissingInput, metric_question, suggested_way
 from ampcompare.analysis.grouping.compared_metric import (
     DEFAULT_METRIC,
     GOALS,
