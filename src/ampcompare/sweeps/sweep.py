@@ -168,7 +168,7 @@ Cell = Mapping[str, int]  # a run without its seed: for each parameter's key, th
 
 @dataclass(frozen=True)
 class Cells:
-    """The points of a grid that are runs, where several train the same (training_check.py).
+    """The points of a grid that are runs, where several train the same (`training_options.py`).
 
     Attributes:
         keys: The parameters that decide whether two points train the same.
