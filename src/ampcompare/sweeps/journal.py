@@ -3,7 +3,7 @@
 Two files in the sweep's output folder:
 
 - `sweep.json`: the definition with which the sweep began. A sweep file that says something else is another
-  sweep (definition.py).
+  sweep (sweep_identity.py).
 - `sweep.jsonl`: one event a line, only ever appended to. Each line is on the disk before the driver takes its
   next step, so a killed driver loses nothing: the next one reads the lines and knows every run.
 
