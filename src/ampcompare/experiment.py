@@ -47,7 +47,7 @@ SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # endings of environment keys a
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         exit_code: The exit code.

@@ -78,7 +78,7 @@ class Analysis(Findings):
 
     @cached_property
     def numerics(self) -> dict[str, str]:
-        """What happened to the numbers, by phenomenon; under "" a sentence if nothing happened."""
+        """Return a sentence on each numerical phenomenon; under "" a sentence if nothing happened."""
         is_recorded = any(run.is_recorded for run in self.table[RUN])
         option = "diagnostics.every" if self.is_own else "Recorder(diagnostics=N)" if is_recorded else ""
         return describe_numerics([g for g in self.groups if not g.is_control], option)
@@ -102,7 +102,7 @@ class Analysis(Findings):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """How the runs were read, the best value of each backend, and what the A/A control did."""
+        """Return notes on reading the runs, the best value of each backend, and the A/A control."""
         notes = [f"{capital(note)}." for note in self.reading_notes]
         notes += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
@@ -114,7 +114,7 @@ class Analysis(Findings):
 
     @property
     def advice(self) -> str:
-        """How many more seeds would decide what is inconclusive, "" if no number would.
+        """Return how many more seeds would decide what is inconclusive, or "" if no number would.
 
         If the plan of the runs allows fewer seeds, the sentence says so instead.
         """

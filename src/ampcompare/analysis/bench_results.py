@@ -99,13 +99,13 @@ class BenchResults(BaseModel):
 
     @property
     def is_even(self) -> bool:
-        """Whether the interval of the A/A control comes within 1% of the baseline."""
+        """Return whether the interval of the A/A control comes within 1% of the baseline."""
         low, high = self.control.low, self.control.high
         return low is None or high is None or (low <= 1 + UNEVEN and high >= 1 - UNEVEN)
 
     @property
     def resolution(self) -> float:
-        """How far from 1, as a fraction, the interval of the A/A control reaches."""
+        """Return the largest distance of the A/A control's interval from 1, as a fraction."""
         low, high = self.control.low, self.control.high
         return 0.0 if low is None or high is None or low <= 0 else max(high, 1 / low) - 1
 

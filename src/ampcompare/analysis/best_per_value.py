@@ -23,7 +23,7 @@ from ampcompare.runtime import formatting
 
 
 class BestPerValue(NamedTuple):
-    """What the report says about the best group of each value.
+    """The statements of the report about the best group of each value.
 
     Attributes:
         sentence: The note.

@@ -48,7 +48,7 @@ NOT_NATIVE = {
 
 @dataclass(frozen=True)
 class Claim:
-    """What the interval of one question shows.
+    """The claim that the interval of one question supports.
 
     Attributes:
         question: The question: speed, memory or quality.
@@ -68,7 +68,7 @@ class Claim:
 
     @property
     def answer(self) -> str:
-        """What is shown, or one word that nothing is."""
+        """Return what is shown, or one word that nothing is."""
         if self.estimate is None:
             return NOT_COMPARED
         nothing = INCONCLUSIVE if self.is_open and self.estimate.has_interval else CANNOT_TELL

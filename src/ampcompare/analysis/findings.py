@@ -73,7 +73,7 @@ class Findings:
 
     @property
     def has_bench_speed(self) -> bool:
-        """Whether a speed is from a benchmark. Times of the runs must not stand beside it."""
+        """Return whether a speed is from a benchmark. Times of the runs must not stand beside it."""
         return any(THROUGHPUT in group.bench_estimates for group in self.groups)
 
     @property

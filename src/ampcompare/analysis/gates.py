@@ -44,7 +44,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class GateResult:
-    """Whether a gate is shown, and why or why not."""
+    """The result of a gate: whether it is shown, and why."""
 
     gate: Gate
     is_shown: bool

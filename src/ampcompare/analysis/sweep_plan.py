@@ -37,12 +37,12 @@ class Plan:
 
     @property
     def has_control(self) -> bool:
-        """Whether an A/A control was planned."""
+        """Return whether an A/A control was planned."""
         return self.control not in ("", "none")
 
     @property
     def is_planned(self) -> bool:
-        """Whether anything was planned."""
+        """Return whether anything was planned."""
         return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
 
 

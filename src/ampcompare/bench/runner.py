@@ -64,7 +64,7 @@ class BenchmarkArm:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long the trainings prepare and take turns.
+    """The times of a benchmark: preparation and interleaved rounds.
 
     Attributes:
         minutes: Limit for the rounds; preparation does not count.

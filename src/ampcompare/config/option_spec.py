@@ -89,7 +89,7 @@ class OptionSpec:
 
     @property
     def is_free_form(self) -> bool:
-        """Whether the option is a mapping with any keys, such as the arguments of a user's function."""
+        """Return whether the option is a mapping with any keys, such as arguments of a function."""
         return self.type is dict
 
     @property

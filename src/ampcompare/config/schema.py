@@ -158,7 +158,7 @@ class PrecisionConfig:
 
 @dataclass
 class TrainingConfig:
-    """What a training step does apart from the optimizer."""
+    """The options of a training step, apart from the optimizer."""
 
     accumulate: int = option(1, "micro-batches per optimizer step", minimum=1)
     clip_norm: float | None = option(None, "clip the L2 norm of the true gradients", above=0)
@@ -198,7 +198,7 @@ class LogConfig:
 
 @dataclass
 class DiagnosticsConfig:
-    """How often diagnostics run."""
+    """The options of diagnostics."""
 
     every: int | None = option(100, "optimizer steps between gradient diagnostics; null: none", minimum=1)
 

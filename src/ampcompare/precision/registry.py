@@ -58,7 +58,7 @@ class BackendInfo:
 
     @property
     def is_strict_fp32(self) -> bool:
-        """Whether all its tensors are fp32 and TF32 is off."""
+        """Return whether all its tensors are fp32 and TF32 is off."""
         return self.is_fp32 and not self.uses_tf32
 
     def record(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ class PrintedValue(StrictModel):
 
     @property
     def is_rounding(self) -> bool:
-        """Whether the interval is only that of the printed digits."""
+        """Return whether the interval is only that of the printed digits."""
         return self.confidence is None
 
     @model_validator(mode="before")

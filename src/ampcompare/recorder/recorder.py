@@ -308,7 +308,7 @@ class Recorder:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the training time is paused."""
+        """Return whether the training time is paused."""
         return self._logger is not None and self._logger.timing.is_paused
 
     def pause(self, *, since_step: bool = False) -> None:

@@ -63,7 +63,7 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How a value relative to the baseline is written.
+    """The format of a value relative to the baseline.
 
     Attributes:
         show: Formats a number with a number of digits.

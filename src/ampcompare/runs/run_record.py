@@ -102,7 +102,7 @@ class RunRecord:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a user's own loop logged it with our recorder."""
+        """Return whether a user's own loop logged it with our recorder."""
         return self.option("recorder") is not None
 
     @cached_property

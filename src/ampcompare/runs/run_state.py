@@ -25,5 +25,5 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more happens to the run unless a new attempt is requested."""
+        """Return whether nothing more happens to the run unless a new attempt is requested."""
         return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)

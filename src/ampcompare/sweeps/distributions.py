@@ -174,7 +174,7 @@ class Parameter:
 
     @property
     def is_listed(self) -> bool:
-        """Whether a grid can run through its values."""
+        """Return whether a grid can run through its values."""
         return self.kind in ("constant", "categorical", "int_uniform", "q_uniform")
 
     @cached_property

@@ -17,7 +17,7 @@ from ampcompare.sweeps.sweep import Sweep
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the runs has shown.
+    """The result of an interim look at the runs.
 
     Attributes:
         is_over: Whether more seeds would decide nothing more.

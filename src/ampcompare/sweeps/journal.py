@@ -76,7 +76,7 @@ class SweepRun:
 
     @property
     def is_startable(self) -> bool:
-        """Whether it waits for a start, its first or the next."""
+        """Return whether it waits for a start, its first or the next."""
         return self.state in (RunState.QUEUED, RunState.PREEMPTED)
 
 
@@ -173,7 +173,7 @@ class SweepState:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a run was started or submitted. A sweep without any binds nobody to its definition."""
+        """Return whether a run was started or submitted; until then the definition may change."""
         return bool(self.submissions) or any(run.starts for run in self.runs.values())
 
     @property

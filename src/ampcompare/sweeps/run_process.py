@@ -102,7 +102,7 @@ class RunProcess:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the stop request ended it; a program that ignores SIGTERM may finish by itself."""
+        """Return whether the stop request ended it; a program that ignores SIGTERM may finish by itself."""
         return self.was_asked_to_stop and not (self._ignores_stop and self._exit_code == 0)
 
     def stop(self, number: int = signal.SIGTERM, patience: float = STOP_SECONDS) -> None:

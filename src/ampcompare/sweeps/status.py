@@ -88,7 +88,7 @@ class SweepStatus:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether nothing is left to do."""
         return not self.open_points and not self.not_begun
 
     @property

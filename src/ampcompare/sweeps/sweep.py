@@ -57,7 +57,7 @@ class Objective(StrictModel):
 
     @property
     def maximize(self) -> bool:
-        """Whether a greater value is better."""
+        """Return whether a greater value is better."""
         return self.goal == "maximize"
 
     @property
@@ -223,12 +223,12 @@ class Sweep:
 
     @property
     def is_grid(self) -> bool:
-        """Whether every point is run once: in randomized blocks, or in the file's order under hyperband."""
+        """Return whether every point runs once: in randomized blocks, or in file order under hyperband."""
         return self.method == "grid"
 
     @property
     def learns(self) -> bool:
-        """Whether the next point depends on the results of earlier runs."""
+        """Return whether the next point depends on the results of earlier runs."""
         return self.method == "bayes"
 
     @cached_property

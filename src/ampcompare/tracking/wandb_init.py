@@ -37,7 +37,7 @@ FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What W&B needs to know to start a run.
+    """The settings with which W&B starts a run.
 
     Attributes:
         logged: The config of the run, with its environment.

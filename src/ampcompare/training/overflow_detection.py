@@ -107,7 +107,7 @@ def _are_finite(tensors: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class OverflowSource:
-    """Where the gradients of one step overflowed.
+    """The place where the gradients of one step overflowed.
 
     Attributes:
         first: The position of the first gradient that is not finite, 0-d on the device; -1: all are finite.

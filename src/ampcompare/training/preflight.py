@@ -60,20 +60,20 @@ def run_preflight(
     model.eval()
     try:
         with precision.training_context():
-            outputs, targets = _look(task, model, precision, config, batch)
+            outputs, targets = _run_first_samples(task, model, precision, config, batch)
             if data is not None:
                 _check_classes(config, outputs, targets, data)
                 if not isinstance(data.train, ImageSplit):  # images have the same shape in both
                     sample = tuple(
                         map_tensors(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
                     )
-                    _look(task, model, precision, config, sample, "the training data's ")
+                    _run_first_samples(task, model, precision, config, sample, "the training data's ")
     finally:
         for module, mode in modes.items():
             module.training = mode
 
 
-def _look(
+def _run_first_samples(
     task: Task, model: nn.Module, precision: Precision, config: Config, batch: Any, whose: str = ""
 ) -> tuple[Any, Field]:
     """Run network, scores and loss on the first samples of a batch; return outputs and targets.

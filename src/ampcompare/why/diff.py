@@ -68,7 +68,7 @@ class ModuleDifference:
 
 @dataclass(frozen=True)
 class StepDifference:
-    """How a step under a backend differs from the same step in fp32.
+    """The difference between a step under a backend and the same step in fp32.
 
     Attributes:
         backend: The backend's label.

@@ -19,7 +19,7 @@ CallKey = tuple[str, int]  # name of the module, number of the call
 
 @dataclass(frozen=True)
 class RelativeError:
-    """How far tensors are from their reference.
+    """The error of tensors relative to their reference.
 
     Attributes:
         size: Norm of the difference divided by the norm of the reference. Infinite where the tensors are not

@@ -23,7 +23,7 @@ GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MA
 
 
 class Unit(Enum):
-    """How values of a metric are logged."""
+    """The unit in which values of a metric are logged."""
 
     FRACTION = "fraction"  # logged as 0..1, shown in percent
     PERCENT = "percent"  # logged as 0..100, shown as it is

@@ -46,7 +46,7 @@ Pool = tuple[tuple[str, str], ...]  # the settings that all runs share, sorted
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How many runs ended how. A failed run is an outcome of its setting that no mean may hide."""
+    """The number of runs by outcome. A failed run is an outcome of its setting that no mean may hide."""
 
     finished: int = 0
     failed: int = 0

@@ -72,7 +72,7 @@ class Estimate:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there is a confidence interval."""
+        """Return whether there is a confidence interval."""
         return self.low is not None
 
     @property
@@ -88,7 +88,7 @@ class Estimate:
 
     @property
     def is_paired(self) -> bool:
-        """Whether runs are paired."""
+        """Return whether runs are paired."""
         return bool(self.paired_by)
 
     @property

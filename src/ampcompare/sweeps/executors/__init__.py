@@ -18,7 +18,7 @@ CLUSTERS = ("slurm", "ray")
 
 @dataclass(frozen=True)
 class RunEvent:
-    """What an executor reports of a run.
+    """A change of a run that an executor reports.
 
     Attributes:
         index: Number of the run's point in the sweep.

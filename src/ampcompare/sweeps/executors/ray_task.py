@@ -87,7 +87,7 @@ class RayTask:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a task ended.
+    """The end of a task.
 
     Attributes:
         event: How the run ended.
