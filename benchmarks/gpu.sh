@@ -1,50 +1,78 @@
 #!/usr/bin/env bash
-# What to do with a GPU, in this order, each part within nine minutes:
-#   benchmarks/gpu.sh tests|speed|compare|half|published|long [FOLDER]
-# Results lie in FOLDER (gpu-results); what they need beside torch is installed from .whl/ where that is there,
-# the images are the archive in .data/, else CIFAR-10 as it is fetched. Started again, a training goes on.
-set -euo pipefail
+# Measure on one NVIDIA GPU what docs/results publishes, in parts of a few minutes:
+#
+#   benchmarks/gpu.sh FOLDER PART...
+#
+#   tests        tests/gpu, and meanwhile the compiler's cache is filled for the parts that follow
+#   ladder       bench: five backends in eager, cuda_graph and compile_graph
+#   explain      dtypes, time and memory of a step of native and native_bf16
+#   transformer  bench: ViT-S/16 of timm on 224x224 images
+#   comparison   a sweep of tf32 and native with six seeds (benchmarks/gpu_comparison.yaml)
+#   pack         FOLDER.tar.xz with the records and results, without checkpoints
+#
+# Packages that are missing are installed from wheels in .whl/, where that folder exists. The images are the archive
+# in .data/, else CIFAR-10, which is downloaded. A part that is started again continues.
+set -uo pipefail
 cd "$(dirname "$0")/.."
-part=$1 out=$(realpath -m "${2:-gpu-results}") python=${PYTHON:-python3}
+out=$(realpath -m "$1") python=${PYTHON:-python3} device=${DEVICE:-cuda}
+shift
 mkdir -p "$out"
 if compgen -G ".whl/*.whl" > /dev/null && [[ ! -d $out/.site ]]; then
-  "$python" -m pip install -q --no-index --no-deps --target "$out/.site" .whl/*.whl
+  "$python" -m pip install -q --no-index --no-deps --target "$out/.site" .whl/*.whl || exit
 fi
-export PYTHONPATH=src:$out/.site${PYTHONPATH:+:$PYTHONPATH} WANDB_MODE=offline WANDB_SILENT=true
+export PYTHONPATH=$PWD/src:$out/.site${PYTHONPATH:+:$PYTHONPATH} WANDB_MODE=offline WANDB_SILENT=true
+export TORCHINDUCTOR_CACHE_DIR=$out/.inductor
 images=(data.source=cifar10)
-for archive in .data/*.tar*; do [[ -f $archive ]] && images=(data.source=image_folder "data.root=$archive"); done
+for archive in "$PWD"/.data/*.tar*; do
+  [[ -f $archive ]] && images=(data.source=image_folder "data.root=$archive")
+done
+ampcompare() { "$python" -m ampcompare "$@"; }
 
-train() {  # RUNS WORD...: ends at a signal with its state kept
-  timeout -s USR1 -k 30 "${SECONDS_EACH:-500}" "$python" run_experiment.py "${@:2}" "${images[@]}" device=cuda \
-    "output_dir=$out/$1" resume=auto wandb.mode=offline checkpoint.every_minutes=2 checkpoint.every_epochs=null
+bench() {  # NAME ARGUMENT...
+  ampcompare bench --json "$out/$1.json" "device=$device" "${@:2}" > "$out/$1.txt" 2> "$out/$1.err"
 }
 
-compare() {  # BACKEND...: three seeds of the strong recipe, shortened, the order drawn within each seed
-  for seed in 223 224 225; do
-    for backend in $(shuf -e "$@"); do
-      train comparison --config strong "backend=$backend" "seed=$seed" epochs=8 schedule.warmup_epochs=1 \
-        execution=cuda_graph
-    done
+fill_compile_cache() {
+  local backend
+  for backend in none tf32 native native_bf16 apex_o1; do
+    bench "cache-$backend" "backend=$backend" execution=compile_graph --minutes 0.1 &
   done
+  for backend in tf32 native; do
+    ampcompare run --config strong "backend=$backend" execution=compile_graph data.source=synthetic max_steps=12 \
+      epochs=1 "device=$device" "output_dir=$out/.cache-runs" > "$out/cache-strong-$backend.txt" 2>&1 &
+  done
+  wait
 }
 
-case $part in
-  tests) "$python" -m pytest -q -m gpu tests/gpu -n 8 -p no:cacheprovider | tee "$out/tests.log" ;;
-  speed)
-    # Compiling and capturing have a limit of their own, apart from the minutes.
-    for executions in eager,cuda_graph=1.5 compile,compile_graph=5; do
-      "$python" benchmarks/loops.py --backends none,native,apex_o1 --minutes "${executions#*=}" \
-        --executions "${executions%=*}" --json "$out/speed-${executions%=*}.json" device=cuda | tee -a "$out/speed.log"
-    done
-    "$python" -m ampcompare bench --minutes 1.5 --json "$out/backends.json" device=cuda execution=cuda_graph \
-      backend=none,native,native_bf16,apex_o2,fp16 | tee -a "$out/speed.log"
-    "$python" -m ampcompare why explain backend=native device=cuda | tee "$out/explain.log"
-    ;;
-  compare) compare none native apex_o1 ;;
-  half) compare apex_o2 fp16 native_bf16 ;;
-  published) for backend in none native apex_o1; do train tootouch --config reference memory_format=contiguous "backend=$backend" epochs=2; done ;;
-  long) train long backend=native execution=cuda_graph memory_format=channels_last epochs=100 eval.every=10 ;;
-  *) echo "error: $part: expected tests, speed, compare, half, published or long" >&2; exit 2 ;;
-esac
-tar -C "$out" --exclude=checkpoints --exclude=.site -cJf "$out.tar.xz" .
-echo "$out.tar.xz"
+run_part() {
+  case $1 in
+    tests)
+      fill_compile_cache &
+      "$python" -m pytest -q -m gpu tests/gpu -n "${TEST_WORKERS:-6}" -p no:cacheprovider > "$out/tests.txt" 2>&1
+      wait ;;
+    ladder)
+      backends=none,tf32,native,native_bf16,apex_o1
+      bench ladder "backend=$backends" execution=eager,cuda_graph memory_format=contiguous,channels_last \
+        --minutes "${LADDER_MINUTES:-1.5}"
+      bench ladder-compiled "backend=$backends" execution=compile_graph --minutes "${COMPILED_MINUTES:-1}" ;;
+    explain)
+      for backend in native native_bf16; do
+        ampcompare why explain "backend=$backend" "device=$device" > "$out/explain-$backend.txt" 2>&1
+      done ;;
+    transformer)
+      bench transformer model.name=timm:vit_small_patch16_224 data.source=synthetic data.kwargs.size=224 \
+        optimizer.name=adamw optimizer.lr=0.001 backend=none,tf32,native,native_bf16 execution=cuda_graph \
+        --minutes "${TRANSFORMER_MINUTES:-0.8}" ;;
+    comparison)
+      ampcompare sweep benchmarks/gpu_comparison.yaml "${images[@]}" "device=$device" "output_dir=$out/comparison" \
+        > "$out/comparison.txt" 2>&1 ;;
+    pack) tar -C "$out" --exclude=checkpoints --exclude='.*' -cJf "$out.tar.xz" -- $(ls "$out") ;;
+    *) echo "error: $1: expected tests, ladder, explain, transformer, comparison or pack" >&2; exit 2 ;;
+  esac
+}
+
+for part in "$@"; do
+  began=$SECONDS
+  run_part "$part"
+  echo "$part: exit code $?, $((SECONDS - began)) s" | tee -a "$out/parts.txt"
+done
