@@ -55,7 +55,7 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis)
     for column in columns:
         grid.add_column(printable(column.head), overflow="fold")
     if is_first:
-        grid.add_column("verdict", overflow="fold")
+        grid.add_column("Verdict", overflow="fold")
     styles = styles_of(analysis)
     for row in table.rows:
         name = Text(printable(row.label), style=styles[row.label].colour)
@@ -77,18 +77,21 @@ def _reasons(table: ComparisonTable) -> Iterator[str]:
         for column in table.columns:
             cell = row.cells[column.key]
             if cell.why:
-                name = column.head.partition(",")[0]
+                name = column.noun
                 reasons.setdefault((cell.answer, cell.why), {}).setdefault(row.label, []).append(name)
     for (answer, why), cells in reasons.items():
-        names = some([f"{listed(heads)} of {label}" for label, heads in cells.items()], MAX_NAMED)
-        yield f"{capital(answer)}, because {why}: {names}."
+        by_column: dict[str, list[str]] = {}
+        for label, nouns in cells.items():
+            by_column.setdefault(listed(nouns), []).append(label)
+        names = "; ".join(f"{nouns} of {some(labels, MAX_NAMED)}" for nouns, labels in by_column.items())
+        yield f"{capital(answer)}: {names}, because {why}."
 
 
 def _reproduction_lines(result: ReproductionResult) -> Iterator[str]:
     """Yield what became of each published value, and which runs did not count."""
     yield from (row.sentence for row in result.rows)
     if result.differences:
-        yield f"what differs: {listed(result.differences)}"
+        yield f"differences from the publication: {listed(result.differences)}"
     yield from (f"left out: {line}" for line in result.match.left_out)
 
 
@@ -97,7 +100,7 @@ def to_markdown(analysis: Analysis) -> str:
     table = comparison_table(analysis)
     head = [[f"# {_safe(analysis.headline)}"], [_safe(analysis.basis)], _markdown_table(table)]
     caption = [_safe(" ".join([table.caption, *_reasons(table)]))]
-    doubts = [["Before you quote a figure:"], _list(analysis.caveats)] if analysis.caveats else []
+    doubts = [["Caveats:"], _list(analysis.caveats)] if analysis.caveats else []
     rest = _list([*analysis.notes, analysis.advice])
     return _paragraphs(*head, caption, *_asked(analysis), _list(analysis.numerics.values()), *doubts, rest)
 
@@ -114,7 +117,7 @@ def _paragraphs(*parts: Sequence[str]) -> str:
 
 
 def _markdown_table(table: ComparisonTable) -> list[str]:
-    rows = [[table.head, *(column.head for column in table.columns), "verdict", "runs"]]
+    rows = [[table.head, *(column.head for column in table.columns), "Verdict", "Runs"]]
     for row in table.rows:
         cells = [_cell_lines(row.cells[column.key]) for column in table.columns]
         values = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
@@ -127,9 +130,9 @@ def _asked(analysis: Analysis) -> list[list[str]]:
     """Return the gates with their results, and which published values are reproduced."""
     required = []
     for answer in analysis.gate_results:
-        mark = "shown" if answer.is_shown else "**not shown**"
+        mark = "passed" if answer.is_shown else "**not passed**"
         required.append(f"- {mark}: {_safe(f'{answer.gate.label}: {answer.gate.text} ({answer.why})')}")
-    parts = [["Required:"], required] if required else []
+    parts = [["Requirements:"], required] if required else []
     if (result := analysis.reproduction) is not None:
         source = _safe(f"{result.publication.title}. {result.publication.source}")
         parts += [[f"**{_safe(result.headline)}** ({source})"], _list(_reproduction_lines(result))]

@@ -31,7 +31,9 @@ def largest_activations(analysis: Analysis) -> Spec | None:
             shown = values[np.isfinite(values) & (values > 0)]  # a log axis can show no others
             if len(shown):
                 layer = key.removeprefix(PREFIX)
-                rows.append({"backend": group.label, "layer": layer, "x": round_for_chart(shown.max())})
+                rows.append(
+                    {"backend": group.display_name, "layer": layer, "x": round_for_chart(shown.max())}
+                )
     if not rows:
         return None
     order = sorted({row["layer"] for row in rows}, key=_natural)
@@ -45,7 +47,9 @@ def largest_activations(analysis: Analysis) -> Spec | None:
     end = {"data": {"values": [{"x": FP16_MAX}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
     end["encoding"] = {"x": x, "color": {"value": GREY}}
     is_beyond = any(len(run.nonfinite(key)) for run in runs for key in keys)
-    subtitle = f"dashed: {FP16_MAX:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
+    subtitle = (
+        f"dashed: {FP16_MAX:,}, the largest fp16 number{'; infinite values left out' if is_beyond else ''}"
+    )
     more: Spec = {"height": max(HEIGHT, LAYER_HEIGHT * len(order))}
     more["encoding"] = {"color": vega.by_backend(labels, styles_of(analysis), "colour")}
     return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
@@ -78,7 +82,7 @@ def published_ratios(analysis: Analysis) -> Spec | None:
     y = {"field": "row", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 240}}
     offset = {"field": "from", "type": "nominal", "sort": [PUBLISHED, MEASURED]}
     x = quantity("x", {"grid": True}, type="log", nice=False, padding=8)
-    tips = [tip("row", "figure"), tip("from"), tip("x", "ratio", format=NUMBER)]
+    tips = [tip("row", "value"), tip("from"), tip("x", "ratio", format=NUMBER)]
     tips += [tip("low", "from", format=NUMBER), tip("high", "to", format=NUMBER), tip("verdict")]
     spans = {"mark": {"type": "rule", "strokeWidth": 2.5}}
     spans["encoding"] = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": offset}
@@ -92,5 +96,5 @@ def published_ratios(analysis: Analysis) -> Spec | None:
         "height": max(HEIGHT, RATIO_HEIGHT * len({row["row"] for row in rows})),
         "encoding": {"color": colour},
     }
-    subtitle = "ratio to the baseline; ◆ published, as it was rounded; ● these runs, with their interval"
-    return chart("Beside the published", subtitle, [same, spans, marks], rows, **more)
+    subtitle = "relative to the baseline; ◆ published value with its rounding; ● these runs with 95% CI"
+    return chart("Published and measured ratios", subtitle, [same, spans, marks], rows, **more)
