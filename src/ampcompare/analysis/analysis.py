@@ -129,29 +129,25 @@ class Analysis(Findings):
         If the plan of the runs allows fewer seeds, the sentence says so instead.
         """
         names, limit = {"speed": "throughput", "quality": self.metric.noun}, self.plan.max_seeds
-        within_limit, beyond_limit = [], []
+        by_number: dict[int, list[str]] = {}
+        beyond_limit = []
         for comparison, claim in ((c, claim) for c in self.comparisons for claim in c.open_claims):
             if not claim.more_seeds or claim.estimate is None:
                 continue
             quantity = f"the {names[claim.question]} of {comparison.group.display_name}"
             if limit is None or claim.estimate.n + claim.more_seeds <= limit:
-                unit = (
-                    ""
-                    if within_limit
-                    else " more seeds per backend"
-                    if self.is_own
-                    else " more runs per group"
-                )
-                within_limit.append(f"about {claim.more_seeds:,}{unit} would decide {quantity}")
+                by_number.setdefault(claim.more_seeds, []).append(quantity)
             else:
                 beyond_limit.append(quantity)
         sentences = []
-        if within_limit:
-            sentences.append(f"Inconclusive: {some(within_limit)}.")
+        if by_number:
+            unit = "more seeds per backend" if self.is_own else "more runs per group"
+            numbers = [f"about {n:,} would decide {some(texts)}" for n, texts in by_number.items()]
+            numbers[0] = numbers[0].replace(" would", f" {unit} would", 1)
+            sentences.append(f"Inconclusive: {'; '.join(numbers)}.")
             if self.is_own:  # no sweep of ours can add runs to those of another program
-                sentences.append(
-                    "`ampcompare sweep FILE --until-decided` adds seeds until each claim is decided."
-                )
+                command = "`ampcompare sweep FILE --until-decided`"
+                sentences.append(f"{command} adds seeds until each claim is decided.")
         if beyond_limit:
             seeds = plural(limit or 0, "seed")
             sentences.append(

@@ -337,7 +337,7 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
         seed_counts = [*seed_counts, count_further_seeds(estimate, margin=margin)]
         why = f"{INCLUDES_NO_CHANGE} and extends beyond the margin"
     elif is_quality:
-        why = "no equivalence margin is set (--margin X)"
+        why = f"{INCLUDES_NO_CHANGE} and no equivalence margin is set (--margin X)"
     return Claim(
         question,
         estimate,

@@ -121,16 +121,16 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
     # With enough digits to distinguish the ends from the bounds.
     digits = formatting.digits_to_distinguish(estimate.ends, bounds, show, least)
     span = formatting.interval(estimate.low, estimate.high, lambda end: show(end, digits))
-    value_text = f"{show(estimate.value, least)}{unit} ({formatting.level(estimate.level)} CI {span})"
+    value_text, ci = f"{show(estimate.value, least)}{unit}", f"({formatting.level(estimate.level)} CI {span})"
     if is_quality:
         holds = -gate.bound < estimate.low and (gate.kind == NOT_LOWER or estimate.high < gate.bound)
-        return holds, f"{metric.name} {metric.with_unit(value_text)}"
+        return holds, f"{metric.name} {metric.with_unit(value_text)} {ci}"
     # A gain must also be shown relative to the control. "At most so much worse" need not.
     is_gain = gate.bound >= 1 if question == SPEED else gate.bound < 1
     holds = not (is_gain and comparison.has_control and set(GAINS).isdisjoint(claim.shown))
     if question == SPEED:
-        return holds and estimate.low >= gate.bound, f"{value_text} as fast"
-    return holds and estimate.high <= gate.bound, f"{value_text} the memory"
+        return holds and estimate.low >= gate.bound, f"{value_text} as fast {ci}"
+    return holds and estimate.high <= gate.bound, f"{value_text} the memory {ci}"
 
 
 def _group(groups: Sequence[Group], gate: Gate) -> Group:

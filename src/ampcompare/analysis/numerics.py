@@ -17,7 +17,7 @@ LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # fraction of all elements below which underflow is not mentioned
 NEAR = 16  # activations above 1/16 of fp16's largest number are mentioned
 MAX_NAMED = 4
-IN_FP16 = "are flushed to zero"
+IN_FP16 = ", flushed to zero"
 FLUSHED = "A gradient element that is flushed to zero changes no weight."
 
 
@@ -35,7 +35,7 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
             [(g.display_name, text) for g in groups if (text := describe_group(g))], MAX_NAMED
         )
         if parts:
-            sentence = f"{title}: {'; '.join(f'{labels} {text}' for labels, text in parts)}{meaning}"
+            sentence = f"{title} {'; '.join(f'with {labels}: {text}' for labels, text in parts)}{meaning}"
             sentences[name] = f"{sentence} {FLUSHED}" if IN_FP16 in sentence else sentence
     if sentences:
         return sentences
@@ -112,8 +112,8 @@ def _underflow(group: Group) -> str:
         f" ({formatting.whole_percent(without)} without the loss scale)" if without > with_scale else ""
     )
     in_fp16 = bool(group.records) and all(dtype_16bit_of(run) == "fp16" for run in group.records)
-    what = IN_FP16 if in_fp16 else "would be flushed to zero in fp16"
-    return f"{formatting.whole_percent(with_scale)} {what}{unscaled_text}"
+    what = IN_FP16 if in_fp16 else ", which fp16 would flush to zero"
+    return f"{formatting.whole_percent(with_scale)}{what}{unscaled_text}"
 
 
 def _updates(group: Group) -> str:
@@ -146,7 +146,7 @@ PHENOMENA: dict[str, tuple[str, Callable[[Group], str], str]] = {
         _scale,
         ". A dynamic scale grows until gradients overflow. That step is skipped and the scale is halved.",
     ),
-    "underflow": ("Gradient elements too small for fp16, largest fraction in a step", _underflow, "."),
+    "underflow": ("Largest fraction of gradient elements below the range of fp16", _underflow, "."),
     "updates": (
         "Updates lost to rounding",
         _updates,

@@ -13,6 +13,7 @@ from functools import reduce
 
 import pandas as pd
 
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group, sample_measurement
 from ampcompare.analysis.grouping.run_table import ON_CPU
@@ -82,7 +83,9 @@ class AssessedValue:
     more_runs: int | None = None
 
     def __post_init__(self) -> None:
-        self.sentence = f"{self.relation.label} of {self.arm}: {self.verdict}{self.why and ': '}{self.why}"
+        self.sentence = (
+            f"{self.relation.label} of {display_name(self.arm)}: {self.verdict}{self.why and ', '}{self.why}"
+        )
 
         ends = dict.fromkeys(
             map(self.relation.show, (self.published.low, self.published.high) if self.published else ())
@@ -174,7 +177,7 @@ class ReproductionResult:
         self.note = self.publication.note.rstrip(".")
         verdicts = [row.verdict for row in self.rows]
         counts = [f"{n} {word}" for verdict, word in COUNTED.items() if (n := verdicts.count(verdict))]
-        summary = f"{formatting.listed(counts)} of {formatting.plural(len(self.rows), 'published value')}"
+        summary = f"{formatting.listed(counts)} (of {formatting.plural(len(self.rows), 'published value')})"
         summary = summary if counts else "the publication has charts only and no values to compare"
         self.headline = f"{f'{self.publication.name} {self.match.scaled}'.rstrip()}: {summary}"
 
@@ -233,7 +236,8 @@ def _rows(
             _measured_estimate(published_metric, *groups) if published and len(groups) == len(names) else None
         )
         if len(groups) < len(names):
-            why = f"no run of {formatting.listed(name for name in names if name not in match.arms)}"
+            missing = [display_name(name) for name in names if name not in match.arms]
+            why = f"no run of {formatting.listed(missing)}"
         elif published is None:
             no_ratio = "the published interval includes 0, so no ratio can be formed"
             why = no_ratio if base_printed else "the publication has no value of the baseline"

@@ -34,7 +34,7 @@ MAX_LABEL_CHARS = 40  # in the headline
 def write_badge(comparison: Comparison) -> str:
     """Return the verdict on a group: `faster · same accuracy`, `inconclusive`, `2 of 5 failed`."""
     if comparison.not_compared_reason or comparison.is_control:
-        return NOT_COMPARED if comparison.not_compared_reason else "A/A control"
+        return NOT_COMPARED if comparison.not_compared_reason else "control"
     if not comparison.claims or comparison.group.outcomes.failed:
         return _failed(comparison.group) or NOT_FINISHED
     known = [e for q in (SPEED, QUALITY) if (e := comparison.claims[q].estimate) is not None]

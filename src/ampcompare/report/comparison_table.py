@@ -161,7 +161,7 @@ class ComparisonTable:
 
 
 def _columns(analysis: Analysis) -> list[Column]:
-    """Return the columns; energy and time to target only where they were recorded."""
+    """Return the columns; only quality is there whether it was recorded or not."""
     metric, units = analysis.metric, analysis.quantities
     name = metric.noun if metric.key == DEFAULT_METRIC else formatting.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
@@ -177,7 +177,12 @@ def _columns(analysis: Analysis) -> list[Column]:
         Column(run_metrics.ENERGY, f"Energy per {units.item}", "energy", formatting.number, "J"),
         Column(run_metrics.TIME, f"Time to {target}", "time to target", formatting.duration, ""),
     )
-    claimed = [question for question, figure in run_metrics.COMPARED_METRICS.items() if figure.sides]
+    recorded = {column for group in analysis.groups for column in group.estimates}
+    claimed = [
+        question
+        for question, figure in run_metrics.COMPARED_METRICS.items()
+        if figure.sides and (question == run_metrics.QUALITY or figure.column in recorded)
+    ]
     shown = {*claimed}.union(*(comparison.estimates for comparison in analysis.comparisons))
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
         shown -= {run_metrics.TIME}
@@ -210,6 +215,8 @@ def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRo
     if share and share.k:
         runs_text += f"; failure rate: 95% CI {100 * share.low:.0f}% to {100 * share.high:.0f}%"
     meaning = analysis.backend_descriptions[group.label]
+    if group.display_name.startswith(FP32_NAME):  # whose name says fp32
+        meaning = ""
     return GroupRow(
         group.display_name, meaning, cells, analysis.badge(group), analysis.tone(group), runs_text
     )

@@ -15,6 +15,10 @@ from ampcompare.runtime.formatting import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
 MAX_WORD = len("apex_o1_bf16")  # a longer word of a label is broken
+MAX_VALUE_CHARS = len("CI −11.11 to +12.91")  # of a line of a cell that is not broken
+MAX_HEAD_CHARS = len("Time to 78.00%")  # of a head that is not broken
+MIN_VERDICT_CHARS = len("inconclusive")
+GAP = 2  # between two columns
 MAX_COLUMNS = 3  # that fit into 80 characters beside label and verdict
 MAX_NAMED = 6
 
@@ -27,7 +31,7 @@ def print_table(analysis: Analysis, console: Console) -> None:
     for columns in (table.columns[:MAX_COLUMNS], table.columns[MAX_COLUMNS:]):
         if columns:
             console.print()
-            console.print(_grid(table, columns, analysis))
+            console.print(_grid(table, columns, analysis, console.width))
     console.print()
     _print(console, [table.caption, *_reasons(table)])
     if analysis.reproduction is not None:
@@ -44,18 +48,24 @@ def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
             console.print(Text(printable(line), style=style))
 
 
-def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis) -> Table:
+def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis, width: int) -> Table:
     is_first = columns[0] is table.columns[0]
     # Without edges: a name and its values take all of 80 columns.
     grid = Table(
         box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False, collapse_padding=True
     )
-    longest = max((len(word) for row in table.rows for word in row.label.split()), default=0)
-    grid.add_column(printable(table.head), overflow="fold", min_width=min(longest, MAX_WORD))
-    for column in columns:
-        grid.add_column(printable(column.head), overflow="fold")
+    widths = [_value_width(column, table) for column in columns]
+    word = min(MAX_WORD, max((len(word) for row in table.rows for word in row.label.split()), default=0))
+    verdict = MIN_VERDICT_CHARS if is_first else 0
+    room = width - sum(widths) - GAP * (len(columns) + is_first)
+    label = min(max((len(row.label) for row in table.rows), default=0), max(word, room - verdict))
+    is_narrow = room - label < verdict
+    grid.add_column(printable(table.head), overflow="fold", min_width=word, max_width=label)
+    for column, values in zip(columns, widths, strict=True):
+        limits = {} if is_narrow else {"min_width": values, "max_width": values}
+        grid.add_column(printable(column.head), overflow="fold", **limits)
     if is_first:
-        grid.add_column("Verdict", overflow="fold")
+        grid.add_column("Verdict", overflow="fold", max_width=None if is_narrow else room - label)
     styles = styles_of(analysis)
     for row in table.rows:
         name = Text(printable(row.label), style=styles[row.label].colour)
@@ -63,6 +73,13 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis)
         verdict = Text("\n".join(part for part in (row.badge, row.runs) if part))
         grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)
     return grid
+
+
+def _value_width(column: Column, table: ComparisonTable) -> int:
+    """Return the width at which neither a line of a cell nor a word of the head is broken."""
+    lines = [line for row in table.rows for line in _cell_lines(row.cells[column.key])]
+    head = [column.head] if len(column.head) <= MAX_HEAD_CHARS else column.head.split()
+    return min(MAX_VALUE_CHARS, max(map(len, [*lines, *head])))
 
 
 def _cell_lines(cell: Cell) -> list[str]:

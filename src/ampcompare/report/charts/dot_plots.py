@@ -7,6 +7,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.report.charts import vega
 from ampcompare.report.charts.series import round_for_chart
 from ampcompare.report.charts.vega import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
@@ -68,7 +69,7 @@ def published_ratios(analysis: Analysis) -> Spec | None:
     for row in analysis.reproduction.rows if analysis.reproduction else ():
         if not row.relation.is_ratio:  # a difference in accuracy has no log axis; the table shows it
             continue
-        head = {"row": f"{row.arm}: {row.relation.label}", "verdict": row.verdict}
+        head = {"row": f"{display_name(row.arm)}: {row.relation.label}", "verdict": row.verdict}
         for source, found in ((PUBLISHED, row.published), (MEASURED, row.measured)):
             if found is not None and found.value > 0:
                 ends = {"x": found.value, "low": found.low or found.value, "high": found.high or found.value}

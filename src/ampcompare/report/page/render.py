@@ -67,7 +67,7 @@ def render_page(
         headline=analysis.headline.partition(analysis.accent or "\0"),
         table=table,
         has_open=any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values()),
-        has_zone=any(column.axis and column.axis.margin for column in table.columns),
+        has_zone=any(column.axis and column.axis.has_visible_zone for column in table.columns),
         runs=runs_table(analysis),
         machines=machines_table(analysis),
         charts=charts,
