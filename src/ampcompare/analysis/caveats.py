@@ -303,7 +303,9 @@ def find_deviations(findings: Findings) -> list[str]:
         planned = metric.show_value(metric.as_shown(plan.target))
         deviations.append(f"the target is {metric.show_value(target)} instead of {planned}")
     if plan.looks and seeds and seeds not in plan.looks:
-        deviations.append(f"no look was planned at {plural(seeds, 'seed')}, but at {listed(plan.looks)}")
+        deviations.append(
+            f"no look was planned at {plural(seeds, 'seed')}, but at {listed(plan.looks)} seeds"
+        )
     if plan.max_seeds is not None and seeds > plan.max_seeds:
         deviations.append(f"{seeds} seeds ran instead of at most {plan.max_seeds}")
     if plan.has_control and not any(c.is_control for c in comparisons):
