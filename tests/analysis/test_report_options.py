@@ -131,7 +131,8 @@ def test_options_override_the_plan_with_a_caveat():
     analysis = analyse_runs(planned(), margin=0.5, target=0.6)
     assert (analysis.metric.margin, analysis.target) == (0.5, 60.0)
     assert analysis.caveats[0] == (
-        "Not as planned: the margin is 0.5 points instead of 1 point and the target is 60.00% instead of 50.00%."
+        "Not as planned: the margin is 0.5 points instead of 1 point and the target is 60.00% instead of "
+        "50.00%."
     )
 
 

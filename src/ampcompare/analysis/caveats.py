@@ -30,7 +30,7 @@ SYNTHETIC = "The data are synthetic: the accuracy shows that training works, not
 CHOSEN = ". If poor runs were stopped, the finished runs look better than they should"
 TAILS = {
     RunState.FAILED.value: "",
-    run_table.REFUSED: " before the first step",
+    run_table.REFUSED: "",
     RunState.STOPPED.value: CHOSEN,
     RunState.PREEMPTED.value: "",
     RunState.RUNNING.value: "",
@@ -111,7 +111,8 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
                     f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.display_name} ({why})"
                 )
         if counts:
-            yield f"{formatting.capital(word)}: {some(counts, MAX_NAMED)}{tail}."
+            title = "Refused before the first step" if word == run_table.REFUSED else formatting.capital(word)
+            yield f"{title}: {some(counts, MAX_NAMED)}{tail}."
     if only := some([g.display_name for g in groups if g.is_unfinished]):
         yield f"No run of {only} finished: the values shown are from unfinished runs."
 

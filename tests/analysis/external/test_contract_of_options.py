@@ -131,7 +131,7 @@ def test_missing_input_is_listed_with_candidates_last_values_and_arguments():
         (METRIC, "groups: name each source as NAME=SOURCE"),
         (
             METRIC | {"group_by": ["trainer.precision"]},
-            "add --baseline VALUE, one of the values of trainer.precision",
+            "--baseline VALUE, one of the values of trainer.precision",
         ),
         (ARMS, "metric: add --metric KEY:max or KEY:min"),
         (ARMS | {"metric": "val_acc"}, "direction of val_acc: add --metric val_acc:max"),

@@ -145,10 +145,7 @@ def test_runs_that_did_not_finish_give_caveats():
     analysis = analyse_runs([base, *runs]).caveats
     assert "Failed: 1 of 4 runs of fp16 (seed 1: exit code 1)." in analysis
     assert "No run of fp32 (none) finished: the values shown are from unfinished runs." in analysis
-    assert (
-        "Refused: 1 of 4 runs of fp16 (seed 2: exit code 2 before the first step) before the first step."
-        in analysis
-    )
+    assert "Refused before the first step: 1 of 4 runs of fp16 (seed 2: exit code 2)." in analysis
     (stopped,) = (remark for remark in analysis if "better" in remark)
     assert stopped.startswith("Stopped: 1 of 4 runs of fp16 (seed 3: stopped by Ctrl-C")
 

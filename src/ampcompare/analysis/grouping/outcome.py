@@ -79,11 +79,7 @@ def _refusal(run: RunRecord) -> str:
     has_trained = len(run.logged[metrics.LOSS][0]) if metrics.LOSS in run.logged else run.rows
     if (not recorded and run.exit_code != EXIT_BAD_INPUT) or has_trained:
         return ""
-    return (
-        recorded
-        if isinstance(recorded, str) and recorded
-        else run.notes or f"exit code {EXIT_BAD_INPUT} before the first step"
-    )
+    return recorded if isinstance(recorded, str) and recorded else run.notes or f"exit code {EXIT_BAD_INPUT}"
 
 
 def _last_not_finite(run: RunRecord, metric: str) -> str:
