@@ -150,8 +150,7 @@ PHENOMENA: dict[str, tuple[str, Callable[[Group], str], str]] = {
     "updates": (
         "Updates lost to rounding",
         _updates,
-        ". A small update of a 16-bit weight can round back to the old weight. Stochastic rounding preserves "
-        "such updates on average.",
+        ". A small update of a 16-bit weight can round to zero. Stochastic rounding preserves it on average.",
     ),
     "activations": ("Largest activations", _activations, ". The largest fp16 number is 65,504."),
 }
