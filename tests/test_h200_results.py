@@ -164,7 +164,7 @@ def of_the_comparison(runs: list[RunRecord]) -> Iterator[str]:
         times["none"],
         lambda label: f"{percent(label, 'time_ratio')}, {times[label]}",
     )
-    yield f"**Time to {found['target']:.0f}%.**"
+    yield f"**Time to {found['target']:.0f}%.** This target was not planned"
     yield row(
         f"eval accuracy after {epochs} epochs",
         score["none"],
@@ -209,10 +209,9 @@ def of_the_comparison_with_tf32(runs: list[RunRecord]) -> Iterator[str]:
     def pair(figure: str, shown: str) -> str:
         return " | ".join(shown.format(group["figures"][figure]["value"]) for group in (tf32, native))
 
-    def percent(figure: str, shown: str = "+.0f") -> str:
+    def percent(figure: str, shown: str) -> str:
         value, low, high = (100 * (compared[figure][key] - 1) for key in ("value", "low", "high"))
-        span = f"{low:{shown}} to {high:{shown}}"
-        return minus(f"{value:+.0f}% ({'no spread' if f'{low:.0f}' == f'{high:.0f}' else span})")
+        return minus(f"{value:+.0f}% ({low:{shown}} to {high:{shown}})")
 
     speed = "{value:.2f}× ({low:.2f} to {high:.2f})".format(**compared["speedup"])
     gain = compared["quality_difference"]
@@ -220,13 +219,16 @@ def of_the_comparison_with_tf32(runs: list[RunRecord]) -> Iterator[str]:
     target, epochs = f"{found['target']:.0f}%", runs[0].config["epochs"]
     yield "| change (97.5% CI) |"
     yield f"\n| speed | {pair('images_per_second', '{:,.0f} images/s')} | {speed} |\n"
-    yield f"\n| peak memory | {pair('peak_mib', '{:,.0f} MiB')} | {percent('memory_ratio')} |\n"
-    yield f"\n| GPU energy per image | {pair('joules_per_image', '{:.3g} J')} | {percent('energy_ratio')} |\n"
+    yield f"\n| peak memory | {pair('peak_mib', '{:,.0f} MiB')} | {percent('memory_ratio', '+.2f')} |\n"
+    energy = f"{pair('joules_per_image', '{:.3g} J')} | {percent('energy_ratio', '+.0f')}"
+    yield f"\n| GPU energy per image | {energy} |\n"
     name = f"training time to {target} eval accuracy"
     yield f"\n| {name} | {pair('seconds_to_target', '{:.0f} s')} | {percent('time_ratio', '+.1f')} |\n"
     name = f"eval accuracy after {epochs} epochs"
     yield f"\n| {name} | {pair('quality', '{:.2f}%')} | {points} |\n"
+    yield f"**Time to {target}.** The target was not planned"
     plan = runs[0].config["plan"]
+    assert plan["target"] is None
     seeds = sorted({run["seed"] for run in found["runs"]})
     assert len(seeds) == plan["looks"][0] < plan["max_seeds"] == 6  # the first look
     yield speed.replace("×", "× as fast as TF32").replace("(", "(97.5% CI ").replace(")", "; n = 3 seeds)")
