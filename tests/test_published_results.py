@@ -170,17 +170,17 @@ def quotes() -> Iterator[tuple[str, str]]:
             f"| {said} | {arm['images_per_second']:,.0f} | {span} | {arm['peak_mib']:,.0f} |\n",
         )
 
-    fast, less = (part.speed("native_bf16", "98.33 %: ")[:-1] for part in (small, large))
-    yield "README.md", f"trains ResNet20 {fast.replace('× (', '× as fast as fp32 (')}; n = 5)"
-    yield "README.md", f"and ResNet50 {less}; n = 3)"
-    yield "README.md", f"Relative to the control, a second set of fp32 runs, it is {beside}."
-    yield "README.md", "within a point ({}; 98.33 %: {}; n = 5)".format(*accuracy.points("native_bf16"))
+    fast, less = (part.speed("native_bf16", "98.33% CI ")[:-1] for part in (small, large))
+    yield "README.md", f"trains ResNet20 {fast.replace('× (', '× as fast (')}; n = 5)"
+    yield "README.md", f"and ResNet50 {less.replace('× (', '× as fast (')}; n = 3)"
+    yield "README.md", f"Relative to an A/A control it is {beside} as fast."
+    yield "README.md", "within one point: {} (98.33% CI {}; n = 5)".format(*accuracy.points("native_bf16"))
 
     for label in ("none", *BACKENDS):
         value, low, high = (f"{100 * x:.2f}" for x in accuracy.mean(label, "quality"))
         minutes = [IMAGES / 60 / x for x in small.mean(label)]
         time = f"{minutes[0]:.1f} min ({minutes[2]:.1f} to {minutes[1]:.1f})"
-        yield "run_experiment.py", f"\n{f'backend={label}':<20} {value} % ({low} to {high})   {time}\n"
+        yield "run_experiment.py", f"\n{f'backend={label}':<20} {value}% ({low} to {high})   {time}\n"
 
 
 def test_what_the_pages_quote_is_what_the_comparisons_say():
