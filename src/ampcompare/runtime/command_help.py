@@ -58,22 +58,31 @@ def _readable_bounds(text: str) -> str:
 
 
 def epilog(examples: Mapping[str, str], exit_codes: Mapping[int | str, str] | None = None) -> str:
-    """Return the end of a help text: commands to copy, and the exit codes.
+    """Return the end of a help text for Typer: commands to copy, and the exit codes.
+
+    Args:
+        examples: As in `help_lines`.
+        exit_codes: As in `help_lines`.
+    """
+    return "\n\n".join(_NO_WRAP + part for part in "\n".join(help_lines(examples, exit_codes)).split("\n\n"))
+
+
+def help_lines(examples: Mapping[str, str], exit_codes: Mapping[int | str, str] | None = None) -> list[str]:
+    """Return the lines of the examples and of the exit codes.
 
     Args:
         examples: Commands, by what they do. A long command is continued with a backslash.
-        exit_codes: Meanings of exit codes, in one or more lines; None to leave them out.
+        exit_codes: Meanings of exit codes, each in one or more lines; None to leave them out.
     """
     lines = ["Examples:"]
     for purpose, command in examples.items():
         lines += [f"  # {purpose}", *_command_lines(command)]
-    parts = [_NO_WRAP + "\n".join(lines)]
     if exit_codes:
-        rows = (
-            f"  {code:<4}  " + meaning.replace("\n", "\n" + 8 * " ") for code, meaning in exit_codes.items()
-        )
-        parts.append(_NO_WRAP + "\n".join(["Exit codes:", *rows]))
-    return "\n\n".join(parts)
+        lines += ["", "Exit codes:"]
+        for code, meaning in exit_codes.items():
+            first, *rest = meaning.split("\n")
+            lines += [f"  {code:<4}  {first}", *(f"{'':<8}{line}" for line in rest)]
+    return lines
 
 
 def _command_lines(command: str) -> list[str]:
