@@ -15,9 +15,9 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # Command line
 
-This page lists every command of `ampcompare`, with its options, examples and exit codes, and every option of a \
-run. `ampcompare COMMAND --help` prints the same for one command, and `ampcompare run --help-all` prints the \
-options of a run. `make docs` writes this page from the help texts.
+This page lists every command of `ampcompare`, with its options, examples and exit codes, and every option \
+of a run. `ampcompare COMMAND --help` prints the same for one command, and `ampcompare run --help-all` \
+prints the options of a run. `make docs` writes this page from the help texts.
 
 - **Options of a command** start with two dashes: `--minutes 2`.
 - **Options of a run** are written without dashes, as `KEY=VALUE`: `backend=native epochs=5`. `run`, `demo`, \

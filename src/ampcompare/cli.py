@@ -38,7 +38,7 @@ app = typer.Typer(
             0: "success",
             1: "a run failed",
             **BAD_INPUT,
-            3: "report, reproduce: a requirement is not met or a result not reproduced;\n"
+            3: "report, reproduce: a requirement or a published result is not shown;\n"
             "sweep --status, sweep --rerun: runs are left to do",
             **STOPPED,
         },
