@@ -9,7 +9,7 @@ import typer
 
 from ampcompare.cli import app
 from ampcompare.config import option_help
-from ampcompare.runtime.command_help import help_lines
+from ampcompare.runtime.help_text import help_lines
 
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\

@@ -12,7 +12,8 @@ import typer
 
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import PLAIN, REGISTRY
-from ampcompare.runtime.command_help import STOPPED, epilog
+from ampcompare.runtime.command_help import epilog
+from ampcompare.runtime.help_text import STOPPED
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampcompare.config.option_spec import OptionSpec
 from ampcompare.config.schema import OPTIONS, Config
-from ampcompare.runtime.command_help import BAD_INPUT, WIDTH, help_lines
+from ampcompare.runtime.help_text import BAD_INPUT, WIDTH, help_lines
 
 USAGE = "Usage: {program} [--config NAME_OR_PATH] [KEY=VALUE]..."
 PURPOSE = "Train one run under a precision backend and record it."

@@ -6,7 +6,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from ampcompare.report.options import ReportOptions
-from ampcompare.runtime.command_help import BAD_INPUT, STOPPED, epilog
+from ampcompare.runtime.command_help import epilog
+from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 
 REPORT_EPILOG = epilog(
     {

@@ -1,16 +1,14 @@
 """The parts of a command's `--help` that Typer does not format as we need: examples and exit codes."""
 
 import re
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperCommand
 
-WIDTH = 80  # columns of a terminal that every help text fits
+from ampcompare.runtime.help_text import help_lines
+
 _NO_WRAP = "\b\n"  # Typer does not wrap a paragraph that begins with this line
-BAD_INPUT: dict[int | str, str] = {2: "an option or an input is wrong; the message names it"}
-STOPPED: dict[int | str, str] = {130: "stopped by Ctrl-C"}
 
 
 class Command(TyperCommand):
@@ -65,35 +63,3 @@ def epilog(examples: Mapping[str, str], exit_codes: Mapping[int | str, str] | No
         exit_codes: As in `help_lines`.
     """
     return "\n\n".join(_NO_WRAP + part for part in "\n".join(help_lines(examples, exit_codes)).split("\n\n"))
-
-
-def help_lines(examples: Mapping[str, str], exit_codes: Mapping[int | str, str] | None = None) -> list[str]:
-    """Return the lines of the examples and of the exit codes.
-
-    Args:
-        examples: Commands, by what they do. A long command is continued with a backslash.
-        exit_codes: Meanings of exit codes, each in one or more lines; None to leave them out.
-    """
-    lines = ["Examples:"]
-    for purpose, command in examples.items():
-        lines += [f"  # {purpose}", *_command_lines(command)]
-    if exit_codes:
-        lines += ["", "Exit codes:"]
-        for code, meaning in exit_codes.items():
-            first, *rest = meaning.split("\n")
-            lines += [f"  {code:<4}  {first}", *(f"{'':<8}{line}" for line in rest)]
-    return lines
-
-
-def _command_lines(command: str) -> list[str]:
-    """Return a command as indented lines that can be copied into a shell."""
-    width = WIDTH - 2 - len(" \\")  # the help is indented by two columns
-    lines = textwrap.wrap(
-        command,
-        width,
-        initial_indent="  ",
-        subsequent_indent="      ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]

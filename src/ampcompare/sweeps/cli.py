@@ -7,7 +7,8 @@ import typer
 
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.runtime.command_help import BAD_INPUT, epilog
+from ampcompare.runtime.command_help import epilog
+from ampcompare.runtime.help_text import BAD_INPUT
 from ampcompare.runtime.paths import shell_command
 
 SEEDS = 3  # runs of each arm of a publication
