@@ -9,10 +9,10 @@ import typer
 
 from ampcompare import __version__
 from ampcompare.bench.cli import BENCH_EPILOG, DOCTOR_EPILOG, bench, doctor
+from ampcompare.command_help import Command, epilog
 from ampcompare.demo import DEMO_EPILOG, demo
 from ampcompare.errors import EXIT_BAD_INPUT, UserError
 from ampcompare.report.cli import REPORT_EPILOG, WORKSPACE_EPILOG, report, workspace
-from ampcompare.runtime.command_help import Command, epilog
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.signals import EXIT_INTERRUPTED, exit_process, exit_with
 from ampcompare.runtime.startup import use_utf8

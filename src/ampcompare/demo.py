@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampcompare.command_help import epilog
 from ampcompare.errors import UserError
-from ampcompare.runtime.command_help import epilog
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.startup import let_threads_sleep

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampcompare.command_help import epilog
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import PLAIN, REGISTRY
-from ampcompare.runtime.command_help import epilog
 from ampcompare.runtime.help_text import STOPPED
 
 if TYPE_CHECKING:

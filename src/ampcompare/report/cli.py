@@ -5,8 +5,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ampcompare.command_help import epilog
 from ampcompare.report.options import ReportOptions
-from ampcompare.runtime.command_help import epilog
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 
 REPORT_EPILOG = epilog(

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ampcompare.command_help import epilog
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.runtime.command_help import epilog
 from ampcompare.runtime.help_text import BAD_INPUT
 from ampcompare.runtime.paths import shell_command
 

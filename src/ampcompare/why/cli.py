@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ampcompare.runtime.command_help import Command, epilog
+from ampcompare.command_help import Command, epilog
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.startup import let_threads_sleep
 
