@@ -169,23 +169,37 @@ def examples_in(output: str) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_examples_of_a_help_parse(command: str, capsys):
-    """Words and options are those of the command, options of a run exist, and the terms of a report hold."""
     for example in examples_in(help_of(command, capsys)):
-        program, *words = shlex.split(example.partition(" > ")[0])
-        assert program == "ampcompare"
-        found: Any = typer.main.get_command(app)
-        while hasattr(found, "commands"):
-            found = found.commands[words.pop(0)]
-        if words == ["--help"]:
-            continue
-        context = found.make_context(found.name, words)
-        if found.name == "report":
-            ReportOptions(**context.params)
-        many = [value for value in context.params.values() if isinstance(value, list)]
-        overrides = [word for values in many for word in values if re.fullmatch(r"[a-z_.]+=.*", word)]
-        if found.name != "report":
-            keys = [word.partition("=")[0] for word in overrides]
-            assert [key for key in keys if not find_option(key) and not key.startswith("slurm.")] == []
+        check(example)
+
+
+@pytest.mark.parametrize(
+    "file", sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("sweeps/*.yaml")]), ids=lambda f: f.stem
+)
+def test_the_commands_in_the_comments_of_a_bundled_file_parse(file: Path):
+    commands = re.findall(r"^#   (ampcompare .*?)(?:  #.*)?$", file.read_text(), re.M)
+    assert commands
+    for command in commands:
+        assert file.stem in command or file.parent.name == "configs"
+        check(command)
+
+
+def check(example: str) -> None:
+    """Assert that a command exists, that it has these options, and that the options of a run exist."""
+    program, *words = shlex.split(example.partition(" > ")[0])
+    assert program == "ampcompare"
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    if words == ["--help"]:
+        return
+    context = command.make_context(command.name, words)
+    if command.name == "report":
+        ReportOptions(**context.params)
+        return
+    many = [value for value in context.params.values() if isinstance(value, list)]
+    keys = [word.partition("=")[0] for value in many for word in value if "=" in word]
+    assert [key for key in keys if not find_option(key) and not key.startswith("slurm.")] == []
 
 
 PARSED_ONLY = {
