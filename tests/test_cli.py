@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -258,9 +259,15 @@ def test_the_examples_of_a_help_run(command: str, runs: Path, capsys):
         for seed in (1, 2, 3):
             rows = f"step,val_acc\n100,0.71{seed}\n200,0.72{seed}\n"
             (folder / "logs" / arm / f"{seed}.csv").write_text(rows)
-    if command == "report":
-        made = run_in_shell(run_words("bench --config demo --minutes 0.1 --json bench.json", *QUICK), folder)
-        assert made.returncode == 0, made.stderr
+    if command == "report":  # its runs and its benchmark are of one network
+        shutil.rmtree(runs)
+        for words in (
+            "run backend=none",
+            "run backend=native",
+            "bench backend=none,native --minutes 0.1 --json bench.json",
+        ):
+            made = run_in_shell(run_words(words, *QUICK), folder)
+            assert made.returncode == 0, made.stderr
     for example in examples_in(help_of(command, capsys)):
         if "--dry-run" not in example and any(words in example for words in PARSED_ONLY):
             continue
