@@ -10,7 +10,7 @@ ARGS ?=
 MARKS ?= not slow
 PIP := --disable-pip-version-check
 
-.PHONY: help setup demo test test-all rehearse rehearse-oldest wheel-check lint reproduce clean
+.PHONY: help setup demo test test-all rehearse rehearse-oldest wheel-check lint docs reproduce clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make rehearse-oldest  the same with the oldest supported PyTorch"
 	@echo "make wheel-check  build the wheel and use it in an empty folder: run, report, sweep, demo"
 	@echo "make lint       ruff and mypy"
+	@echo "make docs       write docs/cli.md, the reference of the command line, from the help texts"
 
 setup: $(VENV)/.installed
 
@@ -71,6 +72,9 @@ lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+docs: setup
+	$(VENV)/bin/python docs/make_cli.py
 
 reproduce: setup
 	@$(VENV)/bin/ampcompare reproduce tootouch device=cuda $(ARGS)
