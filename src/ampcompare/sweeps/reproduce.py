@@ -17,7 +17,7 @@ UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 VARIED = ("published.arm", "seed")  # overrides change their values, as in any sweep
 HEAD = """\
 # {about}
-# as ampcompare reproduce runs it; the setting of each arm is in the publication's file
+# the sweep of ampcompare reproduce; the publication's file has the setting of each arm
 # Without server:  ampcompare sweep {file}
 # With W&B:        wandb sweep {file}, then on each GPU: wandb agent ENTITY/PROJECT/ID
 #                  ampcompare reproduce {name} --runs wandb:ENTITY/PROJECT/ID
