@@ -237,7 +237,8 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
             if run.index < len(points) and _rank(run) >= _rank(points[run.index]):
                 points[run.index] = run
         if unmatched:
-            description = f"of this sweep match none of its points (such as {unmatched[0].run_id})"
+            verb = "matches" if len(unmatched) == 1 else "match"
+            description = f"of this sweep {verb} none of its points (such as {unmatched[0].run_id})"
             remarks.append(f"{plural(len(unmatched), 'run')} {description}")
     not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
     return SweepStatus(

@@ -100,8 +100,11 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
             "--out a: output_dir=b names a folder, too",
         ),
         (("{paper}", "--out", "{paper}"), "paper.yaml"),
-        (("--scale", "0.5"), "--scale 0.5: of which publication? give its name"),
-        (("{paper}", "epochs=1", "--runs", "a"), "epochs=1: --runs judges runs that exist; leave it out"),
+        (("--scale", "0.5"), "--scale 0.5: needs the name of a publication; ampcompare reproduce lists them"),
+        (
+            ("{paper}", "epochs=1", "--runs", "a"),
+            "epochs=1: --runs compares runs that exist, so this option has no effect; leave it out",
+        ),
         (("{paper}", "--runs", "absent"), "absent: no such folder"),
         (("{paper}", "--write-sweep", "{paper}"), "File exists; name a new file"),
         (("{paper}", "--write-sweep", "new", "--out", "a"), "--out a: --write-sweep runs nothing"),
