@@ -151,8 +151,9 @@ CLASSES = {
         "override convert instead"
     ),
     f"{BACKEND}\nclass Mine(Precision): '''\\a'''": "description='\\x07': expected a line of at most 100 ch",
-    f"{BACKEND}\nclass Mine(Precision): metadata = BackendInfo('native', 'm')": "label='native' is the "
-    "label of a",
+    f"{BACKEND}\nclass Mine(Precision): metadata = BackendInfo('native', 'm')": (
+        "label='native' is the label of a built-in backend; give Mine another label"
+    ),
     f"{BACKEND}\nclass Mine(Precision): metadata = BackendInfo('a\\n', 'm')": (
         "cannot be imported (line 2: ValueError: label='a\\n': expected 1 to 40 letters"
     ),

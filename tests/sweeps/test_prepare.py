@@ -205,7 +205,7 @@ def test_what_cannot_run_is_left_out_and_said_in_one_line(ready):
     counted, left_out = found.messages
     assert counted.startswith("12 points, 8 different runs: ")
     why = "precision.loss_scale=128: backend=native_bf16 does not scale the loss"
-    assert left_out == f"left out, as they cannot run: {why}"
+    assert left_out == f"left out, because they cannot run: {why}"
 
 
 def test_a_block_is_a_seed_with_every_run_in_it(ready):

@@ -134,8 +134,7 @@ REFUSALS = {
     "task.loss=mse task.metric=acc": "task.metric='acc': expected one of mse, mae, loss, or null",
     "task.loss=mse training.label_smoothing=0.1": "training.label_smoothing=0.1: only task.loss=cross",
     "task.loss=./scores.py:spread": "task.loss='./scores.py:spread': returned a tensor [2]; "
-    "expected the mean of "
-    "mean, a 0-d tensor with a gradient",
+    "expected the mean of the batch: a 0-d tensor with a gradient",
     "task.loss=./scores.py:leaves": "task.loss='./scores.py:leaves': cannot take outputs [2, 1] and targets "
     "[2] (line 11: SystemExit: 0)",
     "task.loss=./scores.py:none": "task.loss='./scores.py:none': no none in ./scores.py",
