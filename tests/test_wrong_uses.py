@@ -24,6 +24,7 @@ DOORS = ", pkg.mod:Name, ./file.py:Name"
 NAMES = "none, tf32, native, native_bf16, apex_o1, apex_o1_bf16, apex_o2, fp16, bf16, bf16_sr"
 BACKENDS = f"expected one of {NAMES}{DOORS}"
 HELP = f"{shell_command('ampcompare', 'run', '--help-all')} lists all options"
+ONE_VALUE, FILE = "a run takes one value; to compare several values, use ampcompare sweep", "./net.py"
 WHOLE = "expected a whole number at least 1"
 
 EQUALS = "expected key=value, such as backend=native or optimizer.lr=0.05"
@@ -38,7 +39,13 @@ PLAIN = "${...} may only name another option, such as ${backend}"
 # Of a key the values that are refused, and what is said of each: `KEY='VALUE': ...`.
 VALUES = [
     # Backends, as other libraries call them.
-    ("backend", BACKENDS, "", "native,apex_o1", "[native,apex_o1]", "${wandb.mode}"),
+    ("backend", BACKENDS, "", "${wandb.mode}"),
+    ("backend", f"{BACKENDS}; {ONE_VALUE}", "native,apex_o1", "[native,apex_o1]"),
+    (
+        "model.name",
+        f"expected one of {MODELS}; name a function or class in the file: model.name={FILE}:NAME",
+        FILE,
+    ),
     ("backend", f"{BACKENDS}; did you mean none?", "O0", "fp32"),
     ("backend", f"{BACKENDS}; did you mean tf32?", "TF32", "tensorfloat32"),
     ("backend", f"{BACKENDS}; did you mean apex_o1?", "O1", "apex_01"),
@@ -47,6 +54,7 @@ VALUES = [
     ("optimizer.lr", "expected a number above 0", *"1e-1x 0 nan inf true".split(), "9" * 400),
     ("epochs", WHOLE, "0", "inf", "null", "true", "${backend}"),
     ("seed", LEAST_0, "-1", "1.5"),
+    ("seed", f"{LEAST_0}; {ONE_VALUE}", "1,2"),
     ("optimizer.momentum", "expected a number at least 0 and below 1", "1"),
     ("precision.loss_scale", "expected a number above 0, or dynamic", "auto", "-1"),
     ("plan.control", "expected one of none, bookends; did you mean none?", "null"),

@@ -177,6 +177,8 @@ class OptionSpec:
         near = f"did you mean {hint}?" if hint else ""
         if self.plugin and isinstance(value, str) and value.endswith(".py"):
             near = f"name a function or class in the file: {self.key}={value}:NAME"
+        elif not hint and isinstance(value, str) and "," in value and self.type is not list:
+            near = "a run takes one value; to compare several values, use ampcompare sweep"
         elif not hint and isinstance(value, str):
             near = did_you_mean(value.lower(), map(str, self.choices), 0.75)
         return UserError(f"{self.key}={value!r}: {why}expected {self.allowed}{near and '; ' + near}")
