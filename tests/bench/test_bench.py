@@ -238,6 +238,41 @@ def test_dtypes_computed_in_fp32_get_a_caveat_and_no_explain_command():
     assert output.next_command(result, slower) == ""
 
 
+def test_only_mixed_precision_that_is_slower_in_the_same_execution_and_layout_is_to_be_explained():
+    layouts = ("memory_format=contiguous", "memory_format=channels_last")
+    arms = build_arms([*TINY, "backend=none,tf32,native", "memory_format=contiguous,channels_last"])
+    ratios = {"none": (1.0, 0.9), "tf32": (0.8, 0.8), "native": (1.2, 0.95)}
+    results = [
+        arm(f"{backend} {layout}", ratio, spread=0.0 if ratio == 1 else 0.02)
+        for backend, pair in ratios.items()
+        for layout, ratio in zip(layouts, pair, strict=True)
+    ]
+    control = arm("none memory_format=contiguous")
+    assert output.next_command(Benchmark(0.99, Schedule(), control, results), arms) == ""
+    results[-1] = arm(f"native {layouts[1]}", 0.8)  # below none in channels_last
+    command = output.next_command(Benchmark(0.99, Schedule(), control, results), arms)
+    assert command.startswith(f"To see why native {layouts[1]} is slower than none {layouts[1]}: ")
+    assert "backend=native" in command
+    assert "--against" not in command
+
+
+def test_a_baseline_in_mixed_precision_is_named_in_the_command_that_explains():
+    arms = build_arms([*TINY, "backend=native,apex_o1"])
+    results = [arm("native", spread=0.0), arm("apex_o1", 0.5)]
+    command = output.next_command(Benchmark(0.99, Schedule(), arm("native"), results), arms)
+    assert command.endswith(" --against native")
+
+
+def test_many_speed_ups_that_are_not_precise_are_counted_and_three_are_named():
+    result = benchmark("none", *(f"native execution={number}" for number in range(8)))
+    result.arms[1:] = [arm(one.label, 2.0, spread=0.2) for one in result.arms[1:]]
+    (line,) = (line for line in output.sentences(result) if "within 5%" in line)
+    assert line == (
+        "8 of 9 speed-ups not known to within 5%: native execution=0, native execution=1, native execution=2 "
+        "and 5 more. For narrower intervals, measure longer: --minutes 4"
+    )
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [

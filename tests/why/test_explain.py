@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -148,6 +150,46 @@ def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
     assert speed_ratio([2.0], [1.0]) == (2.0, "one step each")
     value, basis = speed_ratio([2.0] * 20, [1.0] * 10 + [2.0] * 10)
     assert (value, basis) == (1.5, "95% CI 1.00 to 2.00, 20 rounds")
+
+
+def test_the_largest_change_is_named_even_if_it_is_the_time_without_ops():
+    base = profile_of("none", [2.2] * 20, {"convolution": 0.1, IDLE: 2.1})
+    other = profile_of("native_bf16", [3.0] * 20, {"convolution": 0.05, CASTS: 0.02, IDLE: 2.9})
+    output = [*summarize(base, other, torch.device("cpu"))]
+    assert "Largest change: no PyTorch op runs, from 2.1 ms to 2.9 ms." in output
+    assert any(line.startswith("No PyTorch op runs during 97% of a step of native_bf16.") for line in output)
+
+
+WARNS = """
+import warnings
+
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3072, 10)
+
+    def forward(self, x):
+        warnings.warn("a warning of the network")
+        return self.layer(x.flatten(1))
+
+
+def build(num_classes=10):
+    return Net()
+"""
+
+
+@pytest.mark.slow
+def test_profiling_warns_of_nothing_and_the_warnings_of_the_network_are_shown(tmp_path: Path):
+    """With torch 2.11, the profiler warned of cycles that it does not have here."""
+    (tmp_path / "net.py").write_text(WARNS)
+    command = [sys.executable, "-m", "ampcompare", "why", "explain", f"model.name={tmp_path}/net.py:build"]
+    done = subprocess.run([*command, *TINY[1:], "--seconds", "0.1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "a warning of the network" in done.stderr
+    assert "torch" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ def sentences(result: Benchmark) -> Iterator[str]:
     yield f"Measured: {setting}. Data loading is not part of a step."
     measured = [arm for arm in (*others, result.control) if not arm.failed]
     yield (
-        f"Speed-up: median over the rounds of the ratio to {baseline.label} within a round. It can differ "
-        "from the quotient of two rates in the table."
+        "Speed-up: relative to the first row, the median of the ratios within rounds. It can differ from the "
+        "quotient of two rates in the table."
     )
     if any(arm.high is not None for arm in measured):
         yield "All intervals of the table hold together with 95% confidence."
