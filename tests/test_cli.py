@@ -1,12 +1,17 @@
 """The command line and the entrypoint as a user meets them: help, messages, exit codes, what a run leaves."""
 
+import importlib.util
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from support.fakes import plan
 from support.quick import QUICK, ROOT
 from support.shell import run_in_shell
@@ -15,8 +20,23 @@ from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare import __version__, load_runs
 from ampcompare.analysis.grouping.backend_info import label_of
-from ampcompare.cli import main
-from ampcompare.config.schema import OPTIONS
+from ampcompare.cli import app, main
+from ampcompare.config import option_help
+from ampcompare.config.schema import OPTIONS, find_option
+from ampcompare.report.options import ReportOptions
+
+
+def load_make_cli() -> Any:
+    """Return the script that writes docs/cli.md, as a module."""
+    spec = importlib.util.spec_from_file_location("make_cli", ROOT / "docs" / "make_cli.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make_cli = load_make_cli()
 
 
 @pytest.fixture
@@ -62,7 +82,10 @@ WRONG = [
     (("run", "--config"), "--config: expected a name or a path"),
     (("run", "--config", str(ROOT / "sweeps/loss_scale.yaml")), "this is a sweep, not a config"),
     (("run", "backend=native_bf16", "precision.loss_scale=128"), "does not scale the loss; leave it out"),
-    (("run", "--config=demo", "device=cuda:99"), "device='cuda:99': not there; PyTorch sees"),
+    (
+        ("run", "--config=demo", "device=cuda:99"),
+        "device='cuda:99': this device does not exist here; PyTorch sees",
+    ),
     (("run", "--config=demo", "output_dir=/proc/nothing"), "'/proc/nothing': cannot be written"),
     (("run", "--config=demo", "data.source=image_folder", "data.root=nowhere"), "nowhere"),
     (
@@ -96,31 +119,172 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
     assert "New here? `ampcompare demo`" in " ".join(ampcompare("--help").stdout.split())
     assert ampcompare("--version").stdout == f"ampcompare {__version__}\n"
     often = ampcompare("run", "--help").stdout
-    assert often.startswith("usage: ampcompare run ")
+    assert often.startswith("Usage: ampcompare run ")
     for expected in (
         "none, tf32, native, native_bf16, ",
-        "also timm:NAME, ./net.py:build",
+        "torchvision:NAME, or your function ./net.py:build",
         "cuda:N",
         "./data.py:build",
         "layer4.2,*.bn3",
-        "auto: go on with an unfinished run",
+        "Whether to continue an unfinished run",
     ):
-        assert expected in often
-    every = ampcompare("run", "--help-all").stdout
-    assert all(f"{spec.key}=" in every and spec.help in every for spec in OPTIONS.values())
+        assert expected in " ".join(often.split())
+    every = " ".join(ampcompare("run", "--help-all").stdout.split())
+    for spec in OPTIONS.values():
+        default = option_help.default_text(spec)
+        assert f"{spec.key}={default} {spec.help} Allowed: {spec.allowed}." in every
+
+
+COMMANDS = ",run,report,sweep,reproduce,bench,demo,doctor,workspace,why,why explain,why diff,why guard".split(
+    ","
+)
+
+
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_list_of_commands_here_is_complete():
+    root = typer.main.get_command(app)
+    names = {name.removeprefix("ampcompare").strip() for name, _ in make_cli.walk(root, "ampcompare")}
+    assert names == {*COMMANDS}
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_fits_80_columns_and_has_an_example(command: str, columns: str, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    output = help_of(command, capsys)
+    assert max(map(len, output.splitlines())) <= 80
+    assert examples_in(output)
+    assert not re.search(r"<\w", output), "a type of Python instead of a readable name"
+    assert not re.search(r"^  \S.*\.\.\.$", output, re.M), "a summary that was cut"
+
+
+def examples_in(output: str) -> list[str]:
+    """Return the commands under `Examples:`, each in one line."""
+    text = output.partition("Examples:\n")[2].partition("Exit codes:")[0].replace("\\\n", " ")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_of_a_help_parse(command: str, capsys):
+    for example in examples_in(help_of(command, capsys)):
+        check(example)
 
 
 @pytest.mark.parametrize(
-    "command",
-    ",run,report,sweep,reproduce,bench,demo,doctor,workspace,why,why explain,why diff,why guard".split(","),
+    "file", sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("sweeps/*.yaml")]), ids=lambda f: f.stem
 )
-def test_every_help_fits_a_screen_of_80_columns_and_24_lines(command: str, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        main([*command.split(), "--help"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 80
+def test_the_commands_in_the_comments_of_a_bundled_file_parse(file: Path):
+    commands = re.findall(r"^#   (ampcompare .*?)(?:  #.*)?$", file.read_text(), re.M)
+    assert commands
+    for command in commands:
+        assert file.stem in command or file.parent.name == "configs"
+        check(command)
+
+
+def check(example: str) -> None:
+    """Assert that a command exists, that it has these options, and that the options of a run exist."""
+    program, *words = shlex.split(example.partition(" > ")[0])
+    assert program == "ampcompare"
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    if words == ["--help"]:
+        return
+    context = command.make_context(command.name, words)
+    if command.name == "report":
+        ReportOptions(**context.params)
+        return
+    many = [value for value in context.params.values() if isinstance(value, list)]
+    keys = [word.partition("=")[0] for value in many for word in value if "=" in word]
+    assert [key for key in keys if not find_option(key) and not key.startswith("slurm.")] == []
+
+
+PARSED_ONLY = {
+    "wandb:": "W&B's server",
+    "workspace ENTITY/PROJECT": "W&B's server, without --dry-run",
+    "--cluster slurm": "a Slurm cluster",
+    "--against tf32": "an NVIDIA GPU",
+    "reproduce ignite --runs": "finished runs of the publication",
+    "ampcompare sweep --help": "no run at all",
+}
+OWN_NETWORK = """
+from torch import nn
+
+
+def build(num_classes=10):
+    layers = nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(512, num_classes))
+"""
+OWN_DATA = """
+import torch
+
+
+def build(train):
+    labels = torch.randint(10, (64,), generator=torch.Generator().manual_seed(int(train)))
+    return torch.randn(64, 3, 32, 32) + labels.reshape(-1, 1, 1, 1) / 5, labels
+"""
+
+
+def shortened(example: str) -> tuple[str, set[int]]:
+    """Return an example made quick for a CPU, and the exit codes that are right for it."""
+    words = example.split()[1:]
+    own = "data.source=" in example
+    quick = [word for word in QUICK if not (own and word.startswith(("model.", "data.")))]
+    if words[0] in ("run", "bench", "why"):
+        example += " " + " ".join(quick)
+    if words[0] == "bench":
+        example = example.replace("eager,compile", "eager") + " --minutes 0.1"
+    if words[0] == "demo":
+        example += " data.train_limit=64 data.test_limit=32 eval.every=4 device=cpu"
+    if words[0] == "sweep" and not {"--status", "--show"} & {*words}:
+        return f"{example} --status", {3}  # checks file and options, starts nothing
+    if words[0] == "reproduce" and len(words) > 1 and "--write-sweep" not in words:
+        return f"{example} --write-sweep {'-'.join(words[1:]).replace('.', '_')}.yaml", {0}
+    allowed = {"--status": {3}, "--require": {0, 3}, "guard": {0, 1}}
+    return example, next((codes for word, codes in allowed.items() if word in words), {0})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_of_a_help_run(command: str, runs: Path, capsys):
+    folder = runs.parent
+    (folder / "net.py").write_text(OWN_NETWORK)
+    (folder / "data.py").write_text(OWN_DATA)
+    for arm in ("a", "b"):
+        (folder / "logs" / arm).mkdir(parents=True)
+        for seed in (1, 2, 3):
+            rows = f"step,val_acc\n100,0.71{seed}\n200,0.72{seed}\n"
+            (folder / "logs" / arm / f"{seed}.csv").write_text(rows)
+    if command == "report":  # its runs and its benchmark are of one network
+        shutil.rmtree(runs)
+        for words in (
+            "run backend=none",
+            "run backend=native",
+            "bench backend=none,native --minutes 0.1 --json bench.json",
+        ):
+            made = run_in_shell(run_words(words, *QUICK), folder)
+            assert made.returncode == 0, made.stderr
+    for example in examples_in(help_of(command, capsys)):
+        if "--dry-run" not in example and any(words in example for words in PARSED_ONLY):
+            continue
+        shell, codes = shortened(example)
+        done = run_in_shell(run_words(shell.removeprefix("ampcompare ")), folder)
+        assert done.returncode in codes, f"{shell}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def run_words(text: str, *words: str) -> str:
+    return " ".join([shlex.quote(sys.executable), "-m", "ampcompare", text, *words])
+
+
+def test_the_page_of_the_command_line_is_that_of_the_help():
+    assert make_cli.PAGE.read_text() == make_cli.write_page(), "docs/cli.md is old: run make docs"
 
 
 LOADED = """

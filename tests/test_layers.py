@@ -22,7 +22,7 @@ LAYERS = (
     {"bench", "entrypoint", "sweeps", "why"},
     {"experiment", "recorder", "report"},
     {"analysis", "training"},
-    {"config"},
+    {"command_help", "config"},
     {"data", "models", "precision", "publications", "runs", "tracking"},
     {"system"},
     {"plugins", "runtime", "wandb_client"},
@@ -38,7 +38,7 @@ RENDERING = {"jinja2", "vl_convert", "wandb_workspaces"}
 REPORT_LIBRARIES = RENDERING | {"joblib", "optuna", "pandas", "scipy", "typer"}
 # What runs where someone reads records, and what runs while something trains.
 SHARED = {"errors", "metrics", "plugins", "wandb_client"}
-READING = {"__main__", "analysis", "cli", "publications", "report", "runs", "sweeps"} | SHARED
+READING = {"__main__", "analysis", "cli", "command_help", "publications", "report", "runs", "sweeps"} | SHARED
 TRAINING = set(LAYER) - READING - {"bench", "demo", "why"} | SHARED
 
 FILES = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})

@@ -8,19 +8,42 @@ from typing import Annotated, Any
 import typer
 
 from ampcompare import __version__
-from ampcompare.bench.cli import bench, doctor
-from ampcompare.demo import demo
+from ampcompare.bench.cli import BENCH_EPILOG, DOCTOR_EPILOG, bench, doctor
+from ampcompare.command_help import Command, epilog
+from ampcompare.demo import DEMO_EPILOG, demo
 from ampcompare.errors import EXIT_BAD_INPUT, UserError
-from ampcompare.report.cli import report, workspace
+from ampcompare.report.cli import REPORT_EPILOG, WORKSPACE_EPILOG, report, workspace
+from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.signals import EXIT_INTERRUPTED, exit_process, exit_with
 from ampcompare.runtime.startup import use_utf8
-from ampcompare.sweeps.cli import reproduce, sweep
+from ampcompare.sweeps.cli import REPRODUCE_EPILOG, SWEEP_EPILOG, reproduce, sweep
 from ampcompare.why.cli import why
 
 app = typer.Typer(
     name="ampcompare",
-    help="Compare training runs under several precision backends. New here? `ampcompare demo` shows all of "
-    "it in minutes, without account or data; `ampcompare doctor` says what this machine is good for.",
+    help="Measure what mixed precision changes for your network: speed, memory, energy and accuracy. New "
+    "here? `ampcompare demo` runs a complete comparison in a few minutes, without an account or a download. "
+    "`ampcompare doctor` reports which backends run fast on this machine.",
+    epilog=epilog(
+        {
+            "See a complete comparison on synthetic images": "ampcompare demo",
+            "Measure speed and memory of your own network": (
+                "ampcompare bench model.name=./net.py:build data.source=./data.py:build"
+            ),
+            "Train the network under three backends with three seeds each": (
+                "ampcompare sweep compare_backends"
+            ),
+            "Show the help of a command": "ampcompare sweep --help",
+        },
+        {
+            0: "success",
+            1: "a run failed",
+            **BAD_INPUT,
+            3: "report, reproduce: a requirement or a published result is not shown;\n"
+            "sweep --status, sweep --rerun: runs are left to do",
+            **STOPPED,
+        },
+    ),
     add_completion=False,
     rich_markup_mode=None,  # Rich's help takes 0.15 s to import
     pretty_exceptions_enable=False,
@@ -36,10 +59,11 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def _commands(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Compare training runs under several precision backends."""
+    """Measure what mixed precision changes for your network."""
 
 
 # All arguments go to the parser of the training unchanged, `--help` too.
@@ -49,17 +73,28 @@ PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False
 @app.command(context_settings=PASS_THROUGH)
 def run(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of the run.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[--config NAME] KEY=VALUE", help="Options of the run, such as backend=native."
+        ),
     ] = None,
 ) -> None:
-    """Train one run under a backend and record it. `ampcompare run --help-all` lists every option."""
+    """Train one run under a backend and record it."""
     from ampcompare.entrypoint import main as train
 
     exit_process(train(words or [], "ampcompare run"))
 
 
-for command in (bench, doctor, demo, report, workspace, sweep, reproduce):
-    app.command()(command)
+for command, end in (
+    (bench, BENCH_EPILOG),
+    (doctor, DOCTOR_EPILOG),
+    (demo, DEMO_EPILOG),
+    (report, REPORT_EPILOG),
+    (workspace, WORKSPACE_EPILOG),
+    (sweep, SWEEP_EPILOG),
+    (reproduce, REPRODUCE_EPILOG),
+):
+    app.command(cls=Command, epilog=end)(command)
 app.add_typer(why, name="why")
 
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampcompare.command_help import epilog
 from ampcompare.errors import UserError
+from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.startup import let_threads_sleep
 
@@ -28,6 +30,14 @@ CONFIG = ("--config", "demo")
 SEEDS = (1, 2, 3)
 FIXED = ("backend", "seed")  # options that the demo itself varies
 BENCH_MINUTES = 0.5
+DEMO_EPILOG = epilog(
+    {
+        "The whole demo": "ampcompare demo",
+        "Shorter training": "ampcompare demo epochs=1",
+        "On the CPU of a machine with a GPU": "ampcompare demo device=cpu",
+    },
+    {0: "success", 1: "a run failed", **BAD_INPUT, **STOPPED},
+)
 # Seconds, for the line that says how much time is left: to start a process with PyTorch and W&B, to begin and
 # end a run, to evaluate (in training steps), to write the page.
 START_SECONDS, RUN_SECONDS, PAGE_SECONDS = 6.0, 0.7, 12.0
@@ -37,12 +47,15 @@ TRAIN = "import sys; from ampcompare.demo import train_all_seeds; sys.exit(train
 
 def demo(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as epochs=1.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1."),
     ] = None,
 ) -> None:
-    """Compare fp32 and mixed precision on synthetic images in minutes, up to the comparison page.
+    """Run a complete comparison on synthetic images.
 
-    No account, no download. Example: ampcompare demo epochs=2.
+    The demo measures the speed of fp32 and of the mixed-precision backends, trains each backend with three
+    seeds and writes a comparison page into runs/demo-DATE/report. It takes under four minutes on two CPU
+    cores. It needs no account and no download.
     """
     from rich.console import Console
 
@@ -72,7 +85,7 @@ def demo(
     with console.status("") as status:
         benchmark = run_benchmark(arms, Schedule(BENCH_MINUTES), lambda line: status.update(line))
     if failed := [arm for arm in benchmark.arms if arm.failed]:
-        raise UserError(f"no training step of {failed[0].label} can be measured: {failed[0].failed}")
+        raise UserError(f"the speed of {failed[0].label} cannot be measured: {failed[0].failed}")
     output.print_table(benchmark, console, console.width if console.is_terminal else None)
     bench_file = Path(folder, "bench.json")
     write_json(bench_file, output.as_json(benchmark))
@@ -119,7 +132,7 @@ def _refuse_fixed_options(overrides: Sequence[str]) -> None:
         if key in FIXED:
             run = shell_command("ampcompare", "run", *CONFIG, *overrides)
             raise UserError(
-                f"{key}={value}: the demo itself varies {' and '.join(FIXED)}; a single run: {run}"
+                f"{key}={value}: the demo itself varies {' and '.join(FIXED)}; train a single run with: {run}"
             )
 
 

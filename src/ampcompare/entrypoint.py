@@ -4,11 +4,8 @@ It loads neither torch nor other large libraries at first, so preemption signals
 moment.
 """
 
-import json
 import os
 from collections.abc import Sequence
-from textwrap import shorten
-from typing import Any
 
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, print_error
 from ampcompare.plugins import find_plugin_error
@@ -21,31 +18,6 @@ from ampcompare.runtime.signals import (
 )
 from ampcompare.runtime.startup import import_without_collection
 
-USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value ...]"
-OVERRIDES_HELP = """
-Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
-A text may hold another option: wandb.group=strong-${backend}. ??? in a file is for a word to give.
-The options, each with its default, meaning and what it may be:
-"""
-# The options in the short help, most used first.
-COMMON_OPTIONS = {
-    "what": ("backend", "model.name", "execution", "device"),
-    "data": ("data.source", "data.root", "data.train_limit"),
-    "training": (
-        *("epochs", "max_steps", "batch_size", "seed"),
-        *("optimizer.name", "optimizer.lr", "training.accumulate", "training.clip_norm"),
-    ),
-    "precision": ("precision.loss_scale", "precision.keep_fp32"),
-    "record": ("output_dir", "resume", "wandb.mode", "wandb.project"),
-}
-SHOW_CHOICES = {
-    "backend",
-    "execution",
-    "optimizer.name",
-    "wandb.mode",
-}  # options whose choices are shown instead of their help
-MAX_HELP = 40  # characters: 80 with key and default
-
 
 def main(arguments: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
     """Run a training and return its exit code: 0, 1 failed, 2 bad input, 128 + signal stopped.
@@ -56,6 +28,8 @@ def main(arguments: Sequence[str], program: str = "python run_experiment.py", *,
         brief: Whether to leave out the lines about the record at the end.
     """
     if {"--help", "-h", "--help-all"} & set(arguments):
+        from ampcompare.config.option_help import option_help, short_help
+
         try:
             print(option_help(program) if "--help-all" in arguments else short_help(program), flush=True)
         except BrokenPipeError:  # the reader has closed the pipe: `--help | head`
@@ -110,34 +84,3 @@ def _resumed() -> list[str]:
     by_agent = "auto" if getenv("WANDB_SWEEP_ID") and getenv("WANDB_RUN_ID") else None
     value = getenv(RESUME_VARIABLE) or by_agent
     return [f"resume={value}"] if value else []
-
-
-def short_help(program: str) -> str:
-    """Return the usage and a line for each option that people set."""
-    from ampcompare.config.schema import OPTIONS
-
-    lines = [
-        USAGE.format(program=program),
-        "Trains one run. --help-all: every option, with what it may be.\n",
-    ]
-    for group, keys in COMMON_OPTIONS.items():
-        for index, key in enumerate(keys):
-            spec = OPTIONS[key]
-            text = ", ".join(spec.choices) if key in SHOW_CHOICES else spec.help.partition("; ")[0]
-            text = shorten(text, MAX_HELP, placeholder=" ...")
-            lines.append(f"{'' if index else group:<10}{_with_default(key, spec.default):<30}{text}")
-    return "\n".join(lines)
-
-
-def option_help(program: str) -> str:
-    """Return the usage and every option with its default, help and allowed values."""
-    from ampcompare.config.schema import OPTIONS
-
-    lines = [USAGE.format(program=program), OVERRIDES_HELP.rstrip("\n")]
-    for key, spec in OPTIONS.items():
-        lines += [f"  {_with_default(key, spec.default)}", f"      {spec.help} ({spec.allowed})"]
-    return "\n".join(lines)
-
-
-def _with_default(key: str, default: Any) -> str:
-    return f"{key}={json.dumps(default) if isinstance(default, bool | None) else default}"

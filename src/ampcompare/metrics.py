@@ -12,7 +12,7 @@ from typing import Any
 ALWAYS = "every row"
 INTERVAL = "interval"  # of `log.every` steps
 SKIP = "skipped step"
-DIAGNOSIS = "look"  # every `diagnostics.every` steps
+DIAGNOSIS = "diagnostic step"  # every `diagnostics.every` steps
 EPOCH_END = "epoch"
 EVALUATION = "evaluation"
 END = "summary"  # in the summary only; the summary also has the last value of every other metric
@@ -68,9 +68,9 @@ class Metric:
 METRICS: dict[str, Metric] = {}
 GPU = "a GPU"
 SKIPPED_STEP = "a skipped step"
-OF_TASK = "a task that is scored by it"
-EAGER = "a forward that is not compiled"
-SIXTEEN_BIT_UPDATES = "weights that are updated in half precision"
+OF_TASK = "a task with this metric"
+EAGER = "a forward without compilation"
+SIXTEEN_BIT_UPDATES = "16-bit weights that the optimizer updates directly"
 
 
 def declare(key: str, label: str, when: str, unit: str = "", **more: Any) -> str:
@@ -244,13 +244,17 @@ NONFINITE_MODULES = declare(
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")
 REFUSED = declare(
-    "refusal", "why it was refused", END, needs="values that a sweep chose in vain", no_goal="a sentence"
+    "refusal",
+    "why the run was refused",
+    END,
+    needs="a value of a sweep that has no effect",
+    no_goal="a sentence",
 )
 RESUMED_INEXACTLY = declare(
     "data/resumed_inexactly",
-    "whether it went on within an epoch of a loader of one's own, whose batches may be others",
+    "whether the run was resumed within an epoch of the user's own data loader",
     END,
-    needs="a resume within such an epoch",
+    needs="a resume within an epoch",
     no_goal="no number",
 )
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")

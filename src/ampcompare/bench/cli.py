@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ampcompare.command_help import epilog
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import PLAIN, REGISTRY
+from ampcompare.runtime.help_text import STOPPED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +21,27 @@ if TYPE_CHECKING:
     from ampcompare.bench.runner import BenchmarkArm
 
 LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that may be lists
+BENCH_EPILOG = epilog(
+    {
+        "Your own network and data, for a later report": (
+            "ampcompare bench model.name=./net.py:build data.source=./data.py:build --json bench.json"
+        ),
+        "Two backends, eager and compiled": (
+            "ampcompare bench --config demo backend=none,native execution=eager,compile"
+        ),
+        "How speed and memory grow with the batch size": (
+            "ampcompare bench --config demo batch_size=16,32,64 --chart bench.png"
+        ),
+    },
+    {
+        0: "the baseline was measured",
+        2: "an option or an input is wrong, or the baseline cannot be measured",
+        **STOPPED,
+    },
+)
+DOCTOR_EPILOG = epilog(
+    {"Check this machine": "ampcompare doctor"}, {0: "runs can start here", 1: "no run can start here"}
+)
 
 
 def _default_backends_of(device: str) -> list[str]:
@@ -77,23 +100,52 @@ def _combine(
 def bench(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help=f"Options of a run; {', '.join(LISTED)} may be lists."),
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help=f"Options of a run. {', '.join(LISTED[:-1])} and {LISTED[-1]} may be comma-separated lists. "
+            "Every combination is measured.",
+        ),
     ] = None,
-    config: Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Limit for the rounds.")] = 1.0,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Config file to start from: a path, or a name such as demo or reference."
+        ),
+    ] = None,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            metavar="MINUTES",
+            min=0.1,
+            help="Time limit for the measured rounds of all backends together, without preparation.",
+        ),
+    ] = 1.0,
     prepare_minutes: Annotated[
-        float, typer.Option(min=0.1, help="Limit for preparing each, as by compiling.")
+        float,
+        typer.Option(
+            metavar="MINUTES",
+            min=0.1,
+            help="Time limit for preparing each backend, for example for compiling.",
+        ),
     ] = 10.0,
     json: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write it all, for report --bench.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", dir_okay=False, help="Write all results as JSON, for `ampcompare report --bench`."
+        ),
     ] = None,
     chart: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Draw it, as .png or .svg.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", dir_okay=False, help="Draw the results as a chart: a .png or .svg file."
+        ),
     ] = None,
 ) -> None:
-    """Speed and memory of a training step under each backend, measured in turns.
+    """Measure speed and memory of a training step per backend.
 
-    Network and data are those of a run: model.name=./net.py:build data.source=./data.py:build.
+    Each backend trains in its own process, a few steps at a time, interleaved with the others. The baseline
+    (strict fp32) is measured twice: the second measurement is an A/A control. Takes a few minutes. Without
+    backend=..., the backends that suit the device are measured.
     """
     from rich.console import Console
 
@@ -101,6 +153,7 @@ def bench(
     from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.runtime.atomic_files import write_json
     from ampcompare.runtime.console import print_line
+    from ampcompare.runtime.paths import shell_command
 
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
@@ -110,8 +163,8 @@ def bench(
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
     if why := result.arms[0].failed:
-        run = f"ampcompare run {' '.join(arms[0].overrides)}"
-        raise UserError(f"{result.arms[0].label}: {why}; as a run: {run}")
+        run = shell_command("ampcompare", "run", *arms[0].overrides)
+        raise UserError(f"the baseline {result.arms[0].label} failed: {why}; to see it as a run: {run}")
     is_limited = console.is_terminal or "COLUMNS" in os.environ
     output.print_table(result, console, console.width if is_limited else None)
     for line in output.sentences(result):
@@ -135,7 +188,11 @@ def _print_prose(console: Console, line: str) -> None:
 
 
 def doctor() -> None:
-    """Say what this machine can do. Device, types and their rates, compiler, W&B account, data."""
+    """Check what this machine can do.
+
+    Prints the device, the throughput of each dtype, whether torch.compile works, the W&B account and the
+    data that are already here. Takes a few seconds and needs no network.
+    """
     from ampcompare.bench.doctor import run_doctor
 
     raise typer.Exit(run_doctor(typer.echo))

@@ -18,9 +18,9 @@ from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY, PrecisionOp
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
 _HALF = {name: backend.keeps_batchnorm for name, backend in REGISTRY.items() if backend.half_weights}
-_BACKENDS = ", ".join(f"{name} = {backend.description}" for name, backend in REGISTRY.items())
+_BACKENDS = "; ".join(f"{name}: {backend.description}" for name, backend in REGISTRY.items())
 _ROOTS = "; ".join(f"{source.name}: {source.root}" for source in SOURCES.values() if source.root)
-_KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF.items())
+_KEEPS = ", ".join(f"{str(keeps).lower()} for {name}" for name, keeps in _HALF.items())
 
 
 @dataclass
@@ -29,45 +29,64 @@ class ModelConfig:
 
     name: str = option(
         "resnet50",
-        "network, also timm:NAME, ./net.py:build",
+        "The network: a built-in name, timm:NAME, torchvision:NAME, or your function ./net.py:build.",
         choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"),
         plugin=MODELS,
     )
     stem: str = option(
         "cifar",
-        "stem of a built-in ResNet; cifar: 3x3 stride 1, no max-pool; imagenet: 7x7 stride 2, max-pool",
+        "First layers of a built-in ResNet. cifar: a 3x3 convolution with stride 1, no max-pooling. "
+        "imagenet: a 7x7 convolution with stride 2, then max-pooling.",
         choices=("cifar", "imagenet"),
     )
     zero_init_residual: bool = option(
-        False, "start with residual branches at 0 in a built-in ResNet (the weight of their last BatchNorm)"
+        False,
+        "Start each residual branch of a built-in ResNet at 0, by setting the weight of its last BatchNorm "
+        "to 0.",
     )
-    kwargs: dict[str, Any] = option({}, "arguments of a network that is not built in, by name")
+    kwargs: dict[str, Any] = option({}, "Arguments for a network that is not built in.")
 
 
 @dataclass
 class DataConfig:
-    """The data and how they are prepared."""
+    """The data and their preparation."""
 
-    source: str = option("cifar10", "data, also image_folder, ./data.py:build", choices=SOURCES, plugin=DATA)
+    source: str = option(
+        "cifar10",
+        "The data: a built-in name, or your function ./data.py:build.",
+        choices=SOURCES,
+        plugin=DATA,
+    )
     kwargs: dict[str, Any] = option(
-        {}, "arguments of a source that is not built in, by name; synthetic takes size, in pixels (32)"
+        {},
+        "Arguments for your data function. The source synthetic takes size, the image size in pixels (32).",
     )
     # On resume the data themselves are compared.
-    root: str | None = option(None, f"folder of the data; {_ROOTS}", role=Role.MAY_DIFFER)
-    train_limit: int | None = option(None, "training images at most, class-balanced", minimum=1)
-    test_limit: int | None = option(None, "test images at most, class-balanced", minimum=1)
-    augment: bool = option(True, "random crop with padding 4 and horizontal flip of training images")
+    root: str | None = option(None, f"Folder of the data. {_ROOTS}.", role=Role.MAY_DIFFER)
+    train_limit: int | None = option(
+        None, "Maximum number of training images, balanced over the classes. null: all.", minimum=1
+    )
+    test_limit: int | None = option(
+        None, "Maximum number of test images, balanced over the classes. null: all.", minimum=1
+    )
+    augment: bool = option(
+        True, "Augment training images: random crop with padding 4, and random horizontal flip."
+    )
     # The batches are the same with any number of workers.
     workers: int | None = option(
         None,
-        "worker processes of a map-style Dataset; null: one less than the CPU cores, at most 4",
+        "Worker processes that load data from a map-style Dataset. null: one less than the CPU cores, at "
+        "most 4.",
         minimum=0,
         role=Role.MAY_DIFFER,
     )
     mean: list[float] = option(
-        [0.4914, 0.4822, 0.4465], "mean of each channel, subtracted; pixels are 0 to 1"
+        [0.4914, 0.4822, 0.4465],
+        "Mean of each channel, subtracted from the pixels. Pixels are between 0 and 1.",
     )
-    std: list[float] = option([0.2023, 0.1994, 0.2010], "standard deviation of each channel, divides")
+    std: list[float] = option(
+        [0.2023, 0.1994, 0.2010], "Standard deviation of each channel. The pixels are divided by it."
+    )
 
 
 @dataclass
@@ -76,25 +95,27 @@ class TaskConfig:
 
     loss: str = option(
         task_spec.CROSS_ENTROPY,
-        "what is minimised: a built-in loss, or fn(outputs, targets) that gives the mean as a 0-d tensor (a "
-        "class is called without arguments first)",
+        "The loss. Your own is a function fn(outputs, targets) that returns the mean as a 0-d tensor. A "
+        "class is first called without arguments.",
         choices=task_spec.DEFAULT_METRICS,
         hints=task_spec.HINTS,
         plugin=LOSSES,
     )
     metrics: list[str] | None = option(
         None,
-        "what an evaluation scores beside the loss, as eval/NAME: built-in metrics, or fn(outputs, targets) "
-        'that gives a value a sample, or a 0-d mean, with fn.better = "higher" or "lower" where its name '
-        "does not say; null: " + task_spec.DEFAULT_METRICS_TEXT,
+        "Metrics that an evaluation logs in addition to the loss, as eval/NAME. Your own is a function "
+        "fn(outputs, targets) that returns a value per sample, or the mean as a 0-d tensor. If its name "
+        'does not tell which direction is better, set fn.better = "higher" or "lower". null: '
+        + task_spec.DEFAULT_METRICS_TEXT
+        + ".",
         choices=task_spec.BUILT_IN_METRICS,
         plugin=METRICS,
         null_means=lambda value_of: [*task_spec.metric_names(value_of("task.loss"), None)],
     )
     metric: str | None = option(
         None,
-        f"the one of them that is compared, or {task_spec.LOSS}; null: the first, "
-        f"or {task_spec.LOSS} if there is none",
+        f"The metric that reports compare: one of task.metrics, or {task_spec.LOSS}. null: the first of "
+        f"task.metrics, or {task_spec.LOSS} if there are none.",
         null_means=lambda value_of: task_spec.default_metric(value_of("task.loss"), value_of("task.metrics")),
     )
 
@@ -103,14 +124,15 @@ class TaskConfig:
 class OptimizerConfig:
     """The optimizer."""
 
-    name: str = option("sgd", "optimizer", choices=("sgd", "adam", "adamw"))
-    lr: float = option(0.1, "peak learning rate", above=0)
-    momentum: float = option(0.0, "momentum of sgd", minimum=0, below=1)
-    nesterov: bool = option(False, "Nesterov momentum (sgd)")
-    weight_decay: float = option(0.0, "weight decay", minimum=0)
+    name: str = option("sgd", "The optimizer.", choices=("sgd", "adam", "adamw"))
+    lr: float = option(0.1, "Peak learning rate.", above=0)
+    momentum: float = option(0.0, "Momentum of sgd.", minimum=0, below=1)
+    nesterov: bool = option(False, "Use Nesterov momentum in sgd.")
+    weight_decay: float = option(0.0, "Weight decay.", minimum=0)
     fused: bool | None = option(
         None,
-        "one kernel for the step, and skipped steps decided on the device; null: on a GPU (same results)",
+        "Use PyTorch's fused optimizer, which updates all weights in one kernel and skips a step without "
+        "waiting for the GPU. The results are the same. null: true on a GPU, else false.",
     )
 
 
@@ -118,116 +140,173 @@ class OptimizerConfig:
 class ScheduleConfig:
     """The schedule of the learning rate."""
 
-    name: str = option("cosine", "learning rate after warm-up", choices=("cosine", "constant", "multistep"))
-    warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0", minimum=0)
-    milestones: list[float] | None = option(
-        None, "epochs after which multistep multiplies the learning rate by schedule.gamma", above=0
+    name: str = option(
+        "cosine", "Learning-rate schedule after the warm-up.", choices=("cosine", "constant", "multistep")
     )
-    gamma: float = option(0.1, "factor of multistep", above=0)
+    warmup_epochs: float = option(
+        0.0, "Number of epochs in which the learning rate rises linearly from 0 to its peak.", minimum=0
+    )
+    milestones: list[float] | None = option(
+        None,
+        "For multistep: the epochs after which the learning rate is multiplied by schedule.gamma.",
+        above=0,
+    )
+    gamma: float = option(0.1, "For multistep: the factor at each milestone.", above=0)
 
 
 @dataclass
 class PrecisionConfig:
-    """The options of backends: loss scale, and modules that stay in fp32."""
+    """The options of backends: the loss scale, and modules that stay in fp32."""
 
     loss_scale: float | str = option(
-        _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
+        _PRECISION.loss_scale, "Loss scale: dynamic, or a fixed number.", choices=("dynamic",), above=0
     )
-    init_scale: float = option(_PRECISION.init_scale, "first dynamic loss scale", above=0)
+    init_scale: float = option(_PRECISION.init_scale, "First value of the dynamic loss scale.", above=0)
     growth_interval: int = option(
-        _PRECISION.growth_interval, "steps without overflow before the loss scale doubles", minimum=1
+        _PRECISION.growth_interval,
+        "Number of steps without overflow after which the dynamic loss scale doubles.",
+        minimum=1,
     )
     min_loss_scale: float | None = option(
-        _PRECISION.min_loss_scale, f"floor of the dynamic loss scale ({_BOUNDED})", above=0
+        _PRECISION.min_loss_scale,
+        f"Smallest value of the dynamic loss scale. Applies to {_BOUNDED}. null: no minimum.",
+        above=0,
     )
     max_loss_scale: float | None = option(
-        _PRECISION.max_loss_scale, f"ceiling of the dynamic loss scale ({_BOUNDED}; null: 2**24)", above=0
+        _PRECISION.max_loss_scale,
+        f"Largest value of the dynamic loss scale. Applies to {_BOUNDED}. null: 2**24.",
+        above=0,
     )
     keep_batchnorm_fp32: bool | None = option(
         _PRECISION.keep_batchnorm_fp32,
-        f"BatchNorm in fp32 in a model with 16-bit weights; null: {_KEEPS}",
+        f"Keep BatchNorm in fp32 in a model with 16-bit weights. null: {_KEEPS}.",
         null_means=lambda value_of: _HALF.get(str(value_of("backend"))),
     )
     keep_fp32: list[str] | None = option(
         None,
-        "modules kept in fp32: layer4.2,*.bn3; with their submodules, under any backend; names of the model, "
-        "with shell-style wildcards (* matches dots, too); in a YAML file in quotes or as a list",
+        "Modules that stay in fp32, such as layer4.2,*.bn3. Names are those of the model. A name includes "
+        "its submodules; * matches any characters, dots too. Works under every backend except tf32. In a "
+        "YAML file write a list, or put the text in quotes.",
         is_set=True,
     )
 
 
 @dataclass
 class TrainingConfig:
-    """The options of a training step, apart from the optimizer."""
+    """The training step."""
 
-    accumulate: int = option(1, "micro-batches per optimizer step", minimum=1)
-    clip_norm: float | None = option(None, "clip the L2 norm of the true gradients", above=0)
-    clip_value: float | None = option(None, "clip each true gradient element to +-this", above=0)
-    gradient_penalty: float = option(0.0, "weight of the L2 norm of the gradients in the loss", minimum=0)
-    label_smoothing: float = option(0.0, "label smoothing of the cross entropy", minimum=0, below=1)
-    on_nan: str = option("stop", "if the loss is not finite at a scale of 1", choices=("stop", "continue"))
+    accumulate: int = option(
+        1, "Number of micro-batches whose gradients are accumulated for one optimizer step.", minimum=1
+    )
+    clip_norm: float | None = option(
+        None, "Clip the L2 norm of the unscaled gradients to this value. null: no clipping.", above=0
+    )
+    clip_value: float | None = option(
+        None,
+        "Clip each element of the unscaled gradients to between minus and plus this value. null: no "
+        "clipping.",
+        above=0,
+    )
+    gradient_penalty: float = option(
+        0.0, "Weight of a gradient penalty: the L2 norm of the gradients, added to the loss.", minimum=0
+    )
+    label_smoothing: float = option(0.0, "Label smoothing of the cross entropy.", minimum=0, below=1)
+    on_nan: str = option(
+        "stop",
+        "What to do if the loss is infinite or NaN and no smaller loss scale can repair it: stop the run, "
+        "or print a warning and continue.",
+        choices=("stop", "continue"),
+    )
     on_nonfinite_buffers: str = option(
         "say",
-        "if a skipped step leaves infinite or NaN BatchNorm statistics; say: print it; restore: put back the "
-        "buffers from before the step (copies them in each step)",
+        "What to do if a skipped step leaves infinite or NaN values in buffers, such as BatchNorm "
+        "statistics. say: print a warning. restore: put back the buffers from before the step, which are "
+        "copied in each step.",
         choices=("say", "restore"),
     )
     find_unused_parameters: bool = option(
-        False, "as in DistributedDataParallel, with several processes", role=Role.MAY_DIFFER
+        False,
+        "The option of DistributedDataParallel with this name, for training with several processes.",
+        role=Role.MAY_DIFFER,
     )
 
 
 @dataclass
 class EvalConfig:
-    """When and how the model is evaluated."""
+    """Evaluation."""
 
-    every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", minimum=1)
-    autocast: bool = option(False, "evaluate inside the backend's forward context instead of full precision")
-    batch_size: int = option(512, "images per evaluation batch", minimum=1)
+    every: int = option(
+        1, "Number of epochs between evaluations. The last epoch is always evaluated.", minimum=1
+    )
+    autocast: bool = option(False, "Evaluate with the casts of the backend instead of in full precision.")
+    batch_size: int = option(512, "Number of images per evaluation batch.", minimum=1)
 
 
 @dataclass
 class LogConfig:
-    """Which steps end a row, and which count as warm-up."""
+    """Logging."""
 
-    every: int = option(50, "optimizer steps between rows", minimum=1)
+    every: int = option(50, "Number of optimizer steps between logged rows.", minimum=1)
     warmup_steps: int = option(
-        10, "first steps left out of throughput, step times and peak memory", minimum=0, role=Role.MAY_DIFFER
+        10,
+        "Number of first steps that are left out of throughput, step times and energy. Peak memory leaves "
+        "out the first 3 of them.",
+        minimum=0,
+        role=Role.MAY_DIFFER,
     )
 
 
 @dataclass
 class DiagnosticsConfig:
-    """The options of diagnostics."""
+    """Diagnostics of gradients, activations and weight updates."""
 
-    every: int | None = option(100, "optimizer steps between gradient diagnostics; null: none", minimum=1)
+    every: int | None = option(
+        100,
+        "Number of optimizer steps between diagnostic steps, which measure gradients, activations and "
+        "weight updates. null: none.",
+        minimum=1,
+    )
 
 
 @dataclass
 class CheckpointConfig:
-    """When checkpoints are written."""
+    """Checkpoints."""
 
-    every_epochs: int | None = option(1, "epochs between checkpoints", minimum=1)
+    every_epochs: int | None = option(
+        1, "Number of epochs between checkpoints. null: none at the ends of epochs.", minimum=1
+    )
     every_minutes: float | None = option(
         10.0,
-        "minutes between checkpoints, within epochs too; both null: no checkpoint, even at the end",
+        "Number of minutes between checkpoints, within epochs too. If this and checkpoint.every_epochs are "
+        "null, no checkpoint is written, not even at the end.",
         above=0,
     )
 
 
 @dataclass
 class PublishedConfig:
-    """The publication that a run repeats; its setting gives the defaults of other options."""
+    """The publication that a run repeats. Its settings become the defaults of other options."""
 
-    name: str | None = option(None, "publication to repeat; a name of configs/published, or a file")
-    arm: str = option("", "arm of the publication; empty: only what its arms share")  # may be called `none`
-    scale: float = option(1.0, "fraction of its epochs, images and batch size", above=0, maximum=1)
-    network: str | None = option(None, "another network, for a quick look", choices=("tiny",))
+    name: str | None = option(
+        None, "Publication whose settings the run uses: a name in configs/published, or a YAML file."
+    )
+    arm: str = option(
+        "", "Arm of the publication. Empty: only the settings that its arms share."
+    )  # may be called `none`
+    scale: float = option(
+        1.0,
+        "Fraction of the publication's epochs, images and batch size to use, for a quick try.",
+        above=0,
+        maximum=1,
+    )
+    network: str | None = option(
+        None, "Another network than the publication's, for a quick try.", choices=("tiny",)
+    )
 
 
 @dataclass
 class PlanConfig:
-    """The analysis plan, fixed before the runs. Each record has it, and no run trains by it.
+    """The analysis plan, fixed before the runs. It is recorded and does not change the training.
 
     A sweep adds the position of a run to the recorded plan: `arm` (first, last) of the control, `block` and
     `place`.
@@ -235,23 +314,28 @@ class PlanConfig:
 
     margin: float | None = option(
         None,
-        "equivalence margin in the unit of the report, such as points of accuracy; null: its own",
+        "Equivalence margin in the unit of the report, such as points of accuracy. null: the report's "
+        "default.",
         above=0,
     )
     target: float | None = option(
         None,
-        "target of the time to target, as logged, such as 0.93; null: what the baseline reaches",
+        "Value of the metric for the comparison of the time to target, as logged, such as 0.93. null: what "
+        "the baseline reaches.",
         above=0,
     )
     looks: list[int] | None = option(
         None,
-        "numbers of seeds at interim looks, which may end the comparison; null: one, at the end",
+        "Numbers of seeds at which an interim look may end the comparison. null: one look, at the end.",
         minimum=2,
     )
-    max_seeds: int | None = option(None, "seeds at most, if seeds are added until all is decided", minimum=2)
+    max_seeds: int | None = option(
+        None, "Maximum number of seeds for `ampcompare sweep --until-decided`.", minimum=2
+    )
     control: str = option(
         "none",
-        "A/A control: the baseline again as its own group; bookends: first and last in the sweep",
+        "A/A control: run the baseline again as a group of its own. bookends: before and after all other "
+        "runs of the sweep.",
         choices=("none", "bookends"),
         hints={"null": "none", "false": "none", "true": "bookends"},
     )
@@ -259,25 +343,25 @@ class PlanConfig:
 
 @dataclass
 class WandbConfig:
-    """The run on W&B."""
+    """The record on W&B."""
 
     mode: str = option(
         "auto",
-        "auto: online with an API key, else offline; disabled: no record",
+        "Where the run is recorded. auto: online if there is an API key, else offline. disabled: no record.",
         choices=("auto", "online", "offline", "disabled"),
         hints={"off": "disabled", "none": "disabled", "false": "disabled", "dryrun": "offline"},
     )
     project: str = option(
         "comparison-amp",
-        "project",
+        "Project on W&B.",
         pattern=r"[^/\\#?%:\x00-\x1f]{1,128}",
         pattern_help=r"1 to 128 characters without / \ # ? % :",
     )
-    entity: str | None = option(None, "user or team; null: the default of the API key")
-    group: str | None = option(None, "group; a sweep puts its id before it")
-    name: str | None = option(None, "run name; null: from backend, model and data")
-    tags: list[str] = option([], "tags")
-    notes: str | None = option(None, "notes")
+    entity: str | None = option(None, "User or team on W&B. null: the default of the API key.")
+    group: str | None = option(None, "Group on W&B. A sweep puts its id before it.")
+    name: str | None = option(None, "Name of the run. null: made from backend, model and data.")
+    tags: list[str] = option([], "Tags of the run.")
+    notes: str | None = option(None, "Notes about the run.")
 
 
 @dataclass
@@ -286,23 +370,31 @@ class Config:
 
     backend: str = option(
         "none",
-        f"precision backend, what is compared: {_BACKENDS}",
+        f"The precision backend to train under. {_BACKENDS}. Your own: ./file.py:Name.",
         choices=tuple(REGISTRY),
         hints=LABELS_BY_ALIAS,
         plugin=BACKENDS,
     )
     seed: int = option(
-        223, "seed of weights, order, augmentation", minimum=0, maximum=2**63 - 1, role=Role.REPEAT
+        223,
+        "Seed of the weights, of the order of the data and of the augmentation.",
+        minimum=0,
+        maximum=2**63 - 1,
+        role=Role.REPEAT,
     )
-    batch_size: int = option(128, "images per micro-batch", minimum=1)
-    epochs: int = option(100, "passes over the training images", minimum=1)
+    batch_size: int = option(128, "Number of images per micro-batch.", minimum=1)
+    epochs: int = option(100, "Number of passes over the training images.", minimum=1)
     max_steps: int | None = option(
-        None, "optimizer steps at most; the schedule stays that of epochs", minimum=1, role=Role.MAY_DIFFER
+        None,
+        "Stop after this number of optimizer steps. The learning-rate schedule stays that of all epochs.",
+        minimum=1,
+        role=Role.MAY_DIFFER,
     )
     # On resume the kind of device has to be the same.
     device: str = option(
         "auto",
-        "auto (first of cuda, mps, cpu) or cuda:N",
+        "Device to train on: auto, cpu, mps, cuda or cuda:N. auto takes the first of cuda, mps and cpu that "
+        "exists. cuda:N is the GPU with the number N.",
         role=Role.MAY_DIFFER,
         pattern=r"auto|cpu|mps|cuda(:\d+)?",
         pattern_help="one of auto, cpu, cuda, cuda:N, mps",
@@ -310,26 +402,32 @@ class Config:
     )
     execution: str = option(
         "eager",
-        "how a step runs; compile: torch.compile; cuda_graph: the whole step as a CUDA graph; or both",
+        "How a training step is executed. eager: operation by operation. compile: by torch.compile. "
+        "cuda_graph: as one CUDA graph. compile_graph: compiled, as one CUDA graph.",
         choices=("eager", "compile", "cuda_graph", "compile_graph"),
         hints={"torch.compile": "compile", "inductor": "compile", "true": "compile", "graph": "cuda_graph"},
     )
     tf32: bool = option(
         False,
-        "TF32 for the fp32 operations of a mixed-precision backend, in evaluations too; see backend=tf32",
+        "Allow TF32 for the operations that a mixed-precision backend computes in fp32, in evaluations too. "
+        "For fp32 with TF32 use backend=tf32.",
     )
     memory_format: str = option(
         "auto",
-        "layout of images and weights; auto: channels_last on an NVIDIA GPU, else contiguous",
+        "Memory layout of images and weights. auto: channels_last on an NVIDIA GPU, else contiguous.",
         choices=("auto", "contiguous", "channels_last"),
         hints={"nchw": "contiguous", "nhwc": "channels_last"},
     )
-    cudnn_benchmark: bool = option(True, "let cuDNN try its algorithms and keep the fastest")
-    deterministic: bool = option(False, "only deterministic algorithms; slower, bit-identical on one machine")
-    output_dir: str = option("runs", "folder of the run's record", role=Role.BOOKKEEPING)
+    cudnn_benchmark: bool = option(True, "Let cuDNN try its algorithms and keep the fastest.")
+    deterministic: bool = option(
+        False,
+        "Use only deterministic algorithms. Slower; repeated runs on one machine are then bit-identical.",
+    )
+    output_dir: str = option("runs", "Folder for the record of the run.", role=Role.BOOKKEEPING)
     resume: str = option(
         "never",
-        "auto: go on with an unfinished run; one with the same config in output_dir, if there is one",
+        "Whether to continue an unfinished run with the same config in output_dir. auto: continue it, or "
+        "start a new run if there is none. never: always start a new run.",
         role=Role.BOOKKEEPING,
         choices=("auto", "never"),
         hints={"true": "auto", "allow": "auto", "must": "auto", "false": "never"},

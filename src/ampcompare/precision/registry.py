@@ -114,13 +114,13 @@ BUILT_IN = (
     BackendInfo("native", "torch.amp", FP16, scales=True, target="native:Native"),
     BackendInfo("native_bf16", "torch.amp bf16", BF16, target="native:NativeBFloat16"),
     BackendInfo("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
-    BackendInfo("apex_o1_bf16", "apex O1 lists in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
+    BackendInfo("apex_o1_bf16", "apex O1 in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
     BackendInfo("apex_o2", "apex O2", FP16, **APEX, **O2, target="half_weights:ApexO2"),
-    BackendInfo("fp16", "pure fp16", FP16, **APEX, **PURE_16_BIT, target="half_weights:Float16"),
-    BackendInfo("bf16", "bf16 (weights too)", BF16, **PURE_16_BIT, target="half_weights:BFloat16"),
+    BackendInfo("fp16", "everything in fp16", FP16, **APEX, **PURE_16_BIT, target="half_weights:Float16"),
+    BackendInfo("bf16", "everything in bf16", BF16, **PURE_16_BIT, target="half_weights:BFloat16"),
     BackendInfo(
         "bf16_sr",
-        "bf16, stochastic rounding",
+        "bf16 with stochastic rounding",
         BF16,
         **PURE_16_BIT,
         target="stochastic_rounding:StochasticBFloat16",
@@ -130,7 +130,7 @@ REGISTRY = {backend.label: backend for backend in BUILT_IN}
 PLAIN = BUILT_IN[0].label  # strict fp32
 # The reason why the backend tf32 has no `precision.keep_fp32`.
 NO_KEEP_FP32_UNDER_TF32 = (
-    "backend={} uses TF32 in every module, since PyTorch has one switch for all of them; leave it out"
+    "backend={} uses TF32 in every module, because PyTorch has one switch for all of them; leave it out"
 )
 # Names that other libraries use for a backend.
 ALIASES = {

@@ -5,11 +5,49 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ampcompare.command_help import epilog
 from ampcompare.report.options import ReportOptions
+from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
+
+REPORT_EPILOG = epilog(
+    {
+        "All runs below a folder; the page is report/index.html": "ampcompare report runs",
+        "Quality from the runs, speed and memory from a benchmark": (
+            "ampcompare report runs --bench bench.json"
+        ),
+        "Runs of other programs, with named arms": (
+            "ampcompare report fp32=logs/a bf16=logs/b --metric val_acc:max:fraction"
+        ),
+        "Runs on W&B's server": "ampcompare report wandb:ENTITY/PROJECT",
+        "As a check in CI: exit code 3 unless the runs show it": (
+            "ampcompare report runs --require 'native: speedup >= 1.5'"
+        ),
+    },
+    {
+        0: "the report was written",
+        **BAD_INPUT,
+        3: "a --require is not met, or a published result is not reproduced",
+        **STOPPED,
+    },
+)
+WORKSPACE_EPILOG = epilog(
+    {
+        "A view of all runs of the project": "ampcompare workspace ENTITY/PROJECT",
+        "Also a W&B Report": "ampcompare workspace ENTITY/PROJECT --report",
+        "Print the view of local runs, without an account": (
+            "ampcompare workspace ENTITY/PROJECT --runs runs --dry-run"
+        ),
+    },
+    {0: "success", **BAD_INPUT, **STOPPED},
+)
 
 
 def report(**values: Any) -> None:
-    """Compare runs: a table here, a page in DIR. docs/reports.md has more options."""
+    """Compare runs and write the comparison page.
+
+    Prints a table, and writes the page, charts, CSV, JSON and Markdown into a folder. Runs that differ only
+    in their seed are pooled. docs/reports.md explains how the report decides.
+    """
     from rich.console import Console
 
     from ampcompare.report.pipeline import make_report
@@ -35,15 +73,34 @@ vars(report)["__signature__"] = inspect.Signature(
 
 
 def workspace(
-    target: Annotated[str, typer.Argument(metavar="ENTITY/PROJECT", help="The W&B project.")],
+    target: Annotated[
+        str, typer.Argument(metavar="ENTITY/PROJECT", help="W&B project in which the view is saved.")
+    ],
     runs: Annotated[
-        list[str] | None, typer.Option(metavar="SOURCE", help="Runs to compare, instead of the project's.")
+        list[str] | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Runs to compare instead of those of the project. May be given several times.",
+        ),
     ] = None,
-    report: Annotated[bool, typer.Option("--report", help="A W&B Report with the verdict, too.")] = False,
-    baseline: Annotated[str | None, typer.Option(metavar="VALUE", help="As for report.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be saved, as JSON.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also make a W&B Report with the verdict.")
+    ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VALUE",
+            help="Baseline of the comparison, such as none or tf32. Default: none, which is strict fp32.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the view as JSON and save nothing.")
+    ] = False,
 ) -> None:
-    """Make or update a W&B view of live panels, with the page of the report."""
+    """Save the comparison as a view of a W&B project.
+
+    The view has live panels and the comparison page. A view that exists is updated. Needs a W&B account.
+    """
     from ampcompare.analysis import analyse_runs
     from ampcompare.report.wandb_workspace import preview_json, save, split_target
     from ampcompare.runs import load_runs

@@ -35,61 +35,144 @@ class ReportOptions:
 
     sources: Annotated[
         list[str],
-        Argument(metavar="SOURCE", help="Folders, wandb:ENTITY/PROJECT, logs; NAME=SOURCE names an arm."),
+        Argument(
+            metavar="SOURCE",
+            help="Runs to compare: a folder, a log file or wandb:ENTITY/PROJECT. NAME=SOURCE gives an arm "
+            "its name.",
+        ),
     ]
     out: Annotated[str, Option(metavar="DIR", help="Folder for the report.")] = "report"
     baseline: Annotated[
-        str | None, Option(metavar="VALUE", help="What others are compared with; default: none.")
+        str | None,
+        Option(
+            metavar="VALUE",
+            help="Backend or arm that the others are compared with. Default: none, which is strict fp32.",
+        ),
     ] = None
     metric: Annotated[
-        str | None, Option(metavar="KEY", help="Quality, as KEY:max or KEY:min, with :percent, :fraction.")
+        str | None,
+        Option(
+            metavar="KEY",
+            help="Metric to compare, and which direction is better: KEY:max or KEY:min. Add :percent or "
+            ":fraction if its values are logged so. Default: the metric of the runs' task.",
+        ),
     ] = None
     best: Annotated[
-        bool, Option("--best", help="Compare each run's best value of the metric, not its last.")
+        bool, Option("--best", help="Compare each run's best value of the metric instead of its last.")
     ] = False
     throughput: Annotated[
-        str | None, Option(metavar="KEY:UNIT", help="Other programs' speed, as KEY:per_second.", hidden=True)
+        str | None,
+        Option(metavar="KEY:UNIT", help="Metric with the speed in runs of other programs: KEY:per_second."),
     ] = None
     time: Annotated[
         str | None,
-        Option(metavar="KEY:UNIT", help="Or KEY:seconds, KEY:ms of a step; :cumulative.", hidden=True),
+        Option(
+            metavar="KEY:UNIT",
+            help="Instead of --throughput: metric with the time of a step or an epoch, KEY:seconds or "
+            "KEY:ms. Add :cumulative if it counts from the start.",
+        ),
     ] = None
     memory: Annotated[
         str | None,
-        Option(metavar="KEY:UNIT", help="Their memory, as KEY:MiB, KEY:GiB, KEY:bytes.", hidden=True),
+        Option(
+            metavar="KEY:UNIT",
+            help="Metric with the peak memory in runs of other programs: KEY:MiB, KEY:GiB or KEY:bytes.",
+        ),
     ] = None
-    step: Annotated[str | None, Option(metavar="COLUMN", hidden=True)] = None
+    step: Annotated[
+        str | None, Option(metavar="COLUMN", help="Step column of CSV files, if its name is unusual.")
+    ] = None
     bench: Annotated[
-        str | None, Option(metavar="FILE", help="Speed and memory from ampcompare bench --json FILE.")
+        str | None,
+        Option(metavar="FILE", help="Take speed and memory from this file of `ampcompare bench --json`."),
     ] = None
-    margin: Annotated[float | None, Option(metavar="X", help="Difference that counts as the same.")] = None
-    target: Annotated[float | None, Option(metavar="X", help="Value that time to target goes by.")] = None
+    margin: Annotated[
+        float | None,
+        Option(
+            metavar="X",
+            help="Equivalence margin: the largest difference in the metric that still counts as equivalent. "
+            "Default: from the plan, or 0.5 points of accuracy.",
+        ),
+    ] = None
+    target: Annotated[
+        float | None,
+        Option(
+            metavar="X",
+            help="Value of the metric whose time is compared, such as 0.93. Default: from the plan, or what "
+            "the baseline reaches.",
+        ),
+    ] = None
     group_by: Annotated[
-        str | None, Option(metavar="KEYS", help="Settings in the labels; the first is compared.")
+        str | None,
+        Option(
+            metavar="KEYS",
+            help="Comma-separated settings that define the groups, such as backend,batch_size. The first is "
+            "compared.",
+        ),
     ] = None
     split_by: Annotated[
-        str, Option(metavar="KEYS", help="Settings that make groups of an arm's runs.", hidden=True)
+        str,
+        Option(
+            metavar="KEYS", help="Comma-separated settings that divide the runs of a named arm into groups."
+        ),
     ] = ""
     seed: Annotated[
-        str | None, Option(metavar="KEY", help="Setting by which runs are paired.", hidden=True)
+        str | None, Option(metavar="KEY", help="Setting that pairs runs, if it is not called seed.")
     ] = None
-    ignore: Annotated[str, Option(metavar="KEYS", help="Settings that may differ between runs pooled.")] = ""
-    formats: Annotated[str, Option("--format", metavar="LIST", help="Of html,csv,md,json,png,svg.")] = ALL
+    ignore: Annotated[
+        str, Option(metavar="KEYS", help="Comma-separated settings in which pooled runs may differ.")
+    ] = ""
+    formats: Annotated[
+        str,
+        Option(
+            "--format",
+            metavar="LIST",
+            help="Comma-separated formats to write: html, csv, md, json, png, svg.",
+        ),
+    ] = ALL
     reproduce: Annotated[
-        str | None, Option(metavar="NAME", help="A publication: is it reproduced? Else exit code 3.")
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Also compare the runs with this publication. `ampcompare reproduce` lists them.",
+        ),
     ] = None
-    within: Annotated[float, Option(hidden=True)] = 0.1
+    within: Annotated[
+        float,
+        Option(metavar="FRACTION", help="With --reproduce: how far a ratio may be from the published ratio."),
+    ] = 0.1
     publish: Annotated[
-        str | None, Option(metavar="FILE", help="Write these runs as a publication: NAME.yaml.")
+        str | None,
+        Option(
+            metavar="FILE", help="Write these runs as a publication, NAME.yaml, that others can reproduce."
+        ),
     ] = None
     require: Annotated[
-        list[str] | None, Option(metavar="TERMS", help="As 'native: speedup >= 1.5'; else exit code 3.")
+        list[str] | None,
+        Option(
+            metavar="TERMS",
+            help="Requirement that the runs must show, such as 'native: speedup >= 1.5'. May be given "
+            "several times.",
+        ),
     ] = None
     summary: Annotated[
-        str | None, Option(metavar="FILE", help="Append the answer as Markdown.", hidden=True)
+        str | None,
+        Option(
+            metavar="FILE", help="Append the verdict, the requirements and the table to this Markdown file."
+        ),
     ] = None
-    watch: Annotated[bool, Option("--watch", help="Rebuild as runs go on; serve the page here.")] = False
-    port: Annotated[int, Option(min=0, max=65535, hidden=True)] = 0
+    watch: Annotated[
+        bool,
+        Option(
+            "--watch", help="Serve the page on this machine and update it while runs train, until Ctrl-C."
+        ),
+    ] = False
+    port: Annotated[
+        int,
+        Option(
+            metavar="PORT", min=0, max=65535, help="With --watch: port of the page. 0 takes any free port."
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         if self.group_by is not None and not split_names(self.group_by):

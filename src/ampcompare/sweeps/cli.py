@@ -5,51 +5,142 @@ from typing import Annotated, Any
 
 import typer
 
+from ampcompare.command_help import epilog
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.help_text import BAD_INPUT
 from ampcompare.runtime.paths import shell_command
 
 SEEDS = 3  # runs of each arm of a publication
+SWEEP_EPILOG = epilog(
+    {
+        "Three backends, three seeds each, five epochs": "ampcompare sweep compare_backends epochs=5",
+        "Your own network and data": (
+            "ampcompare sweep compare_backends model.name=./net.py:build data.source=./data.py:build epochs=5"
+        ),
+        "Other backends and seeds than in the file": (
+            "ampcompare sweep compare_backends backend=none,native seed=1,2,3"
+        ),
+        "Add seeds until every claim is decided": "ampcompare sweep compare_backends --until-decided",
+        "List the runs that are left (the same options as before)": (
+            "ampcompare sweep compare_backends epochs=5 --status"
+        ),
+        "A copy of a bundled sweep file, to change": (
+            "ampcompare sweep compare_backends --show > my_sweep.yaml"
+        ),
+        "Submit the runs as a Slurm job array": (
+            "ampcompare sweep compare_backends --cluster slurm slurm.time=60"
+        ),
+    },
+    {
+        0: "all runs finished; with --status or --rerun: nothing is left to do",
+        1: "runs failed",
+        **BAD_INPUT,
+        3: "with --status or --rerun: runs are left to do",
+        "128+": "stopped by a signal, such as 130 for Ctrl-C",
+    },
+)
+REPRODUCE_EPILOG = epilog(
+    {
+        "List the publications, and what each needs": "ampcompare reproduce",
+        "Repeat one with three seeds of each arm, on a GPU": "ampcompare reproduce ignite device=cuda",
+        "A quick try that is not compared with the published results": (
+            "ampcompare reproduce ignite --scale 0.01 --network tiny --seeds 1"
+        ),
+        "Compare runs that already exist": "ampcompare reproduce ignite --runs runs",
+        "Write a sweep file, for `ampcompare sweep` or `wandb sweep`": (
+            "ampcompare reproduce ignite --write-sweep ignite.yaml"
+        ),
+    },
+    {
+        0: "success",
+        1: "runs failed",
+        **BAD_INPUT,
+        3: "a published result is not reproduced",
+        "128+": "stopped by a signal, such as 130 for Ctrl-C",
+    },
+)
+WORKERS_HELP = "Number of runs at the same time. Default: the number of GPUs, or 1 without a GPU."
 
 
 def sweep(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A W&B sweep file, or a bundled one.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="A W&B sweep file, or the name of a bundled one, such as compare_backends."
+        ),
+    ],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1; seed=1,2 varies."),
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Options for every run, such as epochs=1. For a parameter of the sweep, such as seed, the "
+            "values replace those of the file: seed=1,2.",
+        ),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Runs at a time; default: GPUs, or one.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help=WORKERS_HELP)] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name and W&B group; default: the file's.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of the sweep and of its W&B group. Default: the name in the file."
+        ),
     ] = None,
     control: Annotated[
-        str | None, typer.Option(metavar="bookends", help="The baseline once more, first and last.")
+        str | None,
+        typer.Option(
+            metavar="bookends",
+            help="A/A control: repeat the baseline runs, before and after all other runs. Only value: "
+            "bookends.",
+        ),
     ] = None,
     until_decided: Annotated[
-        bool, typer.Option("--until-decided", help="Add seeds until each claim is decided.")
+        bool,
+        typer.Option(
+            "--until-decided",
+            help="Add seeds until the report has decided each claim, up to the plan's limits.",
+        ),
     ] = False,
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="slurm or ray; their options: slurm.time=60.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run on a cluster: slurm or ray. Cluster options are written like slurm.time=60.",
+        ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="With slurm: stay until the job array has ended.")
+        bool,
+        typer.Option(
+            "--wait", help="With --cluster slurm: wait until all jobs have ended, then write the report."
+        ),
     ] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="List what is left to do; also of wandb:E/P/SWEEP.")
+        bool,
+        typer.Option(
+            "--status",
+            help="List the runs that are left to do. Start nothing. Also works for "
+            "wandb:ENTITY/PROJECT/SWEEP.",
+        ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--rerun", help="Make new runs of what is neither finished nor running.")
+        bool,
+        typer.Option("--rerun", help="Make new runs for all runs that are neither finished nor running."),
     ] = False,
     changed_code: Annotated[
-        bool, typer.Option("--changed-code", help="Continue although your own files have changed.")
+        bool,
+        typer.Option(
+            "--changed-code", help="Continue although your own code has changed since the first runs."
+        ),
     ] = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Print the file, to change it or for wandb sweep.")
+        bool,
+        typer.Option("--show", help="Print the sweep file, to change it or to give it to `wandb sweep`."),
     ] = False,
 ) -> None:
-    """Run a W&B sweep file without a server; the same command again continues."""
+    """Run the runs of a W&B sweep file on this machine or a cluster.
+
+    W&B's server is not needed. When all runs have ended, the comparison page is written. To continue an
+    interrupted sweep, give the same command again: finished runs are kept.
+    """
     from rich.console import Console
 
     from ampcompare.runs.loader import API_PREFIX
@@ -60,7 +151,7 @@ def sweep(
         typer.echo(read_sweep(file).path.read_text(encoding="utf-8"), nl=False)
         return
     if status and again:
-        raise UserError("--status --rerun: one lists what is left, the other runs it; leave one out")
+        raise UserError("--status --rerun: --status only lists open runs, --rerun trains them; leave one out")
 
     console = Console(highlight=False)
     options = SweepOptions(workers, name, control, until_decided, cluster, wait, again, changed_code)
@@ -71,8 +162,8 @@ def sweep(
             raise typer.Exit(rerun(file, words or [], console, options))
         raise typer.Exit(show_status(read_status(file, words or [], options), console))
     if file.startswith(API_PREFIX):
-        todo = "--status lists what is left, --rerun runs it here, wandb agent runs it under the server"
-        raise UserError(f"{file}: is a sweep on W&B's server; {todo}")
+        todo = "add --status to list open runs or --rerun to train them here, or run wandb agent"
+        raise UserError(f"{file}: this sweep is on W&B's server; {todo}")
     from ampcompare.sweeps.pipeline import run_sweep
 
     raise typer.Exit(run_sweep(file, words or [], console, options))
@@ -80,30 +171,57 @@ def sweep(
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The publication, or a YAML file; none: lists them.")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Name of a publication, or a YAML file. Without it, all publications are listed.",
+        ),
     ] = None,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of every run, as device=cuda.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as device=cuda."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each arm; 3 by default.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of seeds for each arm. Default: 3.")
+    ] = None,
     scale: Annotated[
-        float | None, typer.Option(help="For a look: that much of its epochs, images and batch size.")
+        float | None,
+        typer.Option(
+            metavar="FRACTION",
+            help="For a quick try: the fraction of epochs, images and batch size to use. The results are "
+            "then "
+            "not compared with the published ones.",
+        ),
     ] = None,
-    network: Annotated[str | None, typer.Option(metavar="tiny", help="For a look: another network.")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tiny",
+            help="For a quick try: a tiny network. The results are then not compared with the published "
+            "ones.",
+        ),
+    ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder of the runs; with --runs, of the report.")
+        str | None,
+        typer.Option(metavar="DIR", help="Folder for the runs. With --runs: folder for the report."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: GPUs, or one.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help=WORKERS_HELP)] = None,
     runs: Annotated[
-        list[str] | None, typer.Option(metavar="SOURCE", help="Judge these runs instead, as report does.")
+        list[str] | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Train nothing; compare these runs with the publication. A source as for `ampcompare "
+            "report`.",
+        ),
     ] = None,
     write_sweep: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it as a sweep file instead, for W&B too.")
+        Path | None, typer.Option(metavar="FILE", help="Train nothing; write the runs as a W&B sweep file.")
     ] = None,
 ) -> None:
-    """Run what others have published and judge it; the same command again continues.
+    """Repeat a published comparison and compare the results.
 
-    Exit code 3: a published figure is not reproduced.
+    Trains every arm of the publication and reports which published results are reproduced. To continue an
+    interrupted reproduction, give the same command again: finished runs are kept.
     """
     from rich.console import Console
 
@@ -114,11 +232,20 @@ def reproduce(
     flags: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
     flags |= {"workers": workers, "out": out, "runs": runs or None}
     if name is None:
-        wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"
+        wrong, why = (
+            "scale network write-sweep workers out runs",
+            "needs the name of a publication; ampcompare reproduce lists them",
+        )
     elif runs:
-        wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
+        wrong, why = (
+            "scale network write-sweep workers seeds",
+            "--runs compares runs that exist, so this option has no effect; leave it out",
+        )
     else:
-        wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
+        wrong, why = (
+            "out workers" if write_sweep else "",
+            "--write-sweep only writes a file, so this option has no effect; leave it out",
+        )
     unfit = [f"--{option} {flags[option]}" for option in wrong.split() if flags[option] is not None]
     if unfit := [*unfit, *(overrides if runs else ())]:
         raise UserError(f"{unfit[0]}: {why}")
@@ -147,7 +274,7 @@ def reproduce(
     sweep_name, text = sweep_file(*arguments)
     output_dir = dict(map(parse_override, overrides)).get("output_dir")
     if out and output_dir:
-        raise UserError(f"--out {out}: output_dir={output_dir} names a folder, too; leave one out")
+        raise UserError(f"--out {out}: output_dir={output_dir} also names the folder; leave one out")
     folder = Path(out or output_dir or Path("runs") / sweep_name)
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
     file.write_text(text, encoding="utf-8")

@@ -5,12 +5,63 @@ from typing import Annotated
 
 import typer
 
+from ampcompare.command_help import Command, epilog
+from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.startup import let_threads_sleep
 
+DEFAULT_NETWORK = (
+    "Without model.*, data.* and --config, the network is a tiny one on synthetic images on the CPU."
+)
 why = typer.Typer(
     name="why",
-    help="Why mixed precision is as fast, small and exact as it is. Of a network in a setting, beside or "
-    "before a training.",
+    help="Find out why a backend is fast, slow or inaccurate. `explain` shows dtypes, memory and time of a "
+    "training step. `diff` shows which modules deviate from fp32. `guard` finds the modules that must stay "
+    "in "
+    "fp32. No long training is needed.",
+    epilog=epilog(
+        {
+            "Why is native faster or slower than fp32?": "ampcompare why explain backend=native",
+            "Which modules are inaccurate in fp16?": "ampcompare why diff backend=fp16",
+            "Which modules must stay in fp32?": "ampcompare why guard backend=fp16",
+        }
+    ),
+)
+EXPLAIN_EPILOG = epilog(
+    {
+        "Compare native with fp32 on a tiny network": "ampcompare why explain backend=native",
+        "Your own network": (
+            "ampcompare why explain backend=native_bf16 model.name=./net.py:build data.source=./data.py:build"
+        ),
+        "Compare with TF32 instead of strict fp32 (needs an NVIDIA GPU)": (
+            "ampcompare why explain backend=native --config demo --against tf32"
+        ),
+    },
+    {0: "success", **BAD_INPUT, **STOPPED},
+)
+DIFF_EPILOG = epilog(
+    {
+        "The 15 modules with the largest errors": "ampcompare why diff backend=native",
+        "Every module of your own network, also as JSON": (
+            "ampcompare why diff backend=fp16 model.name=./net.py:build "
+            "data.source=./data.py:build --all --json diff.json"
+        ),
+    },
+    {0: "success", **BAD_INPUT, **STOPPED},
+)
+GUARD_EPILOG = epilog(
+    {
+        "Search in a tiny network": "ampcompare why guard backend=fp16",
+        "Your own network, with longer trials": (
+            "ampcompare why guard backend=fp16 model.name=./net.py:build "
+            "data.source=./data.py:build --steps 100"
+        ),
+    },
+    {
+        0: "a set of modules was found, or no module has to stay in fp32",
+        1: "no set of modules helps",
+        **BAD_INPUT,
+        **STOPPED,
+    },
 )
 
 
@@ -23,11 +74,19 @@ def _before_torch_is_loaded() -> None:
 RUN_OPTIONS = {"ignore_unknown_options": True}
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of a run, such as backend=native."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help=f"Options of a run, such as backend=native. {DEFAULT_NETWORK}",
+    ),
 ]
-ConfigName = Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")]
+ConfigName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Config file to start from: a path, or a name such as demo or reference."
+    ),
+]
 JsonFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write it all, for programs.")
+    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write all results as JSON.")
 ]
 
 
@@ -47,19 +106,29 @@ def _complete(overrides: list[str] | None, config: str | None) -> list[str]:
     return [*(["--config", config] if config else []), *overrides, "execution=eager"]
 
 
-@why.command(context_settings=RUN_OPTIONS)
+@why.command(cls=Command, epilog=EXPLAIN_EPILOG, context_settings=RUN_OPTIONS)
 def explain(
     words: Words = None,
     config: ConfigName = None,
     against: Annotated[
-        str, typer.Option(metavar="BACKEND", help="The backend beside it; default: none, which is fp32.")
+        str, typer.Option(metavar="BACKEND", help="Backend to compare with; none is strict fp32.")
     ] = "none",
     seconds: Annotated[
-        float, typer.Option(min=0, help="For steps of both in turn; 0: types and memory alone.")
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="How long to time the steps of the two backends, interleaved. With 0 only dtypes and memory "
+            "are examined.",
+        ),
     ] = 10.0,
     json: JsonFile = None,
 ) -> None:
-    """Types, memory and time of a step under two backends, and why."""
+    """Show dtypes, memory and time of a step, with reasons.
+
+    The same training step is executed under two backends. The output names the operations that differ in
+    dtype or time, and says why.
+    """
     from rich.console import Console
 
     from ampcompare.why.explain import run_explain
@@ -67,14 +136,20 @@ def explain(
     run_explain(_complete(words, config), against, seconds, json, Console(highlight=False))
 
 
-@why.command(context_settings=RUN_OPTIONS)
+@why.command(cls=Command, epilog=DIFF_EPILOG, context_settings=RUN_OPTIONS)
 def diff(
     words: Words = None,
     config: ConfigName = None,
-    every: Annotated[bool, typer.Option("--all", help="Every module, not the worst 15.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="List every module instead of the 15 with the largest errors.")
+    ] = False,
     json: JsonFile = None,
 ) -> None:
-    """Where a backend leaves fp32 in a training step: each module's errors, and where they arise."""
+    """Show each module's error relative to fp32.
+
+    One training step is executed under the backend and in fp32. The output lists the errors of outputs and
+    gradients per module, and says where an error begins.
+    """
     from rich.console import Console
 
     from ampcompare.why.diff import run_diff
@@ -82,19 +157,28 @@ def diff(
     run_diff(_complete(words, config), Console(highlight=False), every=every, file=json)
 
 
-@why.command(context_settings=RUN_OPTIONS)
+@why.command(cls=Command, epilog=GUARD_EPILOG, context_settings=RUN_OPTIONS)
 def guard(
     words: Words = None,
     config: ConfigName = None,
     margin: Annotated[
-        float, typer.Option(help="How far above fp32's loss is well, as a share of what fp32 learns.")
+        float,
+        typer.Option(
+            metavar="FRACTION",
+            help="How far the loss may stay above the loss of fp32, as a fraction of how much fp32 lowers "
+            "it.",
+        ),
     ] = 0.05,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of a trial.")] = 40,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Optimizer steps of each trial training.")
+    ] = 40,
     json: JsonFile = None,
 ) -> None:
-    """Which modules must stay in fp32 for a loss near fp32's, found in few short trials.
+    """Find the modules that must stay in fp32.
 
-    Exit code 1 where keeping modules does not help.
+    Short trial trainings search for a smallest set of modules with which the loss stays within a margin of
+    the loss in fp32. The output has the option precision.keep_fp32=... to copy, and how much slower a step
+    becomes.
     """
     from rich.console import Console
 

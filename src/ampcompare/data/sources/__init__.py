@@ -56,10 +56,10 @@ class Source:
 
 
 _SIZES: dict[str, Any] = {"train_images": 50_000, "test_images": 10_000}
-_TEN: dict[str, Any] = {"root": "folder of cifar-10-python.tar.gz", "classes": 10, **_SIZES}
-_HUNDRED: dict[str, Any] = {"root": "folder of cifar-100-python.tar.gz", "classes": 100, **_SIZES}
+_TEN: dict[str, Any] = {"root": "the folder with cifar-10-python.tar.gz", "classes": 10, **_SIZES}
+_HUNDRED: dict[str, Any] = {"root": "the folder with cifar-100-python.tar.gz", "classes": 100, **_SIZES}
 _SYNTHETIC: dict[str, Any] = {"is_synthetic": True, "classes": 10, **_SIZES}
-_FOLDER = "folder or archive with train/<class>/* and test/<class>/*"
+_FOLDER = "a folder or archive with train/<class>/* and test/<class>/*"
 _BUILT_IN = (
     Source("cifar10", "CIFAR-10", "cifar", "cifar10:load", **_TEN),
     Source("cifar100", "CIFAR-100", "cifar100", "cifar10:load_cifar100", **_HUNDRED),

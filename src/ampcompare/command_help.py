@@ -1,0 +1,65 @@
+"""The parts of a command's `--help` that Typer does not format as we need: examples and exit codes."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from typer.core import TyperCommand
+
+from ampcompare.runtime.help_text import help_lines
+
+_NO_WRAP = "\b\n"  # Typer does not wrap a paragraph that begins with this line
+
+
+class Command(TyperCommand):
+    """A command whose help lists its arguments without Typer's type names, such as `<list[str]>`."""
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """Write the usage line, with required arguments as their bare names.
+
+        Args:
+            ctx: The context of the command.
+            formatter: The formatter that receives the text.
+        """
+        pieces = (re.sub(r"^\{(.+)\}", r"\1", piece) for piece in self.collect_usage_pieces(ctx))
+        formatter.write_usage(ctx.command_path, " ".join(pieces))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options.
+
+        Args:
+            ctx: The context of the command.
+            formatter: The formatter that receives the text.
+        """
+        records: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                name, text = record
+                is_argument = parameter.param_type_name == "argument"
+                name = re.sub(r" <\S+>$", "", name) if is_argument else name
+                records["Arguments" if is_argument else "Options"].append((name, _readable_bounds(text)))
+        for title, rows in records.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _readable_bounds(text: str) -> str:
+    """Return a help text whose bounds, such as `x>=1`, are in words.
+
+    >>> _readable_bounds("Runs.  [default: 1; x>=1]"), _readable_bounds("Port.  [0<=x<=65535]")
+    ('Runs.  [default: 1; at least 1]', 'Port.  [0 to 65535]')
+    """
+    text = re.sub(r"(?<=[\[ ])(\S+)<=x<=(\S+)\]$", r"\1 to \2]", text)
+    return re.sub(r"(?<=[\[ ])x>=(\S+)\]$", r"at least \1]", text)
+
+
+def epilog(examples: Mapping[str, str], exit_codes: Mapping[int | str, str] | None = None) -> str:
+    """Return the end of a help text for Typer: commands to copy, and the exit codes.
+
+    Args:
+        examples: As in `help_lines`.
+        exit_codes: As in `help_lines`.
+    """
+    return "\n\n".join(_NO_WRAP + part for part in "\n".join(help_lines(examples, exit_codes)).split("\n\n"))
