@@ -16,7 +16,7 @@ from ampcompare.runtime.formatting import capital, listed, printable, some
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
 MAX_WORD = len("apex_o1_bf16")  # a longer word of a label is broken
 MAX_VALUE_CHARS = len("CI −11.11 to +12.91")  # of a line of a cell that is not broken
-MAX_HEAD_CHARS = len("Time to 78.00%")  # of a head that is not broken
+MAX_HEAD_CHARS = len("Energy per image")  # of a head that is not broken
 MIN_VERDICT_CHARS = len("inconclusive")
 GAP = 2  # between two columns
 MAX_COLUMNS = 3  # that fit into 80 characters beside label and verdict
