@@ -60,8 +60,8 @@ def test_the_resolution_of_one_accuracy_is_the_wilson_interval_of_one_test_set(a
     (told,) = (one for one in analyse_runs(made).caveats if "Wilson" in one)
     wilson_interval = stats.binomtest(round(accuracies[0] * images), images).proportion_ci(method="wilson")
     low, high = (f"{100 * end:.2f}%" for end in (wilson_interval.low, wilson_interval.high))
-    assert told.endswith(f"the 95% Wilson interval of one run is {low} to {high}.")
-    assert told.startswith(f"A test set of {images:,} images")
+    assert told.endswith(f"%, is {low} to {high}.")
+    assert told.startswith(f"With {images:,} test images, the 95% Wilson interval of one run")
 
 
 def test_perfect_accuracy_on_a_test_set_of_unknown_size_claims_nothing():

@@ -150,7 +150,8 @@ PHENOMENA: dict[str, tuple[str, Callable[[Group], str], str]] = {
     "updates": (
         "Updates lost to rounding",
         _updates,
-        ". A small update of a 16-bit weight can round to zero. Stochastic rounding preserves it on average.",
+        ". Adding a small update can leave a 16-bit weight unchanged. Stochastic rounding prevents this on "
+        "average.",
     ),
     "activations": ("Largest activations", _activations, ". The largest fp16 number is 65,504."),
 }
