@@ -1,11 +1,11 @@
-# The ways in. `make help` lists them. Set PYTHON to another Python 3.11 to 3.13, ARGS to options of a run.
+# `make help` lists the targets. PYTHON selects a Python 3.11 to 3.13; ARGS holds options of a run or of pytest.
 PYTHON ?= python3
 VENV := .venv
 # The oldest PyTorch that pyproject.toml allows, for the rehearsal.
 OLDEST := 2.11
 OLDEST_VENV := .venv-$(OLDEST)
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
-BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 MARKS ?= not slow
 PIP := --disable-pip-version-check
@@ -14,14 +14,14 @@ PIP := --disable-pip-version-check
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       compare fp32 and mixed precision on synthetic images, in minutes, up to the page"
-	@echo "make test       the tests that tell most for their time (ARGS=tests/test_cli.py: those)"
-	@echo "make test-all   the slow ones, too: long runs, many kills, every scene with a server"
-	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
-	@echo "make reproduce  the seed experiment in full, three seeds, on a machine with a GPU (again: goes on)"
-	@echo "make rehearse   train under every backend on fake CUDA tensors: what would fail or wait on a GPU"
-	@echo "make rehearse-oldest  the same under the oldest PyTorch that is supported"
-	@echo "make wheel-check  build the wheel; run, report, sweep and demo from it in an empty folder"
+	@echo "make demo       compare fp32 and mixed precision on synthetic images in minutes, and write the page"
+	@echo "make test       run the quick tests, about three minutes (ARGS=tests/test_cli.py: only these)"
+	@echo "make test-all   run the slow tests, too, about fifteen minutes"
+	@echo "make setup      install into $(VENV) (the other targets do it if needed)"
+	@echo "make reproduce  train the published tootouch experiment with three seeds on a GPU (again: continues)"
+	@echo "make rehearse   train under every backend on fake CUDA tensors, to find what would fail or wait on a GPU"
+	@echo "make rehearse-oldest  the same with the oldest supported PyTorch"
+	@echo "make wheel-check  build the wheel and use it in an empty folder: run, report, sweep, demo"
 	@echo "make lint       ruff and mypy"
 	@echo "make docs       write docs/cli.md, the reference of the command line, from the help texts"
 
@@ -30,18 +30,18 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, %s is %d.%d: set PYTHON=..." % (sys.executable, *v))'
 	@$(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV): PyTorch with its CUDA libraries and what else is needed, about 3 GB to download" \
-	  "and 6 GB on the disk, some minutes"
+	@echo "installing PyTorch and the other dependencies into $(VENV): about 3 GB to download and 6 GB on disk," \
+	  "a few minutes"
 	@$(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e '.[test]'
 	@touch $@
 
 demo: setup
 	@$(VENV)/bin/ampcompare demo $(ARGS)
 
-# Files of tests beside each other, three as they wait a lot; MARKS= (none): the slow tests, too.
+# Three test files at a time on two cores, because many tests wait. `MARKS=` (empty) includes the slow tests.
 test: setup
 ifeq ($(strip $(ARGS)),)
-	$(PYTEST) $(BESIDE) -m "$(MARKS)"
+	$(PYTEST) $(PARALLEL) -m "$(MARKS)"
 else
 	$(PYTEST) $(ARGS)
 endif
@@ -55,10 +55,10 @@ rehearse: setup
 rehearse-oldest: $(OLDEST_VENV)/.installed
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(OLDEST_VENV)/bin/python -m pytest -n 2 -m "not slow" tests/rehearsal tests/precision/apex $(ARGS)
 
-# PyTorch alone: all else, the CUDA libraries that its import loads too, is that of $(VENV).
+# Only PyTorch is installed here. Everything else, including the CUDA libraries, comes from $(VENV).
 $(OLDEST_VENV)/.installed: | setup
 	@$(PYTHON) -m venv --without-pip --clear $(OLDEST_VENV)
-	@echo "installing PyTorch $(OLDEST) into $(OLDEST_VENV), some hundred MB to download"
+	@echo "installing PyTorch $(OLDEST) into $(OLDEST_VENV), a few hundred MB to download"
 	@$(VENV)/bin/python -m pip --python $(OLDEST_VENV)/bin/python install $(PIP) --no-deps \
 	  'torch==$(OLDEST).*' 'torchvision==0.26.*'
 	@folder() { $$1/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \

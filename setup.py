@@ -1,7 +1,7 @@
-"""Put configs/ and sweeps/ into the wheel; pyproject.toml says all else.
+"""Put configs/ and sweeps/ into the wheel; everything else is in pyproject.toml.
 
-They lie at the top of the repository, outside the package, where setuptools' package-data does not reach. An
-editable install has nothing to copy: `ampcompare.runtime.paths` finds the checkout's own.
+Both folders lie outside the package, where setuptools' package-data does not reach. An editable install copies
+nothing: `ampcompare.runtime.paths` finds the folders of the checkout.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithShipped(build_py):
-    """Copies the files to `ampcompare/shipped/`, without those that an earlier build left there."""
+    """Copy the files to `ampcompare/shipped/` and remove the files of an earlier build."""
 
     def run(self) -> None:
         """Build the package and copy the files."""

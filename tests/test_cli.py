@@ -82,7 +82,10 @@ WRONG = [
     (("run", "--config"), "--config: expected a name or a path"),
     (("run", "--config", str(ROOT / "sweeps/loss_scale.yaml")), "this is a sweep, not a config"),
     (("run", "backend=native_bf16", "precision.loss_scale=128"), "does not scale the loss; leave it out"),
-    (("run", "--config=demo", "device=cuda:99"), "device='cuda:99': not there; PyTorch sees"),
+    (
+        ("run", "--config=demo", "device=cuda:99"),
+        "device='cuda:99': this device does not exist here; PyTorch sees",
+    ),
     (("run", "--config=demo", "output_dir=/proc/nothing"), "'/proc/nothing': cannot be written"),
     (("run", "--config=demo", "data.source=image_folder", "data.root=nowhere"), "nowhere"),
     (

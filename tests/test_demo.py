@@ -20,13 +20,16 @@ BACKENDS = default_backends(torch.device("cpu"))
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (["backend=native"], "backend=native: the demo itself varies backend and seed; a single run: "),
-        (["seed=4"], "seed=4: the demo itself varies backend and seed; a single run: "),
-        (['{{"seed": 4}}'], "seed=4: the demo itself varies backend and seed; a single run: "),
+        (
+            ["backend=native"],
+            "backend=native: the demo itself varies backend and seed; train a single run with: ",
+        ),
+        (["seed=4"], "seed=4: the demo itself varies backend and seed; train a single run with: "),
+        (['{{"seed": 4}}'], "seed=4: the demo itself varies backend and seed; train a single run with: "),
         (["epoch=1"], "epochs"),
         pytest.param(
             ["model.name={folder}/net.py:build"],
-            "no training step of none can be measured: ",
+            "the speed of none cannot be measured: ",
             marks=pytest.mark.slow,
         ),
     ],

@@ -46,6 +46,9 @@ class Part:
         found = self.groups[label]["compared"][figure]
         return [found[key] for key in ("value", "low", "high")]
 
+    def speedup(self, label: str) -> float:
+        return self._compared(label, "speedup")[0]
+
     def beside_control(self, label: str) -> float:
         return self.groups[label]["compared"]["speedup"]["beside_control"]["value"]
 
@@ -60,7 +63,7 @@ class Part:
     def memory(self, label: str) -> str:
         changes = [100 * (x - 1) for x in self._compared(label, "memory_ratio")]
         value, low, high = (f"{x:+.0f}" if abs(x) >= 9.95 else f"{x:+.1f}" for x in changes)
-        return minus(f"{value}\xa0% ({low} to {high})")
+        return minus(f"{value}% ({low} to {high})")
 
     def points(self, label: str) -> tuple[str, str]:
         value, low, high = (f"{x:+.2f}" for x in self._compared(label, "quality_difference"))
@@ -91,13 +94,13 @@ def test_a_result_is_whole_and_its_records_give_the_same_figures_again(compariso
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     runs = load_runs([str(tmp_path / folder.name)])
-    again = json.loads(to_json(analyse_runs(runs)))
+    again = json.loads(to_json(analyse_runs(runs, baseline=committed["baseline"])))
     found, known = list(estimates(again)), list(estimates(committed))
     assert len(found) == len(known) > 10
     for ours, theirs in zip(found, known, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9)
     (publication,) = [path for path in folder.glob("*.yaml") if path.name != "sweep.yaml"]
-    result = analyse_runs(runs, reproduce=str(publication)).reproduction
+    result = analyse_runs(runs, baseline=committed["baseline"], reproduce=str(publication)).reproduction
     assert result is not None
     assert not result.is_refuted
     verdicts = {row.published_metric.name: row.verdict for row in result.rows}
@@ -113,27 +116,44 @@ def quotes() -> Iterator[tuple[str, str]]:
     def kept(label: str) -> str:
         found = accuracy.groups[label]["compared"]["quality_difference"]
         assert found["confidence"] == pytest.approx(1 - 0.05 / 3)
-        return "yes" if "equivalent" in found["shown"] else "not settled"
+        return "yes" if "equivalent" in found["shown"] else "inconclusive"
 
-    fp32 = f"{100 * accuracy.mean('none', 'quality')[0]:.2f} %"
+    page = f"docs/results/{DAY}/README.md"
+    fp32 = f"{100 * accuracy.mean('none', 'quality')[0]:.2f}%"
     rows: dict[str, Any] = {
-        "ResNet20, speed": small.speed,
-        "ResNet20, peak memory of the process": small.memory,
-        "ResNet20, the same over five epochs": accuracy.memory,
-        "ResNet50, speed": large.speed,
-        "ResNet50, peak memory of the process": large.memory,
-        f"eval accuracy after five epochs (fp32: {fp32})": lambda label: "{} points ({})".format(
+        "ResNet20, speed | 5": small.speed,
+        "ResNet20, peak memory of the process | 5": small.memory,
+        "ResNet20, peak memory over five epochs | 5": accuracy.memory,
+        "ResNet50, speed | 3": large.speed,
+        "ResNet50, peak memory of the process | 3": large.memory,
+        f"eval accuracy after five epochs, points (fp32: {fp32}) | 5": lambda label: "{} ({})".format(
             *accuracy.points(label)
         ),
-        "the same within the planned margin of 1 point": kept,
+        "accuracy within the planned margin of one point | 5": kept,
     }
+    for part, runs in ((accuracy, 5), (small, 5), (large, 3)):
+        assert {part.groups[label]["runs"] for label in BACKENDS} == {runs}
     for name, cell in rows.items():
-        yield "docs/results.md", f"\n| {name} | {' | '.join(map(cell, BACKENDS))} |\n"
+        yield page, f"\n| {name} | {' | '.join(map(cell, BACKENDS))} |\n"
     beside = "{:.2f}× and {:.2f}×".format(*(part.beside_control("native_bf16") for part in (small, large)))
-    yield "docs/results.md", f"{small.speed(CONTROL)} with ResNet20"
-    yield "docs/results.md", f"{large.speed(CONTROL)} with ResNet50"
-    yield "docs/results.md", "{} points ({})".format(*Part("accuracy", "against_bf16").points("bf16_sr"))
-    yield "docs/results.md", f"beside its runs autocast is {beside} as fast"
+    yield page, f"{small.speed(CONTROL)} with ResNet20"
+    yield page, f"{large.speed(CONTROL)} with ResNet50"
+    yield page, "{} points ({})".format(*Part("accuracy", "against_bf16").points("bf16_sr"))
+    yield page, f"Relative to the control, `native_bf16` is {beside} as fast"
+    times = [1 / part.speedup(label) for part in (small, large) for label in BACKENDS[:2]]
+    yield page, f"training takes {min(times):.0%} to {max(times):.0%} of fp32's time"
+
+    summary = "docs/results.md"
+    named = (("ResNet20 at batch 128", small, 5), ("ResNet50 at batch 32", large, 3))
+    for name, part, runs in named:
+        value, _, span = part.speed("native_bf16").partition(" ")
+        yield summary, f"\n| speed, {name} | {value} | {span[1:-1]} | {runs} |\n"
+    value, span = accuracy.points("native_bf16")
+    yield summary, f"\n| eval accuracy, ResNet20, points | {value} | {span} | 5 |\n"
+    controls = " and ".join(part.speed(CONTROL).partition(" ")[0] for part in (small, large))
+    yield summary, f"the A/A control, came out at {controls}"
+    yield summary, f"Relative to this control, `native_bf16` is {beside} as fast"
+
     arms = {x["label"]: x for x in json.loads((RESULTS / "2026-11-26-h200/loops.json").read_text())["arms"]}
     for label, said in {
         "native eager": "native, eager",
@@ -150,17 +170,17 @@ def quotes() -> Iterator[tuple[str, str]]:
             f"| {said} | {arm['images_per_second']:,.0f} | {span} | {arm['peak_mib']:,.0f} |\n",
         )
 
-    fast, less = (part.speed("native_bf16", "98.33 %: ")[:-1] for part in (small, large))
-    yield "README.md", f"trains ResNet20 {fast.replace('× (', '× as fast as fp32 (')}; n = 5)"
-    yield "README.md", f"and ResNet50 {less}; n = 3)"
-    yield "README.md", f"Relative to the control, a second set of fp32 runs, it is {beside}."
-    yield "README.md", "within a point ({}; 98.33 %: {}; n = 5)".format(*accuracy.points("native_bf16"))
+    fast, less = (part.speed("native_bf16", "98.33% CI ")[:-1] for part in (small, large))
+    yield "README.md", f"trains ResNet20 {fast.replace('× (', '× as fast (')}; n = 5)"
+    yield "README.md", f"and ResNet50 {less.replace('× (', '× as fast (')}; n = 3)"
+    yield "README.md", f"Relative to an A/A control it is {beside} as fast."
+    yield "README.md", "within one point: {} (98.33% CI {}; n = 5)".format(*accuracy.points("native_bf16"))
 
     for label in ("none", *BACKENDS):
         value, low, high = (f"{100 * x:.2f}" for x in accuracy.mean(label, "quality"))
         minutes = [IMAGES / 60 / x for x in small.mean(label)]
         time = f"{minutes[0]:.1f} min ({minutes[2]:.1f} to {minutes[1]:.1f})"
-        yield "run_experiment.py", f"\n{f'backend={label}':<20} {value} % ({low} to {high})   {time}\n"
+        yield "run_experiment.py", f"\n{f'backend={label}':<20} {value}% ({low} to {high})   {time}\n"
 
 
 def test_what_the_pages_quote_is_what_the_comparisons_say():

@@ -85,7 +85,7 @@ def demo(
     with console.status("") as status:
         benchmark = run_benchmark(arms, Schedule(BENCH_MINUTES), lambda line: status.update(line))
     if failed := [arm for arm in benchmark.arms if arm.failed]:
-        raise UserError(f"no training step of {failed[0].label} can be measured: {failed[0].failed}")
+        raise UserError(f"the speed of {failed[0].label} cannot be measured: {failed[0].failed}")
     output.print_table(benchmark, console, console.width if console.is_terminal else None)
     bench_file = Path(folder, "bench.json")
     write_json(bench_file, output.as_json(benchmark))
@@ -132,7 +132,7 @@ def _refuse_fixed_options(overrides: Sequence[str]) -> None:
         if key in FIXED:
             run = shell_command("ampcompare", "run", *CONFIG, *overrides)
             raise UserError(
-                f"{key}={value}: the demo itself varies {' and '.join(FIXED)}; a single run: {run}"
+                f"{key}={value}: the demo itself varies {' and '.join(FIXED)}; train a single run with: {run}"
             )
 
 

@@ -91,7 +91,9 @@ def describe_exception(problem: BaseException, path: Path | None = None) -> str:
 
 
 def describe_type(value: object) -> str:
-    """Return the type of a value with its article: `an int`, `a list`."""
+    """Return the type of a value with its article: `an int`, `a list`, or `None`."""
+    if value is None:
+        return "None"
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 

@@ -32,10 +32,11 @@ from ampcompare.system.distributed import (
 from ampcompare.system.environment import add_earlier_machines
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings, start_record
+from ampcompare.training.anomalies import NonFiniteLossError
 from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable, run_identity
 from ampcompare.training.display import TrainingDisplay
-from ampcompare.training.loaders import check_processes, data_warnings
+from ampcompare.training.loaders import check_processes, data_warnings, find_nonfinite_values
 from ampcompare.training.loop import TrainingLoop, count_steps
 from ampcompare.training.run_context import prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import
@@ -95,7 +96,9 @@ def run(
     except RuntimeError as problem:
         why = _describe_lost_process(problem)
         if is_out_of_memory(problem):
-            why = "out of memory for network and data; tensors have to fit on the device, a Dataset has not"
+            why = (
+                "out of memory for network and data; return a Dataset if the tensors do not fit on the device"
+            )
         if why is None:
             raise
         log.error(f"error: before the first step: {why}")
@@ -132,7 +135,7 @@ def _run(
         )  # from the main process: only it needs the disk
         if state == {}:
             name = resumable[0].folder.name if resumable else ""
-            log.info(f"run {name} is finished: nothing is left to do (resume=never: once more)")
+            log.info(f"run {name} is already finished; resume=never would train it again")
             return RunResult(0, None, {})
         if state:
             machine = add_earlier_machines(environment["machine"], state["machine"])
@@ -169,7 +172,7 @@ def _run(
             try:
                 if state:
                     loop.resume(state)
-                    log.info(f"going on with run {state['run_id']} at step {loop.step}")
+                    log.info(f"resuming run {state['run_id']} at step {loop.step}")
                 exit_code = _train(loop, stop)
             finally:
                 summary = facts | loop.summary()
@@ -187,7 +190,7 @@ def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
     dtype = environment[metrics.PRECISION_DTYPE]
     if environment.get(metrics.ARITHMETIC, {}).get(dtype) != metrics.COMPUTED_IN_FP32:
         return []
-    return [f"this CPU computes {dtype} in fp32: compare its accuracy and memory, not its speed"]
+    return [f"this CPU computes {dtype} in fp32, so do not compare the speed, only accuracy and memory"]
 
 
 def _identify(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
@@ -270,19 +273,19 @@ def _finish(
         return exit_code
     is_stop = stop.is_interruption()
     what = f"interrupted ({stop.reason})" if is_stop else "error"
-    log.error(f"{what}: {lack}{_resume_hint(loop, 'complete it')}")
+    log.error(f"{what}: {lack}{_resume_hint(loop, 'complete the run')}")
     return stop.exit_code if is_stop else exit_code or EXIT_FAILED
 
 
 def _train(loop: TrainingLoop, stop: StopRequest) -> int:
     """Run the loop and return the exit code, after logging why it is not 0."""
     if stop.is_interruption() and loop.world.size == 1:  # several processes agree on it after a step
-        log.warning(f"interrupted before step {loop.step + 1} ({stop.reason}): nothing is lost")
+        log.warning(f"interrupted before step {loop.step + 1} ({stop.reason}); no work is lost")
         return stop.exit_code
     try:
         loop.run()
     except KeyboardInterrupt:
-        log.warning(f"interrupted at step {loop.step}: the record so far is kept")
+        log.warning(f"interrupted at step {loop.step}; the record up to here is kept")
         return EXIT_INTERRUPTED
     except UserError as problem:  # raised by the user's data during the training
         problem.exit_code = EXIT_FAILED
@@ -297,18 +300,20 @@ def _train(loop: TrainingLoop, stop: StopRequest) -> int:
         if lost is None and not is_stop:
             raise
         what = f"interrupted at step {loop.step} ({stop.reason})" if is_stop else f"error: step {loop.step}"
-        why = lost or f"what was under way could not be finished ({reason(problem)})"
-        log.error(f"{what}: {why}{_resume_hint(loop, 'go on')}")
+        why = lost or f"the step could not be finished ({reason(problem)})"
+        log.error(f"{what}: {why}{_resume_hint(loop, 'continue')}")
         return stop.exit_code if is_stop else EXIT_FAILED
     if not loop.stopped:
         return 0
-    suffix = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
-    log.warning(f"interrupted at step {loop.step} ({stop.reason}){suffix}{_resume_hint(loop, 'go on')}")
+    suffix = "" if stop.exit_code == EXIT_FAILED else "; the record up to here is kept"
+    log.warning(f"interrupted at step {loop.step} ({stop.reason}){suffix}{_resume_hint(loop, 'continue')}")
     return stop.exit_code
 
 
 def _failure(loop: TrainingLoop, problem: Exception) -> str | None:
     """Return why the training itself failed, or None for any other exception."""
+    if isinstance(problem, NonFiniteLossError):
+        return problem.explain(*find_nonfinite_values(loop.train))
     if isinstance(problem, TrainingError):
         return str(problem)
     if not is_out_of_memory(problem):
@@ -325,7 +330,7 @@ def _describe_lost_process(problem: Exception) -> str | None:
         return reason(problem)
     if not is_peer_failure(problem):
         return None
-    return f"another process of this run has ended, its own message says why ({reason(problem)})"
+    return f"another process of this run has ended; see its message ({reason(problem)})"
 
 
 def _resume_hint(loop: TrainingLoop, do: str) -> str:

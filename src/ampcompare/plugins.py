@@ -25,6 +25,7 @@ from typing import Any
 from ampcompare.errors import UserError, describe_exception, did_you_mean
 
 NAME_FORMS = "pkg.mod:Name or ./file.py:Name"
+MAX_LISTED = 8  # names of a module in a message
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,7 @@ class PluginKind:
         if not (is_file or _is_dotted_path(left)) or not _is_dotted_path(name):
             raise self.make_error(text, f"expected {NAME_FORMS}, with one colon")
         if is_file and not os.path.isfile(left):
-            raise self.make_error(
-                text, f"{left} is not there (looked for from {Path.cwd()}); expected {NAME_FORMS}"
-            )
+            raise self.make_error(text, f"there is no file {left} in {Path.cwd()}; expected {NAME_FORMS}")
         return True
 
     def make_error(self, text: str, why: str) -> UserError:
@@ -120,7 +119,8 @@ def describe_shadowed_plugins(kind: PluginKind, built_in: Collection[str]) -> li
     """Return a line for each installed plug-in that is unusable because a built-in part has its name."""
     taken = (entry for entry in entry_points(group=kind.group) if entry.name in built_in)
     return [
-        f"{kind.option}={e.name} is the built-in one; that of {_describe_origin(e)} is left out"
+        f"{kind.option}={e.name} is the built-in part; "
+        f"the plug-in {_describe_origin(e)} of that name is ignored"
         for e in taken
     ]
 
@@ -160,8 +160,8 @@ def load(kind: PluginKind, text: str) -> Plugin:
         try:
             value = resolve_name(f"{module.__name__}:{name}")
         except AttributeError:
-            near = did_you_mean(name, vars(module))
-            raise kind.make_error(text, f"{origin}no {name} in {left}{near and '; ' + near}") from None
+            near = did_you_mean(name, vars(module)) or _list_own_names(module)
+            raise kind.make_error(text, f"{origin}{left} has no {name}{near and '; ' + near}") from None
         defined_in = value if inspect.isclass(value) or inspect.isfunction(value) else module
         file = path or Path(inspect.getfile(defined_in))
         _NAMES_BY_FILE[str(file)] = f"{kind.option}={text!r}"
@@ -169,6 +169,16 @@ def load(kind: PluginKind, text: str) -> Plugin:
         if inspect.isclass(value):
             _SOURCE_HASHES[value] = source
         return Plugin(value, source, file)
+
+
+def _list_own_names(module: ModuleType) -> str:
+    """Return which functions and classes a module defines, for a message; "" if there are none."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    return f"it has {', '.join(own[:MAX_LISTED])}{', ...' if own[MAX_LISTED:] else ''}" if own else ""
 
 
 def get_source_hash(cls: type) -> str:
@@ -214,14 +224,14 @@ def _hash(content: bytes) -> str:
 
 @contextmanager
 def wrap_plugin_errors(kind: PluginKind, text: str, failure: str, path: Path | None = None) -> Iterator[None]:
-    """Turn an exception of a plug-in into a UserError that begins with `failure`, such as `no network`.
+    """Turn an exception of a plug-in into a UserError that begins with `failure`.
 
     The error shows the plug-in's traceback. For InvalidPluginOutput it shows the message alone.
 
     Args:
         kind: The kind of plug-in.
         text: The name of the plug-in.
-        failure: What failed, such as `no network`.
+        failure: What failed, such as `cannot build the network`.
         path: The plug-in's file. The message gives the last line of this file in the traceback.
 
     Raises:
@@ -233,7 +243,8 @@ def wrap_plugin_errors(kind: PluginKind, text: str, failure: str, path: Path | N
         raise
     except InvalidPluginOutput as problem:
         raise kind.make_error(
-            text, f"{failure.removeprefix('no ')}: {str(problem).rpartition('InvalidPluginOutput: ')[2]}"
+            text,
+            f"{failure.removeprefix('cannot get ')}: {str(problem).rpartition('InvalidPluginOutput: ')[2]}",
         ) from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
         is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")
@@ -276,7 +287,9 @@ def call(
     try:
         signature.bind(**arguments)
     except TypeError as problem:
-        raise UserError(f"{key}: {name}{signature} {problem}") from None
+        missing = re.search(r"missing a required argument: '(\w+)'", str(problem))
+        todo = f"; set {key}.{missing[1]}=VALUE" if missing else ""
+        raise UserError(f"{key}: {name}{signature}: {problem}{todo}") from None
     return function(**arguments)
 
 

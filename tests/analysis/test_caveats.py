@@ -20,18 +20,20 @@ def with_test_images(made: list, images: int) -> list:
 
 
 def test_underflow_is_a_loss_under_fp16_and_hypothetical_elsewhere():
-    """`full` logs 5 % at scale 1 for native, 4 % for none, 7 % for others; a tenth at the scale."""
+    """`full` logs 5% at scale 1 for native, 4% for none, 7% for others; a tenth at the scale."""
     as_bf16 = {"backend": "native_bf16"}
     made = [make("none", edit=full), make("native", edit=full), make("native", 2, edit=full, config=as_bf16)]
     analysis = analyse_runs(made).numerics["underflow"]
-    shares, meaning = analysis.removeprefix("Gradient elements below fp16's range, at most: ").split(". ")
+    shares, meaning = analysis.removeprefix(
+        "Largest fraction of gradient elements below the range of fp16 "
+    ).split(". ")
     assert shares.split("; ") == [
-        "none below 1 % would be lost in fp16 (4 % without the loss scale)",
-        "native below 1 % flushed to zero (5 % without the loss scale)",
-        "native_bf16 1 % would be lost in fp16 (7 % without the loss scale)",
+        "with fp32 (none): below 1%, which fp16 would flush to zero (4% without the loss scale)",
+        "with native: below 1%, flushed to zero (5% without the loss scale)",
+        "with native_bf16: 1%, which fp16 would flush to zero (7% without the loss scale)",
     ]
-    assert meaning == "An element that is flushed to zero moves no weight."
-    assert "flushed" not in analyse_runs([made[0], made[2]]).numerics["underflow"]
+    assert meaning == "A gradient element that is flushed to zero changes no weight."
+    assert "changes no weight" not in analyse_runs([made[0], made[2]]).numerics["underflow"]
 
 
 def test_perfect_agreement_assumes_the_resolution_of_the_test_set_with_a_caveat():
@@ -43,13 +45,13 @@ def test_perfect_agreement_assumes_the_resolution_of_the_test_set_with_a_caveat(
     half = stats.t.ppf(0.975, 2) * 0.5 / 3**0.5
     assert (low, high) == (pytest.approx(-half), pytest.approx(half))
     caveats = " ".join(analysis.caveats)
-    assert "the seeds agree exactly, which is no evidence of a spread of zero" in caveats
-    assert "a standard deviation of 0.5 points, one answer of 200 test images" in caveats
+    assert "Eval accuracy of native is identical for all seeds" in caveats
+    assert "a standard deviation of 0.5 points (one of 200 test images)" in caveats
 
 
 def test_seeds_that_differ_need_no_assumed_spread():
     made = with_test_images([*runs("none", BASE), *runs("native", SAME)], 10_000)
-    assert "agree exactly" not in " ".join(analyse_runs(made).caveats)
+    assert "identical for all seeds" not in " ".join(analyse_runs(made).caveats)
 
 
 @pytest.mark.parametrize(("accuracies", "images"), [(PERFECT, 200), ((0.93, 0.93, 0.93), 10_000)])
@@ -57,9 +59,9 @@ def test_the_resolution_of_one_accuracy_is_the_wilson_interval_of_one_test_set(a
     made = with_test_images([*runs("none", accuracies), *runs("native", accuracies)], images)
     (told,) = (one for one in analyse_runs(made).caveats if "Wilson" in one)
     wilson_interval = stats.binomtest(round(accuracies[0] * images), images).proportion_ci(method="wilson")
-    assert f"between {100 * wilson_interval.low:.2f} and {100 * wilson_interval.high:.2f} %" in told
-    assert told.startswith(f"One run's test set of {images:,} images")
-    assert told.endswith("(95% Wilson interval of one run).")
+    low, high = (f"{100 * end:.2f}%" for end in (wilson_interval.low, wilson_interval.high))
+    assert told.endswith(f"the 95% Wilson interval of one run is {low} to {high}.")
+    assert told.startswith(f"A test set of {images:,} images")
 
 
 def test_perfect_accuracy_on_a_test_set_of_unknown_size_claims_nothing():
@@ -70,4 +72,6 @@ def test_perfect_accuracy_on_a_test_set_of_unknown_size_claims_nothing():
     native = analyse_runs(made).comparison("native")
     assert not native.estimates["quality"].has_interval
     assert native.claims["quality"].shown == ()
-    assert native.claims["quality"].why == "eval accuracy never varied, and its resolution is not known"
+    assert (
+        native.claims["quality"].why == "eval accuracy is the same in all runs and its resolution is unknown"
+    )

@@ -10,11 +10,12 @@ from support.fakes import make
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
 from ampcompare import analyse_runs
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.runs import RunRecord
 
 NOISY = (0.90, 0.96, 0.92, 0.94, 0.93)
 NOT_FASTER = (36, 44, 43, 41, 40)
-MEMORY = "41 % less memory"  # of native; fp16's and O1's are their own
+MEMORY = "41% less memory"  # of native; fp16's and O1's are their own
 ARMS = ("first", "first", "last", "last", "last")
 
 TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
@@ -40,7 +41,7 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
     ),
     "undecided": (
         [*runs("none", BASE), *runs("native", NOISY, FAST)],
-        f"native: 1.90× as fast, {MEMORY}, accuracy inconclusive at n = 5 (95 % CI −2.93 to +2.53)",
+        f"native: 1.90× as fast, {MEMORY}, accuracy inconclusive at n = 5 (95% CI −2.93 to +2.53)",
         {"native": "faster · accuracy inconclusive"},
     ),
     "no speed-up shown": (
@@ -68,7 +69,7 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
     ),
     "one seed": (
         [*runs("none", BASE[:1]), *runs("native", SAME[:1], FAST)],
-        "Inconclusive: 1 seed of each, and an interval needs at least 3",
+        "Inconclusive: 1 seed per group, and a confidence interval needs at least 3",
         {"native": "inconclusive"},
     ),
     "a failed baseline": (
@@ -83,7 +84,7 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
     ),
     "all of the baseline failed": (
         [*runs("none", BASE, failed=range(5)), *runs("native", SAME, FAST)],
-        "The baseline none has no finished run: 0 of 5 runs, 5 failed",
+        "The baseline fp32 (none) has no finished run: 0 of 5 runs, 5 failed",
         {"native": "not finished"},
     ),
     "still running": (
@@ -101,11 +102,19 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
         "native: accuracy the same within 0.5 points",
         {"native": "same accuracy"},
     ),
-    "no baseline": (runs("native", SAME, FAST), "No run of none to compare with", {"native": ""}),
-    "only the baseline": (runs("none", BASE), "Only none: nothing to compare it with", {"none": "baseline"}),
+    "no baseline": (
+        runs("native", SAME, FAST),
+        "No run of the baseline fp32 (none) to compare with",
+        {"native": ""},
+    ),
+    "only the baseline": (
+        runs("none", BASE),
+        "All runs are of fp32 (none): there is nothing to compare",
+        {"none": "baseline"},
+    ),
     "another setting": (
         [*runs("none", BASE), *runs("native", SAME, FAST, config={"batch_size": 64})],
-        "Nothing is compared: no two groups differ in the compared setting alone",
+        "Nothing is compared: every group differs from the baseline in other settings, too",
         {"native": "not compared"},
     ),
 }
@@ -126,7 +135,7 @@ def test_the_headline_follows_the_options():
     for number, run in enumerate(sizes):
         run.id = f"r{number}"
     assert analyse_runs(sizes, "128", group_by=["batch_size"]).headline.startswith("batch_size 256: 1.90×")
-    assert analyse_runs(TABLE["kept"][0], "native").headline.startswith("none: 0.526× as fast")
+    assert analyse_runs(TABLE["kept"][0], "native").headline.startswith("fp32 (none): 0.526× as fast")
 
 
 def test_an_inconclusive_headline_has_the_interval_and_the_advice_has_the_seeds():
@@ -138,9 +147,9 @@ def test_an_inconclusive_headline_has_the_interval_and_the_advice_has_the_seeds(
     more = max(claim.more_seeds or 0 for _, claim in analysis.undecided)
     assert more > 0
     # Differences of -3.0, +2.9 and -1.2 points: mean -0.433, s = 3.024; 4.303 s / sqrt(3) = 7.512.
-    expected = "accuracy of native −0.43 points (95 % CI −7.94 to +7.08)"
+    expected = "accuracy of native −0.43 points (95% CI −7.94 to +7.08)"
     assert analysis.headline == f"Inconclusive at n = 3: {expected}"
-    assert f"about {more:,} for the speed of native" in analysis.advice
+    assert f"about {more:,} more seeds per backend would decide the throughput of native" in analysis.advice
     assert "--until-decided" in analysis.advice
 
 
@@ -153,12 +162,11 @@ def test_the_advice_stays_within_the_plan():
         return analysis.advice, analysis.comparison("native").claims["speed"].more_seeds
 
     told, more = advice(None)
-    assert f"about {more:,} for the speed of native" in told
+    assert f"about {more:,} more seeds per backend would decide the throughput of native." in told
     assert advice(5 + more)[0] == told
-    assert (
-        advice(5 + more - 1)[0]
-        == f"The plan's limit of {4 + more} seeds would not decide the speed of native."
-    )
+    limit = f"At the planned maximum of {4 + more} seeds"
+    expected = f"{limit}, the throughput of native would probably stay inconclusive."
+    assert advice(5 + more - 1)[0] == expected
 
 
 def test_among_equal_displayed_speeds_the_headline_names_the_first_backend():
@@ -191,7 +199,7 @@ def test_without_native_16bit_instructions_speed_is_not_compared_and_memory_is(r
     in_fp32, in_bf16 = beside("native"), beside("native_bf16")
     native = in_fp32.comparison("native")
     assert "as fast" not in in_fp32.headline
-    assert in_fp32.caveats[0] == f"native: speed not compared: {why}."
+    assert in_fp32.caveats[0] == f"The throughput of native is not compared: {why}."
     assert native.estimates.keys() == {"memory", "quality"}
     assert (native.claims["speed"].answer, native.claims["speed"].why) == ("not compared", why)
     assert MEMORY in in_fp32.headline
@@ -249,12 +257,12 @@ def test_a_search_is_compared_by_the_best_of_each_backend():
     analysis = analyse_runs(searched())
     (said,) = (note for note in analysis.notes if note.startswith("Best of"))
     assert said.startswith(
-        "Best of 20 values of lr each: none reaches eval accuracy 91.20 % (lr 0.046); native reaches eval "
-        "accuracy 91.40 % (lr 0.047), +0.20 points, 1.90× as fast."
+        "Best of 20 values of lr per backend: fp32 (none) reaches eval accuracy 91.20% (lr 0.046); native "
+        "reaches eval accuracy 91.40% (lr 0.047), +0.20 points, 1.90× as fast."
     )
-    assert "which flatters it" in said
+    assert "favours lucky runs" in said
     assert "not compared" not in " ".join(analysis.caveats).lower()
-    assert analysis.headline == "Best of 20 values of lr each: native 91.40 %, none 91.20 %"
+    assert analysis.headline == "Best of 20 values of lr per backend: native 91.40%, fp32 (none) 91.20%"
     assert analysis.accent.startswith("native")
 
 
@@ -262,7 +270,7 @@ def test_the_best_value_of_a_loss_is_the_lowest():
     analysis = analyse_runs(searched(), metric="eval/loss")
     for value in ("none", "native"):
         every = [g.estimates["quality"].value for g in analysis.groups if g.value == value]
-        assert f"{value} reaches eval loss {min(every):.3g} " in analysis.best.sentence
+        assert f"{display_name(value)} reaches eval loss {min(every):.3g} " in analysis.best.sentence
 
 
 def test_a_failed_run_is_tried_and_is_never_the_best():
@@ -270,9 +278,9 @@ def test_a_failed_run_is_tried_and_is_never_the_best():
     records += runs("native", (0.91, 0.95, 0.92), FAST, lr=(0.11, 0.21, 0.31), failed=(1,))
     analysis = analyse_runs(records).best.sentence
     assert analysis.startswith(
-        "Best of 2 to 3 values of lr each: none reaches eval accuracy 93.00 % (lr 0.2); "
+        "Best of 2 to 3 values of lr per backend: fp32 (none) reaches eval accuracy 93.00% (lr 0.2); "
     )
-    assert "native reaches eval accuracy 92.00 % (lr 0.31)" in analysis
+    assert "native reaches eval accuracy 92.00% (lr 0.31)" in analysis
 
 
 def test_in_a_grid_equal_settings_are_compared_and_the_best_is_a_note():
@@ -286,4 +294,4 @@ def test_in_a_grid_equal_settings_are_compared_and_the_best_is_a_note():
     analysis = analyse_runs(records)
     assert [c.baseline.label for c in analysis.comparisons] == ["none · lr 0.1", "none · lr 0.2"]
     assert analysis.headline.startswith("native · lr 0.")
-    assert any(note.startswith("Best of 2 values of lr each:") for note in analysis.notes)
+    assert any(note.startswith("Best of 2 values of lr per backend:") for note in analysis.notes)

@@ -173,7 +173,7 @@ def test_a_control_is_uneven_when_its_interval_excludes_1_by_more_than_a_percent
     assert is_even(*ends) is even
     assert smallest_difference(*ends) == pytest.approx(smallest)
     (line,) = (
-        line for line in output.sentences(benchmark("none", "native", control=ends)) if "control" in line
+        line for line in output.sentences(benchmark("none", "native", control=ends)) if "Control" in line
     )
     assert ("uneven" in line) is not even
     assert ("smallest difference that this measurement resolves" in line) is even
@@ -182,8 +182,8 @@ def test_a_control_is_uneven_when_its_interval_excludes_1_by_more_than_a_percent
 
 
 def test_an_interval_near_1_has_enough_decimals_to_exclude_1():
-    (line,) = (x for x in output.sentences(benchmark("none", control=(1.0025, 1.0032))) if "control" in x)
-    assert "(1.002 to 1.003): the smallest difference that this measurement resolves is 0.32%" in line
+    (line,) = (x for x in output.sentences(benchmark("none", control=(1.0025, 1.0032))) if "Control" in x)
+    assert "(95% CI 1.002 to 1.003). The smallest difference that this measurement resolves is 0.32%" in line
 
 
 VARIED = [
@@ -199,7 +199,7 @@ def test_each_varied_option_has_a_column_and_no_value_is_broken(width: int | Non
     result = benchmark(*VARIED)
     lines = printed(result, width)
     assert max(map(len, lines)) <= (width or 1_000)
-    head, rows = lines[1], lines[2:-1] if width == 80 else lines[2:]
+    head, rows = lines[0], lines[1:-1] if width == 80 else lines[1:]
     assert re.findall(r"backend|execution|memory_format|batch", head) == [
         "backend",
         "execution",
@@ -209,31 +209,68 @@ def test_each_varied_option_has_a_column_and_no_value_is_broken(width: int | Non
     for label, row in zip(VARIED, rows, strict=False):
         assert row.split()[:3] == [one.rpartition("=")[2] for one in label.split() if "batch" not in one]
     assert rows[-1].split()[0] == "control"
-    assert (lines[-1] == "Not shown for lack of columns, in --json: rounds, ms per step.") is (width == 80)
+    hidden = "Hidden in this narrow terminal, see --json: rounds, ms/step, peak MiB."
+    assert (lines[-1] == hidden) is (width == 80)
 
 
 def test_columns_that_do_not_fit_a_very_narrow_terminal_are_left_whole():
     rows = printed(benchmark("none", "native"), 30)
     assert any("0.99 to 1.02" in row for row in rows)
-    assert "rounds, ms per step, peak MiB" in " ".join(map(str.strip, rows))
+    assert "rounds, ms/step, peak MiB" in " ".join(map(str.strip, rows))
 
 
 def test_a_varied_option_is_no_common_setting_even_if_one_value_failed():
     result = benchmark("none", "tf32")
     result.arms[0].facts["settings"] = {"backend": "none", "batch_size": "128"}
     result.arms[1] = ArmResult("tf32", {"backend": "tf32"}, failed="no TF32 here")
-    assert output.common_settings(result) == "batch_size 128;"
+    assert output.common_settings(result) == "batch_size 128"
 
 
 def test_dtypes_computed_in_fp32_get_a_caveat_and_no_explain_command():
-    result = benchmark("none", "native", low=0.4, high=0.5)
+    result = benchmark("none", "native")
+    result.arms[1] = arm("native", 0.45, low=0.4, high=0.5)
     assert not any("nothing about a GPU" in line for line in output.sentences(result))
     slower = build_arms([*TINY, "backend=none,native"])
     assert "why explain" in output.next_command(result, slower)
     result.arms[1].facts["is_computed_in_fp32"] = True
-    expected = "This CPU computes float16 in fp32; its speed says nothing about a GPU."
+    expected = "This CPU computes float16 operations in fp32: the speed of native says nothing about a GPU."
     assert expected in [*output.sentences(result)]
     assert output.next_command(result, slower) == ""
+
+
+def test_only_mixed_precision_that_is_slower_in_the_same_execution_and_layout_is_to_be_explained():
+    layouts = ("memory_format=contiguous", "memory_format=channels_last")
+    arms = build_arms([*TINY, "backend=none,tf32,native", "memory_format=contiguous,channels_last"])
+    ratios = {"none": (1.0, 0.9), "tf32": (0.8, 0.8), "native": (1.2, 0.95)}
+    results = [
+        arm(f"{backend} {layout}", ratio, spread=0.0 if ratio == 1 else 0.02)
+        for backend, pair in ratios.items()
+        for layout, ratio in zip(layouts, pair, strict=True)
+    ]
+    control = arm("none memory_format=contiguous")
+    assert output.next_command(Benchmark(0.99, Schedule(), control, results), arms) == ""
+    results[-1] = arm(f"native {layouts[1]}", 0.8)  # below none in channels_last
+    command = output.next_command(Benchmark(0.99, Schedule(), control, results), arms)
+    assert command.startswith(f"To see why native {layouts[1]} is slower than none {layouts[1]}: ")
+    assert "backend=native" in command
+    assert "--against" not in command
+
+
+def test_a_baseline_in_mixed_precision_is_named_in_the_command_that_explains():
+    arms = build_arms([*TINY, "backend=native,apex_o1"])
+    results = [arm("native", spread=0.0), arm("apex_o1", 0.5)]
+    command = output.next_command(Benchmark(0.99, Schedule(), arm("native"), results), arms)
+    assert command.endswith(" --against native")
+
+
+def test_many_speed_ups_that_are_not_precise_are_counted_and_three_are_named():
+    result = benchmark("none", *(f"native execution={number}" for number in range(8)))
+    result.arms[1:] = [arm(one.label, 2.0, spread=0.2) for one in result.arms[1:]]
+    (line,) = (line for line in output.sentences(result) if "within 5%" in line)
+    assert line == (
+        "8 of 9 speed-ups not known to within 5%: native execution=0, native execution=1, native execution=2 "
+        "and 5 more. For narrower intervals, measure longer: --minutes 4"
+    )
 
 
 @pytest.mark.parametrize(
@@ -270,8 +307,8 @@ def test_each_training_has_an_interval_and_there_is_a_control():
         assert one.rounds == 12
         assert one.low <= one.ratio <= one.high
         assert one.peak_mib > 100
-    assert re.search("loading PyTorch, network and data, .*: 5 trainings", progress)
-    assert re.search("first steps, .*: 5/5 apex_o1 batch_size=16", progress)
+    assert "loading PyTorch, network and data of 5 trainings: " in progress
+    assert "first steps of training 5/5, apex_o1 batch_size=16: " in progress
 
 
 @pytest.mark.slow
@@ -284,8 +321,11 @@ def test_the_command_prints_a_table_and_writes_json_and_chart(
         main(["bench", *overrides, "--json", str(files[0]), "--chart", str(files[1])])
     assert end.value.code == 0
     text = capfd.readouterr().out
-    assert text.startswith("4 trainings and a control take turns for up to 0.1 min: backend=none,native ")
-    assert "The control (none memory_format=channels_last again) is" in text
+    plan = (
+        "Measuring 4 trainings and an A/A control, interleaved, for up to 0.1 minutes: backend=none,native "
+    )
+    assert text.startswith(plan)
+    assert "Control (none memory_format=channels_last, measured a second time): " in text
     assert "<svg" in files[1].read_text()
     found = json.loads(files[0].read_text())
     assert (found["baseline"], found["varied"]) == (
@@ -334,12 +374,12 @@ def test_preparation_may_take_longer_than_the_rounds(tmp_path: Path):
     (tmp_path / "net.py").write_text(source.replace("    return Net(", "    time.sleep(7)\n    return Net("))
     result, progress = measure(*overrides, schedule=Schedule(0.1, turn_seconds=0.02, slow_fraction=1.0))
     assert {arm.label: arm.failed for arm in result.arms} == {"none": None, "native": None}
-    assert "first steps, 1 of at most 600 s: 3/3 native" in progress
+    assert "first steps of training 3/3, native: 1 s (limit 600 s)" in progress
 
 
 def test_the_limit_of_the_preparation_names_the_option_that_raises_it():
     result, _ = measure(*TINY, "backend=none", schedule=Schedule(1, 0.0))
-    expected = "loading PyTorch, network and data not finished in 0 s; raise --prepare-minutes"
+    expected = "loading PyTorch, network and data did not finish within 0 s; raise --prepare-minutes"
     assert result.arms[0].failed == expected
 
 
@@ -364,10 +404,10 @@ def test_one_that_fails_one_that_is_slow_and_one_that_does_not_fit_do_not_stop_t
     assert (slow.rounds, slow.low, slow.failed) == (1, None, None)
     assert slow.step_ms > 5_000
     assert slow.ratio < 1
-    assert found["native batch_size=32"].failed == "its process ended by exit code 7"
+    assert found["native batch_size=32"].failed == "its process exited with code 7"
     assert found["none batch_size=16"].rounds > 1
     assert found["native batch_size=24"].rounds > 1  # in turn with the baseline alone
-    assert "native batch_size=8: ValueError: no half here" in [*output.sentences(result)]
+    assert "native batch_size=8 failed: ValueError: no half here" in [*output.sentences(result)]
     assert (
         next(row for row in printed(result, None) if row.split()[:2] == ["native", "8"]).split()[-1]
         == "failed"

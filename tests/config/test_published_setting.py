@@ -66,8 +66,11 @@ def test_words_win_over_the_file_and_the_file_over_the_publication(paper, tmp_pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("published.arm=O1", "published.name=None: set it to a file or one of "),
-        ("published.scale=0.5", "published.name=None: set it to a file"),
+        (
+            "published.arm=O1",
+            "published.name=None: no publication is named; set published.name to a file or one of ",
+        ),
+        ("published.scale=0.5", "published.name=None: no publication is named; set published.name to a file"),
         ("published.name=ignit", "published.name: 'ignit': no such publication; did you mean ignite?"),
         ("published.name={paper} published.arm=O2", "published.arm='O2': no arm of paper; expected one of "),
         ("published.name={paper} published.scale=1.5", "published.scale='1.5': expected a number above 0"),
@@ -80,6 +83,6 @@ def test_wrong_overrides_are_one_line(paper, words, said):
 def test_a_scale_needs_to_know_how_many_images_there_are(paper):
     paper.write_text(PAPER.replace("source: cifar10", "source: image_folder"))
     said = line_of(of, paper, "none", "published.scale=0.1")
-    assert "how many training images data.source=image_folder has is not known" in said
+    assert "the number of training images of data.source=image_folder is not known" in said
     paper.write_text(PAPER.replace("source: cifar10", "source: image_folder") + "images: 1000\n")
-    assert "how many test images" in line_of(of, paper, "none", "published.scale=0.1")
+    assert "number of test images" in line_of(of, paper, "none", "published.scale=0.1")

@@ -151,14 +151,14 @@ def test_a_failure_within_an_epoch_is_one_line_with_batch_and_epoch(here: Path, 
     (here / "data.py").write_text(OWN + FAIL)
     number = (OWN + FAIL).splitlines().index('            raise OSError("no disk\\nat all")') + 1
     line = get_error_line(make(name, workers))
-    assert f"{name}': no batch " in line
+    assert f"{name}': cannot get batch " in line
     assert line.endswith(f" of epoch 0 (line {number}: OSError: no disk)")
 
 
 def test_a_loader_that_ends_early_is_refused_in_one_line():
     loader = make("stream")
     type(loader.data.loader).__len__ = lambda self: 5
-    assert "the loader gave 3 of the 5 batches that its len promises in epoch 0" in get_error_line(loader)
+    assert "the loader yielded 3 batches in epoch 0, but its len() is 5" in get_error_line(loader)
 
 
 def test_a_batch_smaller_than_the_number_of_processes_is_refused_in_training_and_skipped_in_evaluation():

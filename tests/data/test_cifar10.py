@@ -100,10 +100,12 @@ def test_a_missing_or_damaged_archive_without_network_is_one_line_with_the_file_
     if damaged:
         (tmp_path / which.file).write_bytes(cifar.archive[:-1])
     text = get_error_message(cifar, tmp_path)
-    message = f"data.source={which.name}: {which.label} is not in {str(tmp_path)!r} and cannot be fetched ("
+    message = (
+        f"data.source={which.name}: {which.label} is not in {str(tmp_path)!r} and cannot be downloaded ("
+    )
     assert text.startswith(message)
     assert f"put {which.file} (MD5 {which.md5}) into that folder" in text
-    assert "data.source=synthetic needs no data" in text
+    assert "data.source=synthetic needs no files" in text
 
 
 def test_a_network_that_never_answers_does_not_hang(cifar, tmp_path, monkeypatch):

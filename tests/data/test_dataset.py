@@ -14,8 +14,8 @@ from ampcompare.data.sources import synthetic
 @pytest.mark.parametrize(
     ("limits", "size", "message"),
     [
-        ((50_001, 10), 32, "data.train_limit=50001: synthetic has 50000 train images; give at most 50000,"),
-        ((20, 10_001), 32, "data.test_limit=10001: synthetic has 10000 test images; give at most 10000,"),
+        ((50_001, 10), 32, "data.train_limit=50001: synthetic has 50000 train images; set at most 50000,"),
+        ((20, 10_001), 32, "data.test_limit=10001: synthetic has 10000 test images; set at most 10000,"),
         ((20, 10), 7, "data.kwargs.size=7: expected a whole number, 8 to 1024"),
         ((20, 10), True, "data.kwargs.size=True: expected a whole number, 8 to 1024"),
     ],

@@ -17,7 +17,7 @@ from support.refusals import line_of
 from ampcompare.data.factory import build_dataset
 from ampcompare.data.sources import image_folder
 
-NO_IMAGE = "does not decode (cannot identify image"
+NO_IMAGE = "cannot be decoded (cannot identify image"
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -72,7 +72,7 @@ def test_an_invalid_folder_is_refused_in_one_line(tmp_path, folder, png, subtest
         (tmp_path / "nowhere", "cannot be read (No such file or directory"),
         (tmp_path / "nul\0character", "cannot be read ("),
         (tmp_path, "cannot be read (No such file or directory"),
-        (folder, "class folder 'extra' is in one of train and test"),
+        (folder, "class folder 'extra' is in only one of train and test"),
     ]:
         with subtests.test(said=said):
             assert said in get_error_message(root)
@@ -81,8 +81,8 @@ def test_an_invalid_folder_is_refused_in_one_line(tmp_path, folder, png, subtest
 def test_an_unusable_image_is_named(folder, png):
     path = folder / "test/two words/odd.tif"
     for save, said in [
-        (lambda: Image.new("I;16", (5, 6)).save(path), "has more than 8 bits a channel"),
-        (lambda: Image.new("I", (5, 6)).save(path), "has more than 8 bits a channel"),
+        (lambda: Image.new("I;16", (5, 6)).save(path), "has more than 8 bits per channel"),
+        (lambda: Image.new("I", (5, 6)).save(path), "has more than 8 bits per channel"),
         (lambda: path.write_bytes(b""), NO_IMAGE),
         # An EPS file must not even be recognised: Pillow would start Ghostscript for it.
         (lambda: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n"), NO_IMAGE),
@@ -174,8 +174,8 @@ def test_an_unusable_cache_folder_is_reported_once_and_the_data_loaded(folder, t
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file" / "cache"))
     assert len(load_folder(folder).train) == 6
     (message,) = caplog.messages
-    assert "cannot keep the decoded data (" in message
-    assert "set AMPCOMPARE_CACHE" in message
+    assert "the decoded data cannot be cached (" in message
+    assert "unless AMPCOMPARE_CACHE names" in message
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def build(is_train, seed, batch_size, size=1, *, deep=None):
     assert (data.train.targets[0], data.test.targets[0]) == (32, 8)
     assert data.fingerprint == other.fingerprint  # training data may change with a seed that is taken
     message = line_of(build_dataset, "./mine.py:build", **(options | {"kwargs": {"train": 3}}))
-    assert message.startswith("data.kwargs.train: ./mine.py:build is called with both, true and false")
+    assert message.startswith("data.kwargs.train: AMP Compare itself calls ./mine.py:build with train=True")
 
 
 def test_classes_are_known_for_one_integer_target_per_sample(subtests: pytest.Subtests):
@@ -89,22 +89,25 @@ def test_classes_are_known_for_one_integer_target_per_sample(subtests: pytest.Su
 
 def test_an_invalid_result_is_refused_in_one_line(subtests: pytest.Subtests):
     for code, message in [
-        ("return None", "data for train=True: a NoneType; expected tensors, a map-style Dataset"),
-        ("return torch.ones(3)", "first samples for train=True: a Tensor; expected (inputs,"),
-        ("return table(train)[0], None", "data for train=True: targets are a NoneType; expected"),
-        ("x, y = table(train)\nreturn {'a': x, 'b': x[2:]}, y", "the tensors have 90, 88, 90 samples"),
-        ("return torch.ones(0, 3), torch.ones(0)", "the tensors have 0, 0 samples"),
+        ("return None", "data for train=True: the function returned None; expected (inputs, targets), a map"),
+        ("return torch.ones(3)", "data for train=True: the function returned a Tensor; expected (inputs,"),
+        ("return table(train)[0], None", "data for train=True: targets are None; expected"),
+        (
+            "x, y = table(train)\nreturn {'a': x, 'b': x[2:]}, y",
+            "the tensors of inputs and targets have 90, 88, 90 samples",
+        ),
+        ("return torch.ones(0, 3), torch.ones(0)", "the tensors of inputs and targets have 0, 0 samples"),
         ("return np.array(['a', 'b']), np.ones(2)", "inputs are a ndarray of <U1; expected"),
         (
             "return [(torch.ones(n), n) for n in (1, 2, 3)]",
-            "first samples for train=True: its samples do not make one tensor (stack",
+            "first samples for train=True: its samples cannot be stacked into one tensor (stack",
         ),
-        ("return DataLoader([1.0] * 4, batch_size=2)", "batch 0 of epoch 0: a Tensor; expected (inputs,"),
+        ("return DataLoader([1.0] * 4, batch_size=2)", "batch 0 of epoch 0: got a Tensor; expected (inputs,"),
         (
             "x, y = table(train)\nreturn (x, y) if train else ({'a': x}, y)",
-            "differ in their names: ((), ()) and",
+            "have the names ((), ()) for train=True, but",
         ),
-        ("raise SystemExit(0)", "no data for train=True (line "),
+        ("raise SystemExit(0)", "cannot get data for train=True (line "),
         (
             "x = torch.zeros(4, 3, 2, 2).byte()\nreturn x, torch.arange(4) + 10**12",
             "labels from 1000000000000 to 1000000000003: expected 0 to 99999",

@@ -87,10 +87,10 @@ def test_a_run_killed_within_an_epoch_and_resumed_equals_an_uninterrupted_run_ex
     train(name, *first, folder="whole")
     train(name, *first, folder="parts", until=5)
     message = train(name, *then, "resume=auto", folder="parts")
-    assert "going on with run" in message
+    assert "resuming run" in message
     assert "at step 4" in message
     record, is_loader = record_of(Path("parts")), name == "stream"
-    assert ("epoch 2 goes on within a loader of its own" in message) is is_loader
+    assert ("epoch 2 continues inside your DataLoader" in message) is is_loader
     assert (record.summary.get(metrics.RESUMED_INEXACTLY) is True) is is_loader
     one, other = end_of(Path("whole")), end_of(Path("parts"))
     is_equal = all(value.equal(other["model"][key]) for key, value in one["model"].items())
@@ -105,7 +105,7 @@ def test_a_run_killed_within_an_epoch_and_resumed_equals_an_uninterrupted_run_ex
         (
             "loader",
             "data.kwargs.batch_size=16",
-            "batch_size=32: the loader of ./data.py:loader has batches of 16",
+            "batch_size=32: the DataLoader of ./data.py:loader has batches of 16",
         ),
         ("tensors", "data.mean=[0,0,0]", "data.mean=[0.0, 0.0, 0.0]: ./data.py:tensors gives no RGB images"),
         ("tensors", "data.workers=1", "data.workers=1: ./data.py:tensors gives data in memory, workers are"),
@@ -139,6 +139,6 @@ def breaks(train, batch_size):
 def test_data_that_fail_within_a_run_end_it_as_failed_rather_than_as_bad_input():
     with Path("data.py").open("a") as file:
         file.write(BREAKS)
-    with pytest.raises(UserError, match=r"no batch 2 of epoch 0 .*OSError: gone") as caught:
+    with pytest.raises(UserError, match=r"cannot get batch 2 of epoch 0 .*OSError: gone") as caught:
         train("breaks", "data.kwargs.batch_size=32")
     assert caught.value.exit_code == record_of(Path("runs")).exit_code == 1

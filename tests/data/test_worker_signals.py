@@ -104,7 +104,7 @@ class Leaves(Signalled):
 
 
 def test_a_worker_that_exits_is_reported():
-    with pytest.raises(UserError, match=r"no batch 0 of epoch 0 .*SystemExit: 0"):
+    with pytest.raises(UserError, match=r"cannot get batch 0 of epoch 0 .*SystemExit: 0"):
         next(ours(Leaves()).epoch(0))
 
 
@@ -176,7 +176,7 @@ def test_a_run_resumes_from_the_checkpoint_that_a_signal_to_the_whole_job_caused
     message, _ = job.communicate()
     assert job.returncode == 128 + signal.SIGUSR1, message
     assert "Traceback" not in message
-    (step,) = re.findall(r"interrupted at step (\d+) .*; go on with resume=auto", message)
+    (step,) = re.findall(r"interrupted at step (\d+) .*; continue with resume=auto", message)
     resumed = start_program(tmp_path, "resume=auto")
     message, _ = resumed.communicate()
     assert resumed.returncode == 0, message

@@ -65,7 +65,7 @@ def test_a_dead_process_ends_all_with_the_cause_and_a_second_command_resumes(tmp
 
     code, said, problems = torchrun(tmp_path, "--standalone")
     assert code == 0, said + problems
-    assert "going on with run" in said
+    assert "resuming run" in said
     assert "at step 9" in said
     assert_same_run(whole, tmp_path)
 
@@ -76,7 +76,7 @@ def test_a_run_restarted_by_torchrun_resumes_exactly_from_its_checkpoint(tmp_pat
     assert code == 0, said + problems
     # torchrun tells of one process each time, and now and then of the one that noticed: exit code 1, not -9.
     assert problems.count("failed (exitcode: ") == 3
-    went_on = [line.rpartition(" ")[2] for line in said.splitlines() if "going on with run" in line]
+    went_on = [line.rpartition(" ")[2] for line in said.splitlines() if "resuming run" in line]
     assert went_on == ["3", "6", "9"]
     assert_same_run(whole, tmp_path)
     assert record_of(tmp_path).state == "finished"
@@ -90,7 +90,7 @@ UNEVEN = ("data.test_limit=9", "eval.batch_size=8", "log.every=8", "checkpoint.e
 def test_a_signal_to_one_process_in_an_evaluation_stops_all_in_it_with_its_code(tmp_path: Path):
     code, said, problems = torchrun(tmp_path, "--standalone", words=UNEVEN, kills="1:batch:8:SIGUSR1")
     assert code != 0
-    assert "interrupted at step 8 (SIGUSR1): the record so far is kept" in said, said + problems
+    assert "interrupted at step 8 (SIGUSR1); the record up to here is kept" in said, said + problems
     ends = sorted(line for line in said.splitlines() if line.startswith("process "))
     assert ends == ["process 0 ends with 138", "process 1 ends with 138"]
     assert record_of(tmp_path).history.filter(like="eval/").empty

@@ -51,7 +51,7 @@ def test_a_run_stops_on_a_full_disk_and_is_resumed_completely(tmp_path: Path):
 
     done = zygote.run(*ROWS, f"output_dir={tmp_path}", "resume=auto", f"max_steps={at}")
     assert done["code"] == 0, done
-    assert f"going on with run {load_runs([tmp_path])[0].id} at step {[*saved, at][0]}" in done["said"]
+    assert f"resuming run {load_runs([tmp_path])[0].id} at step {[*saved, at][0]}" in done["said"]
     assert steps_of(tmp_path) == list(range(1, at + 1))
 
 
@@ -64,7 +64,8 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if line.startswith("error: ")]
     assert re.fullmatch(
-        r"error: the record \S+ is not whole: No space left on device; complete it with resume=auto", line
+        r"error: the record \S+ is incomplete: No space left on device; complete the run with resume=auto",
+        line,
     )
     assert len(steps_of(tmp_path / "out")) < 100
 
@@ -115,7 +116,9 @@ def test_on_a_full_disk_an_online_run_continues_with_the_server(wandb_server: Se
 def test_a_log_on_a_full_disk_costs_words_and_no_training(tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", stdout="/dev/full")
     assert done["code"] == 0, done
-    assert told(done)[:1] == ["what is said cannot be written any more (No space left on device): going on"]
+    assert told(done)[:1] == [
+        "the output can no longer be written (No space left on device); the command continues"
+    ]
     assert steps_of(tmp_path)[-1] == 8
 
 

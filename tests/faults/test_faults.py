@@ -46,7 +46,7 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
     assert "Traceback" not in done["said"]
     done = zygote.run(*given, "resume=auto")
     assert done["code"] == 0, done
-    assert "going on with run" in done["said"]
+    assert "resuming run" in done["said"]
     assert_whole(tmp_path, cut=True)
 
 
@@ -80,8 +80,9 @@ def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(tmp_path: 
     done = zygote.run(*QUICK, f"output_dir={out}", remove_at=[3, str(out)])
     assert "Traceback" not in done["said"], done
     assert done["code"] == 1
-    assert ".wandb is not whole: the file is gone" in done["said"] or (
-        ".wandb: the file is gone); go on with resume=auto" in done["said"]  # a row came after a second
+    assert ".wandb is incomplete: the file was removed" in done["said"] or (
+        ".wandb: the file was removed); continue with resume=auto"
+        in done["said"]  # a row came after a second
     )
     assert list((out / "checkpoints").rglob("*.pt"))
 

@@ -96,9 +96,9 @@ def test_a_changed_file_is_another_network_for_a_resume(net: Path):
     words = ("model.name=./net.py:build", "output_dir=begun")
     play(*words, "max_steps=5")
     net.write_text(f"{NET}# another\n")
-    assert "this is a new run; run" in play(*words, "resume=auto")
+    assert "starting a new run, because run" in play(*words, "resume=auto")
     net.write_text(NET)
-    assert "going on with run" in play(*words, "resume=auto")
+    assert "resuming run" in play(*words, "resume=auto")
 
 
 VIT = (
@@ -126,7 +126,7 @@ NAMES = {
     "torchvision:resnet1011": "torchvision has no network of this name; did you mean resnet101?",
     "torchvision:": "torchvision has no network of this name; it has ",
     "timm:convnex_tiny": "timm has no network of this name; did you mean convnext_tiny?",
-    "timm:convnext_tiny.nope": "no network for num_classes=10 (RuntimeError: ",
+    "timm:convnext_tiny.nope": "cannot build the network for num_classes=10 (RuntimeError: ",
 }
 
 
@@ -143,7 +143,7 @@ def test_an_exception_of_the_library_is_one_line(monkeypatch: pytest.MonkeyPatch
         raise OSError("Name or service not known\nand more")
 
     monkeypatch.setattr(_builder, "load_pretrained", lost)
-    what = "no network for num_classes=10"
+    what = "cannot build the network for num_classes=10"
     weights = f"{what} with the weights of model.kwargs"
     message = f"{weights}.pretrained=True (OSError: Name or service not known)"
     assert message in get_refusal("timm:test_convnext", pretrained=True)
@@ -163,14 +163,14 @@ def test_the_number_of_classes_is_passed_if_it_is_known_and_accepted(net: None):
     assert build("./net.py:build", 7)[2].out_features == 7
     assert build("./net.py:build", None, num_classes=3)[2].out_features == 3
     assert "missing a required argument: 'num_classes'" in get_refusal("./net.py:build", None)
-    assert "gives logits of classes, and the data have none" in get_refusal("resnet18", None)
+    assert "needs the number of classes, which the data do not give" in get_refusal("resnet18", None)
 
 
 def test_an_option_without_effect_on_a_network_is_refused_or_reported():
     why = "model.name=tiny takes no arguments; leave it out"
     assert f"model.kwargs.width: {why}" in get_refusal("tiny", width=3)
     words = ["model.name=torchvision:resnet18", "model.stem=imagenet"]
-    why = "has no effect: model.name=torchvision:resnet18 is none of our networks"
+    why = "has no effect: model.name=torchvision:resnet18 is not a built-in network"
     assert ignored_options(load_config(None, words)) == [f"model.stem=imagenet {why}"]
     assert ignored_options(load_config(None, ["model.stem=imagenet"])) == []
 

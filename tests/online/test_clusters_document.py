@@ -1,5 +1,5 @@
-"""The batch scripts of docs/clusters.md, run as they stand there by a stand-in for Slurm that takes machines
-away.
+"""docs/clusters.md: its batch scripts as they stand, under a scripted Slurm that takes machines away, and its
+command for Ray on this machine. tests/sweeps/test_slurm.py runs its command for Slurm.
 """
 
 import os
@@ -25,7 +25,8 @@ SCRIPTS = {
     for script in re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```", TEXT, re.M | re.S)
     for name in re.findall(r"--job-name=(\S+)", script)
 }
-
+RAY = re.search(r"^ampcompare (sweep compare_backends --cluster ray .*)$", TEXT, re.M)
+NEEDS = re.compile(r"Needs? |needs ")
 
 HELD, STEPS = 59, 140  # the step behind the one where a run is held ends an epoch
 WORDS = [
@@ -37,6 +38,25 @@ WORDS = [
     "checkpoint.every_epochs=1000",  # none but those that a stop makes
     "diagnostics.every=null",
 ]
+
+
+def test_every_section_with_a_command_says_what_it_needs():
+    for section in re.split(r"^## ", TEXT, flags=re.M)[1:]:
+        if "```bash" in section or "```sh" in section:
+            assert NEEDS.search(section.partition("```")[0]), section.partition("\n")[0]
+
+
+def test_the_command_for_ray_runs_a_sweep_on_this_machine(tmp_path: Path):
+    assert RAY
+    small = [word for word in QUICK if not word.startswith("backend=")]
+    words = [*RAY[1].split(), *small, "backend=[none]", "seed=[1]"]
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    command = [sys.executable, "-m", "ampcompare", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "given to Ray" in done.stdout
+    (record,) = load_runs([tmp_path / "runs" / "compare"])
+    assert record.state == "finished"
 
 
 def steps(run: Run) -> list[int]:
@@ -130,5 +150,5 @@ def test_several_processes_that_lose_their_machine_go_on_as_one_run(slurm: Slurm
     (record,) = load_runs([tmp_path / "runs"])
     assert (record.id, record.state) == (f"ddp-{job.id}", "finished")
     stopped = re.findall(r"interrupted at step (\d+) \(SIGUSR1\)", text)
-    assert re.findall(r"going on with run \S+ at step (\d+)", text) == stopped
+    assert re.findall(r"resuming run \S+ at step (\d+)", text) == stopped
     assert record.numbers("global_step").tolist()[-1] == 400

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 TEXT = (ROOT / "docs" / "sweeps.md").read_text()
 FILES = dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", TEXT, re.M | re.S))
 COMMANDS = re.findall(r"^(ampcompare sweep own.*?|wandb .*? ?(?:own.yaml|own-network/ID)) +#", TEXT, re.M)
-REFUSED = "model.name='./net.py:build': ./net.py is not there (looked for from"  # as the page has it
+REFUSED = "model.name='./net.py:build': there is no file ./net.py in"  # as the page has it
 TRAINED = {("finished", "./net.py:build", backend, 1) for backend in ("none", "native_bf16")}
 
 

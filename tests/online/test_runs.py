@@ -50,7 +50,7 @@ def test_a_run_stopped_on_wandbs_page_ends_with_its_record(wandb_server: Server,
     wandb_server.stop_run(run.id)
     assert process.wait() == 143
     said = (tmp_path / "log").read_text()
-    assert f"interrupted at step {run.summary['global_step']} (W&B asked for it)" in said
+    assert f"interrupted at step {run.summary['global_step']} (requested by W&B)" in said
     assert run.history[-1]["global_step"] == run.summary["global_step"]
     assert run.exit_code == 255
 

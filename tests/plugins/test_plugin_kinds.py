@@ -42,11 +42,11 @@ def test_an_option_or_a_result_that_does_not_fit_is_one_line(here: Path):
     message = line_of(play, MINE, "precision.loss_scale=128")
     assert "loss_scale=128: backend=./mine.py:Mine does not scale the" in message
     message = line_of(play, MINE, "precision.keep_batchnorm_fp32=true")
-    assert "backend=./mine.py:Mine has fp32 weights" in message
-    for gives, kind in (("None", "NoneType"), ("optimizer, model", "tuple")):
+    assert "backend=./mine.py:Mine keeps all weights in fp32" in message
+    for gives, kind in (("None", "None"), ("optimizer, model", "a tuple")):
         body = f"\n    def convert(self, model, optimizer): return {gives}\n"
         (here / "mine.py").write_text(BF16.format(label="mine_bf16") + body)
-        message = f"backend='./mine.py:Mine': its convert gave a {kind}; expected model and optimizer"
+        message = f"backend='./mine.py:Mine': its convert returned {kind}; expected (model, optimizer)"
         assert line_of(play, MINE) == message
 
 
@@ -120,9 +120,12 @@ def test_an_installed_plug_in_trains_by_its_name_and_help_lists_it(here: Path):
     done = command(entry, *words, PYTHONPATH=path)
     assert not done.returncode, done.stderr
     assert (
-        "warning: backend=native is the built-in one; that of taker (taker:Mine) is left out\n"
-        "warning: model.name=tiny is the built-in one; that of taker (taker:Net) is left out\n"
-        "warning: data.source=cifar10 is the built-in one; that of taker (taker:build) is left out\n"
+        "warning: backend=native is the built-in part; "
+        "the plug-in taker (taker:Mine) of that name is ignored\n"
+        "warning: model.name=tiny is the built-in part; "
+        "the plug-in taker (taker:Net) of that name is ignored\n"
+        "warning: data.source=cifar10 is the built-in part; "
+        "the plug-in taker (taker:build) of that name is ignored\n"
     ) in done.stderr
     (record,) = read_records()
     assert record.config["backend"] == "careful"

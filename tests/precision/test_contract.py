@@ -324,6 +324,6 @@ def test_each_built_in_backend_has_the_metadata_that_it_is_listed_with():
 def test_unknown_backends_and_options_are_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"backend='o1': expected one of none, tf32, native, native_bf16"):
         build_precision("o1")
-    message = r"^dtype='fp16': no option of a backend; expected one of loss_scale"
+    message = r"^dtype='fp16': not an option of a backend; expected one of loss_scale"
     with pytest.raises(ValueError, match=message):
         build_precision("native", dtype="fp16")

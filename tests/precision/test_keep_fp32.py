@@ -169,9 +169,7 @@ def test_a_users_backend_keeps_modules_when_built_directly():
 
 def test_a_backend_that_converts_a_kept_weight_is_refused():
     model, precision = make_net(), Careless(options=PrecisionOptions(keep_fp32="1"))
-    with pytest.raises(
-        KeepFp32Error, match=r"^precision.keep_fp32: .* let its convert call convert_network$"
-    ):
+    with pytest.raises(KeepFp32Error, match=r"^precision.keep_fp32: .* call convert_network in its convert$"):
         precision.prepare(model, torch.optim.SGD(model.parameters()))
     assert not precision.fp32_modules
 

@@ -32,7 +32,7 @@ PAPER: dict[str, Any] = {
 
 
 NONE = ["fast", "", "0,24", "1,23", "24 %", "nan", "1.", ".5", "6h54", "9" * 41, True, None, []]
-FIGURE = 'is no figure; expected it as it was printed, such as "0.240"'
+FIGURE = 'is not a number; expected it as it was printed, such as "0.240"'
 INTERVAL = {"value": 1, "low": 0, "high": 2}
 
 
@@ -105,7 +105,7 @@ WRONG = [
     ("gflop", float("nan"), "gflop=nan: expected a number"),
     (f"{TIME}.measured", "wall", f"{TIME}.measured='wall': expected 'seconds',"),
     (f"{TIME}.unit", "MiB", f"{TIME}.unit='MiB': expected one of s, min, h, which fit seconds"),
-    (f"{TIME}.values", {"O1": "2"}, f"{TIME}.values.O1: no such arm; there are fp32, half"),
+    (f"{TIME}.values", {"O1": "2"}, f"{TIME}.values.O1: no such arm; expected one of fp32, half"),
     *((HALF, text, f"{HALF}={text!r}: {FIGURE}") for text in NONE),
     (HALF, INTERVAL | {"low": 2}, f"{HALF}: low 2, value 1, high 2: not in this order"),
     (HALF, INTERVAL | {"confidence": 1.0}, f"{HALF}.confidence=1.0: expected"),

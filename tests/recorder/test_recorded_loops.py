@@ -101,7 +101,7 @@ def test_an_accuracy_that_is_the_only_score_beside_the_loss_is_compared(tmp_path
     [
         ({"metric": "eval/f1"}, "better=None: expected 'higher' or 'lower', for metric='eval/f1'"),
         ({"metric": "eval/f1", "better": "max"}, "better='max': expected 'higher' or 'lower'"),
-        ({"better": "lower"}, "better='lower': of which metric"),
+        ({"better": "lower"}, "better='lower': better= needs metric= as well"),
         ({"metric": ""}, "metric='': expected the key of a row"),
     ],
 )
@@ -164,7 +164,7 @@ def test_an_open_run_keeps_its_own_rows_and_the_recorders(tmp_path: Path, first:
 def test_an_open_run_with_another_backend_or_that_was_not_given_is_refused(tmp_path: Path):
     settings = wandb.Settings(console="off", quiet=True)
     with wandb.init(dir=tmp_path, config={"backend": "none"}, settings=settings) as run:
-        with pytest.raises(UserError, match="backend='mine': the open run's config says 'none'"):
+        with pytest.raises(UserError, match="backend='mine': the config of the open W&B run has 'none'"):
             Recorder(backend="mine", run=run, **QUIET).__enter__()
         with pytest.raises(UserError, match="a W&B run is open; give it as run"):
             Recorder(backend="none", **QUIET).__enter__()

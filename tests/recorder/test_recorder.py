@@ -235,7 +235,7 @@ def test_a_non_finite_loss_is_reported_and_stops_nothing(
     with Recorder(backend="none", every=5, **PARTS) as record:
         for step in range(1, 11):
             record.step(loss=torch.tensor(math.nan if step == 7 else 1.0), samples=1)
-    assert caplog.messages == ["step 7: the training loss is not finite (loss scale 1); going on"]
+    assert caplog.messages == ["step 7: the training loss is NaN (loss scale 1); the training continues"]
     assert tracker.exit_codes == [0]
     assert [math.isnan(x) for x in tracker.values_of(metrics.LOSS)] == [False, True]
 
@@ -340,25 +340,28 @@ def test_process_0_records_the_samples_of_all_processes(
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: Recorder(), "backend=None: name what is compared"),
-    (lambda: Recorder(backend="none", every=0), "every=0: expected a whole number from 1 on"),
-    (lambda: Recorder(backend="none", diagnostics=5), "diagnostics=5: there is no optimizer"),
+    (lambda: Recorder(), "backend=None: expected the name of the backend that you compare"),
+    (lambda: Recorder(backend="none", every=0), "every=0: expected a whole number at least 1"),
+    (lambda: Recorder(backend="none", diagnostics=5), "diagnostics=5: needs the optimizer"),
     (lambda: Recorder(backend="none", scaler=3), "scaler=int: expected a torch.amp.GradScaler"),
     (lambda: Recorder(backend="none", device="tpu9"), "device='tpu9': "),
     (lambda: Recorder(backend="none", precision_dtype="int8"), "precision_dtype='int8': expected one of"),
     (
         lambda: Recorder(backend="none", seed=1, config={"seed": 2}),
-        r"config\['seed'\]=2: the recorder says 1",
+        r"config\['seed'\]=2: the recorder sets this key to 1",
     ),
-    (lambda: Recorder(backend="none", config={"environment": 2}), "the recorder says None; leave it out"),
-    (lambda: Recorder(backend="none").step(samples=1), "outside of `with"),
+    (
+        lambda: Recorder(backend="none", config={"environment": 2}),
+        "the recorder sets this key to None; leave it out",
+    ),
+    (lambda: Recorder(backend="none").step(samples=1), "called outside `with"),
     (lambda: Recorder(backend="none", seed="x"), "seed='x': expected a whole number"),
     (lambda: Recorder(backend="none", device="cuda:99"), "device='cuda:99': "),
     (lambda: Recorder(backend="none", optimizer=[Loop().optimizer]), "optimizer=.*: expected a torch.optim"),
     (lambda: Recorder(backend="none", optimizer="adam"), "optimizer='adam': expected a torch.optim"),
     (lambda: Recorder(backend="none", model="resnet"), "model='resnet': expected a torch.nn.Module"),
     (lambda: Recorder(backend="none", config={"log": np.ones(2)}), r"config\['log'\]=array"),
-    (lambda: Recorder(backend="none", config={3: 4}), r"config={3: 4}: expected a mapping of names"),
+    (lambda: Recorder(backend="none", config={3: 4}), r"config={3: 4}: expected a dict with strings as keys"),
     (
         lambda: Recorder(backend="none", output_dir="/dev/null/x").begin(),
         "output_dir='/dev/null/x': cannot be",

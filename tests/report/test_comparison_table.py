@@ -61,33 +61,36 @@ def test_an_axis_holds_no_change_and_every_interval_whole(ends, log):
     assert all(0 < place < 1 for place in places)
 
 
+TOO_FEW = "a confidence interval needs at least 3 runs (n = 2)"
+
+
 def test_the_baseline_is_shown_as_it_is_and_others_beside_it():
     base, native, slow, failed = rows_of(analyse_runs(RECORDS)).values()
     cells = [base.cells[key] for key in ("speed", "memory", "quality")]
     shown = [(c.text, c.unit, c.span, c.mark) for c in cells]
-    assert shown == [("40.8", "images/s", "", None), ("9,200", "MiB", "", None), ("93.20 %", "", "", None)]
+    assert shown == [("40.8", "images/s", "", None), ("9,200", "MiB", "", None), ("93.20%", "", "", None)]
     speed = native.cells["speed"]
-    assert (speed.text, speed.span, speed.also) == ("1.90×", "1.90 to 1.91", "77.6 images/s")
+    assert (speed.text, speed.span, speed.also) == ("1.90×", "CI 1.90 to 1.91", "77.6 images/s")
     told = [speed, native.cells["quality"], slow.cells["quality"]]
     assert [cell.answer for cell in told] == ["faster", "equivalent", "worse"]
-    assert failed.runs == "2 of 5 runs, 3 failed (15 to 95 %)"
+    assert failed.runs == "2 of 5 runs, 3 failed; failure rate: 95% CI 15% to 95%"
     assert [row.tone for row in (base, native, slow, failed)] == ["base", "good", "bad", "bad"]
 
 
 def test_below_three_runs_a_side_all_outputs_say_that_they_cannot_tell():
     analysis = analyse_runs([*runs("none", BASE[:2]), *runs("native", SAME[:2], FAST)])
     cell = rows_of(analysis)["native"].cells["speed"]
-    assert (cell.text, cell.span, cell.answer) == ("1.90×", "seen 1.900 to 1.902", "cannot tell")
-    assert (cell.why, cell.mark.has_interval) == ("n = 2", False)
-    because = "Cannot tell, because n = 2: speed, peak memory, accuracy and time to 93.00 % of native"
+    assert (cell.text, cell.span, cell.answer) == ("1.90×", "range 1.900 to 1.902", "no verdict")
+    assert (cell.why, cell.mark.has_interval) == (TOO_FEW, False)
+    because = f"No verdict: throughput, peak memory, accuracy and time to target of native, because {TOO_FEW}"
     for text in (flat("\n".join(printed(analysis))), flat(to_markdown(analysis))):
-        assert "Inconclusive: 2 seeds of each, and an interval needs at least 3" in text
+        assert "Inconclusive: 2 seeds per group, and a confidence interval needs at least 3" in text
         assert because in text
         assert "paired" not in text
     content = json.loads(to_json(analysis))["groups"][1]
     assert content["verdict"] == "inconclusive"
     speedup = content["compared"]["speedup"]
-    assert (speedup["low"], speedup["why"], speedup["shown"]) == (None, "n = 2", [])
+    assert (speedup["low"], speedup["why"], speedup["shown"]) == (None, TOO_FEW, [])
     assert speedup["method"] == "n = 2, no interval"
 
 
@@ -112,8 +115,8 @@ def test_energy_and_time_to_target_have_columns_where_they_were_recorded():
     assert slow.cells["time"].text == "not reached"
     everything = analyse_runs([make(b, seed, edit=full) for b in ("none", "native") for seed in (1, 2, 3)])
     table = comparison_table(everything)
-    assert [column.head for column in table.columns][3:] == ["energy per image", "time to 93.00 %"]
-    assert table.rows[1].cells["energy"].text == "+25 %"
+    assert [column.head for column in table.columns][3:] == ["Energy per image", "Time to 93.00%"]
+    assert table.rows[1].cells["energy"].text == "+25%"
 
 
 @pytest.mark.parametrize(("joules", "is_open"), [((0.31, 0.35, 0.32), True), ((0.21, 0.22, 0.2), False)])
@@ -136,7 +139,7 @@ def test_the_mark_of_a_figure_without_a_claim_is_hollow_where_its_interval_holds
 def test_time_to_target_is_the_mean_that_its_ratio_is_of():
     """A mean and a median stood side by side: 26 min 56 s of 16 min 11 s."""
     analysis = analyse_runs(RECORDS)
-    base, native = (rows_of(analysis)[label] for label in ("none", "native"))
+    base, native = (rows_of(analysis)[label] for label in ("fp32 (none)", "native"))
     assert (base.cells["time"].text, native.cells["time"].also) == ("10 min 24 s", "5 min 28 s")
     assert native.cells["time"].mark.value == pytest.approx((5 * 60 + 28.42) / (10 * 60 + 24), rel=1e-4)
 

@@ -15,6 +15,9 @@ def report(capsys, *words: object) -> tuple[int, str, str]:
     return int(ended.value.code or 0), output.out, output.err
 
 
+TOO_FEW = "no verdict: a confidence interval needs at least 3 runs (n = 1)"
+
+
 def test_what_is_not_shown_is_exit_code_3_and_a_line_each(three_runs: Path, tmp_path: Path, capsys):
     common = (three_runs, "--format", "json", "--out")
     fine = ("--require", "native: failures <= 0", "--require", "apex_o1: failures <= 0")
@@ -24,7 +27,7 @@ def test_what_is_not_shown_is_exit_code_3_and_a_line_each(three_runs: Path, tmp_
     terms = "native: speedup >= 1.1, failures <= 0"
     code, out, err = report(capsys, *common, tmp_path / "gate", "--require", terms)
     assert code == 3
-    assert err.splitlines() == ["not shown: native: speedup >= 1.1: cannot tell: n = 1"]
+    assert err.splitlines() == [f"not passed: native: speedup >= 1.1: {TOO_FEW}"]
     assert out.replace("gate", "plain") == plain
     content = json.loads((tmp_path / "gate" / "comparison.json").read_text())
     assert [(r["term"], r["shown"]) for r in content["requirements"]] == [
@@ -39,16 +42,16 @@ def test_the_summary_is_added_to_what_is_there(three_runs: Path, tmp_path: Path,
     for _ in range(2):
         report(capsys, *words, "--require", "native: speedup >= 1.1")
     text = summary.read_text("utf-8")
-    assert text.count("### Inconclusive: 1 seed of each, and an interval needs at least 3") == 2
-    assert text.count("- **not shown**: native: speedup \\>= 1.1 (cannot tell: n = 1)") == 2
+    assert text.count("### Inconclusive: 1 seed per group, and a confidence interval needs at least 3") == 2
+    assert text.count(f"- **not passed**: native: speedup \\>= 1.1 ({TOO_FEW})") == 2
 
 
 MISTAKES = [
     ("--require|nativ: speedup >= 1", "no such group; did you mean native?"),
-    ("--require|native: faster", "is no term"),
+    ("--require|native: faster", "is not a requirement"),
     ("--require|native: speedup >= 1|--watch", "leave --watch out"),
     ("--target|nan", "--target nan"),
-    ("--target|500", "--target 500: eval accuracy lies between 0 and 100 %"),
+    ("--target|500", "--target 500: expected a value of eval accuracy between 0% and 100%"),
     ("--within|1", "--within 1: expected a fraction"),
     ("--margin|-1", "--margin -1: expected a number above 0"),
     ("--format|html,pdf", "--format 'pdf': expected some of html, csv, md, json, png, svg, or all"),
@@ -58,11 +61,11 @@ MISTAKES = [
     ("--group-by|batchsize", "did you mean batch_size?"),
     ("--ignore|sed", "no run has this setting"),
     ("--publish|mine.txt", "expected the name of a YAML file"),
-    ("--baseline|nativ", "--baseline 'nativ': no run has it; did you mean native?"),
+    ("--baseline|nativ", "--baseline 'nativ': no run has this value; did you mean native?"),
     ("--metric|eval/acuracy", "did you mean eval/accuracy?"),
     ("--summary|/dev/null/x", "--summary /dev/null/x"),
     ("--reproduce|nobody", "expected a file or one of apex-478, "),
-    ("--reproduce|ignite|--group-by|batch_size", "none of 3 runs is of it: "),
+    ("--reproduce|ignite|--group-by|batch_size", "none of 3 runs matches the publication: "),
     ("--out|{tmp}/file", "cannot be written to"),
     ("--out|{tmp}/file/below", "cannot be written to"),
     ("--format|html|--out|{tmp}/taken", "cannot be written"),

@@ -68,7 +68,7 @@ def test_markdown_is_a_table_with_its_caption_below_the_finding(analysis):
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 4
     assert len({line.count("|") for line in table}) == 1
-    assert text.count("Each line is an interval at 95 % (paired by seed)") == 1
+    assert text.count("CI: 95% confidence interval, paired by seed.") == 1
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "a\x1b[31mred", "\u202eRTL\u202c", "a\x00b\r\nc"])

@@ -112,7 +112,7 @@ def test_json_lines_are_rows_with_nested_keys_joined(tmp_path, name):
     (run,) = load_runs([tmp_path])
     assert run.values("global_step").tolist() == [1, 2]
     assert run.values("val.acc").tolist() == [0.75]
-    assert run.problems == ["1 line is no JSON object and was skipped."]
+    assert run.problems == ["1 line is not a JSON object and was skipped."]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_table_in_another_form_is_left_out_with_its_reason(tmp_path, name, tex
     [
         ("absent.csv", "absent.csv: no such file"),
         ("absent", "absent: no such folder"),
-        ("runs.parquet", r"\.parquet files are not read; what is: "),
+        ("runs.parquet", r"\.parquet files are not read; expected "),
         ("folder", r"not read: 1 \.parquet"),
     ],
 )
@@ -161,7 +161,7 @@ def test_parts_of_a_run_that_were_killed_before_their_first_row_are_no_copies(tm
     assert "copy" not in str(refused.value)
 
 
-BEFORE_0_2 = "changes what backend=native is; such a record, of before 0.2, is not read"
+BEFORE_0_2 = "changes what backend=native is; records of versions before 0.2 are not read"
 
 
 @pytest.mark.parametrize(("key", "value"), [("dtype", "bfloat16"), ("dtype", "auto"), ("enabled", False)])

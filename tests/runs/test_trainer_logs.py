@@ -57,7 +57,7 @@ def test_each_folder_of_pytorchs_writer_is_a_run(tmp_path):
     assert math.isnan(run.history["loss"][2])
     assert run.started_at.timestamp() == 1000
     assert messages == [
-        "read 2 runs from TensorBoard event files; whether a run came to its end is not in them"
+        "read 2 runs from TensorBoard event files; these files do not say whether a run finished"
     ]
 
 

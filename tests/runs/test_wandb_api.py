@@ -258,7 +258,7 @@ def test_an_unreachable_server_is_one_line_and_exit_code_2(wandb_server: Server,
         command = [sys.executable, "-m", "ampcompare", "report", SOURCE, "--out", str(tmp_path / "report")]
         done = subprocess.run(command, env=env | more, capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert done.stderr.startswith(f"error: {SOURCE}: W&B's server cannot be asked: {words}")
+        assert done.stderr.startswith(f"error: {SOURCE}: W&B's server cannot be reached: {words}")
 
     says("WANDB_API_KEY invalid", WANDB_API_KEY="short")
     wandb_server.fail(401)

@@ -92,6 +92,20 @@ def test_a_printed_command_works_pasted_without_an_activated_environment(
     assert run_in_shell(line, folder).stdout == f"<sync><{tmp_path}/it's $HOME; *>"
 
 
+def test_a_program_of_this_environment_that_is_on_the_path_is_called_by_its_name(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    scripts = environment / ".venv" / "bin"
+    monkeypatch.setenv("PATH", f"{scripts}:{os.environ['PATH']}")
+    assert shell_command("wandb", "login") == "wandb login"
+    other = tmp_path / "other"  # a program of this name from another environment is not the same
+    other.mkdir()
+    (other / "wandb").write_text("#!/bin/sh\n")
+    (other / "wandb").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other}:{scripts}")
+    assert shell_command("wandb", "login") != "wandb login"
+
+
 def test_a_program_without_a_script_is_called_as_a_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

@@ -184,7 +184,7 @@ def test_a_warning_while_libraries_load_is_heard_by_the_run_that_begins(tmp_path
     words = [EARLY, str(int(signal.SIGUSR2)), *QUICK, f"output_dir={tmp_path}"]
     done = subprocess.run([sys.executable, "-c", *words], capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (140, False), done.stderr
-    assert "interrupted before step 1 (SIGUSR2): nothing is lost" in done.stdout
+    assert "interrupted before step 1 (SIGUSR2); no work is lost" in done.stdout
     (record,) = load_runs([tmp_path])
     assert record.exit_code == 255
 
@@ -222,7 +222,7 @@ def test_a_stopped_run_has_the_row_of_its_last_step_and_no_partial_evaluation(
     assert record.summary["global_step"] == steps[-1]
     assert "throughput/images_per_second_median" in record.summary
     assert "eval/accuracy" not in record.history
-    assert f"interrupted at step {steps[-1]} (SIGTERM): the record so far is kept" in said
+    assert f"interrupted at step {steps[-1]} (SIGTERM); the record up to here is kept" in said
 
 
 def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(tmp_path: Path, monkeypatch):
@@ -238,8 +238,8 @@ def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", fails)
         _, said = stopped_run(tmp_path, "checkpoint.every_epochs=1")
-    why = "what was under way could not be finished (C++ compile error)"
-    hint = "; go on from the checkpoint at step 4 with resume=auto"
+    why = "the step could not be finished (C++ compile error)"
+    hint = "; continue from the checkpoint at step 4 with resume=auto"
     assert f"interrupted at step 6 (SIGTERM): {why}{hint}\n" in said
     play(f"output_dir={tmp_path}", "resume=auto")
 
@@ -257,7 +257,7 @@ def test_a_signal_while_w_and_b_starts_is_no_failure(tmp_path: Path, monkeypatch
         stop_at(1, experiment, "start_tracker", monkeypatch)
         record, said = stopped_run(tmp_path)
         assert "global_step" not in record.history
-    assert "interrupted before step 1 (SIGTERM): nothing is lost" in said
+    assert "interrupted before step 1 (SIGTERM); no work is lost" in said
     assert not list(tmp_path.rglob("*.pt"))
 
 
@@ -278,4 +278,4 @@ def test_a_signal_after_the_last_step_interrupts_only_an_incomplete_record(
     (folder,) = (tmp_path / "checkpoints").iterdir()
     assert bool(CheckpointStore(folder).about()["ended"]) == (lack is None)
     if lack:
-        assert f"interrupted (SIGTERM): {lack}; complete it with resume=auto" in said
+        assert f"interrupted (SIGTERM): {lack}; complete the run with resume=auto" in said

@@ -74,10 +74,11 @@ def _value(value: Any) -> str:
 
 def plain(tree: Any) -> Any:
     """Return the tree as YAML gives it back."""
-    return yaml.safe_load(_dump(tree))
+    return yaml.safe_load(dump(tree))
 
 
-def _dump(tree: Any) -> str:
+def dump(tree: Any) -> str:
+    """Return the tree as the YAML of a golden file."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)
 
 
@@ -92,7 +93,7 @@ def check(golden: Path, now: Any, folder: Path) -> None:
         return
     comment = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     file = folder / golden.name
-    file.write_text(comment + _dump(now), encoding="utf-8")
+    file.write_text(comment + dump(now), encoding="utf-8")
     place = golden.relative_to(golden.parents[3])
     raise AssertionError(
         "\n".join(

@@ -63,7 +63,10 @@ def test_more_seeds_in_the_file_continue_the_sweep(take):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"parameters": {"seed": [1, 3]}}, "differs in parameters.seed (2 is gone; it can only get more)"),
+        (
+            {"parameters": {"seed": [1, 3]}},
+            "differs in parameters.seed (2 is missing; seeds can only be added)",
+        ),
         ({"parameters": {"backend": ["none", "fp16"]}}, "differs in parameters.backend; set output_dir"),
         (
             {"parameters": {"seed": [1, 2, 3], "lr": [0.1]}},
@@ -104,7 +107,7 @@ def test_the_last_look_of_the_plan_ends_the_sweep(take, tmp_path):
     assert sorted(take(decided_at=99, seen=seen)) == every([1, 2, 3, 4, 5])
     assert seen == [2, 4, 5]
     last = read_journal(tmp_path / "out").seed_groups[-1]
-    assert last.messages[-1] == "this was the last look of the plan: what is undecided stays undecided"
+    assert last.messages[-1] == "this was the last look of the plan, so open claims stay undecided"
 
 
 def test_seeds_that_are_missing_for_the_first_look_are_added(take):

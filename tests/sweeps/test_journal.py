@@ -102,7 +102,7 @@ def test_a_folder_of_an_earlier_version_is_refused_by_name(tmp_path, name):
 
 def test_what_is_no_journal_of_this_sweep_is_refused_in_a_line(tmp_path):
     begun(tmp_path).close()
-    with pytest.raises(UserError, match="has the sweep 'mine', not 'other'"):
+    with pytest.raises(UserError, match="this folder belongs to the sweep 'mine', not to 'other'"):
         Journal(tmp_path, "other", {})
     events = tmp_path / "sweep.jsonl"
     kept = events.read_text()
@@ -114,7 +114,7 @@ def test_what_is_no_journal_of_this_sweep_is_refused_in_a_line(tmp_path):
     events.write_text(kept)
     definition = tmp_path / "sweep.json"
     definition.write_text(json.dumps(json.loads(definition.read_text()) | {"format": 99}))
-    with pytest.raises(UserError, match="format 99, this version of AMP Compare reads 1"):
+    with pytest.raises(UserError, match="format 99, but this version of AMP Compare reads format 1"):
         read_journal(tmp_path)
     definition.write_text("[")
     with pytest.raises(UserError, match=r"sweep\.json: not the journal of a sweep"):

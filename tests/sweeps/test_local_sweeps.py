@@ -49,7 +49,7 @@ def test_every_point_is_run_once_in_the_environment_of_wandbs_agent_whatever_its
             (value,) = yaml.safe_load(file)["x"].values()
         assert str(value) == event["given"]["x"]
     code, output = project.sweep("--workers", "2")
-    assert (code, "12 of them done before" in output) == (0, True)
+    assert (code, ", 12 already done," in output) == (0, True)
     assert len(project.events("began")) == 12
 
 
@@ -154,7 +154,7 @@ def test_a_run_that_finished_while_the_driver_was_dead_counts(project):
     assert project.sweep()[0] == -signal.SIGKILL
     project.before = "pass"
     code, output = project.sweep()
-    assert (code, "1 of them done before" in output) == (0, True), output
+    assert (code, ", 1 already done," in output) == (0, True), output
     (run,) = read_journal(project.out).runs.values()
     assert (run.state, run.starts) == (RunState.FINISHED, 1)
 
@@ -167,7 +167,7 @@ def test_a_second_command_for_a_running_sweep_is_told_so(project):
     project.wait_for("began", 1)
     code, output = project.sweep()
     assert (code, output.count("\n")) == (2, 1), output
-    assert f"this sweep is running here ({os.uname().nodename}, pid {first.pid})" in output
+    assert f"this sweep is already running in this folder ({os.uname().nodename}, pid {first.pid})" in output
     project.release()
     assert first.wait() == 0
     first.stdout.close()

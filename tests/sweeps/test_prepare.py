@@ -100,7 +100,11 @@ def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
     ("changes", "asked", "expected"),
     [
         ({}, "twice", "--control 'twice': expected one of none, bookends"),
-        ({"plan": PLAN}, "none", "--control none: the file has plan.control=bookends; change one of them"),
+        (
+            {"plan": PLAN},
+            "none",
+            "--control none: the sweep file has plan.control=bookends; change one of them",
+        ),
         ({"method": "random"}, "bookends", "--control bookends: needs a grid whose runs all end"),
         (
             {"metric": {"name": "eval/loss"}, "early_terminate": {"type": "hyperband", "min_iter": 1}},
@@ -191,7 +195,7 @@ def test_a_backend_without_a_scale_is_one_run_whatever_the_scale(ready):
     assert Counter((b, s) for b, _, s in runs_of(found)) == {
         (backend, seed): count for backend, count in (("none", 1), ("native", 2)) for seed in (1, 2, 3)
     }
-    assert found.messages == ("12 points, 9 different runs: those that train the same are one",)
+    assert found.messages == ("12 points, 9 different runs; points that train the same share a run",)
 
 
 def test_what_cannot_run_is_left_out_and_said_in_one_line(ready):
@@ -201,7 +205,7 @@ def test_what_cannot_run_is_left_out_and_said_in_one_line(ready):
     counted, left_out = found.messages
     assert counted.startswith("12 points, 8 different runs: ")
     why = "precision.loss_scale=128: backend=native_bf16 does not scale the loss"
-    assert left_out == f"left out, as they cannot run: {why}"
+    assert left_out == f"left out, because they cannot run: {why}"
 
 
 def test_a_block_is_a_seed_with_every_run_in_it(ready):

@@ -278,6 +278,6 @@ def test_run_that_no_node_can_hold_is_refused(project, cluster, monkeypatch):
     file = write_soak_sweep(project, points=2, seconds=1)
     monkeypatch.chdir(project.folder)
     words = ["ray.num_gpus=0.5", f"output_dir={project.out}"]
-    with pytest.raises(UserError, match=r"no node has what a run needs \(CPU 1, GPU 0.5\)"):
+    with pytest.raises(UserError, match=r"no node has the resources of a run \(CPU 1, GPU 0.5\)"):
         pipeline.run_sweep(str(file), words, Console(quiet=True), SweepOptions(cluster="ray"))
     assert not project.out.exists()

@@ -243,7 +243,7 @@ def test_status_knows_what_finished_after_the_driver_was_killed_and_what_is_driv
         record(journal, run)
         driven = read_status(str(sweep), words, options)
         assert (driven.is_driven, driven.points[0].state) == (True, RunState.RUNNING)
-        assert driven.remarks == (f"this sweep is running ({os.uname().nodename}, pid {os.getpid()})",)
+        assert driven.remarks == (f"this sweep is running now ({os.uname().nodename}, pid {os.getpid()})",)
     killed = read_status(str(sweep), words, options)
     assert (killed.is_driven, killed.is_complete, killed.remarks) == (False, True, ())
 

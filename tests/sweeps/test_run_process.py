@@ -109,7 +109,7 @@ def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path):
         known = {"pid": named.pid, "process_started": psutil.Process(named.pid).create_time()}
         messages: list[str] = []
         end_leftovers([SweepRun(0, "r1", process=known)], tmp_path, messages.append)
-        assert messages == ["waiting for 2 processes of runs that a killed driver has left"]
+        assert messages == ["waiting for 2 processes left over from a sweep command that was killed"]
         assert not is_alive(named.pid)
         assert not is_alive(marked.pid)
         assert other.poll() is None

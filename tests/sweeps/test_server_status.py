@@ -78,7 +78,7 @@ def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_v
     states = [(1, 0), (1, 1), (1, None), (2, 1), (2, 143), (3, 0), (4, 0), (9, 0), (5, None)]
     found = status(x, *(({"x": value}, code) for value, code in states))
     assert found.summary == "s: 6 points: 3 finished, 1 running, 1 preempted, 1 queued"
-    assert [*found.remarks] == ["1 run of this sweep at none of its points (r7)"]
+    assert [*found.remarks] == ["1 run of this sweep matches none of its points (such as r7)"]
     (queued,) = (run for run in found.points if run.state == "queued")
     assert queued.parameters == {"x": 3}
 

@@ -111,13 +111,13 @@ NO_ARRAY = [  # of this file, with this word
     ({}, "--cluster=local", "expected one of slurm, ray"),
     ({}, "slurm.partitoin=a", "Unavailable parameter(s): ['partitoin']"),
     ({}, "slurm.comment=a\nrm", "expected a printable word"),
-    ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "goes without job_name"),
+    ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "cannot have job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
     ({}, "output_dir=was", "sweep.db: is of an earlier version of AMP Compare"),
     ({}, "slurm.nodes=2", "a run of the array is one process"),
     ({"method": "random"}, "x=1", "needs run_cap"),
-    (BAYES, "x=1", "method bayes needs a driver that stays; add --wait"),
+    (BAYES, "x=1", "method bayes needs a command that keeps running; add --wait"),
 ]
 
 
@@ -238,7 +238,7 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     assert slurm.jobs == []
     project.write_file(parameters=XS)
     sbatch = in_front(slurm, "sbatch", "$0.own $@ > /dev/null; echo queued, my friend")
-    todo = "the same command again submits what is neither done nor in the queue"
+    todo = "run the same command again: it submits runs that are neither done nor queued"
     says(f'lost (Could not make sense of sbatch output "queued, my friend"); {todo}', code=2)
     put_back(sbatch)
     says("3 waiting or running, nothing new was submitted")
@@ -265,7 +265,7 @@ def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(
     squeue = in_front(slurm, "squeue", 'echo "$SLURM_CLUSTERS"; echo "CLUSTER: far"; $0.own "$@"')
     says("nothing new", SBATCH_CLUSTERS="far")
     squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
-    says("squeue cannot be asked (down); run this where squeue answers", code=2)
+    says("squeue failed (down); run the command where squeue works", code=2)
     put_back(squeue)
     project.write_file(parameters={"y": {"values": [1]}})
     says("differs in parameters", code=2)

@@ -82,7 +82,7 @@ def test_of_a_search_what_failed_is_run_again(project, run_command):
     project.write_file(method="bayes", metric={"name": "score"}, run_cap=4, parameters=x)
     output = run_command()[1]
     failed = ran(project)["2"]
-    assert ("never logged score: the sweep learns nothing from it" in output) == (failed < 4)
+    assert ("never logged score, so the search cannot use it" in output) == (failed < 4)
     code, output = run_command("--status")
     assert (code == 3, f"{failed} failed" in output) == (failed > 0, failed > 0), output
     mended(project)
@@ -165,7 +165,7 @@ def test_where_squeue_cannot_be_asked_status_says_so(project, run_command, monke
 def test_a_sweep_whose_runs_are_jobs_is_not_run_here_as_well(project, run_command, monkeypatch):
     submitted(project, monkeypatch)
     code, output = run_command()
-    why = "runs of this sweep are jobs of Slurm (101_0, 101_1, 101_2); continue with --cluster slurm"
+    why = "runs of this sweep are Slurm jobs (101_0, 101_1, 101_2); continue with --cluster slurm"
     assert (code, why in output) == (2, True), output
     queued(project, monkeypatch, "101_0", "101_1", "101_2")
     code, output = run_command("--rerun")

@@ -98,13 +98,16 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ("method: tpe", "method='tpe': expected 'grid', 'random' or 'bayes'"),
     (
         "method: custom",
-        "method='custom': only an optimizer of W&B's scheduler can run it; expected",
+        "method='custom': needs a scheduler of W&B with its own optimizer; expected",
     ),
-    ("metrics: [{name: x}, {name: y}]", "a sweep goes by one metric here; write metric: {name: ..., goal"),
+    (
+        "metrics: [{name: x}, {name: y}]",
+        "ampcompare sweep optimises one metric; write metric: {name: ..., goal",
+    ),
     ("run_caps: 3", "run_caps: no such key; did you mean run_cap?"),
     (
         "scheduler: {engine: optuna}",
-        "scheduler: engine 'optuna' runs with W&B's server only; use method",
+        "scheduler: engine 'optuna' needs W&B's server; use method",
     ),
     ("scheduler: {engine: ray}", "scheduler.engine='ray': expected 'wandb', 'optuna' or 'ax'"),
     ("controller: {type: remote}", "controller.type='remote': expected 'local' or 'cloud'"),
@@ -122,7 +125,7 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ("seed: {distribution: beta, a: 1.5, b: 1.0e+232}", BEYOND),
     ("seed: {distribution: beta, a: 0}", "parameters.seed.a=0: expected a number above 0"),
     ("seed: {}", f"parameters.seed: {FORMS}"),
-    ("seed: {min: 0.1, max: 0.2}", "parameters.seed: a grid cannot run through uniform; list values"),
+    ("seed: {min: 0.1, max: 0.2}", "parameters.seed: a grid cannot list the values of uniform; list them"),
     ("seed: {min: 5, max: 1}", "parameters.seed: min=5 is above max=1; swap them"),
     ("seed: {distribution: loguniform}", "seed: distribution='loguniform': did you mean log_uniform?"),
     (f"seed: {{{LOG}, min: 1, max: 1000}}", BEYOND),
@@ -137,7 +140,7 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ("method: bayes", "metric: missing; bayes needs one to go by"),
     ("program: null", "program: missing; expected the script"),
     ("command: ['${env}', '${arg}']", "command[1]='${arg}': no such macro; expected one of ${env}"),
-    ("command: ['--x=${args}']", "command[0]='--x=${args}': a macro has to be a word of its own"),
+    ("command: ['--x=${args}']", "command[0]='--x=${args}': a macro must be an item of its own in the list"),
     (f"{HYPERBAND}, min_iter: 1}}", "metric: missing; early_terminate needs one to go by"),
     (f"{HYPERBAND}}}", "early_terminate: expected min_iter, or max_iter and s"),
     (f"{HYPERBAND}, max_iter: 9, min_iter: 1}}", "early_terminate: s: missing; max_iter needs it"),
@@ -166,7 +169,10 @@ def test_violation_is_told_with_its_path_and_what_is_allowed(project, subtests: 
         ("method: grid\nmethod: random\n", "found duplicate key method"),
         ("", "expected lines of the form key: value"),
         ("method: grid\n\tparameters: 1\n", "line 2: not valid YAML"),
-        ("backend: native\n", "not a sweep, it has neither method nor parameters; a config is run with"),
+        (
+            "backend: native\n",
+            "not a sweep file, because it has neither method: nor parameters:; to train one run with",
+        ),
     ],
 )
 def test_what_is_no_sweep_is_said_in_a_line(tmp_path, content, said):
@@ -237,7 +243,7 @@ def test_keys_without_effect_are_taken_and_named_before_the_first_run(project, m
     program = "run_experiment.py" if ours else "program.py"
     keys = "apiVersion, kind, controller, scheduler, job, image_uri, metric.impute, early_terminate.s"
     ready = prepare_sweep(sweep_of(project, **yaml.safe_load(UNUSED), program=program), [])
-    assert ready.messages == (f"no effect in ampcompare sweep: {keys}",)
+    assert ready.messages == (f"ampcompare sweep ignores these keys of the file: {keys}",)
     assert not prepare_sweep(sweep_of(project, program=program), []).messages
 
 
@@ -315,7 +321,7 @@ def test_a_list_that_is_no_yaml_is_told_in_a_line(project):
 )
 def test_our_training_is_known_however_it_is_started_and_its_words_are_checked(check, start, args):
     wrong, right = ([*start.split(), "--config", name, args] for name in ("dmo", "demo"))
-    assert "the first run would end at once: --config 'dmo': no such file" in check(command=wrong)
+    assert "the first run would fail: --config 'dmo': no such file" in check(command=wrong)
     assert not check(["epochs=1"], command=right)
     texts = {"schedule.milestones": {"values": ["[2,3]", "[1,3]"]}, "optimizer": {"value": "{lr: 0.2}"}}
     assert not check(["schedule.name=multistep"], command=right, parameters=texts)

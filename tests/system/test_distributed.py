@@ -58,7 +58,7 @@ def test_options_without_multi_process_support_are_refused():
         "cpu",
         "cuda:1",
     )
-    with pytest.raises(UserError, match="device='cuda:1': 2 processes need a device each"):
+    with pytest.raises(UserError, match="device='cuda:1': each of the 2 processes needs its own device"):
         local_device_name("cuda:1", TWO)
 
 

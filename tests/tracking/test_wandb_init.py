@@ -32,7 +32,7 @@ def test_a_run_describes_itself_and_that_it_is_offline(tmp_path: Path):
     assert (record.name, record.project) == ("apex_o1_resnet50_cifar", "comparison-amp")
     assert (record.job_type, record.state) == ("train", "finished")
     assert record.summary["best/epoch"] == 1.0
-    assert said == [f"no W&B account: this run is recorded offline (`{login}` once to stream it)"]
+    assert said == [f"no W&B account, so this run is recorded offline; to stream runs, log in once: {login}"]
 
 
 def test_config_names_project_group_tags_and_notes(tmp_path: Path):

@@ -30,7 +30,7 @@ def test_a_service_that_ends_during_finish_is_reported(
 
     monkeypatch.setattr(wandb.Run, "finish", end)
     said = play(f"output_dir={tmp_path}", code=1)
-    assert "is not whole: W&B's service process has ended before its time" in said
+    assert "is incomplete: W&B's service process ended early" in said
 
 
 def test_a_recorded_loop_gets_one_message_that_its_record_ends(

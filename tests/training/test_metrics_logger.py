@@ -99,7 +99,7 @@ def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
     first, second = made.rows
     assert math.isnan(first[metrics.LOSS])
     assert (first[metrics.ACCURACY], first[metrics.STEP]) == (5 / 16, 3)
-    assert caplog.messages == ["step 3: the training loss is not finite (loss scale 1); going on"]
+    assert caplog.messages == ["step 3: the training loss is NaN (loss scale 1); the training continues"]
     assert (second[metrics.LOSS], second[metrics.ACCURACY]) == (1.5, 5 / 12)
 
 

@@ -50,7 +50,11 @@ def test_the_preflight_changes_neither_network_nor_random_numbers(backend: str):
     ("inputs", "labels", "said"),
     [
         (torch.ones(9, 5), torch.zeros(9).long(), "cannot take the training data's inputs [2, 5]"),
-        (torch.ones(9, 4), torch.tensor([0] * 8 + [4]), "gives 4 classes, 0 to 3, and a target is 4; give"),
+        (
+            torch.ones(9, 4),
+            torch.tensor([0] * 8 + [4]),
+            "the network has 4 outputs, for classes 0 to 3, but a target is 4; give",
+        ),
         (torch.ones(9, 4), torch.tensor([0] * 8 + [-1]), "a target is -1; what is not to count is -100"),
     ],
 )
@@ -129,8 +133,8 @@ REFUSALS = {
     "task.loss=nothing": "task.loss='nothing': expected one of cross_entropy, mse, mae, pkg.mod:Name",
     "task.loss=mse task.metric=acc": "task.metric='acc': expected one of mse, mae, loss, or null",
     "task.loss=mse training.label_smoothing=0.1": "training.label_smoothing=0.1: only task.loss=cross",
-    "task.loss=./scores.py:spread": "task.loss='./scores.py:spread': gave a tensor [2]; expected the batch's "
-    "mean, a 0-d tensor with a gradient",
+    "task.loss=./scores.py:spread": "task.loss='./scores.py:spread': returned a tensor [2]; "
+    "expected the mean of the batch: a 0-d tensor with a gradient",
     "task.loss=./scores.py:leaves": "task.loss='./scores.py:leaves': cannot take outputs [2, 1] and targets "
     "[2] (line 11: SystemExit: 0)",
     "task.loss=./scores.py:none": "task.loss='./scores.py:none': no none in ./scores.py",
@@ -138,7 +142,7 @@ REFUSALS = {
     "take outputs [2, 1] and targets [2] (line 7: IndexError: ",
     "task.loss=mse task.metrics=[accuracy]": "task.metrics='accuracy': the targets are torch.float32; ",
     "epochs=1": "task.loss='cross_entropy': the targets are torch.float32; expected classes, as whole "
-    "numbers (of a regression task.loss=mse, or mae)",
+    "numbers, such as int64; for a regression use task.loss=mse or task.loss=mae",
     "task.loss=mse model.name=./net.py:other": "model.name='./net.py:other': cannot take inputs x [2, 4], "
     "shift [2, 1] (line 11: RuntimeError: ",
 }

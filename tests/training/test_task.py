@@ -37,7 +37,9 @@ def test_a_class_that_the_network_does_not_have_is_named_with_the_networks_class
         lambda: cross_entropy(outputs.reshape(2, 2, 5), targets.reshape(2, 2)),
         lambda: evaluate(task_of(), outputs, targets),
     ):
-        with pytest.raises(TrainingError, match=f"gives 5 classes, 0 to 4, and a target is {wrong}"):
+        with pytest.raises(
+            TrainingError, match=f"the network has 5 outputs, for classes 0 to 4, but a target is {wrong}"
+        ):
             compute()
 
 
@@ -92,7 +94,7 @@ def test_errors_of_a_column_are_those_of_its_values_and_nothing_is_broadcast():
     assert mae(outputs, targets) == pytest.approx((outputs[:, 0] - targets).abs().mean())
     assert mse(outputs.half(), targets.double()).dtype == torch.float64
     for wrong in (drawn(8, 2), drawn(1), drawn(4)):
-        with pytest.raises(TrainingError, match="do not go together; expected the same shape"):
+        with pytest.raises(TrainingError, match="do not match; expected the same shape"):
             mse(wrong, targets)
 
 
@@ -151,14 +153,17 @@ def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, toke
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("def good(o, t): ...", "nothing says which way is better; write good.better = "),
+        (
+            "def good(o, t): ...",
+            "it is not known whether higher or lower values are better; write good.better = ",
+        ),
         (
             "def good(o, t): ...\ngood.better = 'up'",
             "its attribute `better` is neither; write good.better = ",
         ),
         (
             "def mae(o, t): ...\nmae.better = 'higher'",
-            "says that higher is better, but eval/mae is known, and lower",
+            "has better='higher', but eval/mae is a listed metric with better='lower'",
         ),
         ("error = {}", "is a dict; expected a function of outputs and targets"),
         (
@@ -180,5 +185,7 @@ def test_a_metric_that_cannot_be_one_is_refused(tmp_path: Path, content: str, li
 def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path):
     (tmp_path / "mine.py").write_text("def error(o, t):\n    return (o - t).abs().sum(0)\n")
     task = task_of("task.loss=mse", f"task.metrics=[{tmp_path}/mine.py:error]")
-    with pytest.raises(TrainingError, match=r"mine\.py:error': gave a tensor \[3\] for 8 samples; expected"):
+    with pytest.raises(
+        TrainingError, match=r"mine\.py:error': returned a tensor \[3\] for 8 samples; expected"
+    ):
         evaluate(task, drawn(8, 3), drawn(8, 3, seed=1), size=8)

@@ -36,7 +36,7 @@ def failed(said: str, status: int) -> WandbApiFailedError:
         (failed(PAGE, 520), "HTTP 520"),  # of no standard
         (failed(f"Failed to verify: {PAGE}", 403), "Failed to verify: HTTP 403 Forbidden"),
         (failed('returned error 404: {"data": null}', 0), "returned error 404"),
-        (CommError(PAGE), "an answer that is none of W&B's"),
+        (CommError(PAGE), "the answer does not come from W&B"),
         (TimeoutError(), "TimeoutError"),
     ],
 )

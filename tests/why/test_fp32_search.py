@@ -94,7 +94,7 @@ def test_a_loss_is_within_the_margin_up_to_a_fraction_of_what_fp32_learned(loss:
 
 def test_a_search_is_refused_where_fp32_learns_too_little():
     search = MinimalSetSearch(lambda backend, kept: Trial(kept, 2.5, 2.499), "fp16", 0.05, lambda line: None)
-    with pytest.raises(UserError, match=r"fp32 learns too little here \(loss 2.5 to 2.499\)"):
+    with pytest.raises(UserError, match=r"fp32 learns too little in a trial \(loss 2.5 to 2.499\)"):
         search.start()
 
 
@@ -131,8 +131,8 @@ def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "how", "expected"),
     [
-        (["backend=none"], {}, "backend=none: is fp32 here"),
-        (["backend=tf32"], {}, "backend=tf32: has TF32 on or off for all modules"),
+        (["backend=none"], {}, "backend=none computes in fp32"),
+        (["backend=tf32"], {}, "backend=tf32 switches TF32 for all modules"),
         (["backend=fp16"], {"margin": -1.0}, "--margin -1.0: expected a number above 0"),
         (["backend=fp16", "precision.keep_fp32=nowhere", "model.name=tiny", *SMALL], {}, "no module of the"),
         (["backend=fp16", "optimizer.lr=1e-9", "model.name=tiny", *SMALL], {"steps": 4}, "learns too little"),
@@ -173,8 +173,8 @@ def test_where_no_set_of_modules_helps_the_parameters_outside_of_modules_are_nam
     options = ["--steps", "8", "--margin", "0.2", "--json", str(tmp_path / "found.json")]
     done = CliRunner().invoke(app, ["why", "guard", *words, *options])
     assert done.exit_code == 1, done.output
-    assert "no set of modules helps" in done.output
-    assert "parameters outside of the modules that the forward calls: scale" in done.output
+    assert "no set of modules is enough" in done.output
+    assert "parameters that belong to no called module: scale" in done.output
     assert "use: " not in done.output
     assert json.loads((tmp_path / "found.json").read_text())["outcome"] == "no set of modules"
 

@@ -10,7 +10,7 @@ import numpy as np
 from ampcompare.analysis import verdict
 from ampcompare.analysis.bench_results import read_bench
 from ampcompare.analysis.best_per_value import find_best_per_value
-from ampcompare.analysis.caveats import find_caveats, find_deviations
+from ampcompare.analysis.caveats import describe_progress, find_caveats, find_deviations
 from ampcompare.analysis.comparison import compare_all
 from ampcompare.analysis.external.inferred_grouping import BASELINE
 from ampcompare.analysis.external.reader import ReadingOptions, interpret_runs
@@ -87,9 +87,14 @@ class Analysis(Findings):
     def caveats(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, one sentence for each cause."""
         drifts = [c.drift for c in self.comparisons if c.drift and c.drift.side_of(1.0)]
-        drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
+        drifted = [
+            f"The throughput of the A/A control changed by {_change(d)} from its first to its last runs."
+            for d in drifts
+        ]
         from_plan = find_deviations(self)
-        differences = [f"Not as planned: {listed(from_plan)}."] if from_plan else []
+        progress = describe_progress(self)
+        differences = [f"{progress}."] if progress else []
+        differences += [f"Not as planned: {listed(from_plan)}."] if from_plan else []
         stale = self.bench.caveats(self.groups) if self.bench else []
         return (
             *stale,
@@ -106,10 +111,15 @@ class Analysis(Findings):
         notes = [f"{capital(note)}." for note in self.reading_notes]
         notes += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
-            ratios = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}
-            parts = listed(f"{q} {_change(one)}" for q, one in ratios.items()) or "nothing to tell"
-            drift = f"; from its first to its last runs {_change(control.drift)}" if control.drift else ""
-            notes.append(f"No change at all ({control.group.label}): {parts}{drift}.")
+            names = {"speed": "throughput", "memory": "peak memory"}
+            ratios = {name: control.estimates[q] for q, name in names.items() if q in control.estimates}
+            parts = listed(f"{name} {_change(one)}" for name, one in ratios.items()) or "nothing was measured"
+            drift = (
+                f"; throughput from its first to its last runs {_change(control.drift)}"
+                if control.drift
+                else ""
+            )
+            notes.append(f"{control.group.display_name}, relative to the baseline: {parts}{drift}.")
         return tuple(notes)
 
     @property
@@ -118,26 +128,31 @@ class Analysis(Findings):
 
         If the plan of the runs allows fewer seeds, the sentence says so instead.
         """
-        names, limit = {"speed": "speed", "quality": self.metric.noun}, self.plan.max_seeds
-        within_limit, beyond_limit = [], []
-        for label, claim in self.undecided:
+        names, limit = {"speed": "throughput", "quality": self.metric.noun}, self.plan.max_seeds
+        by_number: dict[int, list[str]] = {}
+        beyond_limit = []
+        for comparison, claim in ((c, claim) for c in self.comparisons for claim in c.open_claims):
             if not claim.more_seeds or claim.estimate is None:
                 continue
-            quantity = f"the {names[claim.question]} of {label}"
+            quantity = f"the {names[claim.question]} of {comparison.group.display_name}"
             if limit is None or claim.estimate.n + claim.more_seeds <= limit:
-                within_limit.append(f"about {claim.more_seeds:,} for {quantity}")
+                by_number.setdefault(claim.more_seeds, []).append(quantity)
             else:
                 beyond_limit.append(quantity)
         sentences = []
-        if within_limit and not self.is_own:  # no sweep of ours can add runs
-            sentences.append(f"Inconclusive: more runs of each arm would decide, {some(within_limit)}.")
-        elif within_limit:
-            command = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
-            quantities = some(within_limit)
-            sentences.append(f"Inconclusive: more seeds per backend would decide, {quantities}. {command}")
+        if by_number:
+            unit = "more seeds per backend" if self.is_own else "more runs per group"
+            numbers = [f"about {n:,} would decide {some(texts)}" for n, texts in by_number.items()]
+            numbers[0] = numbers[0].replace(" would", f" {unit} would", 1)
+            sentences.append(f"Inconclusive: {'; '.join(numbers)}.")
+            if self.is_own:  # no sweep of ours can add runs to those of another program
+                command = "`ampcompare sweep FILE --until-decided`"
+                sentences.append(f"{command} adds seeds until each claim is decided.")
         if beyond_limit:
             seeds = plural(limit or 0, "seed")
-            sentences.append(f"The plan's limit of {seeds} would not decide {some(beyond_limit)}.")
+            sentences.append(
+                f"At the planned maximum of {seeds}, {some(beyond_limit)} would probably stay inconclusive."
+            )
         return " ".join(sentences)
 
 
@@ -207,7 +222,7 @@ def analyse_runs(
     """
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
-        raise UserError("the sources hold no training runs, only an earlier report; name others")
+        raise UserError("the sources contain no training runs, only an earlier report; name other sources")
     plan = read_plan(runs)
     options = ReadingOptions(
         baseline=baseline,
@@ -236,8 +251,8 @@ def analyse_runs(
     # A sweep may not have reached the baseline `none` yet.
     if baseline is not None and value not in (*values_present, BASELINE):
         hint = did_you_mean(value, values_present, 0.5)
-        known = f"{hint and hint + ' '}there are {', '.join(values_present)}"
-        raise UserError(f"--baseline {value!r}: no run has it; {known}")
+        known = f"{hint and hint + ' '}known values: {', '.join(values_present)}"
+        raise UserError(f"--baseline {value!r}: no run has this value; {known}")
     bench_results = read_bench(bench, groups) if bench else None
     bases = [group for group in groups if group.value == value and not group.is_control]
     if bench_results and any(bench_results.ratios(base, base) for base in bases):
@@ -288,9 +303,8 @@ def _target(
     if (explicit := planned if requested is None else requested) is not None:
         shown = metric.as_shown(explicit)
         if requested is not None and metric.is_percentage and not 0 < shown <= 100:
-            raise UserError(
-                f"--target {requested:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93"
-            )
+            expected = f"expected a value of {metric.name} between 0% and 100%, such as 0.93 or 93"
+            raise UserError(f"--target {requested:g}: {expected}")
         return shown
     ended = [run for run in bases if determine_outcome(run, metric.key)[0] is RunState.FINISHED]
     finished = [run for run in ended if not control_position(run)]

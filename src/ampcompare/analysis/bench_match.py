@@ -21,8 +21,8 @@ VERSION = "package_version"
 TOLERATED = ("batch_size", "training.accumulate", "memory_format", "optimizer.name")
 NETWORK = ("model.name", "model.stem")
 NOT_VERIFIED = (
-    "The benchmark is not verified: its file does not say which network, data and code it measured. "
-    "Measure again with this version of `ampcompare bench`."
+    "The benchmark file does not record its network, data and code, so nothing shows that it measured what "
+    "the runs trained. Repeat the benchmark with this version of `ampcompare bench`."
 )
 # The option that has a fact of the fingerprint, if its name is not that of the fact.
 OPTION_OF = {"model": "model.name", "data": "data.source"}
@@ -78,9 +78,10 @@ def refuse_other_work(
         fewest = fewest or min(per_arm, key=len)
     if fewest:
         difference = fewest[0]
-        facts = f"it measured {difference.key} {difference.bench}, the runs have {listed(difference.runs)}"
-        action = "measure what the runs train with `ampcompare bench`"
-        raise UserError(f"--bench {file!r}: {_what(difference.key)} than the runs': {facts}; {action}")
+        facts = f"{difference.key} is {difference.bench}, the runs have {listed(difference.runs)}"
+        action = "run `ampcompare bench` with the options of the runs"
+        what = _what(difference.key)
+        raise UserError(f"--bench {file!r}: the benchmark measured {what} than the runs: {facts}; {action}")
 
 
 def _what(key: str) -> str:

@@ -73,7 +73,7 @@ class BenchEstimate(Estimate):
     @property
     def basis(self) -> str:
         """The number of rounds."""
-        return f"{self.n} rounds in turns"
+        return f"{self.n} interleaved rounds"
 
 
 class BenchResults(BaseModel):
@@ -113,17 +113,19 @@ class BenchResults(BaseModel):
     def text(self) -> str:
         """A sentence that names the source of the speed."""
         rounds = max(arm.rounds for arm in self.arms)
-        source = f"Speed is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
+        source = f"Throughput is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
         control_ratio = formatting.ratio(self.control.ratio or 1.0)
         if not self.is_even:
-            why = f"the control, the baseline once more, is {control_ratio} as fast, so the machine is uneven"
-            return f"{source}. Speed has no intervals: {why}."
+            return (
+                f"{source}. The A/A control, a second run of the baseline, measured {control_ratio}: the "
+                "machine was not stable, so throughput has no confidence intervals."
+            )
         has_intervals = any(arm.low is not None for arm in self.arms[1:])
-        level = f", intervals at {formatting.level(self.level)}" if has_intervals else ""
+        level = f", {formatting.level(self.level)} confidence intervals" if has_intervals else ""
         resolution_text = (
-            f" and resolves differences from {100 * self.resolution:.2g} % on" if self.resolution else ""
+            f"; differences below {100 * self.resolution:.2g}% are not resolved" if self.resolution else ""
         )
-        return f"{source}{level}. Its control is {control_ratio}{resolution_text}."
+        return f"{source}{level}. The A/A control measured {control_ratio}{resolution_text}."
 
     def find_arm(self, group: Group) -> BenchArm | None:
         """Return the arm that measured what the group's runs train, None if there is none.
@@ -154,9 +156,7 @@ class BenchResults(BaseModel):
                 differences |= dict.fromkeys(
                     tolerated_differences(self.fingerprint or {}, arm.options, group)
                 )
-        sentences = (
-            [f"The benchmark was measured with {'; '.join(map(str, differences))}."] if differences else []
-        )
+        sentences = [f"The benchmark ran with {'; '.join(map(str, differences))}."] if differences else []
         return [NOT_VERIFIED, *sentences] if self.fingerprint is None else sentences
 
     def group_estimates(self, group: Group) -> dict[str, Estimate]:
@@ -219,7 +219,7 @@ def _read(file: str | Path) -> BenchResults:
         return BenchResults.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
     except ValidationError as problem:
         where = ".".join(map(str, problem.errors()[0]["loc"]))
-        why = f"not what `ampcompare bench --json` writes ({where}: {problem.errors()[0]['msg']})"
+        why = f"not a file of `ampcompare bench --json` ({where}: {problem.errors()[0]['msg']})"
     except (OSError, ValueError) as problem:
         why = f"cannot be read ({reason(problem)})"
-    raise UserError(f"--bench {str(file)!r}: {why}; give it the file of `ampcompare bench --json`")
+    raise UserError(f"--bench {str(file)!r}: {why}; write the file with `ampcompare bench --json FILE`")

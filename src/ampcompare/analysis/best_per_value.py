@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ampcompare.analysis.comparison import ENVIRONMENT, compare
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
+    BACKEND,
     CHANGED_CODE,
     NOT_SET,
     dependent_prefixes,
@@ -73,14 +75,14 @@ def find_best_per_value(
     names = [k.rpartition(".")[2] for k in tuned]
     fewest, *_, largest = sorted(tried)
     values = f"{largest if largest == fewest else f'{fewest} to {largest}'} values"
-    title = f"Best of {values} of {formatting.some(names)} each"
+    title = f"Best of {values} of {formatting.some(names)} per {key.rpartition('.')[2]}"
     texts, shown = [], {value: metric.show_value(g.estimates[SCORE].value) for value, g in best.items()}
     for value, group in best.items():
         tuned_values = [
             f"{name} {format_setting(group.settings.get(k, NOT_SET))}"
             for name, k in zip(names, tuned, strict=True)
         ]
-        text = f"{value} reaches {metric.name} {shown[value]} ({', '.join(tuned_values)})"
+        text = f"{_name(value, key)} reaches {metric.name} {shown[value]} ({', '.join(tuned_values)})"
         differences = compare(group, best[baseline], level).estimates if value != baseline else {}
         if QUALITY in differences:
             text += f", {metric.with_unit(formatting.signed(differences[QUALITY].value))}"
@@ -89,6 +91,12 @@ def find_best_per_value(
         )
     others = [value for value in best if value != baseline]
     top = best_of(others, key=lambda value: best[value].estimates[SCORE].value)
-    warning = "A best is picked by the figure that is shown, which flatters it: no difference is claimed."
-    heading = f"{title}: {top} {shown[top]}, {baseline} {shown[baseline]}"
-    return BestPerValue(f"{title}: {'; '.join(texts)}. {warning}", heading, best[top].label)
+    warning = (
+        "The best is chosen by the metric that is shown, which favours lucky runs: no difference is claimed."
+    )
+    heading = f"{title}: {_name(top, key)} {shown[top]}, {_name(baseline, key)} {shown[baseline]}"
+    return BestPerValue(f"{title}: {'; '.join(texts)}. {warning}", heading, best[top].display_name)
+
+
+def _name(value: str, key: str) -> str:
+    return display_name(value) if key == BACKEND else value

@@ -9,9 +9,9 @@ from ampcompare import metrics
 from ampcompare.analysis.comparison import MAX_KEYS, no_native_arithmetic
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
-from ampcompare.analysis.grouping.backend_info import has_tf32
+from ampcompare.analysis.grouping.backend_info import display_name, has_tf32
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.groups import Group, name_run
+from ampcompare.analysis.grouping.groups import BACKEND, Group, name_run
 from ampcompare.analysis.grouping.run_metrics import CLASSES, IMAGES, QUALITY, SCORE, SPEED, rows_at_target
 from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, SEED, is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
@@ -25,11 +25,12 @@ MAX_NAMED = 4
 MAX_PROBLEMS = 3  # problems of records, one sentence each
 AGREE = 1e-6  # fraction of the resolution; smaller differences are rounding errors
 MIN_DRIFT = 0.01  # smaller drift is not worth a sentence
-SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
-CHOSEN = ": if for how they did, those that finished are the better ones"
+ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth")
+SYNTHETIC = "The data are synthetic: the accuracy shows that training works, not how good the model is."
+CHOSEN = ". If poor runs were stopped, the finished runs look better than they should"
 TAILS = {
     RunState.FAILED.value: "",
-    run_table.REFUSED: " before the first step",
+    run_table.REFUSED: "",
     RunState.STOPPED.value: CHOSEN,
     RunState.PREEMPTED.value: "",
     RunState.RUNNING.value: "",
@@ -59,7 +60,7 @@ def find_caveats(findings: Findings) -> list[str]:
         *_separate_groups(findings),
         *_speed(timed),
         *_records(findings.table),
-        *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
+        *([f"Differences in {ignored} are ignored, as --ignore says."] if ignored else []),
         *_reached(findings),
         *_seeds_that_agree(findings),
         *_test_set(compared, findings.metric),
@@ -69,15 +70,20 @@ def find_caveats(findings: Findings) -> list[str]:
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     """Yield that a CPU has no 16-bit instructions, or what CPU measurements mean."""
     on_cpu = rows[rows[run_table.ON_CPU]]
-    slow = [(group.label, why) for group in compared if (why := no_native_arithmetic([group]))]
+    slow = [(group.display_name, why) for group in compared if (why := no_native_arithmetic([group]))]
     for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
-        yield f"{labels}: speed not compared: {why}."
+        yield f"The throughput of {labels} is not compared: {why}."
     if len(on_cpu) and not slow:
         unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
         tail = (
-            " The records do not say whether it has instructions for 16-bit dtypes." if unknown.any() else ""
+            " The records do not say whether the CPU has instructions for 16-bit dtypes."
+            if unknown.any()
+            else ""
         )
-        yield f"Measured on a CPU: speed holds for this processor, memory is that of the whole process.{tail}"
+        yield (
+            "Measured on a CPU: the throughput holds for this processor only, and memory is that of the "
+            f"whole process.{tail}"
+        )
 
 
 def _strict_fp32(baseline: Group | None) -> Iterator[str]:
@@ -85,8 +91,8 @@ def _strict_fp32(baseline: Group | None) -> Iterator[str]:
     runs = [] if baseline is None or baseline.value != PLAIN else [*baseline.all_rows[RUN]]
     if runs and all(run.environment.get("tf32") is False and has_tf32(run) for run in runs):
         yield (
-            f"The baseline {PLAIN} is strict fp32, with TF32 off. PyTorch's default for convolutions on this "
-            "GPU is TF32."
+            f"The baseline {display_name(PLAIN)} is strict fp32: TF32 is off. PyTorch's default for "
+            "convolutions on this GPU is TF32."
         )
 
 
@@ -101,22 +107,25 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
             )
             if reasons:
                 why = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
-                counts.append(f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.label} ({why})")
+                counts.append(
+                    f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.display_name} ({why})"
+                )
         if counts:
-            yield f"{formatting.capital(word)}: {some(counts, MAX_NAMED)}{tail}."
-    if only := some([g.label for g in groups if g.is_unfinished]):
-        yield f"No run of {only} finished: its figures are as far as its runs came."
+            title = "Refused before the first step" if word == run_table.REFUSED else formatting.capital(word)
+            yield f"{title}: {some(counts, MAX_NAMED)}{tail}."
+    if only := some([g.display_name for g in groups if g.is_unfinished]):
+        yield f"No run of {only} finished: the values shown are from unfinished runs."
 
 
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     """Yield the groups whose metric says nothing: at chance, or constant."""
     reasons = [
-        (g.label, why)
+        (g.display_name, why)
         for g in compared
         if not g.is_unfinished and (why := validity_checks.explain_degenerate(g))
     ]
     for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
-        yield f"{metric.title} says nothing about {labels}: {why}."
+        yield f"{metric.title} is uninformative for {labels}: {why}."
 
 
 def _lengths(findings: Findings) -> Iterator[str]:
@@ -125,11 +134,12 @@ def _lengths(findings: Findings) -> Iterator[str]:
         base = comparison.baseline
         if base is not None and (lengths := unequal_lengths((base, comparison.group))):
             if findings.metric.is_best:
-                yield f"Runs of different length: {lengths}. The best value of each run is compared."
+                yield f"Runs have different lengths: {lengths}. The best value of each run is compared."
             elif has_early_stopping((base, comparison.group)):
-                yield f"Runs of different length: {lengths}. Early stopping is recorded: quality is compared."
+                yield f"Runs have different lengths: {lengths}. They are compared because of early stopping."
             else:
-                yield f"No verdict on quality: {lengths}. --best compares the best value of each run."
+                noun = findings.metric.noun
+                yield f"No verdict on {noun}: {lengths}. Use --best to compare the best value of each run."
 
 
 def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:
@@ -139,22 +149,22 @@ def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]
         compared: The compared groups.
         has_own_times: Whether speeds are those of the runs. Drift does not affect speeds from a benchmark.
     """
-    counts = {g.label: (int(is_machine_shared(g.rows).sum()), g.n) for g in compared}
+    counts = {g.display_name: (int(is_machine_shared(g.rows).sum()), g.n) for g in compared}
     if counts and all(k == n for k, n in counts.values()):
-        yield "All runs shared the machine with others of these: their times do not count."
-    elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
+        yield "All runs overlapped with other runs on the same GPU or CPU, so their times are not compared."
+    elif shared := [f"{k} of {plural(n, 'run')} of {label}" for label, (k, n) in counts.items() if k]:
         groups = some(shared, MAX_NAMED)
-        yield f"Runs shared the machine with others of these ({groups}): their times do not count."
+        yield f"Runs overlapped on the same GPU or CPU, so their times are left out: {groups}."
     if not has_own_times:
         return
     if labels := listed(validity_checks.find_sequential_groups(compared)):
-        yield f"{labels} ran one after the other: drift of the machine counts as difference."
+        yield f"{labels} ran one after the other, so drift of the machine is part of the difference."
     if labels := listed(validity_checks.find_groups_on_other_cards(compared)):
-        yield f"{labels} ran on different cards: what differs between these counts as difference."
+        yield f"{labels} ran on different devices, so differences between devices are part of the result."
     drift = validity_checks.estimate_drift(compared)
     if drift and drift.side_of(1.0) and abs(drift.value - 1) >= MIN_DRIFT:
         change = formatting.change(drift.value) + formatting.between(drift.low, drift.high, formatting.change)
-        yield f"Throughput changed by {change} from the first run to the last, whatever the group."
+        yield f"Throughput drifted by {change} from the first run to the last, in all groups together."
 
 
 def _separate_groups(findings: Findings) -> Iterator[str]:
@@ -168,26 +178,26 @@ def _separate_groups(findings: Findings) -> Iterator[str]:
         }
         shown = [f"{key} ({some([*dict.fromkeys(those)], MAX_NAMED)})" for key, those in values.items()]
         if shown:
-            yield f"Runs of {value} are in {len(same_value)} groups: they differ in {some(shown, MAX_KEYS)}."
+            name = display_name(value) if findings.keys[0] == BACKEND else value
+            yield f"Runs of {name} form {len(same_value)} groups, which differ in {some(shown, MAX_KEYS)}."
     if uncontrolled := list(
         dict.fromkeys(key for c in findings.comparisons for key in c.uncontrolled_differences)
     ):
         differing = some(uncontrolled, MAX_KEYS)
-        yield f"Groups are compared although they differ in {differing}: it may come from that."
+        yield f"The compared groups also differ in {differing}, which may explain part of the result."
 
 
 def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     """Yield the groups with another speed-up by their whole training time."""
     gaps = [
-        f"{group.label} {formatting.ratio(gap[1])} instead of {formatting.ratio(gap[0])}"
+        f"{formatting.ratio(gap[1])} for {group.display_name}"
         for group, base in pairs
         if not group.is_control
         and len(group.devices | base.devices) == 1
         and (gap := validity_checks.median_gap(group, base))
     ]
     if gaps:
-        others = some(gaps, MAX_NAMED)
-        yield f"By the whole time, start-up and stalls in it, the speed-up is another: {others}."
+        yield f"Including start-up and stalls, the speed-up is {some(gaps, MAX_NAMED)}."
 
 
 def _records(rows: pd.DataFrame) -> Iterator[str]:
@@ -199,32 +209,33 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     problems += [(_run_label(row), problem) for row in rows_of_table for problem in row[RUN].problems]
     reasons = formatting.group_by_reason(dict.fromkeys(problems), MAX_NAMED)
     for names, problem in reasons[:MAX_PROBLEMS]:
-        yield f"The record of {names}: {problem}"
+        yield f"Record of {names}: {problem}"
     if (hidden := len(reasons) - MAX_PROBLEMS) > 0:
-        yield f"{plural(hidden, 'further problem')} of records: the page's table of runs has them."
+        yield f"The page's table of runs lists {plural(hidden, 'further problem')} of records."
     recorded = (run.environment.get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in recorded if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
         is_recorded = any(run.is_recorded for run in rows[RUN])
         # The recorder does not record the code of a user's loop.
-        code = "AMP Compare's own code" if is_recorded else "the code"
-        yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
+        code = "AMP Compare" if is_recorded else "the code"
+        yield f"The runs used {len(commits)} versions of {code} ({some(commits, 3)}) and are pooled."
 
 
 def _reached(findings: Findings) -> Iterator[str]:
     """Yield how many runs reached the target."""
     if findings.metric.target is None:
         return
-    name = f"The target of {findings.metric.show_value(findings.metric.target)} was reached by"
+    target = f"the target of {findings.metric.show_value(findings.metric.target)}"
     with_metric = [g for g in findings.groups if g.rows[SCORE].notna().any() and not g.is_control]
     counts = [
         (g, sum(len(rows_at_target(run, findings.metric)) > 0 for run in g.records)) for g in with_metric
     ]
-    if some_reached := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
-        yield f"{name} {some(some_reached, MAX_NAMED)}: the time to it is that of these."
-    if none_reached := [g.label for g, k in counts if not k]:
-        yield f"{name} no run of {some(none_reached, MAX_NAMED)}."
+    if some_reached := [f"{k} of {plural(g.n, 'run')} of {g.display_name}" for g, k in counts if 0 < k < g.n]:
+        reached = some(some_reached, MAX_NAMED)
+        yield f"Only {reached} reached {target}: the time to target counts these runs."
+    if none_reached := [g.display_name for g, k in counts if not k]:
+        yield f"No run of {some(none_reached, MAX_NAMED)} reached {target}."
 
 
 def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
@@ -235,12 +246,13 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
         if len(image_counts) and mean and group.rows[CLASSES].notna().all():
             images = int(image_counts.min())
             low, high = wilson_interval(min(1.0, max(0.0, mean.value / 100)), images)
-            intervals.append((high - low, 100 * low, 100 * high, images, mean.value, group.label))
+            intervals.append((high - low, 100 * low, 100 * high, images, mean.value, group.display_name))
     if intervals:
         _, low, high, images, value, label = max(intervals)
         yield (
-            f"One run's test set of {images:,} images leaves an accuracy of {formatting.in_percent(value)} "
-            f"({label}) between {low:.2f} and {formatting.in_percent(high)} (95% Wilson interval of one run)."
+            f"A test set of {images:,} images limits what one run can show: at the accuracy of {label}, "
+            f"{formatting.in_percent(value)}, the 95% Wilson interval of one run is "
+            f"{formatting.in_percent(low)} to {formatting.in_percent(high)}."
         )
 
 
@@ -259,18 +271,15 @@ def _seeds_that_agree(findings: Findings) -> Iterator[str]:
         sides = (comparison.group.sample(SCORE), comparison.baseline.sample(SCORE))
         samples = [sides[0] - sides[1]] if estimate.is_paired else sides
         if any(np.ptp(values.dropna()) <= AGREE * metric.resolution for values in samples):
-            labels.append(comparison.group.label)
+            labels.append(comparison.group.display_name)
     if not labels:
         return
     images = findings.table[IMAGES].dropna()
-    source = (
-        f"one answer of {int(images.min()):,} test images" if metric.is_percentage and len(images) else ""
-    )
+    source = f"one of {int(images.min()):,} test images" if metric.is_percentage and len(images) else ""
     size = metric.with_unit(f"{metric.resolution:.3g}")
     yield (
-        f"{metric.title} of {some(labels, MAX_NAMED)}: the seeds agree exactly, which is no "
-        f"evidence of a spread of zero. The interval assumes a standard deviation of {size}, "
-        f"{source or 'the last decimal that was logged'}."
+        f"{metric.title} of {some(labels, MAX_NAMED)} is identical for all seeds. The interval assumes a "
+        f"standard deviation of {size} ({source or 'the last logged decimal'})."
     )
 
 
@@ -286,21 +295,40 @@ def find_deviations(findings: Findings) -> list[str]:
     metric = findings.metric
     target = findings.metric.target
     comparisons = findings.comparisons
-    sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
-    seeds = min(
-        (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0
-    )
+    seeds = _count_seeds(findings)
     deviations = []
     if plan.margin is not None and metric.margin != plan.margin:
-        deviations.append(f"the margin is {metric.tolerance}")
+        planned = metric.with_unit(f"{plan.margin:g}")
+        deviations.append(f"the margin is {metric.tolerance or 'not set'} instead of {planned}")
     if plan.target is not None and target is not None and target != metric.as_shown(plan.target):
-        deviations.append(f"the target is {metric.show_value(target)}")
+        planned = metric.show_value(metric.as_shown(plan.target))
+        deviations.append(f"the target is {metric.show_value(target)} instead of {planned}")
     if plan.looks and seeds and seeds not in plan.looks:
-        deviations.append(f"{plural(seeds, 'seed')} so far is no planned look")
-    if plan.max_seeds is not None and seeds < plan.max_seeds and findings.undecided:
-        deviations.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
+        deviations.append(
+            f"no look was planned at {plural(seeds, 'seed')}, but at {listed(plan.looks)} seeds"
+        )
     if plan.max_seeds is not None and seeds > plan.max_seeds:
-        deviations.append(f"{seeds} seeds were run")
+        deviations.append(f"{seeds} seeds ran instead of at most {plan.max_seeds}")
     if plan.has_control and not any(c.is_control for c in comparisons):
-        deviations.append("there is no control")
+        deviations.append("the A/A control is missing")
     return deviations
+
+
+def describe_progress(findings: Findings) -> str:
+    """Return `First look (3 of up to 10 seeds)` while claims are undecided, else ""."""
+    plan, seeds = findings.plan, _count_seeds(findings)
+    if plan.max_seeds is None or not seeds or seeds >= plan.max_seeds or not findings.undecided:
+        return ""
+    name = "Interim result"
+    if seeds in plan.looks:
+        number = plan.looks.index(seeds)
+        name = f"{ORDINALS[number] if number < len(ORDINALS) else f'{number + 1}th'} look"
+    return f"{name} ({seeds} of up to {plan.max_seeds} seeds)"
+
+
+def _count_seeds(findings: Findings) -> int:
+    """Return the smallest number of seeds with an ended run among the compared groups and their baselines."""
+    compared = [c for c in findings.comparisons if not c.is_control]
+    sides = [side for c in compared for side in (c.group, c.baseline) if side]
+    ended = (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides)
+    return min(ended, default=0)

@@ -34,11 +34,11 @@ EQUIVALENT = "equivalent"
 GAINS = ("faster", "smaller")  # must hold relative to the control, too
 ENVIRONMENT = "environment."
 DEVICE_KEYS = f"{ENVIRONMENT}device_"
-DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
-HOLDS_NO_CHANGE = "the interval holds no change"
-INCONCLUSIVE, CANNOT_TELL, NOT_COMPARED = "inconclusive", "cannot tell", "not compared"
+INCLUDES_NO_CHANGE = "the confidence interval includes no difference"
+NOT_IN_BENCH = "the benchmark has no matching arm"
+INCONCLUSIVE, NO_VERDICT, NOT_COMPARED = "inconclusive", "no verdict", "not compared"
 TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
 NOT_NATIVE = {
     COMPUTED_IN_FP32: "this CPU computes {} in fp32",
@@ -71,7 +71,7 @@ class Claim:
         """Return what is shown, or one word that nothing is."""
         if self.estimate is None:
             return NOT_COMPARED
-        nothing = INCONCLUSIVE if self.is_open and self.estimate.has_interval else CANNOT_TELL
+        nothing = INCONCLUSIVE if self.is_open and self.estimate.has_interval else NO_VERDICT
         return ", ".join(self.shown) or nothing
 
 
@@ -191,13 +191,15 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
         options = [k for k in uncontrolled_settings(group, nearest, key) if not k.startswith(ENVIRONMENT)]
         settings, base_settings = group.settings, nearest.settings
         pairs = [(k, settings.get(k, NOT_SET), base_settings.get(k, NOT_SET)) for k in options]
-        differences = [f"{key} ({own} against {other})" for key, own, other in pairs]
-        return None, f"it differs from {nearest.label} in {some(differences, MAX_KEYS)}"
+        differences = [f"{key} ({own} and {other})" for key, own, other in pairs]
+        names = f"{group.display_name} and {nearest.display_name}"
+        return None, f"{names} also differ in {some(differences, MAX_KEYS)}"
     candidates = [base for base in bases if rank(base) == rank(nearest)]
     if len(candidates) == 1:
         return nearest, ""
     varied = listed(differing_keys([base.settings for base in candidates])[:MAX_KEYS])
-    return None, f"{listed(base.label for base in candidates)} would both do; they differ in {varied}"
+    names = listed(base.display_name for base in candidates)
+    return None, f"{names} are equally good baselines, but differ in {varied}"
 
 
 def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
@@ -230,10 +232,10 @@ def compare(
         uncontrolled_differences: Settings that differ besides the compared key.
         bench: Speeds of a benchmark.
     """
-    sides = [(g.label, g.outcomes) for g in (group, base)]
+    sides = [(g.display_name, g.outcomes) for g in (group, base)]
     no_claim_reason = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in sides if o.failed)
     if not no_claim_reason and (reason := explain_degenerate(base)):
-        no_claim_reason = f"{base.label} is {reason}"
+        no_claim_reason = f"{base.display_name} is {reason}"
     if not no_claim_reason and not group.metric.is_best and not has_early_stopping((base, group)):
         no_claim_reason = unequal_lengths((base, group))
     relative_to_control = {}
@@ -301,8 +303,10 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
     low, high = estimate.ends
     if low is None or high is None:
         if isinstance(estimate, BenchEstimate):
-            return Claim(question, estimate, (), estimate.basis, is_open=True)
-        return Claim(question, estimate, (), f"n = {estimate.n}", max(1, MIN_RUNS - estimate.n), is_open=True)
+            why = f"{estimate.basis} gave no confidence interval"
+            return Claim(question, estimate, (), why, is_open=True)
+        more = max(1, MIN_RUNS - estimate.n)
+        return Claim(question, estimate, (), too_few_runs(estimate.n), more, is_open=True)
     shown = _sides(run_metric, estimate, metric)
     if is_quality and comparison.degenerate_reason:  # it may be shown to be worse, never to be equal
         worse = tuple(word for word in shown if word == "worse")
@@ -314,8 +318,8 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
         and {*shown} & {*GAINS}
         and (not control_estimate or shown != _sides(run_metric, control_estimate, metric))
     ):
-        control_size = f"the control has n = {control_estimate.n if control_estimate else 0}"
-        why = "no more than the control, nothing changed, shows here"
+        control_size = f"the A/A control has only n = {control_estimate.n if control_estimate else 0}"
+        why = "the gain is not shown to exceed the A/A control"
         return Claim(
             question,
             estimate,
@@ -323,7 +327,7 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
             why if control_estimate and control_estimate.has_interval else control_size,
             is_open=True,
         )
-    margin, why = metric.margin if is_quality else None, HOLDS_NO_CHANGE
+    margin, why = metric.margin if is_quality else None, INCLUDES_NO_CHANGE
     if margin is not None and -margin < low and high < margin:
         shown = (*shown, EQUIVALENT)
     if shown:
@@ -331,9 +335,9 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
     seed_counts = [count_further_seeds(estimate, null=run_metric.null)]
     if margin is not None:
         seed_counts = [*seed_counts, count_further_seeds(estimate, margin=margin)]
-        why = f"{HOLDS_NO_CHANGE} and leaves the margin"
+        why = f"{INCLUDES_NO_CHANGE} and extends beyond the margin"
     elif is_quality:
-        why = "no margin is set within which it would count as the same (--margin)"
+        why = f"{INCLUDES_NO_CHANGE} and no equivalence margin is set (--margin X)"
     return Claim(
         question,
         estimate,
@@ -350,23 +354,24 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
     estimate = comparison.estimates.get(question)
     if estimate is None:
         if question != QUALITY and len(comparison.group.devices | base.devices) > 1:
-            return "they ran on different devices"
+            return "the runs used different devices"
         if question != QUALITY and "" in comparison.group.devices | base.devices:
             return "the device is not recorded"
         if question == SPEED and (why := no_native_arithmetic(sides)):
             return why
         if question == SPEED and comparison.is_missing_in_bench:
-            return "not in the benchmark"
+            return NOT_IN_BENCH
         if question == SPEED and any(side.n and is_machine_shared(side.rows).all() for side in sides):
-            return "their runs shared the machine"
-        return f"not recorded for {some([s.label for s in sides if s.sample(run_metric.column).empty], 2)}"
+            return "the runs overlapped on one GPU or CPU"
+        empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
+        return f"no value is recorded for {some(empty, 2)}"
     if question != QUALITY:
         return ""
     name = comparison.group.metric.name
     constant = (
         ""
         if estimate.error or estimate.n < MIN_RUNS
-        else f"{name} never varied, and its resolution is not known"
+        else f"{name} is the same in all runs and its resolution is unknown"
     )
     return (
         comparison.no_claim_reason
@@ -382,6 +387,11 @@ def _sides(run_metric: RunMetric, estimate: Estimate, metric: ComparedMetric) ->
         above, below = below, above
     side = estimate.side_of(run_metric.null)
     return ((above,) if side > 0 else (below,)) if side else ()
+
+
+def too_few_runs(n: int) -> str:
+    """Return that n runs give no interval."""
+    return f"a confidence interval needs at least {MIN_RUNS} runs (n = {n})"
 
 
 def no_native_arithmetic(groups: Sequence[Group]) -> str:

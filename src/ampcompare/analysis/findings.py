@@ -8,8 +8,9 @@ import pandas as pd
 from ampcompare.analysis.bench_results import BenchResults
 from ampcompare.analysis.best_per_value import BestPerValue
 from ampcompare.analysis.comparison import Comparison
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantities
-from ampcompare.analysis.grouping.distinguishing_settings import CommonSetting
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, CommonSetting
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import THROUGHPUT
 from ampcompare.analysis.reproduction import ReproductionResult
@@ -75,6 +76,11 @@ class Findings:
     def has_bench_speed(self) -> bool:
         """Return whether a speed is from a benchmark. Times of the runs must not stand beside it."""
         return any(THROUGHPUT in group.bench_estimates for group in self.groups)
+
+    @property
+    def baseline_name(self) -> str:
+        """The value of the baseline as people read it."""
+        return display_name(self.baseline_value) if self.keys[0] == BACKEND else self.baseline_value
 
     @property
     def target(self) -> float | None:

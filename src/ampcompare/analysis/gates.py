@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ampcompare.analysis.comparison import CANNOT_TELL, GAINS, NOT_FINISHED
+from ampcompare.analysis.comparison import GAINS, NO_VERDICT, NOT_FINISHED
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
@@ -52,8 +52,8 @@ class GateResult:
 
     @property
     def sentence(self) -> str:
-        """The result in words: `not shown: native: speedup >= 1.5: 1.43× as fast as none (95 %: ...)`."""
-        start = "shown" if self.is_shown else "not shown"
+        """The result in words: `not passed: native: speedup >= 1.5: 1.43× as fast (95% CI ...)`."""
+        start = "passed" if self.is_shown else "not passed"
         return f"{start}: {self.gate.label}: {self.gate.text}: {self.why}"
 
 
@@ -71,8 +71,8 @@ def parse_gates(texts: Sequence[str]) -> list[Gate]:
         for part in map(str.strip, rest.split(",")):
             if not (match := GATE_PATTERN.fullmatch(part)):
                 hint = did_you_mean(part, GATE_KINDS, 0.5)
-                known = f"{hint and hint + ' '}known: {', '.join(GATE_KINDS)}"
-                raise UserError(f"--require {text!r}: {part!r} is no term; {known}")
+                known = f"{hint and hint + ' '}allowed: {', '.join(GATE_KINDS)}"
+                raise UserError(f"--require {text!r}: {part!r} is not a requirement; {known}")
             kind = next(kind for kind, matched in zip(GATE_KINDS, match.groups(), strict=False) if matched)
             bound = float(match[len(GATE_KINDS) + 1])
             if bound != int(bound) if kind == FAILURES else bound <= 0:
@@ -98,39 +98,39 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
         outcomes = group.outcomes  # a running run may still fail
         return outcomes.ended > 0 and outcomes.failed + outcomes.running <= gate.bound, outcomes.text
     if group.value == findings.baseline_value:
-        explanation = f"what others are compared with; of it only {FAILURES} can be required"
+        explanation = f"the baseline, of which only '{FAILURES}' can be required"
         raise UserError(f"{source}: {gate.label} is {explanation}")
     comparison = findings.comparison(group.label)
     if comparison is None or comparison.not_compared_reason:
         reason = comparison and f"not compared: {comparison.not_compared_reason}"
-        return False, reason or f"there is no run of the baseline {findings.baseline_value} to compare with"
+        return False, reason or f"no run of the baseline {findings.baseline_name} to compare with"
     question, metric = QUESTIONS.get(gate.kind, QUALITY), comparison.group.metric
     if gate.kind == NOT_LOWER and metric.lower_is_better:
-        explanation = f"{metric.key} is the better the lower it is; require '{EQUIVALENT}'"
+        explanation = f"lower is better for {metric.key}; use '{EQUIVALENT}'"
         raise UserError(f"{source}: {explanation}")
     claim = comparison.claims.get(question)
     if claim is None:
-        return False, "it is the control" if comparison.is_control else NOT_FINISHED
+        return False, "this group is the A/A control" if comparison.is_control else NOT_FINISHED
     estimate, is_quality = claim.estimate, question == QUALITY
     if is_quality and estimate and comparison.degenerate_reason:
         return False, comparison.degenerate_reason
-    if estimate is None or estimate.low is None or estimate.high is None or claim.answer == CANNOT_TELL:
-        return False, f"cannot tell: {claim.why}"
+    if estimate is None or estimate.low is None or estimate.high is None or claim.answer == NO_VERDICT:
+        return False, f"{NO_VERDICT}: {claim.why}"
     show: Callable[[float, int], str] = formatting.signed if is_quality else formatting.number
     bounds, unit, least = ((-gate.bound, gate.bound), "", 2) if is_quality else ((1.0, gate.bound), "×", 3)
-    # With enough digits to tell the ends from the bounds.
+    # With enough digits to distinguish the ends from the bounds.
     digits = formatting.digits_to_distinguish(estimate.ends, bounds, show, least)
     span = formatting.interval(estimate.low, estimate.high, lambda end: show(end, digits))
-    value_text = f"{show(estimate.value, least)}{unit} ({formatting.level(estimate.level)}: {span})"
+    value_text, ci = f"{show(estimate.value, least)}{unit}", f"({formatting.level(estimate.level)} CI {span})"
     if is_quality:
         holds = -gate.bound < estimate.low and (gate.kind == NOT_LOWER or estimate.high < gate.bound)
-        return holds, f"{metric.name} {metric.with_unit(value_text)}"
+        return holds, f"{metric.name} {metric.with_unit(value_text)} {ci}"
     # A gain must also be shown relative to the control. "At most so much worse" need not.
     is_gain = gate.bound >= 1 if question == SPEED else gate.bound < 1
     holds = not (is_gain and comparison.has_control and set(GAINS).isdisjoint(claim.shown))
     if question == SPEED:
-        return holds and estimate.low >= gate.bound, f"{value_text} as fast"
-    return holds and estimate.high <= gate.bound, f"{value_text} the memory"
+        return holds and estimate.low >= gate.bound, f"{value_text} as fast {ci}"
+    return holds and estimate.high <= gate.bound, f"{value_text} the memory {ci}"
 
 
 def _group(groups: Sequence[Group], gate: Gate) -> Group:
@@ -140,4 +140,4 @@ def _group(groups: Sequence[Group], gate: Gate) -> Group:
     if gate.label in by_label or len(with_value) == 1:
         return by_label.get(gate.label) or with_value[0]
     hint, known = did_you_mean(gate.label, by_label, 0.5), formatting.some([*map(repr, by_label)], 8)
-    raise UserError(f"--require {gate.label!r}: no such group; {hint and hint + ' '}there are {known}")
+    raise UserError(f"--require {gate.label!r}: no such group; {hint and hint + ' '}known groups: {known}")

@@ -17,8 +17,8 @@ LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # fraction of all elements below which underflow is not mentioned
 NEAR = 16  # activations above 1/16 of fp16's largest number are mentioned
 MAX_NAMED = 4
-IN_FP16 = "flushed to zero"
-FLUSHED = "An element that is flushed to zero moves no weight."
+IN_FP16 = ", flushed to zero"
+FLUSHED = "A gradient element that is flushed to zero changes no weight."
 
 
 def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[str, str]:
@@ -32,10 +32,10 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
     sentences = {}
     for name, (title, describe_group, meaning) in PHENOMENA.items():
         parts = formatting.group_by_reason(
-            [(g.label, text) for g in groups if (text := describe_group(g))], MAX_NAMED
+            [(g.display_name, text) for g in groups if (text := describe_group(g))], MAX_NAMED
         )
         if parts:
-            sentence = f"{title}: {'; '.join(f'{labels} {text}' for labels, text in parts)}{meaning}"
+            sentence = f"{title} {'; '.join(f'with {labels}: {text}' for labels, text in parts)}{meaning}"
             sentences[name] = f"{sentence} {FLUSHED}" if IN_FP16 in sentence else sentence
     if sentences:
         return sentences
@@ -45,7 +45,7 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
     extra = (
         "no gradient underflowed"
         if has_diagnostics
-        else f"gradients were not looked at ({diagnostics_option})"
+        else f"gradient diagnostics were off ({diagnostics_option} turns them on)"
     )
     is_known = any(group.rows[SKIPPED].notna().any() for group in groups)
     return {"": f"No step was skipped, and {extra}." if is_known else f"{formatting.capital(extra)}."}
@@ -71,9 +71,9 @@ def _scale(group: Group) -> str:
     growths = int((np.diff(values) > 0).sum())
     first, last = (formatting.count(float(value)) for value in (values[0], values[-1]))
     course = (
-        f"from {first} to {last}, {formatting.plural(growths, 'growth')} seen"
+        f"from {first} to {last} with {formatting.plural(growths, 'logged increase')}"
         if np.ptp(values)
-        else f"at {first}"
+        else f"constant at {first}"
     )
     return f"{course}, {skipped}"
 
@@ -112,8 +112,8 @@ def _underflow(group: Group) -> str:
         f" ({formatting.whole_percent(without)} without the loss scale)" if without > with_scale else ""
     )
     in_fp16 = bool(group.records) and all(dtype_16bit_of(run) == "fp16" for run in group.records)
-    what = IN_FP16 if in_fp16 else "would be lost in fp16"
-    return f"{formatting.whole_percent(with_scale)} {what}{unscaled_text}"
+    what = IN_FP16 if in_fp16 else ", which fp16 would flush to zero"
+    return f"{formatting.whole_percent(with_scale)}{what}{unscaled_text}"
 
 
 def _updates(group: Group) -> str:
@@ -121,7 +121,7 @@ def _updates(group: Group) -> str:
     if not fractions or not _most(group, metrics.LOST_UPDATES):
         return ""
     peak, end = (formatting.whole_percent(float(fraction)) for fraction in np.mean(fractions, axis=0))
-    return f"{peak} at the peak of the learning rate, {end} at the end"
+    return f"{peak} of the updates at the peak learning rate and {end} at the end"
 
 
 def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
@@ -144,14 +144,14 @@ PHENOMENA: dict[str, tuple[str, Callable[[Group], str], str]] = {
     "scale": (
         "Loss scale",
         _scale,
-        ". A dynamic scale grows until gradients overflow; that step is skipped and the scale halved.",
+        ". A dynamic scale grows until gradients overflow. That step is skipped and the scale is halved.",
     ),
-    "underflow": ("Gradient elements below fp16's range, at most", _underflow, "."),
+    "underflow": ("Largest fraction of gradient elements below the range of fp16", _underflow, "."),
     "updates": (
         "Updates lost to rounding",
         _updates,
-        ". Adding a small update to a half-precision weight rounds back to the weight; stochastic rounding "
-        "keeps it in the mean.",
+        ". A small update of a 16-bit weight can round back to the old weight. Stochastic rounding preserves "
+        "such updates on average.",
     ),
-    "activations": ("Largest activations", _activations, "; fp16 ends at 65,504."),
+    "activations": ("Largest activations", _activations, ". The largest fp16 number is 65,504."),
 }

@@ -112,7 +112,9 @@ def match_runs(
             by_conditions.setdefault(conditions, {}).setdefault(arm, []).append(number)
     if not by_conditions:
         why = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
-        raise UserError(f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {why}")
+        raise UserError(
+            f"{publication.name}: none of {plural(len(refused), 'run')} matches the publication: {why}"
+        )
 
     def rank(conditions: RunConditions) -> tuple[Any, ...]:
         """Return the sort key of conditions, best last."""
@@ -129,11 +131,11 @@ def match_runs(
         groups = [group for group in pooled if group.n and not group.is_control]
         for group in sorted(groups, key=lambda group: -group.n):
             if arms.setdefault(arm, group) is not group:
-                unused.append((arm, len(group.all_rows), group.label))
+                unused.append((arm, len(group.all_rows), group.display_name))
     if not arms:
-        raise UserError(f"{publication.name}: none of its runs has any figures yet")
+        raise UserError(f"{publication.name}: the matching runs have no values yet")
     left_out = [f"{names}: {why}" for names, why in group_by_reason(refused, 3)]
-    left_out += [f"{plural(n, 'run')} of {arm}: in another setting ({why})" for arm, n, why in unused]
+    left_out += [f"{plural(n, 'run')} of {arm}: with other settings ({why})" for arm, n, why in unused]
     is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})
     return PublicationMatch(
         arms, best.scaled, dict(best.deviations), tuple(map(printable, left_out)), is_same
@@ -167,7 +169,7 @@ def _conditions_of(
         if not any(_unlike(measured, published[arm], arm_keys)):
             return conditions, arm, ""
     settings = some([f"{key} {_shown(measured[key])}" for key in sorted(arm_keys) if key in measured], 3)
-    return conditions, "", f"{settings} is none of its arms ({some(list(published), 6)})"
+    return conditions, "", f"{settings} matches no arm of the publication ({some(list(published), 6)})"
 
 
 def _unlike(

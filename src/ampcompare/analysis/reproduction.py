@@ -13,6 +13,7 @@ from functools import reduce
 
 import pandas as pd
 
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group, sample_measurement
 from ampcompare.analysis.grouping.run_table import ON_CPU
@@ -29,13 +30,13 @@ from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.publications.publication import Publication, PublishedMetric
 from ampcompare.runtime import formatting
 
-REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
+REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "inconclusive", "other hardware"
 WITHIN = 0.1  # margin of ratios, as a fraction
 POINTS = 0.5  # margin of accuracies in points, beyond their rounding
 MEASURED_ON = "measured on"
-RESIDENT = "here it is the process's resident memory, on a CPU"
+RESIDENT = "on a CPU, memory is the resident memory of the process"
 BY_MACHINE = (MEASURED_ON, RESIDENT)  # reasons that concern the machine
-COUNTED = {v: v for v in (REPRODUCED, REFUTED)} | {ELSEWHERE: "on other hardware", OPEN: "not to be told"}
+COUNTED = {v: v for v in (REPRODUCED, REFUTED)} | {ELSEWHERE: "on other hardware", OPEN: OPEN}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class AssessedValue:
     more_runs: int | None = None
 
     def __post_init__(self) -> None:
-        self.sentence = f"{self.relation.label} of {self.arm}: {self.verdict}{self.why and ': '}{self.why}"
+        self.sentence = (
+            f"{self.relation.label} of {display_name(self.arm)}: {self.verdict}{self.why and ', '}{self.why}"
+        )
 
         ends = dict.fromkeys(
             map(self.relation.show, (self.published.low, self.published.high) if self.published else ())
@@ -118,29 +121,27 @@ def _assess(
     if measured is None or published is None or row.why:
         return row
     if not measured.has_interval:
-        runs = formatting.plural(measured.n, "run")
-        why = f"{runs} of each is no measure of how runs vary; three are the least"
+        why = f"a comparison needs at least 3 runs per arm (n = {measured.n})"
         return replace(row, why=why, more_runs=3 - measured.n)
     margin, level, show = math.log1p(within) if measured.log else points, 1 - ALPHA / count, row.relation.show
     own_text = f"{show(measured.value)}{formatting.between(measured.low, measured.high, show)}"
-    both_texts = f"here {own_text}, published {show(published.value)}{row.between}"
+    both_texts = f"measured {own_text}, published {show(published.value)}{row.between}"
     if is_equivalent(measured, published, margin):
         margin_text = (
-            f"{within * 100:g} %" if measured.log else f"{points:g} point{'s' if points != 1 else ''}"
+            f"{within * 100:g}%" if measured.log else f"{points:g} point{'s' if points != 1 else ''}"
         )
-        return replace(row, verdict=REPRODUCED, why=f"{both_texts}, the same within {margin_text}")
+        return replace(row, verdict=REPRODUCED, why=f"{both_texts}; equal within {margin_text}")
     if is_different(measured, published, level):
         deviation = (
             (measured.value / published.value - 1) * 100 if measured.log else measured.value - published.value
         )
-        size = f"{formatting.number(abs(deviation), 2)} {'%' if measured.log else 'points'}"
+        size = f"{formatting.number(abs(deviation), 2)}{'%' if measured.log else ' points'}"
         side = "above" if deviation > 0 else "below"
-        return replace(row, verdict=REFUTED, why=f"{both_texts}, {size} {side} it")
+        return replace(row, verdict=REFUTED, why=f"{both_texts}; {size} {side} the published value")
     further_runs = count_further_runs(measured, published, margin, 1 - level)
-    needed = "no number of further runs would tell: what was published varies too much or ours do"
+    needed = "more runs would not decide, because the published or the measured values vary too much"
     if further_runs is not None:
-        runs = formatting.plural(further_runs, "further run")
-        needed = f"{runs} of each would tell, should ours come out as now"
+        needed = f"about {formatting.plural(further_runs, 'more run')} per arm would decide"
     return replace(row, more_runs=further_runs, why=f"{both_texts}; {needed}")
 
 
@@ -165,15 +166,19 @@ class ReproductionResult:
     differences: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        tail = f" What differs: {formatting.listed(self.differences)}." if self.differences else ""
+        tail = (
+            f" Differences from the publication: {formatting.listed(self.differences)}."
+            if self.differences
+            else ""
+        )
 
         self.refuted = tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
         self.is_refuted = bool(self.refuted)
         self.note = self.publication.note.rstrip(".")
         verdicts = [row.verdict for row in self.rows]
         counts = [f"{n} {word}" for verdict, word in COUNTED.items() if (n := verdicts.count(verdict))]
-        summary = f"of {formatting.plural(len(self.rows), 'figure')} {formatting.listed(counts)}"
-        summary = summary if counts else "published as charts alone, no figure to be judged"
+        summary = f"{formatting.listed(counts)} (of {formatting.plural(len(self.rows), 'published value')})"
+        summary = summary if counts else "the publication has charts only and no values to compare"
         self.headline = f"{f'{self.publication.name} {self.match.scaled}'.rstrip()}: {summary}"
 
 
@@ -231,10 +236,11 @@ def _rows(
             _measured_estimate(published_metric, *groups) if published and len(groups) == len(names) else None
         )
         if len(groups) < len(names):
-            why = f"no run of {formatting.listed(name for name in names if name not in match.arms)} here"
+            missing = [display_name(name) for name in names if name not in match.arms]
+            why = f"no run of {formatting.listed(missing)}"
         elif published is None:
-            no_ratio = "its published interval reaches 0, so that there is no ratio"
-            why = no_ratio if base_printed else "no other arm was printed to relate it to"
+            no_ratio = "the published interval includes 0, so no ratio can be formed"
+            why = no_ratio if base_printed else "the publication has no value of the baseline"
         else:
             why = _unfit(published_metric, measured, match, groups)
         verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
@@ -263,12 +269,12 @@ def _unfit(
     if match.scaled:
         return match.scaled
     if any(group.is_unfinished for group in groups):
-        return "no run of it has finished"
+        return "no run of this arm has finished"
     if kind.is_percentage and lengths:
-        return f"another length of training: {formatting.listed(lengths)}"
+        return f"different training length: {formatting.listed(lengths)}"
     if kind.is_time and not match.same_card:
         devices = formatting.some(match.devices, 2)
-        return f"{MEASURED_ON} {devices}; how fast an arm is there is another question"
+        return f"{MEASURED_ON} {devices}, so times are not compared"
     on_cpu = any(group.rows[ON_CPU].any() for group in groups)
     is_resident = published_metric.measured == "peak_memory" and not match.same_card and on_cpu
     return RESIDENT if is_resident else ""
@@ -335,7 +341,7 @@ def _differences(publication: Publication, match: PublicationMatch) -> Iterator[
     """Yield the settings, hardware and software that differ from the publication."""
     yield from match.deviations.values()
     if not match.same_card:
-        hardware = publication.hardware or "not said"
+        hardware = publication.hardware or "not stated"
         yield f"hardware {formatting.some(match.devices, 2)} (published {hardware})"
     runs = [run for group in match.arms.values() for run in group.records]
     torch = dict.fromkeys(formatting.short(str(v), 30) for run in runs if (v := run.environment.get("torch")))

@@ -58,17 +58,19 @@ def read_plan(runs: Sequence[RunRecord]) -> Plan:
         parsed = {_read(name, value) for value in recorded.values()}
         if len(parsed) > 1 or None in parsed:
             texts = dict.fromkeys(short(printable(as_text(value)), 24) for value in recorded.values())
-            consequence = "none of these is used"
+            consequence = "no value is used"
             if name == "looks" and (
                 looks := {look for parsed_looks in parsed for look in parsed_looks or ()}
             ):
                 # The plan may have been extended. With fewer looks the intervals would be too narrow.
-                values[name], consequence = tuple(sorted(looks)), "every look of these counts"
-            doubts.append(f"The runs' plan.{name} is {some(list(texts))}: {consequence}.")
+                values[name], consequence = tuple(sorted(looks)), "all of these looks count"
+            doubts.append(
+                f"The runs record different values of plan.{name} ({some(list(texts))}): {consequence}."
+            )
         elif parsed:
             values[name] = parsed.pop()
             if missing := [printable(run.name) for run in runs if run.id not in recorded]:
-                doubts.append(f"plan.{name} is not in the config of {some(missing)}.")
+                doubts.append(f"plan.{name} is missing in the config of {some(missing)}.")
     return Plan(**values, doubts=tuple(doubts))
 
 
@@ -82,9 +84,9 @@ def describe_plan(plan: Plan, metric: ComparedMetric) -> str:
     if plan.looks:
         parts.append(f"looks at {listed(plan.looks)} seeds")
     if plan.max_seeds is not None:
-        parts.append(f"{plan.max_seeds} seeds at most")
+        parts.append(f"at most {plan.max_seeds} seeds")
     if plan.has_control:
-        parts.append(f"the baseline once more as a control ({plan.control})")
+        parts.append(f"A/A control ({plan.control})")
     return f"planned: {', '.join(parts)}" if parts else ""
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.comparison import (
-    CANNOT_TELL,
     EQUIVALENT,
     INCONCLUSIVE,
+    NO_VERDICT,
     NOT_COMPARED,
     NOT_FINISHED,
     Claim,
@@ -25,8 +25,9 @@ from ampcompare.runs.loader import ARM
 from ampcompare.runtime import formatting
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a badge
-NOT_SHOWN = (INCONCLUSIVE, CANNOT_TELL)
+NOT_SHOWN = (INCONCLUSIVE, NO_VERDICT)
 MANY_FAILED = 1 / 3  # fraction of failed runs from which the headline mentions them
+QUESTION_NAMES = {SPEED: "throughput", MEMORY: "peak memory", QUALITY: "quality"}
 MAX_LABEL_CHARS = 40  # in the headline
 
 
@@ -75,7 +76,7 @@ def _describe_speed(claim: Claim) -> tuple[str, str]:
 
 
 def _describe_memory(claim: Claim) -> str:
-    """Return `11 % less memory` or `the same memory`, "" if nothing is shown."""
+    """Return `11% less memory` or `the same memory`, "" if nothing is shown."""
     estimate = claim.estimate
     if estimate is None or not (claim.shown or estimate.value - 1 == estimate.error == 0):
         return ""
@@ -83,7 +84,7 @@ def _describe_memory(claim: Claim) -> str:
         return "the same memory"
     percent = (estimate.value - 1) * 100
     amount = formatting.amount(percent, 0 if abs(percent) >= 9.95 else 1)
-    return f"{amount} % {'less' if percent < 0 else 'more'} memory"
+    return f"{amount}% {'less' if percent < 0 else 'more'} memory"
 
 
 def _describe_quality(comparison: Comparison) -> tuple[str, str]:
@@ -118,21 +119,21 @@ def write_headline(findings: Findings) -> tuple[str, str]:
     compared = [c for c in comparisons if not c.not_compared_reason]
     claimed = [c for c in compared if c.claims]
     if not bases:
-        return f"No run of {_shorten(findings.baseline_value)} to compare with", ""
+        return f"No run of the baseline {_shorten(findings.baseline_name)} to compare with", ""
     if not comparisons:
-        return f"Only {_shorten(bases[0].label)}: nothing to compare it with", ""
+        return f"All runs are of {_shorten(bases[0].display_name)}: there is nothing to compare", ""
     if all(base.is_unfinished or not base.n for base in bases):
-        reason = f"The baseline {_shorten(findings.baseline_value)} has no finished run"
+        reason = f"The baseline {_shorten(findings.baseline_name)} has no finished run"
         return f"{reason}: {bases[0].outcomes.text}", ""
     if not compared and findings.best:
         return findings.best.headline, findings.best.label
     if not compared:
-        return "Nothing is compared: no two groups differ in the compared setting alone", ""
+        return "Nothing is compared: every group differs from the baseline in other settings, too", ""
     if not claimed:
         first = compared[0].group
-        return f"{_shorten(first.label)} has not finished: {first.outcomes.text}", first.label
+        return f"{_shorten(first.display_name)} has not finished: {first.outcomes.text}", first.display_name
     subject = _headline_comparison(claimed)
-    label = subject.group.label
+    label = subject.group.display_name
     if _mostly_failed(subject):
         return f"{_shorten(label)}: {_failed(subject.group)}", label
     if not any(c.shown or c.no_claim_reason or c.degenerate_reason for c in claimed):
@@ -142,7 +143,9 @@ def write_headline(findings: Findings) -> tuple[str, str]:
         or f"no {findings.metric.noun} and no speed to compare"
     )
     failing = [c.group for c in claimed if c is not subject and _mostly_failed(c)][:1]
-    tail = "".join(f"; {_failed(g).removesuffix(' failed')} {_shorten(g.label)} runs failed" for g in failing)
+    tail = "".join(
+        f"; {_failed(g).removesuffix(' failed')} {_shorten(g.display_name)} runs failed" for g in failing
+    )
     prefix = "" if findings.keys[0] in (BACKEND, ARM) else f"{findings.keys[0].rpartition('.')[2]} "
     return f"{prefix}{_shorten(label)}: {texts}{tail}", label
 
@@ -173,7 +176,7 @@ def _mostly_failed(comparison: Comparison) -> bool:
 def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     """Return the headline if nothing is shown about any group, and its label.
 
-    For example `Inconclusive at n = 3: accuracy of native +0.12 points (95 % CI −0.91 to +1.15)`.
+    For example `Inconclusive at n = 3: accuracy of native +0.12 points (95% CI −0.91 to +1.15)`.
     """
     estimated = [claim for claim in comparison.claims.values() if claim.estimate is not None]
     with_interval = [claim for claim in estimated if claim.estimate and claim.estimate.has_interval]
@@ -181,22 +184,22 @@ def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
         n = min((claim.estimate.n for claim in estimated if claim.estimate), default=0)
         if 0 < n < MIN_RUNS:
             each = formatting.plural(n, "seed" if comparison.group.seeds else "run")
-            return f"Inconclusive: {each} of each, and an interval needs at least {MIN_RUNS}", ""
+            return f"Inconclusive: {each} per group, and a confidence interval needs at least {MIN_RUNS}", ""
         claims = sorted(comparison.claims.values(), key=lambda claim: claim.question != QUALITY)
         reasons = [claim.why for claim in claims if claim.why]
         return f"Inconclusive: {reasons[0]}" if reasons else "Inconclusive: nothing was recorded", ""
     claim = max(with_interval, key=lambda claim: (claim.question == QUALITY, claim.question == SPEED))
-    label, metric, estimate = comparison.group.label, comparison.group.metric, claim.estimate
+    label, metric, estimate = comparison.group.display_name, comparison.group.metric, claim.estimate
     assert estimate is not None
     if claim.question == QUALITY:
         finding = f"{metric.noun} of {_shorten(label)} {metric.with_unit(formatting.signed(estimate.value))}"
     else:
-        finding = f"{claim.question} of {_shorten(label)} {formatting.ratio(estimate.value)}"
+        finding = f"{QUESTION_NAMES[claim.question]} of {_shorten(label)} {formatting.ratio(estimate.value)}"
     return f"Inconclusive at n = {estimate.n}: {finding}{_interval(claim)}", label
 
 
 def _interval(claim: Claim) -> str:
-    """Return ` (95 % CI −0.91 to +1.15)` with enough digits to tell the ends from no change, or ""."""
+    """Return ` (95% CI −0.91 to +1.15)` with enough digits to tell the ends from no change, or ""."""
     estimate = claim.estimate
     if estimate is None or estimate.low is None or estimate.high is None:
         return ""
@@ -214,7 +217,7 @@ def write_basis(findings: Findings) -> str:
     counts, unit = (seeds, "seed") if seeds and seeds[0] else (runs or [0], "run")
     span = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
     margin = f"margin {findings.metric.tolerance}" if findings.metric.margin is not None else ""
-    setting = f"{findings.setting.text}, {span} {unit}{'' if counts == [1] else 's'} of each"
+    setting = f"{findings.setting.text}, {span} {unit}{'' if counts == [1] else 's'} each"
     parts = [setting, findings.setting.machine, describe_plan(findings.plan, findings.metric) or margin]
     return " · ".join(part for part in parts if part)
 
@@ -227,29 +230,32 @@ def write_caption(findings: Findings) -> str:
     kinds = {e.is_paired for e in estimates if e.has_interval and not isinstance(e, BenchEstimate)}
     bench_text = ""
     if findings.bench:
-        no_interval = "None of the arms of --bench has backend, settings and device of these runs."
-        bench_text = f" {findings.bench.text if findings.has_bench_speed else no_interval}"
+        no_match = "No arm of --bench has the backend, settings and device of these runs."
+        bench_text = f" {findings.bench.text if findings.has_bench_speed else no_match}"
     if not kinds:
-        no_interval = (
-            f"Below {MIN_RUNS} runs a side there is no interval: each line is the range that was seen."
+        return (
+            f"A confidence interval needs at least {MIN_RUNS} runs per group. With fewer, the table shows "
+            f"the range from the lowest to the highest run.{bench_text}"
         )
-        return no_interval + bench_text
     pairing = "paired where seeds are shared"
     if len(kinds) == 1:
         pairing = "paired by seed" if True in kinds else "not paired"
-    joint = ""
-    if len(claimed) > 1 or looks > 1:
-        over = f", over {looks} planned looks" if looks > 1 else ""
-        joint = f": each question's intervals hold together in {formatting.level(1 - ALPHA)}{over}"
-    questions = {question for c in claimed for question in c.estimates}
-    directions = {SPEED: "right of 1× is faster", MEMORY: "left of 0 is less memory"}
-    if metric.margin is not None:
-        directions[QUALITY] = f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same"
-    parts = formatting.capital(
-        "; ".join(direction for question, direction in directions.items() if question in questions)
+    count = sum(g.value != findings.baseline_value and not g.is_control for g in findings.groups)
+    numbers = [formatting.plural(count, "comparison")] if count > 1 else []
+    numbers += [formatting.plural(looks, "planned look")] if looks > 1 else []
+    joint = (
+        f" The level is corrected for {formatting.listed(numbers)}, so that together the intervals of each "
+        f"column have {formatting.level(1 - ALPHA)} confidence."
+        if numbers
+        else ""
     )
-    level = formatting.level(findings.level)
-    return f"Each line is an interval at {level} ({pairing}){joint}.{parts and f' {parts}.'}{bench_text}"
+    questions = {question for c in claimed for question in c.estimates}
+    directions = {SPEED: "Throughput: above 1× is faster.", MEMORY: "Memory: below 0% is less."}
+    if metric.margin is not None:
+        noun = formatting.capital(metric.noun) if metric.is_titled else metric.noun
+        directions[QUALITY] = f"{noun}: a difference within ±{metric.tolerance} counts as the same."
+    parts = "".join(f" {text}" for question, text in directions.items() if question in questions)
+    return f"CI: {formatting.level(findings.level)} confidence interval, {pairing}.{joint}{parts}{bench_text}"
 
 
 def _shorten(label: str) -> str:

@@ -153,6 +153,7 @@ def bench(
     from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.runtime.atomic_files import write_json
     from ampcompare.runtime.console import print_line
+    from ampcompare.runtime.paths import shell_command
 
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
@@ -162,8 +163,8 @@ def bench(
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
     if why := result.arms[0].failed:
-        run = f"ampcompare run {' '.join(arms[0].overrides)}"
-        raise UserError(f"{result.arms[0].label}: {why}; as a run: {run}")
+        run = shell_command("ampcompare", "run", *arms[0].overrides)
+        raise UserError(f"the baseline {result.arms[0].label} failed: {why}; to see it as a run: {run}")
     is_limited = console.is_terminal or "COLUMNS" in os.environ
     output.print_table(result, console, console.width if is_limited else None)
     for line in output.sentences(result):

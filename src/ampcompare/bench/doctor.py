@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampcompare.errors import UserError, one_line, reason
+from ampcompare.runtime.formatting import listed, plural
 from ampcompare.runtime.paths import shell_command
 
 if TYPE_CHECKING:
@@ -48,14 +49,14 @@ def examine() -> Iterator[Finding]:
     """Yield the findings of every check; measuring the dtypes takes about a second."""
     for topic, check in CHECKS.items():
         try:
-            with redirect_stderr(StringIO()):  # libraries would warn about what a finding says
+            with redirect_stderr(StringIO()):  # a library's warning would repeat the finding
                 findings = list(check())
         except UserError as problem:  # its message says what to do
             findings = [Finding(topic, one_line(problem))]
         except Exception as problem:
             is_missing = isinstance(problem, ImportError)
-            why = f"cannot be told ({type(problem).__name__}: {one_line(reason(problem))})"
-            todo = "install AMP Compare again, with what it needs" if is_missing else ""
+            why = f"could not be determined ({type(problem).__name__}: {one_line(reason(problem))})"
+            todo = "install AMP Compare again, with its dependencies" if is_missing else ""
             findings = [Finding(topic, why, todo, is_fatal=is_missing or topic in NEEDED)]
         yield from findings
 
@@ -114,12 +115,13 @@ def _device() -> Iterator[Finding]:
     device = resolve_device("auto")
     message, todo = f"{device}: {describe_environment(device)['device_name']}", ""
     if device.type == "cpu":
-        message += ", PyTorch sees no GPU"
+        message += "; PyTorch finds no GPU"
         if torch.version.cuda is None and shutil.which("nvidia-smi"):
-            todo = "this PyTorch is built without CUDA: install one with it to train on the GPU"
+            todo = "this PyTorch is built without CUDA; install a build with CUDA to train on the GPU"
     elif is_cuda(device) and torch.cuda.device_count() > 1:
-        message += f", the first of {torch.cuda.device_count()}"
-        todo = f"{shell_command('torchrun', f'--nproc-per-node={torch.cuda.device_count()}')} trains on all"
+        count = torch.cuda.device_count()
+        message += f"; the first of {count} GPUs"
+        todo = f"to train on all of them: {shell_command('torchrun', f'--nproc-per-node={count}')}"
     yield Finding("device", message, todo)
 
 
@@ -132,8 +134,8 @@ def _processor() -> Iterator[Finding]:
         limits.append(f"ATEN_CPU_CAPABILITY={own}")
     units = [unit for unit in REPORTED_FLAGS if unit in (flags or ())]
     known = ", ".join(units) or "none of " + ", ".join(REPORTED_FLAGS)
-    message = f"{cpu_name()}: {'its flags are not to be had here' if flags is None else known}"
-    todo = f"limited by {' and '.join(limits)}: unset it to use all" if limits else ""
+    message = f"{cpu_name()}; instructions: {'not reported on this system' if flags is None else known}"
+    todo = f"limited by {' and '.join(limits)}; unset it to use all instructions" if limits else ""
     yield Finding("processor", message, todo)
 
 
@@ -143,10 +145,13 @@ def _threads() -> Iterator[Finding]:
     from ampcompare.system.environment import count_cores
 
     cores, threads = count_cores(), torch.get_num_threads()
-    todo = f"OMP_NUM_THREADS={cores} uses them all, where a core is not half of another"
+    todo = (
+        f"OMP_NUM_THREADS={cores} uses all cores; it does not help if they are hyper-threads of fewer cores"
+    )
     if limit := os.environ.get("OMP_NUM_THREADS"):
-        todo = f"OMP_NUM_THREADS={limit} is set: unset it to train on every core"
-    yield Finding("threads", f"{threads} on {cores} cores", todo if threads < cores else "")
+        todo = f"OMP_NUM_THREADS={limit} is set; unset it to train on all cores"
+    message = f"PyTorch uses {plural(threads, 'thread')} on {plural(cores, 'core')}"
+    yield Finding("threads", message, todo if threads < cores else "")
 
 
 def _types() -> Iterator[Finding]:
@@ -163,32 +168,30 @@ def _types() -> Iterator[Finding]:
     unit = "GFLOP/s on one core" if device.type == "cpu" else "GFLOP/s"
     for dtype in DTYPES:
         if dtype not in rates:
-            yield Finding(dtype, "does not run here")
+            yield Finding(dtype, "does not run on this device")
             continue
         message = f"{rates[dtype]:,.3g} {unit} in a training convolution"
         if dtype != "float32":
-            arithmetic_text = _describe_arithmetic(arithmetic.get(dtype, "native"))
-            message = f"{arithmetic_text}, {message}, {relative_rate(rates, dtype):.2g} times fp32's rate"
+            support = _describe_arithmetic(arithmetic.get(dtype, "native"))
+            message = f"{support}; {message}, {relative_rate(rates, dtype):.2g}x the rate of fp32"
         yield Finding(dtype, message)
     if has_tf32(device):
-        yield Finding("tf32", "native: backend=tf32; PyTorch's default for convolutions on this GPU")
+        yield Finding("tf32", "native; PyTorch's default for convolutions on this GPU (backend=tf32)")
     backends = default_backends(device)
-    compared = f"{shell_command('ampcompare', 'bench')} compares {', '.join(backends)}"
+    todo = f"to measure {listed(backends)}: {shell_command('ampcompare', 'bench')}"
     if device.type == "cpu":
-        message = (
-            "try backend=native_bf16 for speed" if "native_bf16" in backends else "no 16-bit dtype is native"
-        )
-        message += "; backend=native and apex_o1 show accuracy, memory and the loss scale, not a GPU's speed"
+        message = "backend=native_bf16 may be faster than fp32; " if "native_bf16" in backends else ""
+        message += "backend=native and apex_o1 show accuracy, memory and loss scale here, not a GPU's speed"
     else:
         message = "try backend=native"
-    yield Finding("mixed", message, compared)
+    yield Finding("mixed", message, todo)
 
 
 def _describe_arithmetic(value: str) -> str:
-    """Return what a dtype runs on: `native`, computed in fp32, or not known."""
+    """Return how the device computes in a dtype: native, in fp32, or unknown."""
     from ampcompare.metrics import COMPUTED_IN_FP32, UNKNOWN
 
-    descriptions = {"native": "native", COMPUTED_IN_FP32: "computed in fp32", UNKNOWN: "support not known"}
+    descriptions = {"native": "native", COMPUTED_IN_FP32: "computed in fp32", UNKNOWN: "support unknown"}
     return descriptions.get(value, f"native ({value})")
 
 
@@ -200,11 +203,13 @@ def _compiler() -> Iterator[Finding]:
     path = shutil.which(wanted)
     header = Path(sysconfig.get_path("include"), "Python.h").is_file()
     lacking = [] if path else [f"no C++ compiler ({wanted})"]
-    lacking += [] if header else ["no Python.h"]
+    lacking += [] if header else ["Python.h is missing"]
     if is_cuda(resolve_device("auto")) and find_spec("triton") is None:
         lacking.append("no Triton")
-    message = ", ".join(lacking) or f"{path}, with Python's headers"
-    todo = "execution=compile needs it (g++, python3-dev); execution=eager does not"
+    message = ", ".join(lacking) or f"{path} and Python's headers"
+    todo = "install g++ and python3-dev to use execution=compile; execution=eager works without them"
+    if lacking == ["no Triton"]:
+        todo = "install triton to use execution=compile; execution=eager works without it"
     yield Finding("compiler", message, todo if lacking else "")
 
 
@@ -214,14 +219,16 @@ def _wandb() -> Iterator[Finding]:
     from ampcompare.wandb_client.client import has_account
 
     version, login = f"W&B {wandb.__version__}", shell_command("wandb", "login")
-    if mode := os.environ.get("WANDB_MODE") or ("disabled" if os.environ.get("WANDB_DISABLED") else ""):
-        todo = "unset WANDB_MODE and WANDB_DISABLED to let each run's wandb.mode say it"
-        yield Finding("account", f"{version}: the environment says {mode}", todo)
+    variables = [name for name in ("WANDB_MODE", "WANDB_DISABLED") if os.environ.get(name)]
+    if variables:
+        settings = " and ".join(f"{name}={os.environ[name]}" for name in variables)
+        todo = f"unset {' and '.join(variables)} to choose with the option wandb.mode"
+        yield Finding("account", f"{version}; {settings} is set, for all runs", todo)
     elif has_account():
-        yield Finding("account", f"{version}: logged in, runs are streamed")
+        yield Finding("account", f"{version}; logged in, runs are streamed to W&B")
     else:
-        todo = f"{login} once to stream them; without, all else works"
-        yield Finding("account", f"{version}: no account, runs are recorded offline", todo)
+        todo = f"to stream runs to W&B, log in once: {login}"
+        yield Finding("account", f"{version}; not logged in, runs are recorded offline", todo)
 
 
 def _data() -> Iterator[Finding]:
@@ -232,8 +239,8 @@ def _data() -> Iterator[Finding]:
     here = [f"{which.label} is in {place}" for which, (place, _) in places.items() if place is not None]
     todo = ""
     if places[CIFAR10][0] is None:
-        here.insert(0, f"CIFAR-10 is not here: the first run fetches it (170 MB) into {folder}")
-        todo = f"without a network put {CIFAR10.file} there; data.source=synthetic needs no data"
+        here.insert(0, f"CIFAR-10 is missing; the first run downloads it (170 MB) to {folder}")
+        todo = f"without internet: copy {CIFAR10.file} there, or use data.source=synthetic"
     yield Finding("data", "; ".join(here), todo)
 
 

@@ -12,6 +12,7 @@ from ampcompare import __version__
 from ampcompare.analysis.statistics.median_interval import MIN_ROUNDS, is_even, smallest_difference
 from ampcompare.bench.runner import CONTROL, ArmResult, Benchmark, BenchmarkArm, Schedule
 from ampcompare.errors import UserError, one_line, reason
+from ampcompare.precision.registry import PLAIN, REGISTRY
 from ampcompare.runtime import formatting
 from ampcompare.runtime.paths import shell_command
 
@@ -21,7 +22,8 @@ DISPENSABLE = (ROUNDS, STEP, PEAK)
 # Milliseconds. On two shared cores, processes of the same training differed by up to 1.4 times when a step
 # took 3 ms, and did not when a step took 12 ms.
 SHORT_STEP = 10
-CLEARLY_SLOWER = 0.5  # times the baseline's speed
+CLEARLY_SLOWER = 0.5  # times the other's speed
+MAX_NAMES = 3  # of trainings in a sentence
 # What all trainings have in common is named in this order.
 COMMON = ("model.name", "backend", "batch_size", "execution", "memory_format")
 
@@ -33,8 +35,9 @@ def describe_plan(arms: Sequence[BenchmarkArm], schedule: Schedule) -> str:
         for option, value in arm.options.items():
             values.setdefault(option, []).append(value)
     listed = " ".join(f"{option}={','.join(dict.fromkeys(each))}" for option, each in values.items())
-    count = f"{len(arms)} training{'s' * (len(arms) > 1)}"
-    return f"{count} and a control take turns for up to {schedule.minutes:g} min: {listed}"
+    limit = f"{schedule.minutes:g} minute{'s' * (schedule.minutes != 1)}"
+    count = formatting.plural(len(arms), "training")
+    return f"Measuring {count} and an A/A control, interleaved, for up to {limit}: {listed}"
 
 
 def print_table(result: Benchmark, console: Console, width: int | None) -> None:
@@ -57,8 +60,8 @@ def print_table(result: Benchmark, console: Console, width: int | None) -> None:
     # A console of its own: Rich fits what it prints into the width of the console, by cutting values.
     Console(file=console.file, width=natural, force_terminal=console.is_terminal).print(table)
     if left_out:
-        names = ", ".join(_heading(column, result).replace("\n", " ") for column in left_out)
-        console.print(f"Not shown for lack of columns, in --json: {names}.", markup=False)
+        names = ", ".join(_heading(column, result) for column in left_out)
+        console.print(f"Hidden in this narrow terminal, see --json: {names}.", markup=False)
 
 
 def _table(result: Benchmark, left_out: Sequence[str]) -> Table:
@@ -66,7 +69,7 @@ def _table(result: Benchmark, left_out: Sequence[str]) -> Table:
     columns = [c for c in (RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS) if c not in left_out]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for option in options:
-        table.add_column(option.replace("_", "\n") if option == "batch_size" else option, no_wrap=True)
+        table.add_column(option, no_wrap=True)
     for column in columns:
         table.add_column(_heading(column, result), justify="right", no_wrap=True)
     for arm in (*result.arms, result.control):
@@ -83,7 +86,7 @@ def _table(result: Benchmark, left_out: Sequence[str]) -> Table:
 
 def _heading(column: str, result: Benchmark) -> str:
     unit = result.arms[0].facts.get("unit", "images")
-    headings = {RATE: f"{unit}\nper s", STEP: "ms per\nstep", SPEED: "speed-\nup", PEAK: "peak\nMiB"}
+    headings = {RATE: f"{unit}/s", STEP: "ms/step", INTERVAL: "95% CI", PEAK: "peak MiB"}
     return headings.get(column, column)
 
 
@@ -92,7 +95,7 @@ def _cells(arm: ArmResult, *, is_baseline: bool) -> dict[str, str]:
         RATE: formatting.number(arm.images_per_second),
         STEP: formatting.number(arm.step_ms),
         SPEED: f"{arm.ratio:.2f}x",
-        INTERVAL: "" if is_baseline else _interval(arm) or "not known",
+        INTERVAL: "" if is_baseline else _interval(arm) or "-",
         PEAK: "" if arm.peak_mib is None else f"{arm.peak_mib:,.0f}",
         ROUNDS: str(arm.rounds),
     }
@@ -109,69 +112,120 @@ def _interval(arm: ArmResult) -> str:
 def sentences(result: Benchmark) -> Iterator[str]:
     """Yield what a reader has to know about the table."""
     baseline, *others = result.arms
-    yield f"{common_settings(result)} {machine_of(result)}. Loading data is not included."
+    setting = "; ".join(part for part in (common_settings(result), machine_of(result)) if part)
+    yield f"Measured: {setting}. Data loading is not part of a step."
+    measured = [arm for arm in (*others, result.control) if not arm.failed]
     yield (
-        "The speed-up is the median of the ratios within rounds and may differ from the quotient of the two "
-        "rates shown. Together the intervals have 95% confidence."
+        "Speed-up: relative to the first row, the median of the ratios within rounds. It can differ from the "
+        "quotient of two rates in the table."
     )
+    if any(arm.high is not None for arm in measured):
+        yield "All intervals of the table hold together with 95% confidence."
     if not result.control.failed:
         yield _describe_control(result.control, baseline)
     for arm in (*result.arms, result.control):
         if arm.failed:
-            yield f"{arm.label}: {arm.failed}"
-    if any(arm.step_ms and arm.step_ms < SHORT_STEP for arm in result.arms):
+            yield f"{arm.label} failed: {arm.failed}"
+    on_cpu = baseline.facts["environment"]["device_type"] == "cpu"
+    if on_cpu and any(arm.step_ms and arm.step_ms < SHORT_STEP for arm in result.arms):
         yield (
-            f"Steps shorter than {SHORT_STEP} ms: identical processes can differ by more than the intervals "
-            "show (up to 1.4x was seen on a CPU)."
+            f"Some steps take less than {SHORT_STEP} ms. On a CPU, two processes of the same training have "
+            "differed by up to 1.4x in such steps, more than the intervals show. "
+            "A larger batch_size makes steps longer."
         )
-    dtypes = dict.fromkeys(arm.facts["dtype"] for arm in result.arms if arm.facts.get("is_computed_in_fp32"))
-    if dtypes:
-        whose = "its" if len(dtypes) == 1 else "their"
-        yield f"This CPU computes {' and '.join(dtypes)} in fp32; {whose} speed says nothing about a GPU."
-    measured = [arm for arm in (*others, result.control) if not arm.failed]
-    if vague := [arm.label for arm in measured if not arm.is_precise()]:
-        text = f"Not known within 5%: {', '.join(vague)}"
-        if len(vague) == len(measured) > 1:
-            text = "No speed-up is known within 5%"
-        if baseline.rounds < result.schedule.looks[-1]:
-            more = max(2, round(4 * result.schedule.minutes))
-            yield f"{text}. --minutes {more} would narrow the intervals."
-        else:
-            yield f"{text}, after {baseline.rounds} rounds: the machine is uneven or has other work."
+    if in_fp32 := [arm for arm in result.arms if arm.facts.get("is_computed_in_fp32")]:
+        dtypes = formatting.listed(dict.fromkeys(arm.facts["dtype"] for arm in in_fp32))
+        names = formatting.listed(dict.fromkeys(_backend(arm) or arm.label for arm in in_fp32))
+        yield f"This CPU computes {dtypes} operations in fp32: the speed of {names} says nothing about a GPU."
+    yield from _describe_precision(result, measured)
+
+
+def _describe_precision(result: Benchmark, measured: Sequence[ArmResult]) -> Iterator[str]:
+    """Yield which speed-ups are not known to within 5%, and what would help."""
+    vague = [arm.label for arm in measured if not arm.is_precise()]
+    if not vague:
+        return
+    rounds, limit = result.arms[0].rounds, result.schedule.looks[-1]
+    if len(vague) == len(measured) > 1:
+        text = "No speed-up is known to within 5%"
+    else:
+        names = formatting.some(vague, MAX_NAMES)
+        text = (
+            f"{len(vague)} of {formatting.plural(len(measured), 'speed-up')} not known to within 5%: {names}"
+        )
+    if rounds < limit:
+        yield f"{text}. For narrower intervals, measure longer: --minutes {_longer(result.schedule.minutes)}"
+    else:
+        yield f"{text}, after all {rounds} rounds. Other programs on the machine are the usual cause."
+
+
+def _longer(minutes: float) -> int:
+    """Return the minutes to try next."""
+    return max(2, round(4 * minutes))
 
 
 def next_command(result: Benchmark, arms: Sequence[BenchmarkArm]) -> str:
-    """Return the command that explains the slowest training, where one is shown to be slower."""
+    """Return the command that explains why mixed precision is slower than the baseline, if it is.
 
-    def is_slower(arm: ArmResult) -> bool:
-        # Without an interval only what is too slow to be chance.
-        return (arm.ratio or 1.0) < CLEARLY_SLOWER if arm.high is None else arm.high < 1
-
-    slower = [
-        arm
-        for arm in result.arms[1:]
-        if not arm.failed and is_slower(arm) and not arm.facts.get("is_computed_in_fp32")
-    ]
+    A training counts only if it is shown to be slower than the baseline's backend with the same other
+    options: another execution or layout is not a question of precision.
+    """
+    baseline, *others = result.arms
+    references = {_other_options(arm): arm for arm in result.arms if _backend(arm) == _backend(baseline)}
+    slower = []
+    for arm in others:
+        reference = references.get(_other_options(arm))
+        if reference is None or arm.facts.get("is_computed_in_fp32") or not _is_mixed(_backend(arm)):
+            continue
+        if _is_slower(arm, reference):
+            slower.append((arm, reference))
     if not slower:
         return ""
-    slowest = min(slower, key=lambda arm: arm.ratio or 0.0)
-    overrides = next(arm.overrides for arm in arms if arm.label == slowest.label)
-    return f"Why {slowest.label} is slower: {shell_command('ampcompare', 'why', 'explain', *overrides)}"
+    arm, reference = min(slower, key=lambda pair: (pair[0].ratio or 0.0) / (pair[1].ratio or 1.0))
+    overrides = next(own.overrides for own in arms if own.label == arm.label)
+    against = () if _backend(reference) == PLAIN else ("--against", _backend(reference))
+    command = shell_command("ampcompare", "why", "explain", *overrides, *against)
+    return f"To see why {arm.label} is slower than {reference.label}: {command}"
+
+
+def _backend(arm: ArmResult) -> str:
+    return arm.options.get("backend", "")
+
+
+def _other_options(arm: ArmResult) -> frozenset[tuple[str, str]]:
+    return frozenset((key, value) for key, value in arm.options.items() if key != "backend")
+
+
+def _is_mixed(backend: str) -> bool:
+    """Return whether the backend computes in another dtype than fp32; a plug-in's is taken to."""
+    return backend not in REGISTRY or not REGISTRY[backend].is_fp32
+
+
+def _is_slower(arm: ArmResult, reference: ArmResult) -> bool:
+    """Return whether a training is shown to be slower than another one.
+
+    With intervals, these must not overlap. Without, the ratio must be too small for chance.
+    """
+    if arm.ratio is None or reference.ratio is None:
+        return False
+    if arm.high is None or reference.low is None:
+        return arm.ratio / reference.ratio < CLEARLY_SLOWER
+    return arm.high < reference.low
 
 
 def _describe_control(control: ArmResult, baseline: ArmResult) -> str:
-    text = f"The control ({baseline.label} again) is {control.ratio:.2f}x"
+    text = f"Control ({baseline.label}, measured a second time): {control.ratio:.2f}x"
     if control.low is None or control.high is None:
-        return f"{text}: no interval below {MIN_ROUNDS} rounds, so speed-ups closer to 1 may be chance."
-    text = f"{text} ({_interval(control)})"
+        return f"{text}. Below {MIN_ROUNDS} rounds there are no intervals: speed-ups near 1 may be chance."
+    text = f"{text} (95% CI {_interval(control)})"
     difference = f"{formatting.number(100 * smallest_difference(control.low, control.high), 2)}%"
     if is_even(control.low, control.high):
-        return f"{text}: the smallest difference that this measurement resolves is {difference}."
-    return f"{text}: this machine is uneven, differences up to {difference} mean nothing."
+        return f"{text}. The smallest difference that this measurement resolves is {difference}."
+    return f"{text}. The machine is uneven: differences up to {difference} mean nothing."
 
 
 def common_settings(result: Benchmark) -> str:
-    """Return the settings that all trainings share, as `resnet50, native, batch_size 128, eager;`."""
+    """Return the settings that all trainings share, as `resnet50, native, batch_size 128, eager`."""
     settings = [arm.facts["settings"] for arm in result.arms if arm.facts.get("settings")]
     shared = [
         f"{key} {settings[0][key]}" if key == "batch_size" else settings[0][key]
@@ -179,7 +233,7 @@ def common_settings(result: Benchmark) -> str:
         if settings and len({one.get(key) for one in settings}) == 1 and settings[0].get(key)
         if key not in result.varied  # also where only one of the values could be measured
     ]
-    return f"{', '.join(shared)};" if shared else ""
+    return ", ".join(shared)
 
 
 def machine_of(result: Benchmark) -> str:
@@ -254,8 +308,8 @@ def draw(result: Benchmark, path: Path) -> None:
     ]
     labels = {"field": "label", "sort": None, "title": None, "axis": {"labelLimit": 320}} | nominal
     spec = chart(
-        f"Speed-up over {result.arms[0].label}",
-        f"median ratio within rounds; together the intervals have 95% confidence; {machine_of(result)}",
+        f"Speed-up relative to {result.arms[0].label}",
+        f"median ratio within rounds, with joint 95% confidence intervals; {machine_of(result)}",
         layers,
         values,
         encoding={"y": labels, "x": quantity("ratio", zero=True)},
@@ -265,4 +319,4 @@ def draw(result: Benchmark, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture(spec, kind))
     except (OSError, ValueError) as problem:
-        raise UserError(f"--chart {str(path)!r}: cannot be written ({reason(problem)})") from None
+        raise UserError(f"--chart {str(path)!r} cannot be written: {reason(problem)}") from None

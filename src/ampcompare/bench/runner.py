@@ -1,4 +1,4 @@
-"""Run several trainings in turns, each in its own process, and compare their speed within rounds.
+"""Interleave several trainings, each in its own process, and compare their speed within rounds.
 
 Other work on the machine, clock speeds and heat change from minute to minute, for all trainings that run in
 the same seconds alike. So a round is a few steps of each training, in random order, and speed is compared
@@ -113,7 +113,7 @@ class ArmResult:
         images_per_second: Median samples per second.
         peak_mib: Peak memory in MiB; None where the device does not report it.
         rounds: Rounds in which it was measured.
-        failed: Why it has no figures; None where it was measured.
+        failed: Why it was not measured; None where it was.
         facts: What its process reports of dtype, settings and machine.
     """
 
@@ -226,7 +226,8 @@ class Worker:
             self.process.join()
             code = self.process.exitcode or 0
             self.is_full = code == -signal.SIGKILL  # as when the machine is out of memory
-            self.failed = f"its process ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+            how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+            self.failed = f"its process {how}"
             return {}
         if "failed" in answer:
             self.failed, self.is_full = answer["failed"], answer["full"]
@@ -270,7 +271,7 @@ class Limit:
         seconds: The limit.
         activity: What is being prepared.
         report: Receives the progress line.
-        owner: Whose preparation it is, for the progress line.
+        owner: Whose preparation it is, for the progress line: ` of training 2/5, native`.
     """
 
     def __init__(self, minutes: float, activity: str, report: Progress, owner: str = "") -> None:
@@ -281,7 +282,7 @@ class Limit:
         """Report progress; return the seconds to wait until the next report."""
         spent = time.monotonic() - self.began
         # What is prepared comes first: a narrow terminal may have no room for the rest.
-        self.report(f"{self.activity}, {spent:.0f} of at most {self.seconds:.0f} s{self.owner}")
+        self.report(f"{self.activity}{self.owner}: {spent:.0f} s (limit {self.seconds:.0f} s)")
         return max(0.0, min(POLL_SECONDS, self.seconds - spent))
 
     def is_over(self) -> bool:
@@ -290,7 +291,7 @@ class Limit:
 
     def message(self) -> str:
         """Return why a training that has met the limit is not measured."""
-        return f"{self.activity} not finished in {self.seconds:.0f} s; raise --prepare-minutes"
+        return f"{self.activity} did not finish within {self.seconds:.0f} s; raise --prepare-minutes"
 
 
 def _serve(connection: Any, overrides: Sequence[str]) -> None:
@@ -329,9 +330,7 @@ def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Prog
     for worker in others:
         pair: list[Worker] = []
         if worker.is_full and not baseline.failed and not is_interrupted:
-            report(
-                f"{worker.arm.label}: out of memory beside the others, so in turns with the baseline alone"
-            )
+            report(f"{worker.arm.label} ran out of memory beside the others: again, with the baseline alone")
             try:
                 _measure([arms[0], worker.arm], pair, schedule, level, report)
             except KeyboardInterrupt:
@@ -351,7 +350,7 @@ def _measure(
             schedule.preparation_minutes,
             "loading PyTorch, network and data",
             report,
-            f": {len(workers)} trainings",
+            f" of {len(workers)} trainings",
         )
         for worker in workers:
             worker.build(limit)
@@ -364,7 +363,7 @@ def _measure(
                 schedule.preparation_minutes,
                 f"first steps ({preparation})" if preparation else "first steps",
                 report,
-                f": {number}/{len(workers)} {worker.arm.label}",
+                f" of training {number}/{len(workers)}, {worker.arm.label}",
             )
             worker.warm_up(limit, schedule.slow_fraction * 60 * schedule.minutes)
         _run_rounds(workers, schedule, level, report)
@@ -381,6 +380,7 @@ def _run_rounds(workers: Sequence[Worker], schedule: Schedule, level: float, rep
             worker.take_turn(seconds)
         results = [worker.result(baseline, level) for worker in active[1:]]
         ratios = ", ".join(f"{result.label} {result.ratio:.2f}x" for result in results if result.ratio)
-        report(f"round {number}, {max(0.0, ends - time.monotonic()):.0f} s left: {ratios}")
+        seconds_left = max(0.0, ends - time.monotonic())
+        report(f"round {number}, at most {seconds_left:.0f} s left: {ratios}")
         if number in schedule.looks and all(result.is_precise() for result in results):
             return

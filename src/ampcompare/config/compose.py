@@ -82,8 +82,8 @@ def read_options(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[
         inner = read_mapping(key, value)
         if key in GROUPS:
             if not isinstance(inner, Mapping | None):
-                known = ", ".join(name.rpartition(".")[2] for name in OPTIONS if name.startswith(f"{key}."))
-                raise UserError(f"{key}={value!r}: a group of options; set one of them: {known}")
+                known = ", ".join(name for name in OPTIONS if name.startswith(f"{key}."))
+                raise UserError(f"{key}={value!r}: {key} is a group of options; set one of {known}")
             yield from read_options(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
         elif option := find_option(key):
             spec, path = option
@@ -119,13 +119,13 @@ def _merge(merged: DictConfig, spec: OptionSpec, value: Any) -> None:
 def _check_text(spec: OptionSpec, value: Any, text: str) -> None:
     """Raise UserError for what no text may hold: `${oc.env:WANDB_API_KEY}` would record a secret."""
     if "\0" in text:
-        raise spec.error(value, "a NUL character is in it; ")
+        raise spec.error(value, "contains a NUL character; ")
     if any("\ud800" <= c <= "\udfff" for c in text):  # how Python keeps bytes that are not UTF-8
-        raise spec.error(value, "a byte that is not UTF-8 is in it; ")
+        raise spec.error(value, "contains a byte that is not UTF-8; ")
     if text.endswith("\\???"):  # OmegaConf's escape of its mark for a missing value
         raise spec.error(value, "a text cannot end with \\???; ")
     if "${" in REFERENCE.sub("", text):
-        why = "of ${...} only another option's key is understood, such as ${backend}"
+        why = "${...} may only name another option, such as ${backend}"
         raise UserError(f"{spec.key}={value!r}: {why}")
     for key in REFERENCE.findall(text):
         if not find_option(key):
@@ -150,7 +150,7 @@ def _resolve(merged: DictConfig, key: str, given: Any) -> Any:
         if OmegaConf.is_config(value):
             return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue:
-        raise UserError(f"{key}={MISSING}: has to be given; expected {OPTIONS[key].allowed}") from None
+        raise UserError(f"{key}={MISSING}: has no value; set it, expected {OPTIONS[key].allowed}") from None
     except ValidationError:
         raise OPTIONS[key].error(given) from None
     except (OmegaConfBaseException, RecursionError) as problem:
@@ -176,4 +176,4 @@ def _near(key: str) -> str:
         hints += [option for option in OPTIONS if option.rpartition(".")[2] == last]
     if hints:
         near = f"did you mean {hints[0]}?"
-    return near or f"{shell_command('ampcompare', 'run', '--help-all')} lists every key"
+    return near or f"{shell_command('ampcompare', 'run', '--help-all')} lists all options"

@@ -87,7 +87,7 @@ def _read_json(word: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        example = 'expected such as {"backend": "native"}'
+        example = 'expected an object such as {"backend": "native"}'
         raise UserError(f"{word}: not valid JSON ({reason(problem)}); {example}") from None
     if not isinstance(content, dict):
         raise UserError(f"{word}: expected a JSON object of options, found a {type(content).__name__}")
@@ -177,6 +177,6 @@ def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
         if not find_option(key) or (actual := config.value(key)) == (expected := read(key, value)):
             continue
         if actual != read(*parse_override(f"{key}={value}")):  # a word in a free-form mapping has YAML's type
-            why = f"the sweep chose {expected!r} and its command did not pass that on"
-            todo = "let the command end with ${args_no_hyphens}, which has every parameter"
+            why = f"the sweep chose {expected!r}, but its command did not pass this value to the run"
+            todo = "end the command: of the sweep file with ${args_no_hyphens}, which passes every parameter"
             raise UserError(f"{key}={actual!r}: {why}; {todo}")

@@ -175,7 +175,11 @@ class OptionSpec:
         """Return the one-line error for a value, with the word that was meant if it is known."""
         hint = self.hints.get(str(value).strip().lower())
         near = f"did you mean {hint}?" if hint else ""
-        if not hint and isinstance(value, str):
+        if self.plugin and isinstance(value, str) and value.endswith(".py"):
+            near = f"name a function or class in the file: {self.key}={value}:NAME"
+        elif not hint and isinstance(value, str) and "," in value and self.type is not list:
+            near = "a run takes one value; to compare several values, use ampcompare sweep"
+        elif not hint and isinstance(value, str):
             near = did_you_mean(value.lower(), map(str, self.choices), 0.75)
         return UserError(f"{self.key}={value!r}: {why}expected {self.allowed}{near and '; ' + near}")
 

@@ -23,7 +23,10 @@ def publication_sources(published: PublishedConfig) -> list[ConfigSource]:
     from ampcompare.publications.publication import list_publications, load_publication
 
     if published.name is None:
-        raise UserError(f"published.name=None: set it to a file or one of {', '.join(list_publications())}")
+        raise UserError(
+            "published.name=None: no publication is named; "
+            f"set published.name to a file or one of {', '.join(list_publications())}"
+        )
     try:
         publication = load_publication(published.name)
     except UserError as problem:
@@ -64,7 +67,7 @@ def _arm_sources(
     for values, file in sources:
         for spec, _ in read_options(values):
             if spec.role is Role.BOOKKEEPING:
-                raise UserError(f"{file}: {spec.key}: is for whoever repeats it; leave it out")
+                raise UserError(f"{file}: {spec.key}: is not part of a published setting; leave it out")
     if scale != 1:
         sources.append(ConfigSource(_scaled(config, publication, scale)))
     if network is not None:
@@ -86,8 +89,8 @@ def _scaled(config: Config, publication: Publication, scale: float) -> dict[str,
     tested = data.test_limit or source.test_images
     for count, what, key in ((images, "training", "images"), (tested, "test", "setting.data.test_limit")):
         if not count:
-            unknown = f"how many {what} images data.source={data.source} has is not known"
-            raise UserError(f"published.scale={scale:g}: {unknown}; say it in {publication.path}, as {key}")
+            unknown = f"the number of {what} images of data.source={data.source} is not known"
+            raise UserError(f"published.scale={scale:g}: {unknown}; add it to {publication.path} as {key}")
     scaled = {
         "epochs": epochs,
         "batch_size": batch,

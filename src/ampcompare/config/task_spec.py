@@ -68,12 +68,12 @@ def is_task_metric(key: str) -> bool:
 def check_metrics(loss: str, names: Sequence[str] | None, metric: str | None) -> None:
     """Raise UserError if two metrics have one name, or the compared metric is none of them."""
     texts = metric_names(loss, names)
-    known_names: dict[str, str] = {LOSS: "the loss itself, which is scored anyway"}
+    known_names: dict[str, str] = {LOSS: "the loss, which is always recorded"}
     for text in texts:
         name = metric_name(text)
         if name in known_names:
-            what = f"would be logged as {metric_key(text)}, and so would be {known_names[name]}"
-            raise UserError(f"task.metrics={text!r}: {what}; leave one out, or give it another name")
+            what = f"has the same key {metric_key(text)} as {known_names[name]}"
+            raise UserError(f"task.metrics={text!r}: {what}; leave one out or rename one")
         known_names[name] = repr(text)
     if metric is not None and metric not in texts and metric not in known_names:
         near = did_you_mean(metric, [*known_names], 0.5)

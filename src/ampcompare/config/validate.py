@@ -33,29 +33,35 @@ def _training_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
         yield "optimizer.nesterov", "needs optimizer.name=sgd and optimizer.momentum above 0; set them"
     if optimizer.momentum and optimizer.name != "sgd":
-        yield "optimizer.momentum", "only sgd has it; set it to 0 or use optimizer.name=sgd"
+        yield (
+            "optimizer.momentum",
+            "only optimizer.name=sgd has momentum; set optimizer.momentum=0 or use optimizer.name=sgd",
+        )
 
     if schedule.name == "multistep" and not schedule.milestones:
-        yield "schedule.name", "needs schedule.milestones, epochs such as [100,150]; give them"
+        yield (
+            "schedule.name",
+            "multistep needs milestones, in epochs; set them, such as schedule.milestones=[100,150]",
+        )
     if schedule.milestones and schedule.name != "multistep":
-        why = f"schedule.name={schedule.name} has none"
+        why = f"schedule.name={schedule.name} has no milestones"
         yield "schedule.milestones", f"{why}; leave it out, or use schedule.name=multistep"
 
     if training.label_smoothing and config.task.loss != task_spec.CROSS_ENTROPY:
-        only = f"only task.loss={task_spec.CROSS_ENTROPY} has it, and task.loss={config.task.loss!r} is given"
+        only = f"only task.loss={task_spec.CROSS_ENTROPY} has it, this run has task.loss={config.task.loss!r}"
         yield "training.label_smoothing", f"{only}; leave it out"
     if training.gradient_penalty and training.accumulate > 1:
-        why = f"training.accumulate={training.accumulate} has several gradients, and the norm is of their sum"
+        why = f"training.accumulate={training.accumulate} never has the gradient of the whole step at once"
         yield "training.gradient_penalty", f"{why}; use training.accumulate=1"
     if training.gradient_penalty and config.execution != "eager":
-        why = "needs the gradient of a gradient, which this execution does not give; use execution=eager"
+        why = "needs second derivatives, which this execution does not support; use execution=eager"
         yield "execution", f"training.gradient_penalty={training.gradient_penalty:g} {why}"
     if config.execution.endswith("_graph") and training.accumulate > 1:
-        why = "has more than one micro-batch in a step, the graph holds one"
+        why = "needs several micro-batches per step, but a CUDA graph holds one"
         todo = "use execution=compile, or a larger batch_size"
         yield "execution", f"training.accumulate={training.accumulate} {why}; {todo}"
     if config.execution.endswith("_graph") and optimizer.fused is False:
-        why = "needs optimizer.fused=true, other optimizers decide on the host"
+        why = "a CUDA graph needs optimizer.fused=true, which decides on the GPU whether to skip a step"
         yield "execution", f"{why}; leave optimizer.fused out"
 
     floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
@@ -80,18 +86,18 @@ def _data_conflicts(config: Config) -> Iterator[tuple[str, str]]:
 def _plan_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     looks, max_seeds = config.plan.looks, config.plan.max_seeds
     if looks is not None and (not looks or any(later <= earlier for earlier, later in pairwise(looks))):
-        yield "plan.looks", "expected rising numbers of seeds, such as [3,6,10]"
+        yield "plan.looks", "expected increasing numbers of seeds, such as [3,6,10]"
     if looks and max_seeds is not None and max_seeds < looks[-1]:
-        todo = "raise it, or leave out the looks beyond it"
-        yield "plan.max_seeds", f"plan.looks={looks} goes further; {todo}"
+        todo = "raise plan.max_seeds, or leave out the later looks"
+        yield "plan.max_seeds", f"the last look of plan.looks={looks} needs more seeds; {todo}"
 
 
 # Per option of `precision`: the attribute that a backend needs, and the message if it lacks it.
 _NEEDS = {
     "precision.loss_scale": ("scales", "does not scale the loss"),
-    "precision.min_loss_scale": ("bounded_scale", "has neither floor nor ceiling for the loss scale"),
-    "precision.max_loss_scale": ("bounded_scale", "has neither floor nor ceiling for the loss scale"),
-    "precision.keep_batchnorm_fp32": ("half_weights", "has fp32 weights, BatchNorm's too"),
+    "precision.min_loss_scale": ("bounded_scale", "has no lower limit of the loss scale"),
+    "precision.max_loss_scale": ("bounded_scale", "has no upper limit of the loss scale"),
+    "precision.keep_batchnorm_fp32": ("half_weights", "keeps all weights in fp32, those of BatchNorm too"),
 }
 
 
@@ -135,7 +141,7 @@ def ignored_options(config: Config) -> list[str]:
     idle = {
         f"backend={backend} {kind}": [key for key in of_backend if key != TF32],
         f"backend={backend} always uses TF32": [key for key in of_backend if key == TF32],
-        f"model.name={network} is none of our networks": (
+        f"model.name={network} is not a built-in network": (
             [] if is_built_in else ["model.stem", "model.zero_init_residual"]
         ),
     }

@@ -14,7 +14,9 @@ from ampcompare.plugins import InvalidPluginOutput
 Field: TypeAlias = Tensor | Mapping[str, Tensor]
 Batch: TypeAlias = tuple[Field, Field]
 
-EXPECTED = "expected (inputs, targets), each a tensor or a dict of tensors, samples first"
+EXPECTED = (
+    "expected (inputs, targets), each a tensor or a dict of tensors, with samples in the first dimension"
+)
 MAX_HASHED_BYTES = 2**28  # of a tensor (0.2 s with SHA-256); of a larger one, evenly spaced rows
 
 
@@ -64,8 +66,8 @@ def to_batch(pair: Any) -> Batch:
     inputs, targets = (_to_field(field, name) for name, field in named)
     counts = [len(tensor) for tensor in (*list_tensors(inputs), *list_tensors(targets))]
     if len({*counts}) > 1 or not counts[0]:
-        message = f"the tensors have {', '.join(map(str, counts))} samples"
-        raise InvalidPluginOutput(f"{message}; expected as many everywhere, and at least one")
+        message = f"the tensors of inputs and targets have {', '.join(map(str, counts))} samples"
+        raise InvalidPluginOutput(f"{message}; expected the same number in each, at least 1")
     return inputs, targets
 
 
@@ -77,7 +79,7 @@ def split_pair(pair: Any) -> tuple[Any, Any]:
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         size = f" of {len(pair)}" if isinstance(pair, tuple | list) else ""
-        raise InvalidPluginOutput(f"{describe_type(pair)}{size}; {EXPECTED}")
+        raise InvalidPluginOutput(f"got {describe_type(pair)}{size}; {EXPECTED}")
     return pair[0], pair[1]
 
 
@@ -86,7 +88,9 @@ def _to_field(field: Any, field_name: str) -> Field:
         return _to_tensor(field, field_name)
     if not field or not all(isinstance(name, str) for name in field):
         problem = f"{field_name} are a dict with the keys {[*field]}"
-        raise InvalidPluginOutput(f"{problem}; expected names, which the model takes as arguments")
+        raise InvalidPluginOutput(
+            f"{problem}; expected strings, because the model gets them as keyword arguments"
+        )
     return {name: _to_tensor(value, f"{field_name}[{name!r}]") for name, value in field.items()}
 
 
@@ -97,7 +101,10 @@ def _to_tensor(value: Any, name: str) -> Tensor:
         )  # from_numpy accepts no negative strides
     if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.ndim:
         kind = f" of {value.dtype}" if isinstance(value, np.ndarray | Tensor) else ""
-        raise InvalidPluginOutput(f"{name} are {describe_type(value)}{kind}; {EXPECTED}, of numbers, dense")
+        raise InvalidPluginOutput(
+            f"{name} are {describe_type(value)}{kind}; {EXPECTED}; "
+            "a tensor must hold numbers, be dense and have a dimension"
+        )
     value = value.detach()
     return value.to(torch.float32) if value.dtype == torch.float64 else value
 

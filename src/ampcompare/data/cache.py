@@ -49,7 +49,7 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
         if path.exists():
             return _load(path)
     except Exception as error:  # a damaged file raises any of a dozen exception types
-        log.warning("the data cache cannot be used (%s): building the data anew", reason(error))
+        log.warning("the data cache cannot be used (%s); the data are decoded again", reason(error))
     data = build()
     arrays: dict[str, Any] = {"classes": np.array(data.classes)}
     for name, split in (("train", data.train), ("test", data.test)):
@@ -60,8 +60,8 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
         with replacing(path) as file:
             np.savez(file, **arrays)
     except OSError as error:
-        todo = "set AMPCOMPARE_CACHE to a folder with room to load faster next time"
-        log.warning("cannot keep the decoded data (%s): %s", reason(error), todo)
+        todo = "the next run decodes them again, unless AMPCOMPARE_CACHE names a folder with free space"
+        log.warning("the decoded data cannot be cached (%s); %s", reason(error), todo)
     return data
 
 

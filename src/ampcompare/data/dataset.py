@@ -187,8 +187,10 @@ class SampleSplit(_BaseSplit):
         try:
             batch = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:
-            todo = "have the function return a DataLoader with a collate_fn for them"
-            raise InvalidPluginOutput(f"its samples do not make one tensor ({problem}); {todo}") from None
+            todo = "return samples of equal shape, or a DataLoader with a collate_fn"
+            raise InvalidPluginOutput(
+                f"its samples cannot be stacked into one tensor ({problem}); {todo}"
+            ) from None
         return to_batch(batch)
 
 
@@ -223,7 +225,8 @@ class LoaderSplit(_BaseSplit):
         first = next(read_batches(self.loader, self.name, self.file, 0, seed=0), None)
         if first is None:
             raise InvalidPluginOutput(
-                f"{describe_type(self.loader)} that gave no batch; it has to begin anew each time"
+                f"{describe_type(self.loader)} that yielded no batch; "
+                "each iteration must start from the first batch"
             )
         return first
 

@@ -82,7 +82,7 @@ def _build_user_dataset(
             return replace(data, recorded={"data_fingerprint": data.fingerprint})
         train, test = _limit_split("train", train, limits, source), _limit_split("test", test, limits, source)
         for split in (train, test):
-            with wrap_data_errors(source, f"first samples for train={split is train}", function.file):
+            with wrap_data_errors(source, f"the first samples for train={split is train}", function.file):
                 split.content  # noqa: B018 - computes and caches it
         classes = user_data.find_classes(train, test)
     except ValueError as problem:
@@ -113,11 +113,13 @@ def _limit_split(name: str, split: Any, limits: Mapping[str, int | None], source
     if (limit := limits[name]) is None:
         return split
     if isinstance(split, LoaderSplit):
-        todo = f"limit it in the function{', or give max_steps' if name == 'train' else ''}"
-        raise UserError(f"data.{name}_limit={limit}: {source} returned a loader of its own; {todo}")
+        todo = f"return fewer samples{', or set max_steps' if name == 'train' else ''}"
+        raise UserError(
+            f"data.{name}_limit={limit}: {source} returned a DataLoader, which cannot be shortened; {todo}"
+        )
     count = len(split)
     if limit > count:
-        todo = f"give at most {count}, or null for all"
+        todo = f"set at most {count}, or null for all"
         raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.unit}; {todo}")
     return split if limit == count else split.select(draw_balanced_subset(user_data.get_labels(split), limit))
 

@@ -114,15 +114,17 @@ class BatchLoader(_HostLoader):
         batches = read_batches(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
         for number in range(len(self)):
             if (whole := next(batches, None)) is None:
-                why = f"gave {number} of the {len(self)} batches that its len promises in epoch {epoch}"
-                todo = "it has to begin anew each time, and to tell its length"
+                why = f"yielded {number} batches in epoch {epoch}, but its len() is {len(self)}"
+                todo = "len() must be right, and each iteration must start from the first batch"
                 raise plugins.DATA.make_error(self.name, f"the loader {why}; {todo}")
             if number < start:
                 continue
             size = count_samples(whole[0])
             if self.trains and size < self.processes:
                 why = f"has {size} samples, fewer than the {self.processes} processes"
-                raise plugins.DATA.make_error(self.name, f"batch {number} of epoch {epoch} {why}")
+                raise plugins.DATA.make_error(
+                    self.name, f"batch {number} of epoch {epoch} {why}; use larger batches"
+                )
             inputs, targets = (
                 map_tensors(field, lambda t: t[self.rank :: self.processes]) for field in whole
             )

@@ -52,7 +52,7 @@ def wrap_data_errors(name: str, expected: str, file: Path | None, workers: int =
             # A worker died while it sent a batch, and PyTorch has not noticed yet.
             message = f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
             raise RuntimeError(message) from None
-        with plugins.wrap_plugin_errors(plugins.DATA, name, f"no {expected}", file):
+        with plugins.wrap_plugin_errors(plugins.DATA, name, f"cannot get {expected}", file):
             raise
 
 

@@ -18,7 +18,7 @@ from ampcompare.errors import UserError, describe_type
 from ampcompare.plugins import DATA, InvalidPluginOutput, Plugin
 
 KWARGS = "data.kwargs"
-SPLIT_FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
+SPLIT_FORMS = "(inputs, targets), a map-style Dataset with a __len__, or a DataLoader"
 IGNORED_TARGET = -100  # a target that PyTorch's losses ignore
 _SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
 # Without bool, since a boolean target may belong to a single output.
@@ -44,7 +44,9 @@ def load(
     """
     plugin, splits = plugins.load(DATA, name), []
     if "train" in kwargs:
-        raise UserError(f"{KWARGS}.train: {name} is called with both, true and false; leave it out")
+        raise UserError(
+            f"{KWARGS}.train: AMP Compare itself calls {name} with train=True and train=False; leave it out"
+        )
     signature = plugins.get_signature(plugin.value)
     for train, size in zip((True, False), batch_sizes, strict=True):
         function, common = plugin.value, {"batch_size": size, "seed": seed}
@@ -53,12 +55,24 @@ def load(
         }
         if plugins.accepts_argument(signature, "train"):
             defaults["train"] = train
+        elif not signature.parameters:
+            raise DATA.make_error(name, _describe_signature(plugin.value))
         else:  # the first argument has another name
             function = partial(function, train)
         with wrap_data_errors(name, f"data for train={train}", plugin.file):
             returned = plugins.call(function, kwargs, key=KWARGS, name=name, defaults=defaults)
             splits.append(_to_split(returned, name, plugin.file))
     return splits, plugin, "seed" in signature.parameters
+
+
+def _describe_signature(function: Any) -> str:
+    """Return the message about a function without parameters, with the signature to write."""
+    function_name = getattr(function, "__name__", "build")
+    returned = "(inputs, targets), a Dataset or a DataLoader"
+    return (
+        f"{function_name}() has no parameter; write def {function_name}(train), which returns {returned}: "
+        "the training data for train=True, the test data for train=False"
+    )
 
 
 def _to_split(data: Any, name: str, file: Path) -> Split:
@@ -74,10 +88,12 @@ def _to_split(data: Any, name: str, file: Path) -> Split:
     if _is_pair(data):
         return TensorSplit(*to_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in data)))
     is_map = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if isinstance(data, Mapping | str) or not (is_map or hasattr(data, "__iter__")):
-        raise InvalidPluginOutput(f"{describe_type(data)}; expected {SPLIT_FORMS}")
+    if isinstance(data, Mapping | str | Tensor | np.ndarray) or not (is_map or hasattr(data, "__iter__")):
+        raise InvalidPluginOutput(f"the function returned {describe_type(data)}; expected {SPLIT_FORMS}")
     if (length := len(data)) < 1:
-        raise InvalidPluginOutput(f"{describe_type(data)} of {length}; expected at least one sample")
+        raise InvalidPluginOutput(
+            f"the function returned {describe_type(data)} of length {length}; expected at least one sample"
+        )
     if is_map and not isinstance(data, DataLoader | IterableDataset):
         return SampleSplit(data, file)
     return LoaderSplit(data, name, file, _count_samples(data, length), _get_batch_size(data))
@@ -121,7 +137,8 @@ def find_classes(train: Split, test: Split) -> tuple[str, ...]:
     named = [get_field_names(split.sample) for split in (train, test)]
     if named[0] != named[1]:
         raise InvalidPluginOutput(
-            f"train=True and train=False differ in their names: {named[0]} and {named[1]}"
+            f"inputs and targets have the names {named[0]} for train=True, but {named[1]} for train=False; "
+            "use the same names"
         )
     if isinstance(train, TensorSplit) and isinstance(test, TensorSplit):
         return _find_target_classes(train.targets, test.targets)

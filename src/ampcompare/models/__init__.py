@@ -42,8 +42,10 @@ def build_model(
         why = f"model.name={name} takes no arguments"
         raise UserError(f"model.kwargs.{next(iter(kwargs))}: {why}; leave it out, or name another network")
     if num_classes is None:
-        why = "gives logits of classes, and the data have none, or do not say how many"
-        todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
-        raise UserError(f"model.name={name!r}: {why}; {todo}, or name a network of your own, ./net.py:build")
+        why = "needs the number of classes, which the data do not give"
+        todo = "add an attribute `classes` (their names) or `num_classes` to the Dataset"
+        raise UserError(
+            f"model.name={name!r}: {why}; {todo}, or use your own network, such as model.name=./net.py:build"
+        )
     model = BUILT_IN[name](num_classes) if name in BUILT_IN else resnet(name, stem, num_classes)
     return zero_init_residuals(model) if zero_init_residual else model

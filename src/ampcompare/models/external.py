@@ -30,14 +30,16 @@ def build_external(name: str, num_classes: int | None, kwargs: Mapping[str, Any]
     """
     builder = find_builder(name)
     defaults = {} if num_classes is None else {"num_classes": num_classes}
-    failure = f"no network for num_classes={num_classes}" if defaults else "no network"
+    failure = (
+        f"cannot build the network for num_classes={num_classes}" if defaults else "cannot build the network"
+    )
     weights = WEIGHTS.get(name.partition(":")[0], "")
     if pretrained := kwargs.get(weights):
         failure += f" with the weights of model.kwargs.{weights}={pretrained!r}"
     with plugins.wrap_plugin_errors(MODELS, name, failure, builder.file):
         model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, defaults=defaults)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
-        expected = "expected a torch.nn.Module that has a parameter to train"
+        expected = "expected a torch.nn.Module with at least one trainable parameter"
         raise MODELS.make_error(name, f"returned {describe_type(model)}; {expected}")
     return model
 
@@ -83,5 +85,5 @@ def find_builder(name: str) -> Plugin:
 
 def _make_unknown_error(name: str, known: Collection[str]) -> UserError:
     library, _, short = name.partition(":")
-    hint = did_you_mean(short.lower(), known) or f"it has {len(known):,}"
+    hint = did_you_mean(short.lower(), known) or f"it has {len(known):,} networks"
     return MODELS.make_error(name, f"{library} has no network of this name; {hint}")

@@ -86,12 +86,12 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         plugin_errors = plugins.wrap_plugin_errors(plugins.BACKENDS, name, failure, file)
     known = [field.name for field in fields(PrecisionOptions)]
     for key in options.keys() - set(known):
-        why = f"no option of a backend; expected one of {', '.join(known)}"
-        raise ValueError(f"{key}={options[key]!r}: {why} (each type is a backend of its own)")
+        why = f"not an option of a backend; expected one of {', '.join(known)}"
+        raise ValueError(f"{key}={options[key]!r}: {why} (for another dtype, use another backend)")
     settings = PrecisionOptions(**options)
     if backend.is_fp32 and settings.tf32 not in (None, backend.uses_tf32):
         other = PLAIN if backend.uses_tf32 else "tf32"
-        raise ValueError(f"tf32={settings.tf32}: not what backend={name} is; use backend={other}")
+        raise ValueError(f"tf32={settings.tf32}: contradicts backend={name}; use backend={other}")
     if settings.keep_fp32 and backend.is_fp32 and backend.uses_tf32:
         raise KeepFp32Error(
             f"precision.keep_fp32={settings.keep_fp32}: {NO_KEEP_FP32_UNDER_TF32.format(name)}"
@@ -114,12 +114,12 @@ def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     if not isinstance(cls, type) or not issubclass(cls, Precision):
         class_name = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
         raise kind.make_error(
-            name, f"{class_name} is no backend; expected a class that inherits from Precision"
+            name, f"{class_name} is not a backend; expected a class that inherits from Precision"
         )
     if hasattr(cls, "declares"):
         raise kind.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {kind.renamed}")
     if cls.prepare is not Precision.prepare:
-        why = "which is final, since it also keeps modules in fp32; call it convert"
+        why = "which is final, because it also keeps modules in fp32; override convert instead"
         raise kind.make_error(name, f"{cls.__name__} overrides prepare, {why}")
     if not isinstance(cls.metadata, BackendInfo):
         why = f"{cls.__name__}.metadata is {cls.metadata!r}"
@@ -129,6 +129,8 @@ def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     except ValueError as problem:  # a name or a docstring that cannot be shown
         raise kind.make_error(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
     if metadata.label in REGISTRY:
-        why = f"label={metadata.label!r} is that of a built-in backend; give {cls.__name__} another"
+        why = (
+            f"label={metadata.label!r} is the label of a built-in backend; give {cls.__name__} another label"
+        )
         raise kind.make_error(name, why)
     return metadata, cls, plugin.file

@@ -77,8 +77,8 @@ def cast_inputs_to_weights(model: nn.Module) -> None:
     for module in model.modules():
         weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in SIXTEEN_BIT_DTYPES]
         if weights and is_kept_in_fp32(module):
-            why = "the backend has made weights half that are to stay in fp32"
-            raise KeepFp32Error(f"{OPTION}: {why}; let its convert call convert_network")
+            why = "the backend converted weights to 16 bits that must stay in fp32"
+            raise KeepFp32Error(f"{OPTION}: {why}; call convert_network in its convert")
         if weights:
             hook = functools.partial(_cast_inputs, weights[0])  # can be copied and pickled
             module.register_forward_pre_hook(hook, with_kwargs=True)

@@ -130,7 +130,7 @@ REGISTRY = {backend.label: backend for backend in BUILT_IN}
 PLAIN = BUILT_IN[0].label  # strict fp32
 # The reason why the backend tf32 has no `precision.keep_fp32`.
 NO_KEEP_FP32_UNDER_TF32 = (
-    "backend={} uses TF32 in every module, since PyTorch has one switch for all of them; leave it out"
+    "backend={} uses TF32 in every module, because PyTorch has one switch for all of them; leave it out"
 )
 # Names that other libraries use for a backend.
 ALIASES = {

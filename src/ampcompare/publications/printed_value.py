@@ -61,7 +61,7 @@ class PrintedValue(StrictModel):
                 last = parts[match.lastgroup].partition(".")[2]
                 return _rounded(text, value, last, SECONDS[match.lastgroup])
         raise validation_error(
-            'is no figure; expected it as it was printed, such as "0.240", "1,803" or "6h54min"'
+            'is not a number; expected it as it was printed, such as "0.240", "1,803" or "6h54min"'
         )
 
     @model_validator(mode="after")

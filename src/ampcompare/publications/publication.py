@@ -194,7 +194,9 @@ class Publication(StrictModel):
             raise validation_error(f"baseline={self.baseline!r}: expected one of the arms: {arms}")
         for metric in self.figures:
             for arm in metric.values.keys() - self.arms.keys():
-                raise validation_error(f"figures.{metric.name}.values.{arm}: no such arm; there are {arms}")
+                raise validation_error(
+                    f"figures.{metric.name}.values.{arm}: no such arm; expected one of {arms}"
+                )
         return self
 
 

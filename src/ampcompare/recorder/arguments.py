@@ -63,7 +63,10 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
         backend = scaler.metadata.label
     if not isinstance(backend, str) or not backend.strip():
         known = ", ".join(REGISTRY)
-        raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
+        raise UserError(
+            f"backend={backend!r}: expected the name of the backend that you compare: one of {known}, "
+            "or a name of your own"
+        )
     return backend, backend if backend in REGISTRY else LABELS_BY_ALIAS.get(backend.lower())
 
 
@@ -125,7 +128,7 @@ def describe_compared_metric(metric: str | None, better: str | None) -> dict[str
     directions = f"expected {metrics.HIGHER!r} or {metrics.LOWER!r}"
     if metric is None:
         if better is not None:
-            raise UserError(f"better={better!r}: of which metric? Give metric= as well, such as 'eval/f1'")
+            raise UserError(f"better={better!r}: better= needs metric= as well, such as metric='eval/f1'")
         return {}
     if not isinstance(metric, str) or not metric.strip():
         raise UserError(f"metric={metric!r}: expected the key of a row, such as 'eval/f1'")
@@ -144,10 +147,12 @@ def check_config(config: Any, own: Mapping[str, Any]) -> None:
         UserError: It is no mapping with string keys, or contradicts a setting that the Recorder records.
     """
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
-        raise UserError(f"config={shorten(config)}: expected a mapping of names; give a dict")
+        raise UserError(f"config={shorten(config)}: expected a dict with strings as keys")
     for key in config.keys() & {metrics.ENVIRONMENT, *own}:
         if str(config[key]) != str(own.get(key)):
-            message = f"config[{key!r}]={shorten(config[key])}: the recorder says {own.get(key)!r}"
+            message = (
+                f"config[{key!r}]={shorten(config[key])}: the recorder sets this key to {own.get(key)!r}"
+            )
             raise UserError(f"{message}; leave it out of config")
 
 
@@ -165,7 +170,7 @@ def open_record(settings: RunSettings, run: Any) -> Tracker:
     """
 
     def on_lost(why: str) -> None:
-        log.error(f"{why}: the training goes on, its record ends here")
+        log.error(f"{why}; the training continues, but its record ends here")
 
     if run is not None:
         return attach_to_run(run, settings.logged, on_lost)
@@ -195,7 +200,7 @@ def check_count(key: str, value: Any, minimum: int, *, optional: bool = False) -
     if value is None and optional:
         return None
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-        raise UserError(f"{key}={shorten(value)}: expected a whole number from {minimum} on")
+        raise UserError(f"{key}={shorten(value)}: expected a whole number at least {minimum}")
     return int(value)
 
 
@@ -211,7 +216,7 @@ def check_parts(optimizer: Any, model: Any) -> None:
     """
     if optimizer is not None and not isinstance(getattr(optimizer, "param_groups", None), list):
         message = f"optimizer={shorten(optimizer)}: expected a torch.optim.Optimizer"
-        raise UserError(f"{message}; give one object, of several the first")
+        raise UserError(f"{message}; give one optimizer; of several, give the first")
     if model is not None and not isinstance(model, nn.Module):
         raise UserError(f"model={shorten(model)}: expected a torch.nn.Module; give the network itself")
 
@@ -227,7 +232,7 @@ def to_number(name: str, value: Any) -> float:
             return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
-    raise UserError(f"{name}={shorten(value)}: expected a number, or a tensor of one")
+    raise UserError(f"{name}={shorten(value)}: expected a number or a tensor with one element")
 
 
 def shorten(value: Any) -> str:

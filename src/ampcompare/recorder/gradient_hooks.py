@@ -112,8 +112,10 @@ def group_parameters(optimizer: Optimizer, model: nn.Module | None) -> Mapping[s
         param_names = group.get("param_names") or [""] * len(group["params"])
         for name, parameter in zip(param_names, group["params"], strict=True):
             if hasattr(parameter, "device_mesh"):
-                why = "the parameters lie in parts on several processes"
-                raise UserError(f"diagnostics: {why}, and each sees its own alone; leave diagnostics out")
+                why = "the parameters are sharded over several processes"
+                raise UserError(
+                    f"diagnostics: {why}, and each process sees only its own shard; leave diagnostics out"
+                )
             groups.setdefault(_get_top_module(names.get(id(parameter), name)) or f"group{number}", []).append(
                 parameter
             )

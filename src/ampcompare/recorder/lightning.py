@@ -20,7 +20,7 @@ try:
     count = import_module(f"{library.__name__}.utilities.data").extract_batch_size
 except ImportError:
     raise UserError(
-        "ampcompare.recorder.lightning: no Lightning is installed; pip install lightning"
+        "ampcompare.recorder.lightning: Lightning is not installed; install it with: pip install lightning"
     ) from None
 
 

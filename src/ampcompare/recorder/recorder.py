@@ -141,7 +141,7 @@ class Recorder:
         self._optimizer = unwrap_optimizer(optimizer)
         check_parts(self._optimizer, model)
         if diagnostics is not None and self._optimizer is None:
-            raise UserError(f"diagnostics={diagnostics}: there is no optimizer; give optimizer= as well")
+            raise UserError(f"diagnostics={diagnostics}: needs the optimizer; pass optimizer= as well")
         self._model, self._run, self._output_dir = model, run, Path(output_dir)
         self.device = find_device(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
@@ -193,7 +193,7 @@ class Recorder:
         if self.rank:
             return self
         if self._was_entered:
-            raise UserError("Recorder: it has been entered before; make a new one for each run")
+            raise UserError("Recorder: this recorder was used before; create a new one for each run")
         # The scaler may raise, so it is read before a run is open.
         self._scale_reader.observe()
         if self._quiet:
@@ -279,7 +279,9 @@ class Recorder:
             row = {f"train/{name}": to_number(name, value) for name, value in values.items()}
             self._tracker.log(logger.start_row() | row)
             if not math.isfinite(row.get(metrics.LOSS, 0.0)):
-                self._warn_once("loss", f"step {self.steps}: the training loss is not finite; going on")
+                self._warn_once(
+                    "loss", f"step {self.steps}: the training loss is not finite; the training continues"
+                )
 
     def evaluate(self, **values: Any) -> None:
         """Record the results of an evaluation, as `eval/NAME`.
@@ -300,7 +302,7 @@ class Recorder:
             self._tracker.log(logger.start_row() | row)
             accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
             if accuracy > 1 or accuracy < 0:
-                message = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
+                message = f"eval accuracy {accuracy:g}: expected a fraction from 0 to 1; recorded unchanged"
                 self._warn_once("accuracy", message)
             if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
                 best_epoch = {} if logger.epoch is None else {metrics.BEST_EPOCH: logger.epoch}
@@ -334,7 +336,9 @@ class Recorder:
 
     def _get_logger(self, method: str) -> MetricsLogger:
         if self._logger is None:
-            raise UserError(f"Recorder.{method}: outside of `with Recorder(...) as record`; call it inside")
+            raise UserError(
+                f"Recorder.{method}: called outside `with Recorder(...) as record:`; call it inside"
+            )
         return self._logger
 
     def _copy_loss(self, loss: Tensor | float | None) -> Tensor | float | None:
@@ -348,7 +352,10 @@ class Recorder:
                 message = f"device={str(self.device)!r}: the loss is on {loss.device}"
                 raise UserError(f"{message}; give the recorder device={str(loss.device)!r}")
         if (loss is not None) != self._has_loss and not self.may_lack_loss:
-            raise UserError("Recorder.step: a loss is given at some steps; give it at all of them or at none")
+            raise UserError(
+                "Recorder.step: some steps have a loss and others have none; "
+                "pass loss= at every step or at none"
+            )
         if loss is None:
             return None
         if self._on_host or not isinstance(loss, Tensor):
@@ -415,5 +422,5 @@ class Recorder:
         logger.flush()  # sync: after the last step
         logger.pause(since_step=True)
         if self.steps == self._start_step:
-            message = "call record.step(...) behind each; the report counts no such run"
+            message = "call record.step(...) after each training step; the report leaves this run out"
             log.warning(f"no step was recorded: {message}")

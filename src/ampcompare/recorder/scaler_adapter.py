@@ -38,8 +38,8 @@ def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
     if scaler is None or (_is_scaler(scaler) and not scaler.is_enabled()):
         return LossScaleReader(Precision(device))
     if not _is_scaler(scaler):
-        message = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of ours"
-        raise UserError(f"{message}, something with a `scaler`, or None; give what scales the loss")
+        message = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of AMP Compare"
+        raise UserError(f"{message}, an object with an attribute `scaler`, or None")
     return GradScalerReader(scaler, device)
 
 

@@ -12,7 +12,7 @@ try:
     from transformers import TrainerCallback
 except ImportError:
     message = "ampcompare.recorder.transformers: transformers is not installed"
-    raise UserError(f"{message}; pip install transformers accelerate") from None
+    raise UserError(f"{message}; install it with: pip install transformers accelerate") from None
 
 PLAIN = {"torch.float32": "32-true", "torch.bfloat16": "bf16-true", "torch.float16": "16-true"}
 TIMES = ("runtime", "_per_second", "_time")

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.comparison import CANNOT_TELL, NOT_COMPARED, Comparison
+from ampcompare.analysis.comparison import NO_VERDICT, NOT_COMPARED, NOT_IN_BENCH, Comparison, too_few_runs
 from ampcompare.analysis.grouping import run_metrics, run_table
+from ampcompare.analysis.grouping.backend_info import FP32_NAME
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.statistics.estimate import Estimate
@@ -18,9 +19,10 @@ from ampcompare.report.forest_axis import Axis, make_axis
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime import formatting
 
+MAX_BASELINE_CHARS = 24  # of a name in a head
+FP32 = "fp32"  # the short name of the baseline `none`
 MAX_VALUES = 3  # that are listed, where machines differ
 NOT_REACHED = "not reached"
-NOT_IN_BENCH = "not in the benchmark"
 TextRows = list[tuple[str, ...]]  # a table of text, its heads first
 
 
@@ -80,7 +82,7 @@ class NumberFormat:
 
 TIMES = NumberFormat(formatting.number, lambda shown: 3, "×")
 CHANGE = NumberFormat(
-    formatting.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda ratio: (ratio - 1) * 100
+    formatting.signed, lambda shown: int(abs(shown) < 9.95), "%", lambda ratio: (ratio - 1) * 100
 )
 POINTS = NumberFormat(formatting.signed, lambda shown: 2)
 
@@ -92,6 +94,7 @@ class Column:
     Attributes:
         key: The question.
         head: The head.
+        noun: The name of the question in a sentence.
         own: Formats a group's own value.
         unit: The unit of that value.
         form: How a value relative to the baseline is written.
@@ -101,6 +104,7 @@ class Column:
 
     key: str
     head: str
+    noun: str
     own: Callable[[float], str]
     unit: str
     form: NumberFormat = CHANGE
@@ -132,7 +136,7 @@ class Column:
         return formatting.interval(low, high, lambda end: form.show(end, digits))
 
     def tick(self, tick: float) -> str:
-        """Return the label of a tick: `1.5×`, `−20 %`, `+0.5`, `0`."""
+        """Return the label of a tick: `1.5×`, `−20%`, `+0.5`, `0`."""
         number, is_ratio = round(self.form.shown(tick), 9), self.form is TIMES
         plus = "" if is_ratio or not number else "+" if number > 0 else "−"
         size = f"{abs(number):,g}" if 1e-4 <= abs(number) < 1e9 or not number else f"{abs(number):.0e}"
@@ -157,20 +161,28 @@ class ComparisonTable:
 
 
 def _columns(analysis: Analysis) -> list[Column]:
-    """Return the columns; energy and time to target only where they were recorded."""
+    """Return the columns; only quality is there whether it was recorded or not."""
     metric, units = analysis.metric, analysis.quantities
     name = metric.noun if metric.key == DEFAULT_METRIC else formatting.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
     target = formatting.NOTHING if metric.target is None else metric.show_value(metric.target)
-    quality = f"{name}, {metric.unit}" if metric.unit else name
+    title = formatting.capital(name) if metric.is_titled else name
+    quality = f"{title}, {metric.unit}" if metric.unit else title
+    baseline = formatting.short(formatting.printable(analysis.baseline_name), MAX_BASELINE_CHARS)
+    speed = f"Throughput relative to {FP32 if baseline == FP32_NAME else baseline}"
     every = (
-        Column(run_metrics.SPEED, "speed", formatting.number, units.speed, TIMES),
-        Column(run_metrics.MEMORY, "peak memory", units.show_memory, units.memory),
-        Column(run_metrics.QUALITY, quality, metric.show_value, "", POINTS, margin),
-        Column(run_metrics.ENERGY, f"energy per {units.item}", formatting.number, "J"),
-        Column(run_metrics.TIME, f"time to {target}", formatting.duration, ""),
+        Column(run_metrics.SPEED, speed, "throughput", formatting.number, units.speed, TIMES),
+        Column(run_metrics.MEMORY, "Peak memory", "peak memory", units.show_memory, units.memory),
+        Column(run_metrics.QUALITY, quality, name, metric.show_value, "", POINTS, margin),
+        Column(run_metrics.ENERGY, f"Energy per {units.item}", "energy", formatting.number, "J"),
+        Column(run_metrics.TIME, f"Time to {target}", "time to target", formatting.duration, ""),
     )
-    claimed = [question for question, figure in run_metrics.COMPARED_METRICS.items() if figure.sides]
+    recorded = {column for group in analysis.groups for column in group.estimates}
+    claimed = [
+        question
+        for question, figure in run_metrics.COMPARED_METRICS.items()
+        if figure.sides and (question == run_metrics.QUALITY or figure.column in recorded)
+    ]
     shown = {*claimed}.union(*(comparison.estimates for comparison in analysis.comparisons))
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
         shown -= {run_metrics.TIME}
@@ -188,7 +200,7 @@ def comparison_table(analysis: Analysis) -> ComparisonTable:
             axis = make_axis(marks, figure.null, column.tick, log=figure.is_ratio, margin=margin)
             columns[index] = replace(column, axis=axis)
     keys = [formatting.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
-    return ComparisonTable(", ".join(keys), tuple(columns), rows, analysis.caption)
+    return ComparisonTable(formatting.capital(", ".join(keys)), tuple(columns), rows, analysis.caption)
 
 
 def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
@@ -201,9 +213,13 @@ def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRo
         cells[run_metrics.SPEED] = Cell(formatting.NOTHING, answer=NOT_COMPARED, why=why)
     runs_text, share = group.outcomes.text, group.outcomes.failures
     if share and share.k:
-        runs_text += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
+        runs_text += f"; failure rate: 95% CI {100 * share.low:.0f}% to {100 * share.high:.0f}%"
     meaning = analysis.backend_descriptions[group.label]
-    return GroupRow(group.label, meaning, cells, analysis.badge(group), analysis.tone(group), runs_text)
+    if group.display_name.startswith(FP32_NAME):  # whose name says fp32
+        meaning = ""
+    return GroupRow(
+        group.display_name, meaning, cells, analysis.badge(group), analysis.tone(group), runs_text
+    )
 
 
 def _cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
@@ -217,10 +233,12 @@ def _cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
     span = column.span(estimate)
     if not estimate.has_interval:
-        span = f"seen {span}" if len({*estimate.span}) > 1 else ""
+        span = f"range {span}" if len({*estimate.span}) > 1 else ""
+    elif span != formatting.NO_SPREAD:
+        span = f"CI {span}"
     if claim is None:  # of energy, time and the control nothing is claimed
         is_unknown = bool(comparison.claims) and not estimate.has_interval
-        answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_unknown else ("", "")
+        answer, why = (NO_VERDICT, too_few_runs(estimate.n)) if is_unknown else ("", "")
         is_open = bool(comparison.claims) and not estimate.side_of(
             run_metrics.COMPARED_METRICS[column.key].null
         )
@@ -245,12 +263,13 @@ def runs_table(analysis: Analysis) -> TextRows:
     peak = f"peak {units.memory or 'memory'}"
     # Not the benchmark's speed: whole runs, minutes apart, with evaluations and other work in between.
     speed = f"{units.speed} in training" if analysis.has_bench_speed else units.speed
-    heads = ["run", "group", "seed", "outcome", "epochs", speed, peak, metric.name, "trained"]
+    heads = ["run", "group", "seed", "outcome", "epochs", speed, peak, metric.name, "training time"]
     rows: list[Sequence[str]] = [[*heads, "problems"]]
+    names = {group.label: group.display_name for group in analysis.groups}
     for _, run in analysis.table.iterrows():
         cells = (
             f"{run[run_table.NAME]} ({run[run_table.RUN].id})",
-            run[run_table.GROUP],
+            names[run[run_table.GROUP]],
             run[run_table.SEED] or formatting.NOTHING,
             f"{run[run_table.OUTCOME]}: {run[run_table.WHY]}"
             if run[run_table.WHY]

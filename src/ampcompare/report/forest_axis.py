@@ -11,6 +11,7 @@ from ampcompare.analysis.statistics.estimate import Estimate
 MAX_TICKS = 4
 MIN_GAP = 0.3  # between two ticks, as a fraction of the axis
 CHARACTER_WIDTH = 0.055  # of a label, as a fraction of the narrowest axis on a page
+MIN_ZONE = 0.05  # width of a margin that a reader sees, as a fraction of the axis
 MIN_SPAN, MIN_LOG_SPAN = 1e-300, 1e-9  # a shorter axis has no room for ticks in double precision
 EDGE = 0.1  # free at either end for half a label, as a fraction of the span
 REACH = 100  # from the outermost values, as a ratio: an end of an interval beyond it becomes an arrow
@@ -42,6 +43,14 @@ class Axis:
         """Return where a value lies, from 0 to 1; a value beyond an end lies at that end."""
         low, high, at = (_scaled(v, self.log) for v in (self.low, self.high, value))
         return min(1.0, max(0.0, (at - low) / (high - low)))
+
+    @property
+    def has_visible_zone(self) -> bool:
+        """Return whether the margin is wide enough on the axis for a reader to see it."""
+        if self.margin is None:
+            return False
+        low, high = self.margin
+        return self.position(high) - self.position(low) >= MIN_ZONE
 
     def contains(self, value: float) -> bool:
         """Return whether a value lies on the axis; an interval that leaves it ends in an arrow."""

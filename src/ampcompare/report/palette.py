@@ -58,7 +58,7 @@ KNOWN = tuple(Style(label, *pen) for label, pen in _PENS.items())
 
 def styles_of(analysis: Analysis) -> Mapping[str, Style]:
     """Return the style of each group's label."""
-    return choose_styles((group.label, group.value) for group in analysis.groups)
+    return choose_styles((group.display_name, group.value) for group in analysis.groups)
 
 
 def choose_styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:

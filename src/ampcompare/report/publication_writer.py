@@ -47,16 +47,18 @@ def _content(analysis: Analysis) -> dict[str, Any]:
     groups = [group for group in analysis.groups if group.n and not group.is_control]
     base, runs = analysis.baseline, [run for group in groups for run in group.records]
     if any(run.option(BACKEND) is None for run in runs):
-        raise UserError("--publish: the runs are another program's, whose settings are no options of ours")
+        raise UserError(
+            "--publish: these runs have no option `backend`; only runs of AMP Compare can be published"
+        )
     if base is None or base not in groups or any(group.is_unfinished for group in groups):
-        why = "no run of the baseline" if base not in groups else "runs that have not finished"
-        raise UserError(f"--publish: there are {why}; publish what is whole, or name another --baseline")
+        why = "the baseline has no run" if base not in groups else "some runs have not finished"
+        raise UserError(f"--publish: {why}; finish the runs, or choose another --baseline")
     options = [_options(group) for group in groups]
     keys = dict.fromkeys(key for own in options for key in own)
     varying = [k for k in keys if k == BACKEND or any(own.get(k) != options[0].get(k) for own in options)]
     arms = [{key: own[key] for key in varying if key in own} for own in options]
     if ambiguous := [group.label for group, arm in zip(groups, arms, strict=True) if arms.count(arm) > 1]:
-        what = "differ in no option, but in the machine or its software; publish the runs of one machine"
+        what = "differ only in machine or software, not in an option; publish the runs of one machine"
         raise UserError(f"--publish: {listed(map(repr, ambiguous))} {what}")
     labels = [printable(group.label) for group in groups]
     began = [run.started_at for run in runs if run.started_at]
@@ -64,7 +66,7 @@ def _content(analysis: Analysis) -> dict[str, Any]:
     texts = {
         "title": f"{analysis.setting.text}: {listed(labels)}",
         "source": f"runs recorded by AMP Compare {__version__}",
-        "note": f"Of the records {some([run.id for run in runs], MAX_RECORDS)}",
+        "note": f"Records: {some([run.id for run in runs], MAX_RECORDS)}",
         "date": f"{max(began):%Y-%m-%d}" if began else "",
         "hardware": listed(sorted({name for group in groups for name in group.devices if name})),
         "software": f"torch {listed(torch)}" if torch else "",

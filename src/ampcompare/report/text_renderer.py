@@ -15,6 +15,10 @@ from ampcompare.runtime.formatting import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
 MAX_WORD = len("apex_o1_bf16")  # a longer word of a label is broken
+MAX_VALUE_CHARS = len("CI −11.11 to +12.91")  # of a line of a cell that is not broken
+MAX_HEAD_CHARS = len("Time to 78.00%")  # of a head that is not broken
+MIN_VERDICT_CHARS = len("inconclusive")
+GAP = 2  # between two columns
 MAX_COLUMNS = 3  # that fit into 80 characters beside label and verdict
 MAX_NAMED = 6
 
@@ -27,7 +31,7 @@ def print_table(analysis: Analysis, console: Console) -> None:
     for columns in (table.columns[:MAX_COLUMNS], table.columns[MAX_COLUMNS:]):
         if columns:
             console.print()
-            console.print(_grid(table, columns, analysis))
+            console.print(_grid(table, columns, analysis, console.width))
     console.print()
     _print(console, [table.caption, *_reasons(table)])
     if analysis.reproduction is not None:
@@ -44,18 +48,24 @@ def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
             console.print(Text(printable(line), style=style))
 
 
-def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis) -> Table:
+def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis, width: int) -> Table:
     is_first = columns[0] is table.columns[0]
     # Without edges: a name and its values take all of 80 columns.
     grid = Table(
         box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False, collapse_padding=True
     )
-    longest = max((len(word) for row in table.rows for word in row.label.split()), default=0)
-    grid.add_column(printable(table.head), overflow="fold", min_width=min(longest, MAX_WORD))
-    for column in columns:
-        grid.add_column(printable(column.head), overflow="fold")
+    widths = [_value_width(column, table) for column in columns]
+    word = min(MAX_WORD, max((len(word) for row in table.rows for word in row.label.split()), default=0))
+    verdict = MIN_VERDICT_CHARS if is_first else 0
+    room = width - sum(widths) - GAP * (len(columns) + is_first)
+    label = min(max((len(row.label) for row in table.rows), default=0), max(word, room - verdict))
+    is_narrow = room - label < verdict
+    grid.add_column(printable(table.head), overflow="fold", min_width=word, max_width=label)
+    for column, values in zip(columns, widths, strict=True):
+        limits = {} if is_narrow else {"min_width": values, "max_width": values}
+        grid.add_column(printable(column.head), overflow="fold", **limits)
     if is_first:
-        grid.add_column("verdict", overflow="fold")
+        grid.add_column("Verdict", overflow="fold", max_width=None if is_narrow else room - label)
     styles = styles_of(analysis)
     for row in table.rows:
         name = Text(printable(row.label), style=styles[row.label].colour)
@@ -63,6 +73,13 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis)
         verdict = Text("\n".join(part for part in (row.badge, row.runs) if part))
         grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)
     return grid
+
+
+def _value_width(column: Column, table: ComparisonTable) -> int:
+    """Return the width at which neither a line of a cell nor a word of the head is broken."""
+    lines = [line for row in table.rows for line in _cell_lines(row.cells[column.key])]
+    head = [column.head] if len(column.head) <= MAX_HEAD_CHARS else column.head.split()
+    return min(MAX_VALUE_CHARS, max(map(len, [*lines, *head])))
 
 
 def _cell_lines(cell: Cell) -> list[str]:
@@ -77,18 +94,21 @@ def _reasons(table: ComparisonTable) -> Iterator[str]:
         for column in table.columns:
             cell = row.cells[column.key]
             if cell.why:
-                name = column.head.partition(",")[0]
+                name = column.noun
                 reasons.setdefault((cell.answer, cell.why), {}).setdefault(row.label, []).append(name)
     for (answer, why), cells in reasons.items():
-        names = some([f"{listed(heads)} of {label}" for label, heads in cells.items()], MAX_NAMED)
-        yield f"{capital(answer)}, because {why}: {names}."
+        by_column: dict[str, list[str]] = {}
+        for label, nouns in cells.items():
+            by_column.setdefault(listed(nouns), []).append(label)
+        names = "; ".join(f"{nouns} of {some(labels, MAX_NAMED)}" for nouns, labels in by_column.items())
+        yield f"{capital(answer)}: {names}, because {why}."
 
 
 def _reproduction_lines(result: ReproductionResult) -> Iterator[str]:
     """Yield what became of each published value, and which runs did not count."""
     yield from (row.sentence for row in result.rows)
     if result.differences:
-        yield f"what differs: {listed(result.differences)}"
+        yield f"differences from the publication: {listed(result.differences)}"
     yield from (f"left out: {line}" for line in result.match.left_out)
 
 
@@ -97,7 +117,7 @@ def to_markdown(analysis: Analysis) -> str:
     table = comparison_table(analysis)
     head = [[f"# {_safe(analysis.headline)}"], [_safe(analysis.basis)], _markdown_table(table)]
     caption = [_safe(" ".join([table.caption, *_reasons(table)]))]
-    doubts = [["Before you quote a figure:"], _list(analysis.caveats)] if analysis.caveats else []
+    doubts = [["Caveats:"], _list(analysis.caveats)] if analysis.caveats else []
     rest = _list([*analysis.notes, analysis.advice])
     return _paragraphs(*head, caption, *_asked(analysis), _list(analysis.numerics.values()), *doubts, rest)
 
@@ -114,7 +134,7 @@ def _paragraphs(*parts: Sequence[str]) -> str:
 
 
 def _markdown_table(table: ComparisonTable) -> list[str]:
-    rows = [[table.head, *(column.head for column in table.columns), "verdict", "runs"]]
+    rows = [[table.head, *(column.head for column in table.columns), "Verdict", "Runs"]]
     for row in table.rows:
         cells = [_cell_lines(row.cells[column.key]) for column in table.columns]
         values = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
@@ -127,9 +147,9 @@ def _asked(analysis: Analysis) -> list[list[str]]:
     """Return the gates with their results, and which published values are reproduced."""
     required = []
     for answer in analysis.gate_results:
-        mark = "shown" if answer.is_shown else "**not shown**"
+        mark = "passed" if answer.is_shown else "**not passed**"
         required.append(f"- {mark}: {_safe(f'{answer.gate.label}: {answer.gate.text} ({answer.why})')}")
-    parts = [["Required:"], required] if required else []
+    parts = [["Requirements:"], required] if required else []
     if (result := analysis.reproduction) is not None:
         source = _safe(f"{result.publication.title}. {result.publication.source}")
         parts += [[f"**{_safe(result.headline)}** ({source})"], _list(_reproduction_lines(result))]

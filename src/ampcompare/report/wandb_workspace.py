@@ -17,7 +17,7 @@ from ampcompare.runtime.paths import shell_command
 from ampcompare.wandb_client.client import api_errors, api_reason
 
 TITLE = "AMP Compare"
-REPORT_TITLE = "What mixed precision buys"  # part of the Report's address: no "?"
+REPORT_TITLE = "Mixed precision compared with fp32"  # part of the Report's address: no "?"
 PAGE_RUN = "ampcompare-charts"  # id of the run with the page; reports do not read it as a training run
 PAGE, WORKSPACE, REPORT = "page", "workspace", "report"  # keys of its summary: the page, and two URLs
 FINISH_TIMEOUT_SECONDS = 60.0
@@ -52,9 +52,9 @@ def make_panels(analysis: Analysis) -> list[Any]:
     ]
     bars = (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
     panels += [wr.BarPlot(title=titles[k], metrics=[k], **group) for k in bars]
-    panels += [wr.ScatterPlot(title=f"{titles[metric]} against throughput", x=x, y=y)]
+    panels += [wr.ScatterPlot(title=f"{titles[metric]} by throughput", x=x, y=y)]
     panels += [wr.RunComparer(diff_only=True)]
-    panels += [wr.MediaBrowser(title="Page of the report", media_keys=[PAGE])]
+    panels += [wr.MediaBrowser(title="Report page", media_keys=[PAGE])]
     for index, panel in enumerate(panels):
         panel.layout = wr.Layout(x=12 * (index % 2), y=9 * (index // 2), w=12, h=9)
     return panels
@@ -117,7 +117,7 @@ def save(
             urls[REPORT] = report.save().url
     except refusals as problem:
         what = f"{api_reason(problem)}; check the name and `{shell_command('wandb', 'login')}`"
-        raise UserError(f"{entity}/{project}: W&B does not take it: {what}") from None
+        raise UserError(f"{entity}/{project}: W&B refused the request: {what}") from None
     for name, url in urls.items():
         say(f"{name}: {url}")
     _keep_page(analysis, where, urls, say)
@@ -146,4 +146,4 @@ def _keep_page(
             run.log({PAGE: page})
             run.summary.update(urls)
     except Exception as problem:  # any error of the client's upload: the workspace is saved already
-        say(f"the page could not be uploaded ({reason(problem)}): its panel stays empty")
+        say(f"the report page was not uploaded ({reason(problem)}), so its panel stays empty")

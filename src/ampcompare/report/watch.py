@@ -38,7 +38,7 @@ class _Handler(SimpleHTTPRequestHandler):
         # A page elsewhere can point its own name at 127.0.0.1; its requests still carry that name.
         port = self.server.server_port
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            return self.send_error(403, "this server answers to its own address only")
+            return self.send_error(403, "this server only answers requests for its own address")
         self.path = "/index.html" if self.path == "/" else self.path
         return super().send_head() if SERVED.fullmatch(self.path) else self.send_error(404)
 
@@ -63,8 +63,8 @@ def serve(folder: Path, port: int) -> ThreadingHTTPServer:
     try:
         return ThreadingHTTPServer((HOST, port), partial(_Handler, directory=str(folder)))
     except (OSError, OverflowError) as problem:
-        why = f"cannot be had ({reason(problem)})"
-        raise UserError(f"--port {port}: {why}; name another, or 0 for any free one") from None
+        why = f"cannot be used ({reason(problem)})"
+        raise UserError(f"--port {port}: {why}; choose another port, or 0 for any free port") from None
 
 
 def watch_report(options: ReportOptions, console: Console) -> None:
@@ -105,7 +105,9 @@ def watch_report(options: ReportOptions, console: Console) -> None:
                         say(console, line)
                     if not last_line:
                         where = f"http://{HOST}:{server.server_port}/"
-                        say(console, f"watching: {where}  (reload to see more; end with Ctrl-C)")
+                        say(
+                            console, f"watching: {where}  (reload the page for new results; stop with Ctrl-C)"
+                        )
                     last_line = line
                 stop.wait(max(POLL_SECONDS, REST_FACTOR * (time.process_time() - began)))
         finally:

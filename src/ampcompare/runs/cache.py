@@ -22,7 +22,11 @@ def open_cache(name: str) -> Any:
     try:
         return joblib.Memory(cache_folder() / name, verbose=0)
     except OSError as problem:
-        log.warning("the cache of %s cannot be used (%s): see AMPCOMPARE_CACHE", name, reason(problem))
+        log.warning(
+            "the cache of %s cannot be used (%s); AMPCOMPARE_CACHE can name another folder",
+            name,
+            reason(problem),
+        )
         return joblib.Memory(None, verbose=0)
 
 

@@ -86,7 +86,10 @@ def discover(source: str, step: str | None) -> Discovery:
 def nothing_found(source: str, discovery: Discovery) -> UserError:
     """Return the error for a source without a run: what was left out and why, and what can be read."""
     if Path(source).is_file():
-        why = "; ".join(dict.fromkeys(why for _, why in discovery.left_out)) or "it is no log that is read"
+        why = (
+            "; ".join(dict.fromkeys(why for _, why in discovery.left_out))
+            or "it is not a log of a known format"
+        )
         return UserError(f"{source}: no run can be read from it: {why}")
     candidates = [*discovery.left_out, *discovery.tables]
     details = [f"{path}: {why}" for path, why in candidates[:MAX_LEFT_OUT]]
@@ -156,7 +159,7 @@ def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
     kind, why = _kind_in_folder(path, step)
     if not kind and not why and path.is_file():
         kind = kind_of_content(read_head(path, HEAD_BYTES), step)
-        why = "" if kind else f"{path.suffix or 'such'} files are not read; what is: {', '.join(KINDS)}"
+        why = "" if kind else f"{path.suffix or 'such'} files are not read; expected {', '.join(KINDS)}"
     if not kind and not path.is_file():
         kind, why = WANDB, ""  # the reader reports a pipe
     if kind:
@@ -191,12 +194,12 @@ def _is_record_file(head: bytes) -> bool:
 def table_problem(head: bytes, step: str | None) -> str:
     """Return why a CSV file with this beginning contains no run, "" if it may contain one."""
     if b"\0" in head:
-        return "it is no text"
+        return "it is not text"
     lines = head.decode("utf-8-sig", "replace").splitlines()
     try:
         names = [name.strip() for name in next(csv.reader(lines[:1], skipinitialspace=True))]
     except (StopIteration, csv.Error):
-        return "it is empty" if not lines else "its first line is no row of a table"
+        return "it is empty" if not lines else "its first line is not a row of a table"
     if names and all(map(_is_number, names)):
         return "it has no header: its first line is all numbers; write the names of the columns above them"
     if separator := next(

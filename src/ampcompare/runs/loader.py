@@ -89,14 +89,19 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
         arms.setdefault(arm, []).append(source)
     if "" in arms and len(arms) > 1:
         nameless, names = arms[""][0], ", ".join(arm for arm in arms if arm)
-        raise UserError(f"{nameless}: has no name beside {names}; name it, too: NAME={nameless}")
+        raise UserError(
+            f"{nameless}: has no name, but the other sources have ({names}); name it too: NAME={nameless}"
+        )
     runs: list[RunRecord] = []
     arm_of_run: dict[tuple[Path, ...] | str, str] = {}
     for arm, arm_sources in arms.items():
         for run in _load_places(arm_sources, step):
             key = tuple(path.resolve() for path in run.paths) or f"{run.entity}/{run.project}/{run.id}"
             if key in arm_of_run:
-                raise UserError(f"{run.name}: this run is in {arm_of_run[key]} and in {arm}; name it once")
+                raise UserError(
+                    f"{run.name}: this run is in both {arm_of_run[key]} and {arm}; "
+                    "leave it out of one of them"
+                )
             if arm:
                 arm_of_run[key] = arm
                 run = replace(run, config=run.config | {ARM: arm})
@@ -210,7 +215,7 @@ class _SourceReader:
             ]
             if with_runs and kind != WANDB:
                 runs = "1 run" if len(with_runs) == 1 else f"{len(with_runs)} runs"
-                log.info(f"read {runs} from {kind}; whether a run came to its end is not in them")
+                log.info(f"read {runs} from {kind}; these files do not say whether a run finished")
             if taken and (unread := len(discovery.files[kind]) - len(paths)):
                 count_text = "is 1 file" if unread == 1 else f"are {unread:,} files"
                 action = "not read: name their folder or file for it"

@@ -54,7 +54,7 @@ def reason_unreadable(config: Mapping[str, Any], environment: Mapping[str, Any])
     backend = config.get("backend")
     for key, applies in ((DTYPE, backend in BACKENDS_WITH_DTYPE), (ENABLED, backend != PLAIN)):
         if applies and (value := lookup(config, key)) is not None:
-            reason = "such a record, of before 0.2, is not read"
+            reason = "records of versions before 0.2 are not read"
             return f"{key}={value} changes what backend={backend} is; {reason}"
     return ""
 

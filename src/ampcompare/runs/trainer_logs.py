@@ -110,7 +110,9 @@ def _read_json_lines(path: Path, step: str | None) -> RunRecord:
         run.logged[metrics.STEP] = run.logged[key]
     if bad:
         text = (
-            "1 line is no JSON object and was" if bad == 1 else f"{bad:,} lines are no JSON objects and were"
+            "1 line is not a JSON object and was"
+            if bad == 1
+            else f"{bad:,} lines are not JSON objects and were"
         )
         run.problems.append(f"{text} skipped.")
     return run

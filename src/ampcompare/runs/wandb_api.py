@@ -61,7 +61,7 @@ def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, An
         UserError: As for `read_server`, and if the source names no sweep.
     """
     if not parse_source(source)[2]:
-        raise UserError(f"{source}: names no sweep; expected {SWEEP_FORM}")
+        raise UserError(f"{source}: does not name a sweep; expected {SWEEP_FORM}")
     return _read(source, brief=brief)
 
 
@@ -92,7 +92,9 @@ def _user_errors(source: str) -> Iterator[None]:
         ) from None
     except wandb.errors.AuthenticationError as problem:
         action = f"see WANDB_BASE_URL, WANDB_API_KEY and `{shell_command('wandb', 'login')}`"
-        raise UserError(f"{source}: W&B's server cannot be asked: {api_reason(problem)}; {action}") from None
+        raise UserError(
+            f"{source}: W&B's server cannot be reached: {api_reason(problem)}; {action}"
+        ) from None
     except client_errors as problem:
         raise UserError(f"{source}: W&B's server says: {api_reason(problem)}; expected {FORMS}") from None
 
@@ -234,4 +236,4 @@ def _take_machine(run: Any, record: RunRecord) -> None:
     try:
         record.machine.facts = facts_of(run.metadata)
     except Exception as problem:  # the client raises many kinds of errors; the other runs are still read
-        record.problems.append(f"W&B's record of the machine cannot be had ({reason(problem)}).")
+        record.problems.append(f"W&B's record of the machine cannot be read ({reason(problem)}).")

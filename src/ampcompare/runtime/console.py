@@ -49,7 +49,9 @@ def print_line(console: Console, line: str, *, plain: bool | None = None) -> Non
     except OSError as problem:
         console.quiet = True
         with contextlib.suppress(OSError):  # stderr may be the same file
-            sys.stderr.write(f"what is said cannot be written any more ({problem.strerror}): going on\n")
+            sys.stderr.write(
+                f"the output can no longer be written ({problem.strerror}); the command continues\n"
+            )
         discard_output(console.file.fileno())  # a library's print, or the flush at exit, would fail as well
 
 

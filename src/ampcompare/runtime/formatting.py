@@ -37,8 +37,8 @@ def count(value: float) -> str:
 
 
 def in_percent(value: float) -> str:
-    """Format a value that is in percent already, as `93.62 %`."""
-    return f"{value:.2f} %"
+    """Format a value that is in percent already, as `93.62%`."""
+    return f"{value:.2f}%"
 
 
 def ratio(value: float) -> str:
@@ -47,8 +47,8 @@ def ratio(value: float) -> str:
 
 
 def change(ratio: float) -> str:
-    """Format a ratio as a change: `−41 %` for 0.59, `±0.0 %` for 1."""
-    return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)} %"
+    """Format a ratio as a change: `−41%` for 0.59, `±0.0%` for 1."""
+    return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)}%"
 
 
 def signed(value: float, decimals: int = 2) -> str:
@@ -100,8 +100,8 @@ def between(low: float | None, high: float | None, show: Callable[[float], str])
 
 
 def level(confidence: float) -> str:
-    """Format a confidence level: `95 %`, `98.33 %`."""
-    return f"{round(confidence * 100, 2):g} %"
+    """Format a confidence level: `95%`, `98.33%`."""
+    return f"{round(confidence * 100, 2):g}%"
 
 
 def duration(seconds: float) -> str:
@@ -121,9 +121,9 @@ def duration(seconds: float) -> str:
 
 
 def whole_percent(fraction: float) -> str:
-    """Format a fraction in whole percent: `36 %`, and `below 1 %` for a small one above 0."""
+    """Format a fraction in whole percent: `36%`, and `below 1%` for a small one above 0."""
     whole = f"{100 * fraction:.0f}"
-    return "below 1 %" if fraction > 0 and whole == "0" else f"{whole} %"
+    return "below 1%" if fraction > 0 and whole == "0" else f"{whole}%"
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -134,15 +134,15 @@ def _signed(value: float, decimals: int) -> str:
 
 
 # Where a line of a page must not break: between a number and its unit, and within `n = 3`.
-UNITS = r"%|points?|seeds?|runs?|images?|samples?|steps?|epochs?|rounds?|[GM]iB|k?J|m?s|min|h"
+UNITS = r"points?|seeds?|runs?|images?|samples?|steps?|epochs?|rounds?|[GM]iB|k?J|m?s|min|h"
 BETWEEN = re.compile(rf"(?<=[\d∞]) (?=(?:{UNITS})(?!\w))|(?<=\bn) (?== \d)|(?<=\bn =) (?=\d)|(?<=%) (?=CI\b)")
 
 
 def unbroken(text: str) -> str:
     r"""Return the text with no-break spaces between numbers and their units.
 
-    >>> unbroken("74 % less memory at n = 3").split(" ")
-    ['74\xa0%', 'less', 'memory', 'at', 'n\xa0=\xa03']
+    >>> unbroken("74% less memory at n = 3").split(" ")
+    ['74%', 'less', 'memory', 'at', 'n\xa0=\xa03']
     """
     return BETWEEN.sub("\N{NO-BREAK SPACE}", text)
 

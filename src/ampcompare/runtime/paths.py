@@ -1,6 +1,7 @@
 """Where this package is, in a checkout or installed, and how to call its programs."""
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def list_shipped(folder: str) -> list[str]:
 def shell_command(program: str, *words: object) -> str:
     """Return a command of this environment that works when it is pasted into a shell.
 
-    The program is named by its path, so the environment need not be activated. If no script of it is
+    If the shell finds this environment's script of the program on PATH, the command is its name. Otherwise
+    the script is named by its path, so the environment need not be activated. If no script of the program is
     installed, the command runs the module of that name.
 
     Args:
@@ -43,7 +45,9 @@ def shell_command(program: str, *words: object) -> str:
     """
     script = Path(sys.executable).with_name(program)
     if script.is_file():
-        start = [_from_here(script)]
+        on_path = shutil.which(program)
+        is_on_path = on_path is not None and Path(on_path).resolve() == script.resolve()
+        start = [program if is_on_path else _from_here(script)]
     else:
         start = [_from_here(Path(sys.executable)), "-m", program]
         if program == "ampcompare" and CHECKOUT:  # nothing may be installed at all

@@ -152,7 +152,7 @@ class StopRequest:
 
     def request_by_wandb(self) -> None:
         """Ask on behalf of W&B (its page, hyperband), from a thread of W&B's client."""
-        self.request("W&B asked for it", signal.SIGTERM)
+        self.request("requested by W&B", signal.SIGTERM)
 
     def request_after_failure(self, reason: str) -> None:
         """Ask because the record takes no more rows, so that the run fails; from any thread."""
@@ -168,7 +168,7 @@ class StopRequest:
             # This process may receive the same Ctrl-C later: that is not a second one.
             self._is_from_other_process = True
             labels = {128 + number: label for number, label in SIGNAL_LABELS.items()}
-            self.reason = labels.get(exit_code, "another process was asked to")
+            self.reason = labels.get(exit_code, "requested by another process")
             self.exit_code = exit_code
 
     def on_second_interrupt(self) -> None:

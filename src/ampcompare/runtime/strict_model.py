@@ -25,7 +25,7 @@ MAX_MESSAGE_CHARS = 400  # characters of the message about one error
 MAX_VALUE = 100  # characters of a value in a message
 OWN_ERROR = "said"  # the type of errors by `validation_error`, among pydantic's own types
 EXPECTED = {
-    "missing": "missing; it has to be given",
+    "missing": "missing; add it",
     "greater_than_equal": "expected at least {ge}",
     "less_than_equal": "expected at most {le}",
     "too_short": "expected {min_length} or more of them",
@@ -87,7 +87,7 @@ def file_error(path: Path, lines: Sequence[str]) -> UserError:
     """Return the error for a file, with lines such as `parameters.seed.values[0]=nan: ...`."""
     if len(lines) == 1:
         return UserError(f"{path}: {lines[0]}")
-    return UserError(f"{path}: {len(lines)} things are wrong, nothing was started:", lines)
+    return UserError(f"{path}: {len(lines)} mistakes:", lines)
 
 
 def _line(error: ErrorDetails) -> str:

@@ -59,7 +59,7 @@ def parse_yaml_value(key: str, text: str) -> Any:
         value = _plain(text)
     except (ValueError, yaml.YAMLError) as problem:
         why = getattr(problem, "problem", None) or getattr(problem, "context", None) or reason(problem)
-        todo = f"write it as YAML does, a text in quotes: {key}='\"...\"'"
+        todo = f"write it as YAML, a text in quotes: {key}='\"...\"'"
         raise UserError(f"{key}={text[:MAX_SHOWN_CHARS]!r}: not YAML ({why}); {todo}") from None
     return text if value is None else value  # `#ff0000` is a comment
 

@@ -151,7 +151,7 @@ def sweep(
         typer.echo(read_sweep(file).path.read_text(encoding="utf-8"), nl=False)
         return
     if status and again:
-        raise UserError("--status --rerun: one lists what is left, the other runs it; leave one out")
+        raise UserError("--status --rerun: --status only lists open runs, --rerun trains them; leave one out")
 
     console = Console(highlight=False)
     options = SweepOptions(workers, name, control, until_decided, cluster, wait, again, changed_code)
@@ -162,8 +162,8 @@ def sweep(
             raise typer.Exit(rerun(file, words or [], console, options))
         raise typer.Exit(show_status(read_status(file, words or [], options), console))
     if file.startswith(API_PREFIX):
-        todo = "--status lists what is left, --rerun runs it here, wandb agent runs it under the server"
-        raise UserError(f"{file}: is a sweep on W&B's server; {todo}")
+        todo = "add --status to list open runs or --rerun to train them here, or run wandb agent"
+        raise UserError(f"{file}: this sweep is on W&B's server; {todo}")
     from ampcompare.sweeps.pipeline import run_sweep
 
     raise typer.Exit(run_sweep(file, words or [], console, options))
@@ -232,11 +232,20 @@ def reproduce(
     flags: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
     flags |= {"workers": workers, "out": out, "runs": runs or None}
     if name is None:
-        wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"
+        wrong, why = (
+            "scale network write-sweep workers out runs",
+            "needs the name of a publication; ampcompare reproduce lists them",
+        )
     elif runs:
-        wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
+        wrong, why = (
+            "scale network write-sweep workers seeds",
+            "--runs compares runs that exist, so this option has no effect; leave it out",
+        )
     else:
-        wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
+        wrong, why = (
+            "out workers" if write_sweep else "",
+            "--write-sweep only writes a file, so this option has no effect; leave it out",
+        )
     unfit = [f"--{option} {flags[option]}" for option in wrong.split() if flags[option] is not None]
     if unfit := [*unfit, *(overrides if runs else ())]:
         raise UserError(f"{unfit[0]}: {why}")
@@ -265,7 +274,7 @@ def reproduce(
     sweep_name, text = sweep_file(*arguments)
     output_dir = dict(map(parse_override, overrides)).get("output_dir")
     if out and output_dir:
-        raise UserError(f"--out {out}: output_dir={output_dir} names a folder, too; leave one out")
+        raise UserError(f"--out {out}: output_dir={output_dir} also names the folder; leave one out")
     folder = Path(out or output_dir or Path("runs") / sweep_name)
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
     file.write_text(text, encoding="utf-8")

@@ -63,7 +63,7 @@ def read_code_version(files: Iterable[Path]) -> CodeVersion:
             changed = datetime.fromtimestamp(path.stat().st_mtime)
         except OSError as problem:
             raise UserError(
-                f"{path}: the sweep runs this file, and it cannot be read ({problem.strerror})"
+                f"{path}: the sweep runs this file, but it cannot be read ({problem.strerror})"
             ) from None
         modified[str(path)] = changed.isoformat(" ", "seconds")
     return CodeVersion(hashes, modified)

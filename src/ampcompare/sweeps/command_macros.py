@@ -28,7 +28,7 @@ def checked_word(word: Any) -> str:
     if is_whole and not set(macros) <= set(MACROS):
         raise validation_error(f"no such macro; expected one of {', '.join(f'${{{m}}}' for m in MACROS)}")
     if not is_whole and set(macros) & set(MACROS):  # other ${...} are the program's own
-        raise validation_error("a macro has to be a word of its own")
+        raise validation_error("a macro must be an item of its own in the list")
     return str(word)
 
 

@@ -53,7 +53,7 @@ def submit_and_leave(
     if waiting:
         parts.append(f"{waiting} waiting or running")
     if not jobs:
-        say(f"{', '.join(parts)}; nothing is left to run")
+        say(f"{', '.join(parts)}; no run is left")
         return None
     if submitted:
         options = executor.options
@@ -63,13 +63,13 @@ def submit_and_leave(
         job = array_of(state.runs[submitted[0].index])
         parts.append(f"{len(submitted)} submitted as job {job}{at_a_time}, {time_limit}")
         if (left := total - len(state.runs)) > 0:
-            parts.append(f"{left} {'is' if left == 1 else 'are'} left for the same command later")
+            parts.append(f"{left} not submitted yet; run the same command later")
     else:
         parts.append("nothing new was submitted")
     say(", ".join(parts))
-    say(f"logs: {folder / 'logs'}, those of the jobs in {jobs_folder(folder)}")
-    say(f"to look: squeue -j {','.join(jobs)}, or: {prepared.command('--status')}")
+    say(f"logs of the runs: {folder / 'logs'}; logs of the jobs: {jobs_folder(folder)}")
+    say(f"to follow: squeue -j {','.join(jobs)}, or: {prepared.command('--status')}")
     if submitted or not executor.has_report_job():
         job = executor.submit_report(jobs)
-        say(f"report: job {job}, behind the last of them, into {folder / 'report'}")
+        say(f"report: job {job} writes it to {folder / 'report'} after the last run")
     return 0

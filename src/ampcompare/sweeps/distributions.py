@@ -60,7 +60,7 @@ def whole(value: Any) -> Any:
 
 def _spread(sigma: float) -> float:
     if sigma == 0:
-        raise validation_error("a distribution without spread is one value; write value: and that value")
+        raise validation_error("this distribution has one value only; write value: and that value")
     if sigma < 0:
         raise validation_error("expected a number above 0")
     return sigma
@@ -116,7 +116,8 @@ def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
         is_whole_sum = math.isclose(sum(shares), 1, rel_tol=1e-5)  # as W&B's code
         if len(shares) != len(s["values"]) or min(shares) < 0 or not is_whole_sum:
             raise validation_error(
-                f"probabilities={shares}: expected one of each value, of at least 0, 1 in all"
+                f"probabilities={shares}: expected one probability for each value, each at least 0, "
+                "with sum 1"
             )
     try:
         tried = [Parameter((), kind, s).at(u) for u in TRIED]
@@ -125,7 +126,7 @@ def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
     except (OverflowError, ValueError):
         tried = [math.inf]
     if any(isinstance(value, float) and not math.isfinite(value) for value in tried):
-        raise validation_error("its values are beyond what a number can hold; narrow it")
+        raise validation_error("its values exceed the range of numbers; use a narrower distribution")
     return kind, s
 
 

@@ -119,7 +119,7 @@ class SweepDriver:
             chosen.append(run)
         if chosen and (changed := self._code.changed()):
             self.changed_code = changed
-            self.stop.request_after_failure("the code of the runs has changed")
+            self.stop.request_after_failure("the code of the runs changed")
             return []
         if chosen:
             self.executor.submit(chosen)
@@ -165,7 +165,7 @@ class SweepDriver:
         """Follow the metric of running runs; stop those that fall behind, and all after a stop request."""
         if self.stop.signal and not self._is_stopping:  # not in the handler, which may interrupt a print
             self._is_stopping = True
-            self.progress.say("stopping: waiting for the runs to end (Ctrl-C: at once)")
+            self.progress.say("stopping: waiting for the runs to end; Ctrl-C again kills them")
         for index in [*self._tails]:
             run = self.journal.state.runs[index]
             if self.executor.has_live_records:
@@ -220,7 +220,7 @@ class SweepDriver:
         if more:
             messages.append(f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}")
         elif not look.is_over:
-            messages.append("this was the last look of the plan: what is undecided stays undecided")
+            messages.append("this was the last look of the plan, so open claims stay undecided")
         self.journal.add_seeds(SeedGroup(more, sweep.seeds, tuple(messages)))
         self.sweep = self.progress.sweep = self._sweep_now()
         for line in messages:

@@ -41,17 +41,21 @@ def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
     if not sweep.is_grid:
         problem = f"method={sweep.method!r}: {option} needs a grid; use method: grid"
     elif seed is None:
-        problem = f"parameters: {option} adds seeds, the file has none; add seed: {{values: [1, 2, 3]}}"
+        problem = (
+            f"parameters: {option} adds seeds, but the file varies no seed; add seed: {{values: [1, 2, 3]}}"
+        )
     elif sweep.compared is None:
-        todo = "add such as backend: {values: [none, native]}"
-        problem = f"parameters: {option} needs a comparison; {todo}"
+        todo = "add for example backend: {values: [none, native]}"
+        problem = f"parameters: {option} needs a parameter to compare; {todo}"
     elif wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
-        problem = f"parameters.seed={wrong[0]!r}: {option} counts on from the last; use whole numbers"
+        problem = (
+            f"parameters.seed={wrong[0]!r}: {option} adds the next whole numbers; use whole numbers as seeds"
+        )
     elif sweep.seeds > looks[-1]:
-        why = f"more than the {looks[-1]} of the last look"
+        why = f"more than the {looks[-1]} seeds of the last look"
         problem = f"parameters.seed: {sweep.seeds} seeds: {why}; set plan.looks"
     elif cutting:
-        why = f"{option} looks at whole groups of seeds, which this cuts short"
+        why = f"{option} needs all runs of each seed, but this can end runs or the sweep early"
         problem = f"{cutting}: {why}; leave it out"
     if problem:
         raise UserError(f"{sweep.path}: {problem}")

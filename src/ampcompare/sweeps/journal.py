@@ -33,7 +33,7 @@ DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lo
 FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
 LOCK_SECONDS = 1.0  # `--status` has the lock for a moment
-NEW_FOLDER_HINT = "set output_dir=... for a new one"
+NEW_FOLDER_HINT = "set another output_dir=... for a new sweep"
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,8 @@ class Journal:
             state = read_journal(folder)
             where = f" ({state.driver_name})" if state and state.driver else ""
             raise UserError(
-                f"{folder}: this sweep is running here{where}; wait for it, stop it, or {NEW_FOLDER_HINT}"
+                f"{folder}: this sweep is already running in this folder{where}; "
+                f"wait for it, stop it, or {NEW_FOLDER_HINT}"
             ) from None
         except (OSError, NotImplementedError) as problem:  # the latter: a drive without locks
             why = f"cannot be locked ({reason(problem)})"
@@ -234,7 +235,10 @@ class Journal:
             if state is None or not (state.has_begun or (is_same and state.runs)):
                 state = self._begin(name, definition)
             if state.name != name:
-                raise UserError(f"{folder}: has the sweep {state.name!r}, not {name!r}; {NEW_FOLDER_HINT}")
+                raise UserError(
+                    f"{folder}: this folder belongs to the sweep {state.name!r}, not to {name!r}; "
+                    f"{NEW_FOLDER_HINT}"
+                )
             self.state = state
             self._file = _open_after_last_whole_line(folder / EVENTS_FILE)
         except OSError as problem:
@@ -248,7 +252,7 @@ class Journal:
     def _begin(self, name: str, definition: Mapping[str, Any]) -> SweepState:
         logs = (self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")
         if log := next(logs, None):
-            why = f"{log.name} in it is of a run that no {EVENTS_FILE} there knows"
+            why = f"the folder has the log {log.name} of a run that is not in {EVENTS_FILE}"
             raise UserError(f"{self.folder}: {why}; {NEW_FOLDER_HINT}")
         content = {"format": FORMAT, "name": name, "sweep": definition}
         (self.folder / EVENTS_FILE).unlink(missing_ok=True)
@@ -272,7 +276,8 @@ class Journal:
         except OSError as problem:
             path = self.folder / EVENTS_FILE
             raise UserError(
-                f"{path}: cannot be written ({reason(problem)}); the same command continues"
+                f"{path}: cannot be written ({reason(problem)}); "
+                "fix this, then run the same command to continue"
             ) from None
         self.state.apply(content)
 
@@ -333,11 +338,13 @@ def read_journal(folder: Path) -> SweepState | None:
     try:
         if not path.exists():
             if events.exists() and events.stat().st_size:
-                raise UserError(f"{events}: the {DEFINITION_FILE} beside it is missing; {NEW_FOLDER_HINT}")
+                raise UserError(
+                    f"{events}: the file {DEFINITION_FILE} next to it is missing; {NEW_FOLDER_HINT}"
+                )
             return None
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
-            why = f"format {content['format']}, this version of AMP Compare reads {FORMAT}"
+            why = f"format {content['format']}, but this version of AMP Compare reads format {FORMAT}"
             raise UserError(f"{path}: {why}; {NEW_FOLDER_HINT}")
         state = SweepState(content["name"], dict(content["sweep"]))
         path = events
@@ -355,7 +362,7 @@ def refuse_former_sweep(folder: Path) -> None:
     """Raise UserError where a version of AMP Compare without a journal has run a sweep in the folder."""
     for name in FORMER_FILES:
         if (folder / name).exists():
-            why = "is of an earlier version of AMP Compare and cannot be continued"
+            why = "comes from an earlier version of AMP Compare, which this version cannot continue"
             raise UserError(f"{folder / name}: {why}; finish it with that version, or {NEW_FOLDER_HINT}")
 
 

@@ -131,7 +131,7 @@ def run_to_completion(
         # --rerun would make new runs of the interrupted runs.
         options = replace(prepared.options, rerun=prepared.sweep.on_server)
         command = replace(prepared, options=options).command()
-        say(f"stopped: finished runs stay finished; continue with: {command}")
+        say(f"stopped; continue with: {command}")
         return 128 + stop.signal
     if driver.changed_code:
         raise code_changed_error(driver.changed_code, prepared, "while the sweep ran")
@@ -171,7 +171,7 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
     status = 0
     if sweep.on_server:  # this folder has only the runs of this machine
         print_line(
-            console, one_line(f"compare them with: {shell_command('ampcompare', 'report', prepared.file)}")
+            console, one_line(f"to compare the runs: {shell_command('ampcompare', 'report', prepared.file)}")
         )
     elif prepared.options.report:
         from ampcompare.sweeps.sweep_report import report
@@ -219,7 +219,8 @@ def code_changed_error(files: Sequence[str], prepared: PreparedSweep, when: str)
     """Return the error for a sweep that continues with changed code."""
     own = [override for override in prepared.all_overrides if not override.startswith("output_dir=")]
     new = shell_command("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
-    todo = f"for a new sweep: {new}; to mix the versions knowingly: {prepared.command('--changed-code')}"
+    mixed = prepared.command("--changed-code")
+    todo = f"to start a new sweep: {new}; to continue with both versions of the code: {mixed}"
     return UserError(f"{', '.join(files)}: changed {when}; {todo}")
 
 
@@ -231,7 +232,7 @@ def _refuse_jobs_in_queue(journal: Journal) -> None:
     """Raise UserError where Slurm may be running runs that an earlier driver submitted."""
     running = journal.state.with_state(RunState.RUNNING)
     if jobs := sorted({str(run.process["job"]) for run in running if "job" in run.process}):
-        why = f"runs of this sweep are jobs of Slurm ({', '.join(jobs[:3])})"
+        why = f"runs of this sweep are Slurm jobs ({', '.join(jobs[:3])})"
         raise UserError(f"{journal.folder}: {why}; continue with --cluster slurm")
 
 
@@ -247,7 +248,7 @@ def _executor_factory(
     if cluster not in (None, *CLUSTERS):
         raise UserError(f"--cluster {cluster!r}: expected one of {', '.join(CLUSTERS)}")
     if options.wait and cluster != "slurm":
-        raise UserError("--wait: is for --cluster slurm; leave it out, the command waits by itself")
+        raise UserError("--wait: only --cluster slurm needs it; leave it out, this command always waits")
     if cluster == "slurm":
         from ampcompare.sweeps.executors.slurm import slurm_factory
 
@@ -272,13 +273,13 @@ def _start_messages(driver: SweepDriver, executor: Executor, progress: SweepProg
     """Yield the first lines: what runs here, and where."""
     prepared, sweep = driver.prepared, driver.sweep
     total = sweep.total()
-    runs = plural(total, "run") if total else "runs until Ctrl-C (no run_cap)"
+    runs = plural(total, "run") if total else "no run_cap: starts runs until Ctrl-C"
     parts = [f"{sweep.name}: {sweep.method}", runs]
-    parts += [f"{progress.done} of them done before"] if progress.done else []
+    parts += [f"{progress.done} already done"] if progress.done else []
     parts.append(plural(executor.slots, "run") + " at a time")
     if isinstance(executor, LocalExecutor) and executor.slots > max(1, len(executor.gpus)):
         shared = plural(len(executor.gpus), "GPU") if executor.gpus else "this machine's processor"
-        parts.append(f"sharing {shared}, so their times are not comparable")
+        parts.append(f"which share {shared}, so their times cannot be compared")
     yield f"{', '.join(parts)}, in {driver.journal.folder}"
     if prepared.plan_summary:
-        yield f"planned: {prepared.plan_summary}"
+        yield f"plan: {prepared.plan_summary}"

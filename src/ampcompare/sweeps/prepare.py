@@ -170,7 +170,7 @@ def prepare_sweep(
     # The name becomes a folder and W&B's group.
     is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", sweep.name) and sweep.name.strip(" .")
     if not is_word or len(sweep.name.encode()) > 200:
-        expected = "expected 1 to 100 characters that can be a folder's name"
+        expected = "expected a folder name of 1 to 100 characters"
         raise UserError(f"name={sweep.name!r}: {expected}; set name or --name")
     varied = {p.key for p in sweep.parameters}
     own = tuple(override for override in overrides if key_of(override) not in varied)
@@ -204,13 +204,17 @@ def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
     if asked not in (None, "none", BOOKENDS):
         raise UserError(f"--control {asked!r}: expected one of none, {BOOKENDS}")
     if asked not in (None, plan.control) and CONTROL in {p.key for p in sweep.parameters}:
-        raise UserError(f"--control {asked}: the file has plan.control={plan.control}; change one of them")
+        raise UserError(
+            f"--control {asked}: the sweep file has plan.control={plan.control}; change one of them"
+        )
     if (asked or plan.control) != BOOKENDS:
         return False
     option = f"--control {asked}" if asked else f"plan.control={plan.control}"
     if not sweep.is_grid or sweep.hyperband:
         what = "early_terminate" if sweep.is_grid else f"method {sweep.method}"
-        raise UserError(f"{option}: needs a grid whose runs all end, the file has {what}; leave one out")
+        raise UserError(
+            f"{option}: needs a grid that trains every run to its end, but the file has {what}; leave one out"
+        )
     if sweep.run_cap is not None and sweep.run_cap <= 2 * sweep.seeds:
         least = f"more than the {2 * sweep.seeds} runs of the control"
         raise UserError(f"run_cap={sweep.run_cap}: {option} needs {least}; raise it or leave one out")

@@ -98,13 +98,15 @@ class SweepProgress:
         state = run.state.value
         if run.state is RunState.PREEMPTED and run.signal_ends:
             state = f"ended by a signal ({run.signal_ends} of {MAX_SIGNAL_ENDS})"
-        self.say(f"run {run.index} {state}{after}{value} ({self._count(', ')})")
-        if run.state is RunState.FINISHED and metric and run.value is None:
-            self.say(f"run {run.index} never logged {metric.name}: the sweep learns nothing from it")
+        problem = ""
         if run.state is RunState.FAILED:
             log = self._folder / "logs" / f"{run.run_id}.log"
-            code = "" if run.exit_code is None else f"exit code {run.exit_code}: "
-            self.say(f"run {run.index} failed ({code}{last_line(log) or 'no output'}); its output: {log}")
+            code = "" if run.exit_code is None else f" with exit code {run.exit_code}"
+            why = last_line(log) or "no output"
+            after, problem = f"{code}{after}", f": {why}; log: {log}"
+        self.say(f"run {run.index} {state}{after}{value}{problem} ({self._count(', ')})")
+        if run.state is RunState.FINISHED and metric and run.value is None:
+            self.say(f"run {run.index} never logged {metric.name}, so the search cannot use it")
 
     def _count(self, separator: str) -> str:
         """Return how many points are done and, behind the separator, the time left by the median run."""
@@ -151,7 +153,7 @@ def print_failed(console: Console, state: SweepState, total: int, folder: Path) 
     if ids:
         names = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
         text = f"{len(ids)} of {total} runs failed ({names})"
-        print_line(console, one_line(f"{text}; their output is in {folder / 'logs'}"))
+        print_line(console, one_line(f"{text}; their logs are in {folder / 'logs'}"))
 
 
 def _duration(seconds: float) -> str:

@@ -36,6 +36,7 @@ SAME_SIGNAL_SECONDS = 2.0
 MAX_SIGNAL_ENDS = 3  # after this number of ends by a signal, a run has failed
 LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
 WANDB_LINES = "wandb:"  # how lines of W&B's client begin
+RECORD_LINE, RECORD_LINES = "record: ", 5  # how a run's last lines begin, and how many there are at most
 GUARD_MARK = "sweep.interrupted"  # file in the sweep's folder: the guard of a killed driver ended its runs
 CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
 # By the machine (out of memory), by a scheduler, by hand. A shell reports signal N as exit code 128 + N.
@@ -299,7 +300,7 @@ def end_leftovers(
     if not left:
         return
     processes = "1 process" if len(left) == 1 else f"{len(left)} processes"
-    say(f"waiting for {processes} of runs that a killed driver has left")
+    say(f"waiting for {processes} left over from a sweep command that was killed")
     # By the pid alone: when the machine's clock is set, the start times of processes change.
     programs = [process for process in left if process.pid in {pid for pid, _ in started}]
     for process in programs:
@@ -382,7 +383,8 @@ def offline_environment() -> dict[str, str]:
 def last_line(log: Path) -> str:
     """Return the last line that a program printed, or an empty text.
 
-    Lines of W&B's client do not count: they come after the reason of a failure.
+    Lines of W&B's client and a run's lines about its record are skipped: they come after the reason of a
+    failure.
     """
     try:
         with log.open("rb") as file:
@@ -391,7 +393,11 @@ def last_line(log: Path) -> str:
     except (OSError, ValueError):
         return ""
     lines = [line.strip() for line in printed if line.strip() and not line.startswith(WANDB_LINES)]
-    return lines[-1][:MAX_LINE_CHARS] if lines else ""
+    for index in range(len(lines) - 1, max(-1, len(lines) - 1 - RECORD_LINES), -1):
+        if lines[index].startswith(RECORD_LINE):
+            lines = lines[:index]
+            break
+    return lines[-1].removeprefix("error: ")[:MAX_LINE_CHARS] if lines else ""
 
 
 def _is_group_running(group: int) -> bool:

@@ -117,11 +117,12 @@ def show_status(status: SweepStatus, console: Console) -> int:
     has_work = status.not_begun or any(run.state is not RunState.RUNNING for run in status.open_points)
     on_server = status.prepared.sweep.on_server
     if has_work and not on_server:
-        print_line(console, one_line(f"to continue: {status.prepared.command()}"))
+        print_line(console, one_line(f"to continue the sweep: {status.prepared.command()}"))
     has_ended = on_server or any(run.starts for run in status.open_points)
     if has_work and has_ended and (status.has_journal or not status.is_drawn):
         print_line(
-            console, one_line(f"to run these points as new runs: {status.prepared.command('--rerun')}")
+            console,
+            one_line(f"to train these points again as new runs: {status.prepared.command('--rerun')}"),
         )
     return 0 if status.is_complete else EXIT_INCOMPLETE
 
@@ -142,7 +143,9 @@ def rerun(source: str, overrides: Sequence[str], console: Console, options: Swee
         UserError: As `read_status`; and for a search on W&B's server, because its draws are not known here.
     """
     if options.until_decided:
-        raise UserError("--until-decided: adds seeds, --rerun runs the points there are; leave one out")
+        raise UserError(
+            "--until-decided: adds seeds, but --rerun only repeats points that exist; leave one out"
+        )
     cluster_options, run_overrides = split_cluster_options(overrides, options.cluster)
     status = read_status(source, run_overrides, options)
     print_line(console, one_line(status.summary))
@@ -151,13 +154,15 @@ def rerun(source: str, overrides: Sequence[str], console: Console, options: Swee
     to_run = [run for run in status.open_points if run.state is not RunState.RUNNING]
     if running := len(status.open_points) - len(to_run):
         print_line(
-            console, f"{plural(running, 'point')} {'is' if running == 1 else 'are'} running: left alone"
+            console,
+            f"{plural(running, 'point')} {'is' if running == 1 else 'are'} running and will not be "
+            "started again",
         )
     if not to_run and not status.not_begun:
         return 0 if status.is_complete else EXIT_INCOMPLETE
     if status.is_drawn and not status.has_journal:
-        todo = "continue with what runs it, such as wandb agent"
-        raise UserError(f"--rerun: the draws of a search on W&B's server are not known here; {todo}")
+        todo = "continue it with wandb agent"
+        raise UserError(f"--rerun: W&B's server chooses the points of this search; {todo}")
 
     def requeue(prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
         return _requeue(status, prepared, journal)
@@ -212,7 +217,7 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
         sweep, _ = continued_sweep(sweep, prepared.overrides, state.definition, added, where)
         is_driven = _has_driver(prepared.output)
         if is_driven:
-            remarks.append(f"this sweep is running ({state.driver_name})")
+            remarks.append(f"this sweep is running now ({state.driver_name})")
         begun = _runs_of_journal(prepared, state, is_driven, reasons, remarks)
     keys, total = _varied_keys(sweep), sweep.total()
     # W&B's server makes its own draws, and chooses the points of a grid with a cap.
@@ -226,13 +231,14 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
     if is_drawn:
         points = begun or unmatched
         if sweep.run_cap is None:
-            remarks.append("a search without run_cap has no end, so no point of it is missing")
+            remarks.append("this search has no run_cap, so it has no end and no missing points")
     else:
         for run in [*matched, *begun]:
             if run.index < len(points) and _rank(run) >= _rank(points[run.index]):
                 points[run.index] = run
         if unmatched:
-            description = f"of this sweep at none of its points ({unmatched[0].run_id})"
+            verb = "matches" if len(unmatched) == 1 else "match"
+            description = f"of this sweep {verb} none of its points (such as {unmatched[0].run_id})"
             remarks.append(f"{plural(len(unmatched), 'run')} {description}")
     not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
     return SweepStatus(
@@ -259,7 +265,7 @@ def _runs_of_journal(
         elif run.state is RunState.RUNNING and not is_driven:
             when, trains_here = interrupted_at(run, folder), prepared.trains_here
             run = replace(run, state=state_after_driver(run, folder, when, trains_here=trains_here))
-            reasons[run.run_id] = "its driver was killed"
+            reasons[run.run_id] = "the sweep command was killed"
         elif run.state is RunState.PREEMPTED and not run.signal_ends:
             reasons[run.run_id] = "interrupted"
         runs.append(run)
@@ -286,7 +292,7 @@ def _jobs(state: SweepState, remarks: list[str]) -> dict[int, str] | None:
     try:
         return jobs_in_queue(state)
     except UserError as problem:
-        remarks.append(f"{problem}; the runs whose jobs have not noted an end count as running")
+        remarks.append(f"{problem}; runs whose jobs have recorded no end are shown as running")
         return None
 
 
@@ -316,7 +322,7 @@ def _prepare(
     if not source.startswith(API_PREFIX):
         return prepare(source, overrides, options), [], {}
     if option := "--name" if options.name is not None else "--control" if options.control else "":
-        raise UserError(f"{option}: is for a sweep without a server; leave it out")
+        raise UserError(f"{option}: is only for a sweep without W&B's server; leave it out")
     entity, project, name = parse_source(source)
     config, records = read_server_sweep(source, brief=True)
     # The server's config has more keys than a file may have.

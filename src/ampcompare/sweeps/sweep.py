@@ -96,10 +96,10 @@ class Hyperband(StrictModel):
     def _has_bands(self) -> Self:
         if self.max_iter is None and self.min_iter is None:
             raise validation_error(
-                "expected min_iter, or max_iter and s: after how many values runs are compared"
+                "expected min_iter, or max_iter and s, which say after how many values runs are compared"
             )
         if self.max_iter is not None and self.s is None:
-            raise validation_error("s: missing; max_iter needs it, the number of bands, such as s: 2")
+            raise validation_error("s: missing; max_iter needs the number of bands, such as s: 2")
         if self.max_iter is not None and not isinstance(self.eta, int) and (self.s or 0) > MAX_FRACTIONAL_S:
             raise validation_error(f"s={self.s}: expected at most {MAX_FRACTIONAL_S} with eta={self.eta}")
         return self

@@ -30,7 +30,7 @@ from ampcompare.runtime.yaml_io import parse_yaml_value, read_yaml
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.sweep import Count, Hyperband, Objective, Sweep, count_of
-from ampcompare.sweeps.training_options import trains_here
+from ampcompare.sweeps.training_options import COMMAND, trains_here
 
 MAX_POINTS = 100_000  # of a grid
 METHODS = "expected one of grid, random, bayes (Optuna's TPE)"
@@ -65,12 +65,12 @@ Parameters = Annotated[tuple[Parameter, ...], PlainValidator(_flatten)]
 
 def _check_method(method: Any) -> Any:
     if method == "custom":
-        raise validation_error(f"only an optimizer of W&B's scheduler can run it; {METHODS}")
+        raise validation_error(f"needs a scheduler of W&B with its own optimizer; {METHODS}")
     return method
 
 
 def _refuse_objectives(_: Any) -> None:
-    raise validation_error("a sweep goes by one metric here; write metric: {name: ..., goal: ...}")
+    raise validation_error("ampcompare sweep optimises one metric; write metric: {name: ..., goal: ...}")
 
 
 class _Group(StrictModel):
@@ -95,7 +95,7 @@ class _Scheduler(StrictModel):
         """Refuse the engines that propose points with the user's own code."""
         if self.engine != "wandb":
             todo = "use method: bayes (Optuna's TPE), or wandb sweep-scheduler"
-            raise validation_error(f"engine {self.engine!r} runs with W&B's server only; {todo}")
+            raise validation_error(f"engine {self.engine!r} needs W&B's server; {todo}")
         return self
 
 
@@ -127,22 +127,24 @@ class _File(StrictModel):
         if not self.metric and (self.method == "bayes" or self.early_terminate):
             key = "bayes" if self.method == "bayes" else "early_terminate"
             such = "such as metric: {name: eval/accuracy, goal: maximize}"
-            raise validation_error(f"metric: missing; {key} needs one to go by, {such}")
+            raise validation_error(f"metric: missing; {key} needs one, {such}")
         if not self.program and (not self.command or "${program}" in self.command):
             launch = "job" if self.job else "image_uri" if self.image_uri else ""
-            why = f" ({launch} is for W&B Launch, which is not used here)" if launch else ""
-            raise validation_error(
-                f"program: missing; expected the script, such as program: run_experiment.py{why}"
-            )
+            todo = "for your own script add program: train.py; for AMP Compare's training add "
+            todo += f"program: ampcompare and {COMMAND}"
+            why = f" ({launch} is for W&B Launch, which ampcompare sweep does not use)" if launch else ""
+            raise validation_error(f"program: missing; {todo}{why}")
         keys = [parameter.key for parameter in self.parameters]
         if twice := [key for key in keys if keys.count(key) > 1]:
-            raise validation_error(f"parameters: {twice[0]} is in there twice; leave one out")
+            raise validation_error(f"parameters: {twice[0]} is given twice; leave one out")
         if self.method == "grid":
             for p in (p for p in self.parameters if not p.is_listed):
-                todo = "list values without probabilities, use int_uniform or q_uniform, or method random"
-                raise validation_error(f"parameters.{p.key}: a grid cannot run through {p.kind}; {todo}")
+                todo = "list them with values:, use int_uniform or q_uniform, or use method: random"
+                raise validation_error(
+                    f"parameters.{p.key}: a grid cannot list the values of {p.kind}; {todo}"
+                )
             if (count := count_of(self.parameters)) > MAX_POINTS:
-                most = f"a grid has at most {MAX_POINTS:,}, use method random or bayes"
+                most = f"a grid can have at most {MAX_POINTS:,}; use method: random or method: bayes"
                 number = f"{count:,}" if count < 10**15 else "10^15 or more"
                 raise validation_error(f"parameters: {number} points; {most}")
         return self
@@ -181,8 +183,8 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         raise UserError(f"{path}: no such file; expected a path or one of {known}")
     content = read_yaml(file)
     if isinstance(content, dict) and content and not {"method", "parameters"} & content.keys():
-        todo = f"a config is run with: {shell_command('ampcompare', 'run', '--config', file)}"
-        raise UserError(f"{file}: not a sweep, it has neither method nor parameters; {todo}")
+        todo = f"to train one run with this config: {shell_command('ampcompare', 'run', '--config', file)}"
+        raise UserError(f"{file}: not a sweep file, because it has neither method: nor parameters:; {todo}")
     sweep, changed = sweep_of(file, content), copy.deepcopy(content)
     is_ours = trains_here(sweep)
     for override in overrides:

@@ -15,7 +15,7 @@ from ampcompare.sweeps.journal import NEW_FOLDER_HINT
 from ampcompare.sweeps.sweep import SEED, Sweep
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
-PARAMETERS, OVERRIDES = "parameters", "words of the command line"
+PARAMETERS, OVERRIDES = "parameters", "options of the command line"
 ORDER = "the order of parameters"
 
 
@@ -67,15 +67,15 @@ def continued_sweep(
         first = Parameter((SEED,), *parse_spec(json.loads(recorded[key])))
         had, have = first.values(), own.values()
         gone = ", ".join([str(seed) for seed in had if seed not in have][:3])
-        differing = [f"{key} ({gone} is gone; it can only get more)"] if gone else []
+        differing = [f"{key} ({gone} is missing; seeds can only be added)"] if gone else []
         known = [*had, *(seed for seeds in added for seed in seeds)]
         more = tuple(seed for seed in have if seed not in known)
         parameters = tuple(first if p == own else p for p in sweep.parameters)
         sweep = dataclasses.replace(sweep, parameters=parameters)
     if differing:
         names = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
-        why = f"the sweep in {where} differs in {names}"
-        todo = f"{NEW_FOLDER_HINT}, or use the file and the words of that one"
+        why = f"the folder {where} has a sweep that differs in {names}"
+        todo = f"{NEW_FOLDER_HINT}, or use the file and the options of that sweep"
         raise UserError(f"{sweep.path}: {why}; {todo}")
     groups = (*map(tuple, filter(None, added)), *([more] if more else []))
     return dataclasses.replace(sweep, added=groups), more

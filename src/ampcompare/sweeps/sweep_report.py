@@ -80,7 +80,7 @@ def _metric(sweep: Sweep) -> str | None:
 def report(console: Console, sweep: Sweep, folder: Path) -> int:
     """Make the table and the page, if the runs left records; return the report's exit code."""
     if not _records(folder):
-        print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
+        print_line(console, one_line(f"no report: the runs wrote no W&B record under {folder}"))
         return 0
     try:
         return make_report(_report_options_with_code(sweep, folder), console)
@@ -115,11 +115,15 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
     ended = [run.run_id for run in runs if run.state is RunState.FINISHED]
     recorded_ids = _records(folder)
     if missing := [run for run in ended if run not in recorded_ids]:
-        what = f"the records of {len(ended)} finished runs are not all under output_dir (not: {missing[0]})"
-        raise UserError(f"{folder}: {what}; --until-decided needs it on a drive that all workers share")
+        what = f"the record of a finished run is missing under output_dir ({missing[0]})"
+        raise UserError(
+            f"{folder}: {what}; --until-decided needs an output_dir on a drive that all workers share"
+        )
     analysis = _report_options_with_code(sweep, folder).analyse()
     if not analysis.comparisons:
-        return Look(True, (f"look at {seeds}: nothing could be compared, more seeds would not change that",))
+        return Look(
+            True, (f"look at {seeds}: nothing could be compared, and more seeds would not change this",)
+        )
     decided, undecided, not_claimed = [], [], []
     for comparison in (c for c in analysis.comparisons if not c.is_control):
         label = comparison.group.label
@@ -137,7 +141,7 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
             if claim and claim.shown:
                 decided.append(f"{question} of {label}")
             elif claim and not claim.is_open:
-                not_claimed.append(f"nothing is claimed of the {question} of {label}: {claim.why}")
-    end = "" if undecided else ", which is all that can be" if not_claimed else ", which is all"
+                not_claimed.append(f"no claim about the {question} of {label}: {claim.why}")
+    end = "" if undecided else "; nothing else can be decided" if not_claimed else "; all claims are decided"
     lines = [f"decided: {listed(decided) or 'nothing'}{end}", *not_claimed, *undecided]
     return Look(analysis.is_decided, tuple(f"look at {seeds}: {line}" for line in lines))

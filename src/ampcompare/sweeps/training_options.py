@@ -54,13 +54,13 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> tuple[PlanConfig, Cells | N
     is_own_training = trains_here(sweep)
     unused = []
     if sweep.unused and not sweep.on_server:
-        unused = [f"no effect in ampcompare sweep: {', '.join(sweep.unused)}"]
+        unused = [f"ampcompare sweep ignores these keys of the file: {', '.join(sweep.unused)}"]
     named = sweep.program if "${program}" in sweep.command else None
     if named and not Path(named).is_file() and not (is_own_training and Path(named).name == PROGRAM):
         if Path(named).name == PROGRAM:
-            todo = f"it is no script and needs a command: of its own; add the line {COMMAND}"
-            raise UserError(f"{sweep.path}: program={named!r}: {todo}")
-        todo = "start the sweep from the folder that has it, or write the path out"
+            why = f"program={named!r}: this is a command, not a Python script, so the file needs command:"
+            raise UserError(f"{sweep.path}: {why}; add this line:", [COMMAND])
+        todo = "run the command in the folder that has it, or write its path"
         raise UserError(f"{sweep.path}: program={named!r}: no such file in {Path.cwd()}; {todo}")
     if not is_own_training:
         return _plan_of_others(sweep, overrides), None, unused
@@ -83,7 +83,7 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> tuple[PlanConfig, Cells | N
             raise next(iter(refusals.values()))
         check_parameters(config, _point(sweep, deciding, first))
     except UserError as problem:
-        raise UserError(f"{sweep.path}: the first run would end at once: {problem}") from None
+        raise UserError(f"{sweep.path}: the first run would fail: {problem}") from None
     _check_metric(sweep, config)
     cells, notes = _same_runs(sweep, deciding, configs, refusals)
     return config.plan, cells, [*unused, *notes]
@@ -144,7 +144,7 @@ def _wrong_options(sweep: Sweep) -> Iterator[str]:
     """Yield a line for each parameter with a value that the training never takes."""
     for p in sweep.parameters:
         if p.key.startswith(GROUP) and p.kind != "constant":
-            yield f"parameters.{p.key}: a sweep has one plan; write value: and what it is"
+            yield f"parameters.{p.key}: a sweep has one plan for all runs; write value: instead of values:"
         try:
             for value in p.examples():
                 check_option(*parse_override(f"{p.key}={value}"))  # as the program sees it
@@ -164,11 +164,11 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
         metric.when == metrics.END if metric else name.startswith(metrics.make_best_key(metrics.EVAL_PREFIX))
     )
     if name not in known and (metric is None or metric.key not in known):
-        why = f"the training never logs it; {did_you_mean(name, sorted(known), 0.5) or listed}"
+        why = f"the training does not log it; {did_you_mean(name, sorted(known), 0.5) or listed}"
     elif metric and metric.no_goal:
-        why = f"is {metric.no_goal}, nothing to go by; {listed}"
+        why = f"is {metric.no_goal} and cannot be optimised; {listed}"
     elif sweep.hyperband and is_last:
-        why = "is logged at the end only, and early_terminate needs values of running runs"
+        why = "is logged only at the end, but early_terminate needs values of running runs"
     else:
         return
     raise UserError(f"{sweep.path}: metric.name={name!r}: {why}")
@@ -201,9 +201,9 @@ def _same_runs(
         return None, []
     cells = Cells(tuple(p.key for p in deciding), frozenset(representatives.values()))
     runs = len(replace(sweep, cells=cells, control=False, run_cap=None).points)
-    why = ": those that train the same are one" if len(representatives) < len(configs) else ""
+    why = "; points that train the same share a run" if len(representatives) < len(configs) else ""
     messages = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
     if refusals:
         reasons = dict.fromkeys(str(problem).partition("; ")[0] for problem in refusals.values())
-        messages.append(f"left out, as they cannot run: {some([*reasons], MAX_NAMED)}")
+        messages.append(f"left out, because they cannot run: {some([*reasons], MAX_NAMED)}")
     return cells, messages

@@ -38,7 +38,9 @@ def resolve_device(name: str) -> torch.device:
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in present:
         visible = f"PyTorch sees {', '.join(present)}"
-        raise UserError(f"device={name!r}: not there; {visible}; use one of them or device=auto")
+        raise UserError(
+            f"device={name!r}: this device does not exist here; {visible}; use one of these or device=auto"
+        )
     device = torch.device(wanted)
     if is_cuda(device):
         torch.cuda.set_device(device)  # streams, events and graphs are those of the current device
@@ -74,7 +76,7 @@ def check_tf32(device: torch.device, backend: str) -> None:
     if capability is not None:
         here = f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}"
     need = "needs an NVIDIA GPU of compute capability 8.0 or higher"
-    raise UserError(f"backend={backend!r}: {need}, and {here}; use backend=none")
+    raise UserError(f"backend={backend!r}: {need}, but {here}; use backend=none")
 
 
 def has_float64(device: torch.device) -> bool:

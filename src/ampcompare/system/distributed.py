@@ -220,7 +220,7 @@ def connect_processes(device: str) -> Iterator[DistributedContext]:
     try:
         store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
     except ValueError as problem:  # a variable that torchrun sets is missing, or is no number
-        todo = "start the processes by torchrun, or unset WORLD_SIZE for one alone"
+        todo = "start the processes with torchrun, or unset WORLD_SIZE to use one process"
         raise UserError(f"WORLD_SIZE={world.size}: {reason(problem)}; {todo}") from None
     # torchrun keeps its store when it restarts the processes of a machine, with the addresses of the dead
     # processes. A new process would connect to such an address and be refused or wait forever (PyTorch 2.14;
@@ -243,13 +243,13 @@ def local_device_name(name: str, world: DistributedContext) -> str:
     if world.size == 1 or name == "cpu":
         return name
     if name not in ("auto", "cuda"):
-        need = f"{world.size} processes need a device each"
+        need = f"each of the {world.size} processes needs its own device"
         raise UserError(f"device={name!r}: {need}; use device=cuda or device=cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0 and name == "auto":
         return "cpu"
     if max(world.local_size, world.local_rank + 1) > count:
-        visible, limit = f"PyTorch sees {count} GPUs of this machine", max(count, 1)
+        visible, limit = f"PyTorch sees {count} GPUs on this machine", max(count, 1)
         raise UserError(f"--nproc-per-node={world.local_size}: {visible}; start {limit}, or use device=cpu")
     return f"cuda:{world.local_rank}"
 

@@ -29,5 +29,5 @@ def record_rejected_run(problem: UserError) -> None:
         run.summary[metrics.REFUSED] = str(problem)  # W&B's server does not return exit codes
         run.finish(exit_code=EXIT_BAD_INPUT)
     except Exception as failure:  # whatever it is, the refusal is what the run ends with
-        sys.stderr.write(f"W&B could not be told: {api_reason(failure)}\n")
+        sys.stderr.write(f"W&B could not record the rejected run: {api_reason(failure)}\n")
     end_service()

@@ -34,7 +34,7 @@ class Tracker:
 
     def where(self, output_dir: Path) -> list[str]:
         """Return lines for the user at the end: where the record is, and what shows it."""
-        return [f"record: {self.record}"] if self.record else ["record: nothing is kept"]
+        return [f"record: {self.record}"] if self.record else ["record: none"]
 
     def update_summary(self, facts: Mapping[str, Any]) -> None:
         """Add to the summary what is known before the first row, so that a failed run has it too."""

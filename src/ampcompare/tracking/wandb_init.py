@@ -95,9 +95,9 @@ def start_record(
     except ValidationError as problem:  # in W&B's settings, also from WANDB_... variables
         wrong = problem.errors()[0]
         what = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
-        raise UserError(f"W&B refuses to start the run: {what}; mend it or unset it") from None
+        raise UserError(f"W&B refuses to start the run: {what}; correct or unset it") from None
     except (wandb.errors.CommError, TimeoutError) as problem:
-        log.warning(f"W&B's server cannot be reached ({api_reason(problem)}): this run is recorded offline")
+        log.warning(f"W&B's server cannot be reached ({api_reason(problem)}); this run is recorded offline")
         end_service()  # the service still has the failed start
         run = _init(settings, "offline", run_id, on_stop)
     if run.disabled:
@@ -129,8 +129,8 @@ def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], 
     known = dict(run.config)
     for key in ("backend", "seed", "batch_size"):
         if key in known and key in logged and known[key] != logged[key]:
-            what = f"{key}={logged[key]!r}: the open run's config says {known[key]!r}"
-            raise UserError(f"{what}; give the same, or leave it out of one of them")
+            what = f"{key}={logged[key]!r}: the config of the open W&B run has {known[key]!r}"
+            raise UserError(f"{what}; use the same value, or leave it out of one of them")
     run.config.update({key: value for key, value in logged.items() if key not in known})
     for metric in metrics.METRICS.values():  # by name: other metrics of the run keep their own axis
         if metric.when != metrics.END:
@@ -151,7 +151,7 @@ def _mode(asked: str) -> str:
     if has_account():
         return "online"
     login = shell_command("wandb", "login")
-    log.warning(f"no W&B account: this run is recorded offline (`{login}` once to stream it)")
+    log.warning(f"no W&B account, so this run is recorded offline; to stream runs, log in once: {login}")
     return "offline"
 
 

@@ -26,7 +26,7 @@ STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system k
 STOPPED_EXIT_CODE = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 TAIL_ROWS = 500  # at least so many are kept in a checkpoint: rows that did not reach the record before a kill
 FRESH_SECONDS = 10.0  # rows older than the file's last growth by this much survive a power failure
-SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
+SERVICE_ENDED = "W&B's service process ended early; it may have been killed"
 
 
 class WandbTracker(Tracker):
@@ -142,8 +142,9 @@ class WandbTracker(Tracker):
             missing = rows - self._rows_on_server - len(again)
             if missing > 0:
                 log.warning(
-                    f"W&B's server lacks {missing} rows of this run's earlier part; they are on the disk, in "
-                    f"the folders *run-*-{self.run_id} beside {self.record}; each is sent by: "
+                    f"W&B's server lacks {missing} rows of this run's earlier part; "
+                    "they are on this disk, in "
+                    f"the folders *run-*-{self.run_id} next to {self.record}; send each with: "
                     f"{shell_command('wandb', 'sync', '--include-online')} FOLDER"
                 )
             self._count = rows - len(again)
@@ -161,7 +162,7 @@ class WandbTracker(Tracker):
             self._lose(SERVICE_ENDED)
         if trouble:
             self._watched = False
-            what = f"W&B can write no more to {self._monitor.path}: {trouble}"
+            what = f"W&B can no longer write to {self._monitor.path}: {trouble}"
             if self._run.offline:
                 self._lose(what)
             else:
@@ -184,12 +185,14 @@ class WandbTracker(Tracker):
             with warn_if_slow("W&B's client, to send the rest of the record"):
                 ended.result(STOPPED_SECONDS if stopped else None)
         except TimeoutError:
-            return f"the record {self._monitor.path} is on the disk, but was not sent whole in time"
+            return (
+                f"the record {self._monitor.path} is complete on this disk, but not on the server: time is up"
+            )
         self.flush()
         if self._ended:
-            return f"the record {self._monitor.path} is not whole: {SERVICE_ENDED}"
+            return f"the record {self._monitor.path} is incomplete: {SERVICE_ENDED}"
         if self._run.offline and not (self._is_external or stopped) and (why := self._monitor.end_problem()):
-            return f"the record {self._monitor.path} is not whole: {why}"
+            return f"the record {self._monitor.path} is incomplete: {why}"
         return None
 
     def _end(self, summary: Mapping[str, Any], exit_code: int) -> None:
@@ -206,7 +209,7 @@ class WandbTracker(Tracker):
         except service_errors():
             self._ended = True
         except OSError as problem:  # of its own log, closed last; the record is checked for itself
-            log.warning(f"W&B's client could not write its log to the end ({problem.strerror})")
+            log.warning(f"W&B's client could not finish writing its log ({problem.strerror})")
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of
         # the client's service process is what can be relied on.
         end_service(STOPPED_SECONDS / 2 if stopped else SERVICE_SECONDS)

@@ -56,7 +56,7 @@ class WriteMonitor:
     def _problem(self) -> str | None:
         """Return why writing to the folder of the file fails, or None."""
         if not self.path.exists():
-            return "the file is gone"
+            return "the file was removed"
         try:
             with tempfile.TemporaryFile(dir=self.path.parent, buffering=0) as probe:
                 whole = probe.write(bytes(PROBE_BYTES)) == PROBE_BYTES

@@ -14,7 +14,39 @@ log = logging.getLogger(__name__)
 Row = dict[str, Any]
 MAX_SKIPS_IN_A_ROW = 20
 MIN_LOSS_SCALE = 1.0  # a loss scale below it has collapsed
-FIRST_STEP_ADVICE = "look at inputs, targets and initial weights"
+FIRST_STEP_ADVICE = "check the data for NaN, the loss function and the initial weights"
+ADVICE = "try a smaller optimizer.lr or training.clip_norm"
+
+
+class NonFiniteLossError(TrainingError):
+    """The training loss is NaN or infinite, and the run has to stop.
+
+    Attributes:
+        problem: Which step and which value, such as `step 2: the training loss is NaN (loss scale 1)`.
+        is_first_step: Whether the weights had not been updated yet.
+    """
+
+    def __init__(self, problem: str, *, is_first_step: bool) -> None:
+        self.problem, self.is_first_step = problem, is_first_step
+        super().__init__(self.explain())
+
+    def explain(self, nonfinite_data: str = "", checked: str = "") -> str:
+        """Return the message.
+
+        Args:
+            nonfinite_data: What the data contain, such as `the training inputs contain NaN`; "" if nothing.
+            checked: The part of the data that was found to be finite; "" if none was checked.
+        """
+        advice = FIRST_STEP_ADVICE if self.is_first_step else ADVICE
+        if nonfinite_data:
+            cause, advice = f"; {nonfinite_data}", "remove or replace these values"
+        elif checked:
+            cause = f"; {checked} have neither NaN nor infinite values"
+            if self.is_first_step:  # the learning rate has had no effect yet
+                advice = "check the range of the inputs, the loss function and the initial weights"
+        else:
+            cause = ""
+        return f"{self.problem}{cause}; {advice}, or continue with training.on_nan=continue"
 
 
 class AnomalyMonitor:
@@ -54,7 +86,7 @@ class AnomalyMonitor:
         first_bad = step - steps + bad[0] + 1 if bad else step
         scale_can_shrink = self._scales_dynamically and scale > MIN_LOSS_SCALE
         if first_bad == 1 and bad and scale_can_shrink:
-            what = f"step 1: the training loss is not finite (loss scale {scale:g})"
+            what = f"step 1: the training loss is {_name(losses[bad[0]])} (loss scale {scale:g})"
             log.warning(f"{what}; {FIRST_STEP_ADVICE}")
         if self._scales_dynamically:
             self._check_scale(row, skips)
@@ -70,19 +102,19 @@ class AnomalyMonitor:
                     f"step {number} was skipped: {module} is the last module whose gradient is inf or nan"
                 )
                 if number - step + steps - 1 in bad:
-                    warning += "; the loss was not finite either, so the forward overflowed"
+                    warning += "; the loss was inf or nan too, so the forward pass overflowed"
                 log.warning(warning)
             self._overflows_by_module[module] += 1
         if bad and not scale_can_shrink:
-            what = f"step {first_bad}: the training loss is not finite (loss scale {scale:g})"
-            self._stop_or_warn(what, FIRST_STEP_ADVICE if first_bad == 1 else "")
+            what = f"step {first_bad}: the training loss is {_name(losses[bad[0]])} (loss scale {scale:g})"
+            self._stop_or_warn(what, is_first_step=first_bad == 1)
 
-    def _stop_or_warn(self, what: str, advice: str) -> None:
+    def _stop_or_warn(self, what: str, *, is_first_step: bool) -> None:
         if self._on_nan == "stop":
-            advice = advice or "try a smaller optimizer.lr or training.clip_norm"
-            raise TrainingError(f"{what}; {advice}, or go on with training.on_nan=continue")
+            raise NonFiniteLossError(what, is_first_step=is_first_step)
         option = f" (training.on_nan={self._on_nan})" if self._on_nan else ""
-        log.warning(f"{what}; {advice and advice + '; '}going on{option}")
+        advice = f"{FIRST_STEP_ADVICE}; " if is_first_step else ""
+        log.warning(f"{what}; {advice}the training continues{option}")
 
     def _check_scale(self, row: Row, skips: Sequence[float]) -> None:
         """Warn once if gradients overflow whatever the loss scale is, so that nothing is learned."""
@@ -100,19 +132,21 @@ class AnomalyMonitor:
         self._state["collapsed_at"] = at
         what = f"fell to {scale:g}" if scale < MIN_LOSS_SCALE else f"overflowed {longest} steps in a row"
         warning = f"step {at}: the loss scale {what} ({row[metrics.SKIPPED]} steps skipped so far)"
-        advice = "Try a smaller learning rate, clipping by norm, or bf16, which needs no loss scale"
-        log.warning(f"{warning}; gradients overflow whatever the scale. {advice}")
+        advice = (
+            "Try a smaller optimizer.lr, training.clip_norm, or a bf16 backend, which needs no loss scale"
+        )
+        log.warning(f"{warning}; gradients overflow at every loss scale. {advice}")
 
     def _warn_about_buffers(self, when: str, count: int) -> None:
         what, restore = f"{when}: {count} of the model's buffers", "training.on_nonfinite_buffers=restore"
         if self._restores_buffers:
-            how = "of a forward that overflowed were put back to those from before the step"
+            how = "were restored to their values before the step, because the forward pass overflowed"
             log.warning(f"{what} {how} ({restore})")
         else:
-            how = "are no longer finite, as a forward overflowed: to skip a step does not mend them"
-            effect = "every evaluation from here on uses them"
-            advice = f"Put back a copy of them after a skipped step ({restore} does)"
-            log.warning(f"{what} (BatchNorm's running statistics) {how}, and {effect}. {advice}")
+            how = "are inf or nan, because a forward pass overflowed; skipping the step does not repair them"
+            effect = "every evaluation from now on uses them"
+            advice = f"{restore} restores them after a skipped step"
+            log.warning(f"{what} (BatchNorm's running statistics) {how}; {effect}. {advice}")
 
     def summary(self, *, has_buffers: bool) -> Row:
         """Return the anomalies for the summary of a run, by metric key."""
@@ -135,3 +169,7 @@ class AnomalyMonitor:
         """Continue from a state of `state_dict`."""
         self._state = {key: state[key] for key in self._state}
         self._overflows_by_module = Counter(state["overflowed"])
+
+
+def _name(loss: float) -> str:
+    return "NaN" if math.isnan(loss) else "infinite"

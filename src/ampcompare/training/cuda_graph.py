@@ -98,8 +98,8 @@ def _explained_capture_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
-        cause = "what waits for the device, as .item() does in a loss or a metric, cannot be in one"
-        problem.add_note(f"in the capture of a CUDA graph; {cause}: execution=eager does without")
+        cause = "code that waits for the GPU, such as .item() in a loss or a metric, cannot be captured"
+        problem.add_note(f"while capturing a CUDA graph; {cause}; execution=eager needs no capture")
         raise
 
 

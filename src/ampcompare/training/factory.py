@@ -87,7 +87,7 @@ def build_trainer(
         raise UserError(problem) from None
     kinds = (nn.Module, Optimizer)
     if not isinstance(prepared, tuple) or not all(map(isinstance, prepared, kinds)) or len(prepared) != 2:
-        why = f"its convert gave {describe_type(prepared)}; expected model and optimizer"
+        why = f"its convert returned {describe_type(prepared)}; expected (model, optimizer)"
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared
     task = build_task(config, device)

@@ -1,6 +1,7 @@
 """The loaders of a run, and the checks of options against the data."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from ampcompare.config.load import Config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Field, count_samples, hash_batch
+from ampcompare.data.batch import Field, count_samples, hash_batch, list_tensors
 from ampcompare.data.dataset import ImageSplit, LoaderSplit, SampleSplit, Split, TensorSplit
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader
 from ampcompare.data.factory import Dataset
@@ -22,6 +23,7 @@ from ampcompare.system.environment import count_cores
 from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 
 MAX_WORKERS = 4
+MAX_CHECKED_BATCHES = 50  # batches that are read to explain a loss that is not finite
 EVAL_SEED = 0  # the same samples in every run, even if a data set draws them at random
 
 
@@ -70,12 +72,12 @@ def check_processes(config: Config, processes: int) -> None:
     if processes == 1:
         return
     if config.execution != "eager":
-        raise UserError(f"execution={config.execution!r}: {what} steps run eagerly; use execution=eager")
+        raise UserError(f"execution={config.execution!r}: {what} only execution=eager is supported; use it")
     if penalty:
-        why = f"{what} gradients are only there after the backward"
+        why = f"{what} the gradients are complete only after the backward pass"
         raise UserError(f"training.gradient_penalty={penalty:g}: {why}; set it to 0 or use one process")
     if size < processes:
-        raise UserError(f"batch_size={size}: {what} each needs an image; use at least {processes}")
+        raise UserError(f"batch_size={size}: {what} each needs at least one sample; use at least {processes}")
 
 
 def check_data(config: Config, data: Dataset, world: DistributedContext) -> None:
@@ -96,22 +98,22 @@ def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
         size, loader_size = config.value(key), split.batch_size if isinstance(split, LoaderSplit) else None
         is_asked = split is data.train or size != OPTIONS[key].default
         if is_asked and loader_size not in (None, size):
-            todo = f"say {key}={loader_size}, or have the function take batch_size= and go by it"
-            yield f"{key}={size}: the loader of {source} has batches of {loader_size}; {todo}"
+            todo = f"set {key}={loader_size}, or add a parameter batch_size to the function and use it"
+            yield f"{key}={size}: the DataLoader of {source} has batches of {loader_size}; {todo}"
     for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSplit) else ():
         if (value := config.value(key)) != OPTIONS[key].default:
-            why = f"{source} gives no RGB images as bytes, which alone are normalised"
-            yield f"{key}={value}: {why}; leave it out, normalise in the function"
+            why = f"only RGB images of dtype uint8 are normalised, {source} returns other data"
+            yield f"{key}={value}: {why}; leave the option out and normalise in the function"
     if uses_cuda_graph(execution) and not isinstance(data.train, TensorSplit):
-        why = f"{source} gives its batches through a DataLoader, of any shape"
-        todo = "have it return tensors, or use execution=eager or execution=compile"
-        yield f"execution={execution!r}: a graph makes its batches itself; {why}; {todo}"
+        why = f"{source} makes its batches outside"
+        todo = "return tensors, or use execution=eager or execution=compile"
+        yield f"execution={execution!r}: the CUDA graph makes the batches itself, but {why}; {todo}"
     loads_itself = isinstance(data.train, LoaderSplit)
     # Data in memory have no workers; a user's own loader may have some.
     none_asked = workers is None or (workers == 0 and not loads_itself)
     if not (none_asked or isinstance(data.train, SampleSplit)):
-        kind = "a loader of its own" if loads_itself else "data in memory"
-        why = f"{source} gives {kind}, workers are for a map-style Dataset"
+        kind = "a DataLoader" if loads_itself else "data in memory"
+        why = f"workers are for a map-style Dataset, {source} returns {kind}"
         yield f"data.workers={workers}: {why}; leave it out"
 
 
@@ -123,16 +125,46 @@ def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -
     batch_sets = [split for split in (data.train, data.test) if isinstance(split, LoaderSplit)]
     contents = world.gather([hash_batch(split.sample) for split in batch_sets])
     if any(other != contents[0] for other in contents):
-        why = f"with {world.size} processes each runs the loader and takes its share of each batch"
-        todo = "have the function return the Dataset, which is shared out, or use one process"
-        what = "gives other batches each time (a DistributedSampler, a generator of its own?)"
-        raise UserError(f"data.source={config.data.source!r}: {why}; this one {what}; {todo}")
+        why = f"each of the {world.size} processes runs the DataLoader and takes its part of each batch"
+        todo = "return the Dataset instead of a DataLoader, or use one process"
+        what = "yields different batches in each process (a DistributedSampler, its own generator?)"
+        raise UserError(f"data.source={config.data.source!r}: {why}, but it {what}; {todo}")
     # The fingerprints have the lengths in them.
     names = world.gather((data.fingerprint, data.train_fingerprint))
     if any(other != names[0] for other in names):
-        why = f"the {world.size} processes have different data, and each takes its share of the same"
-        todo = "seed what is drawn at random in the function, give all machines the same files"
+        why = f"the {world.size} processes have different data, but need the same"
+        todo = "seed the random choices in the function, and give all machines the same files"
         raise UserError(f"data.source={config.data.source!r}: {why}; {todo}")
+
+
+def find_nonfinite_values(loader: Any) -> tuple[str, str]:
+    """Check the training data for NaN and infinite values, to explain a loss that is not finite.
+
+    Tensors on the device are checked as a whole, otherwise the first batches of the first epoch. Waits for
+    the device.
+
+    Args:
+        loader: The loader of the training data.
+
+    Returns:
+        What was found, such as `the training inputs contain NaN` ("" if nothing), and which data were checked
+        ("" if reading them fails).
+    """
+    try:
+        if isinstance(loader, TensorLoader):
+            batches, checked = iter([(loader.inputs, loader.targets)]), "the training data"
+        else:
+            batches = islice(loader.epoch(0), MAX_CHECKED_BATCHES)
+            checked = f"the first {min(len(loader), MAX_CHECKED_BATCHES)} training batches"
+        for batch in batches:
+            for field, name in zip(batch, ("inputs", "targets"), strict=True):
+                for tensor in filter(torch.is_floating_point, list_tensors(field)):
+                    if not tensor.isfinite().all():
+                        value = "NaN" if tensor.isnan().any() else "infinite values"
+                        return f"the training {name} contain {value}", checked
+    except Exception:  # the run has failed already; this only explains it
+        return "", ""
+    return "", checked
 
 
 def _are_classes(targets: Field) -> bool:
@@ -144,15 +176,16 @@ def data_warnings(config: Config, data: Dataset) -> list[str]:
     """Return warnings to show before the training: about the data, and diagnostics that are left out."""
     warnings = []
     if uses_compile(config.execution) and (every := config.diagnostics.every) is not None:
-        why = f"execution={config.execution} has no place for a look at activations"
-        warnings.append(f"diagnostics.every={every}: gradients alone, {why}")
+        why = f"execution={config.execution} cannot record activations"
+        warnings.append(f"diagnostics.every={every} records gradients only: {why}")
     source = config.data.source
     if config.data.root is not None and get_source(source).load is None:
-        why = f"{source} is not given it; give it what it needs by data.kwargs"
+        why = f"not passed to {source}; pass it with data.kwargs"
         warnings.append(f"data.root={config.data.root!r}: {why}")
     if not isinstance(data.train, ImageSplit):
         warnings.append(
-            f"data as {source} gives them: crop, flip and normalisation are for RGB images as bytes"
+            f"data of {source} are used unchanged: crop, flip and normalisation are for RGB images of "
+            "dtype uint8"
         )
     if isinstance(data.train, LoaderSplit) and data.train.batch_size is None:
         size = count_samples(data.train.sample[0])
@@ -160,6 +193,8 @@ def data_warnings(config: Config, data: Dataset) -> list[str]:
             warnings.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
     is_asked = isinstance(data.train, SampleSplit | LoaderSplit) and config.task.loss == CROSS_ENTROPY
     if is_asked and not data.classes and _are_classes(data.train.sample[1]):
-        todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
-        warnings.append(f"{source} does not say how many classes there are: {todo}, and the network is told")
+        todo = "add an attribute `classes` (their names) or `num_classes` to the Dataset"
+        warnings.append(
+            f"{source} does not give the number of classes, so the network does not get num_classes; {todo}"
+        )
     return warnings

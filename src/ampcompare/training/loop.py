@@ -262,10 +262,8 @@ class TrainingLoop:
             self.load_state_dict(state["fit"])
             set_random_states(self.device, state["random"][self.world.rank])
         except Exception as problem:  # whatever a file that passes every check may still lack
-            what = (
-                f"the checkpoint of run {state.get('run_id')} does not fit this program ({reason(problem)})"
-            )
-            raise UserError(f"resume: {what}; start anew with resume=never") from None
+            what = f"the checkpoint of run {state.get('run_id')} does not fit this run ({reason(problem)})"
+            raise UserError(f"resume=auto: {what}; start a new run with resume=never") from None
 
     def state_dict(self) -> Row:
         """Return plain values and tensors for a checkpoint. Call it after a row."""
@@ -277,10 +275,8 @@ class TrainingLoop:
             setattr(self, key, state[key])
         if isinstance(self.train, BatchLoader) and 0 < self.in_epoch < self.steps_per_epoch:
             self.resumed_inexactly = True
-            what = (
-                f"epoch {self.epoch + 1} goes on within a loader of its own, the batches before are skipped"
-            )
-            log.warning(f"{what}: what it draws unseeded comes otherwise than it would have")
+            what = f"epoch {self.epoch + 1} continues inside your DataLoader; the batches before are skipped"
+            log.warning(f"{what}, so random choices that are not seeded differ from an uninterrupted run")
         self.logger.load_state_dict(state["meter"])
 
 

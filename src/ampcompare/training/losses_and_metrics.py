@@ -58,9 +58,11 @@ def require_tensor(value: Any, name: str, what: str) -> Tensor:
     """
     if (tensor := find_tensor(value, name)) is not None:
         return tensor
-    has = f" of {', '.join(map(str, value))}" if isinstance(value, Mapping) else ""
+    has = f" with {', '.join(map(str, value))}" if isinstance(value, Mapping) else ""
     why = f"{what} are {describe_type(value)}{has}"
-    raise TrainingError(f"{why}; the built-in losses and metrics take a tensor, or one called {name!r}")
+    raise TrainingError(
+        f"{why}; the built-in losses and metrics need a tensor, or a dict with a tensor {name!r}"
+    )
 
 
 def flatten_by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
@@ -80,15 +82,17 @@ def flatten_by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
         require_tensor(targets, "labels", "the targets"),
     )
     if classes.is_floating_point() or classes.is_complex():
-        what = f"the targets are {classes.dtype}; expected classes, as whole numbers"
-        raise TrainingError(f"{what} (of a regression task.loss=mse, or mae)")
+        what = f"the targets are {classes.dtype}; expected classes as whole numbers, such as int64"
+        raise TrainingError(f"{what}; for a regression use task.loss=mse or task.loss=mae")
     if logits.ndim > 1 and logits.shape[:-1] == classes.shape:
         logits = logits if logits.ndim == 2 else logits.flatten(0, -2)
     elif logits.ndim > 2 and (logits.shape[0], *logits.shape[2:]) == classes.shape:
         logits = logits.movedim(1, -1).flatten(0, -2)
     else:
         shapes = f"outputs {list(logits.shape)} and targets {list(classes.shape)}"
-        raise TrainingError(f"{shapes} do not go together; expected [.., C] or [B, C, ..] and one class each")
+        raise TrainingError(
+            f"{shapes} do not match; expected [.., C] or [B, C, ..] and one class for each position"
+        )
     return logits, classes.flatten().long()
 
 
@@ -124,8 +128,8 @@ def _class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
     wrong = classes[(classes != IGNORED_TARGET) & ((classes < 0) | (classes >= count))]
     if not len(wrong):
         return None
-    what = f"the network gives {count} classes, 0 to {count - 1}, and a target is {int(wrong[0])}"
-    todo = f"give the network more classes, or mark targets that do not count as {IGNORED_TARGET}"
+    what = f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {int(wrong[0])}"
+    todo = f"give the network more outputs, or use {IGNORED_TARGET} for targets to ignore"
     return TrainingError(f"{what}; {todo}")
 
 
@@ -177,7 +181,7 @@ def _same_shape(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     if values.shape != wanted.shape:
         if [n for n in values.shape if n != 1] != [n for n in wanted.shape if n != 1]:
             shapes = f"outputs {list(values.shape)} and targets {list(wanted.shape)}"
-            raise TrainingError(f"{shapes} do not go together; expected the same shape")
+            raise TrainingError(f"{shapes} do not match; expected the same shape")
         values = values.reshape(wanted.shape)
     kind = torch.promote_types(values.dtype, wanted.dtype)
     return values.to(kind), wanted.to(kind)
@@ -256,19 +260,19 @@ def build_sums(score: Callable[[Any, Any], Any]) -> Callable[[EvalBatch], Sums]:
     Returns:
         A function that raises TrainingError for any other result.
     """
-    expected = "expected a tensor with one value a sample, or the batch's mean, 0-d"
+    expected = "expected a tensor with one value per sample, or the mean of the batch as a 0-d tensor"
 
     def add(batch: EvalBatch) -> Sums:
         value, samples = score(batch.outputs, batch.targets), count_samples(batch.targets)
         if not isinstance(value, Tensor):
-            raise TrainingError(f"gave {describe_type(value)}; {expected}")
+            raise TrainingError(f"returned {describe_type(value)}; {expected}")
         if value.ndim == 0:
             return value * samples, samples
         targets = find_tensor(batch.targets, "labels")
         # A language model may give one value per token.
         is_per_token = targets is not None and value.shape == (targets.numel(),)
         if value.shape[0] != samples and not is_per_token:
-            raise TrainingError(f"gave a tensor {list(value.shape)} for {samples} samples; {expected}")
+            raise TrainingError(f"returned a tensor {list(value.shape)} for {samples} samples; {expected}")
         return value.sum(dtype=torch.promote_types(value.dtype, torch.float32)), value.numel()
 
     return add

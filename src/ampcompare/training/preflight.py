@@ -23,10 +23,10 @@ SAMPLES = 2
 NO_KERNEL = "could not create a primitive"  # oneDNN, for example for fp16 in recurrent layers
 # PyTorch's Fourier transforms (MKL, cuFFT) for 16-bit inputs.
 NO_TRANSFORM = ("Unsupported dtype", "cuFFT only supports dimensions whose sizes are powers of two")
-KEEP_IT = "; keep the module that needs another dtype in fp32: precision.keep_fp32=NAME"
+KEEP_IT = "; keep the module that needs another dtype in fp32 with precision.keep_fp32=NAME"
 NO_LAYER = (
-    "; this processor has no such layer in the type that it computes in: use another one "
-    "(backend=native_bf16, for one), or a GPU"
+    "; this processor cannot compute the layer in this dtype; use another backend, "
+    "such as backend=native_bf16, or a GPU"
 )
 
 
@@ -90,7 +90,7 @@ def _run_first_samples(
         UserError: A part does not take its input.
     """
     inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
-    input_shapes = f"{whose}inputs {_shapes(inputs)}"
+    input_shapes = f"{whose}inputs {_shapes(inputs, with_dtype=True)}"
     with _asked("model.name", config.model.name, input_shapes), precision.forward_context():
         outputs = call(model, inputs)
     description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
@@ -114,7 +114,9 @@ def _check_loss(loss: Any) -> None:
         description = "a tensor without a gradient"
     else:
         return
-    raise TrainingError(f"gave {description}; expected the batch's mean, a 0-d tensor with a gradient")
+    raise TrainingError(
+        f"returned {description}; expected the mean of the batch: a 0-d tensor with a gradient"
+    )
 
 
 def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) -> None:
@@ -130,9 +132,11 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
         if labels is None or labels.is_floating_point():
             continue
         for wrong in labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))][:1].tolist():
-            what = f"gives {count} classes, 0 to {count - 1}, and a target is {wrong}"
+            what = f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {wrong}"
             todo = (
-                "give the network more of them" if wrong > 0 else f"what is not to count is {IGNORED_TARGET}"
+                f"give it at least {wrong + 1} outputs, or correct the target"
+                if wrong > 0
+                else f"correct it, or use {IGNORED_TARGET} for targets to ignore"
             )
             raise UserError(f"model.name={config.model.name!r}: {what}; {todo}")
 
@@ -154,10 +158,11 @@ def _asked(option: str, text: str, description: str) -> Iterator[None]:
         raise (error.with_cause(problem) if is_object_path(text) else error) from None
 
 
-def _shapes(value: Any) -> str:
-    """Return a shape as text: `[2, 3, 32, 32]`, shapes by name for a dict, else the type."""
+def _shapes(value: Any, *, with_dtype: bool = False) -> str:
+    """Return a shape as text: `[2, 3, 32, 32]` or `float32 [2, 3, 32, 32]`; by name for a dict."""
     if isinstance(value, Tensor):
-        return str(list(value.shape))
+        dtype = f"{str(value.dtype).removeprefix('torch.')} " if with_dtype else ""
+        return f"{dtype}{list(value.shape)}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_shapes(part)}" for name, part in value.items())
+        return ", ".join(f"{name} {_shapes(part, with_dtype=with_dtype)}" for name, part in value.items())
     return f"of type {type(value).__name__}"

@@ -90,5 +90,7 @@ class EnergyCounter:
             return pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
         except pynvml.NVMLError as problem:
             self._handle = None
-            log.warning(f"energy/joules_per_image ends here: the GPU's energy counter fails ({problem})")
+            log.warning(
+                f"energy/joules_per_image is no longer recorded: the GPU's energy counter failed ({problem})"
+            )
             return None

@@ -178,15 +178,15 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
     better = known if declared is None else declared
     if better not in (metrics.HIGHER, metrics.LOWER):
         what = (
-            "its attribute `better` is neither"
+            'its attribute `better` is neither "higher" nor "lower"'
             if declared is not None
-            else "nothing says which way is better"
+            else "it is not known whether higher or lower values are better"
         )
-        todo = f'write {name}.better = "{metrics.HIGHER}" or "{metrics.LOWER}" beside it'
+        todo = f'write {name}.better = "{metrics.HIGHER}" or "{metrics.LOWER}" below the function'
         raise plugins.METRICS.make_error(text, f"{what}; {todo}")
     if listed:
         if better != known:
-            why = f"says that {better} is better, but {key} is known, and {known} is; give it another name"
+            why = f"has better={better!r}, but {key} is a listed metric with better={known!r}; rename it"
             raise plugins.METRICS.make_error(text, why)
         display_name = listed.label
     else:
@@ -206,7 +206,7 @@ def _function(kind: PluginKind, text: str, device: torch.device) -> tuple[Callab
     if isinstance(value, nn.Module):
         if any(True for _ in value.parameters()):
             raise kind.make_error(
-                text, "has parameters, which nothing would train; put them into the network"
+                text, "has parameters, but only those of the network are trained; move them into the network"
             )
         value = value.to(device)
     if not callable(value):

@@ -32,7 +32,9 @@ def has_account() -> bool:
         key = authenticate_session(host=host, source="ampcompare", prompt=False, update_session=False)
     except wandb.errors.AuthenticationError as problem:
         what = f"W&B credentials: {reason(problem)}"
-        raise UserError(f"{what}; mend them or set wandb.mode=offline (WANDB_MODE=offline)") from None
+        raise UserError(
+            f"{what}; correct them, or record offline with wandb.mode=offline (WANDB_MODE=offline)"
+        ) from None
     return key is not None
 
 
@@ -108,7 +110,7 @@ def api_reason(problem: BaseException) -> str:
         return text
     status = next(filter(None, map(_status, _chain(problem))), 0)
     number = f"HTTP {status} {responses.get(status, '')}".rstrip() if status else ""
-    return ": ".join(filter(None, (text[: page.start()], number))) or "an answer that is none of W&B's"
+    return ": ".join(filter(None, (text[: page.start()], number))) or "the answer does not come from W&B"
 
 
 def _chain(problem: BaseException | None) -> Iterator[BaseException]:

@@ -19,7 +19,7 @@ from ampcompare.precision import get_backend
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.formatting import printable, some
+from ampcompare.runtime.formatting import plural, printable, some
 from ampcompare.system.device import allow_tf32
 from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.why.fp32_reference import RelativeError, measure_own_errors, relative_error
@@ -33,6 +33,11 @@ SAME_GRADIENT = 1e-3
 # Multiples of the unit roundoff. In sums that cancel (gradients of weights), rounding alone reaches 16.
 LARGE_ERROR = 20
 MIN_FLUSHED = 1e-4  # a smaller fraction of elements is not reported
+PARTS = {"gradient": "input gradients", "weights' gradients": "weight gradients"}  # in messages
+LEGEND = (
+    "own: the error that the module itself adds, against the same module in fp32 with the same inputs",
+    "output, gradient: the error of the module's output and of the gradient there, against the step in fp32",
+)
 SHORT_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
@@ -121,7 +126,8 @@ def compare_step(overrides: Sequence[str]) -> StepDifference:
     fp32 = make_config(overrides, backend=PLAIN)
     if get_backend(config.backend).is_strict_fp32:
         raise UserError(
-            f"backend={config.backend}: is fp32 here; name one that is not, such as backend=native"
+            f"backend={config.backend} computes in fp32, so there is nothing to compare; "
+            "name another backend, for example backend=native"
         )
     random_state = torch.get_rng_state()
     try:
@@ -260,38 +266,48 @@ def summarize(difference: StepDifference) -> list[str]:
     if lines:
         first = lines[0]
         part, error = max(first.own.items(), key=lambda pair: pair[1].size)
-        where = f"{first.title} (call {first.call + 1} of {first.calls})" if first.calls > 1 else first.title
+        call = f" (call {first.call + 1} of {first.calls})" if first.calls > 1 else ""
+        where = f"in the {PARTS.get(part, part)} of {first.title}{call}"
         if math.isinf(error.size):
-            messages.append(f"what is not finite arises in {where}: in its {part}")
+            messages.append(f"inf or nan arises {where}")
         else:
-            after = f"; next {lines[1].title}, {format_error(lines[1].size)}" if lines[1:] else ""
-            messages.append(f"most error arises in {where}: {format_error(error.size)} of its {part}{after}")
+            after = f"; next: {format_error(lines[1].size)} in {lines[1].title}" if lines[1:] else ""
+            messages.append(f"the largest own error is {format_error(error.size)}, {where}{after}")
     if lines and math.isfinite(lines[0].size):
         messages.append(_large_errors(difference))
     if difference.first_output:
-        messages.append(f"the first output that is not finite is that of {difference.first_output}")
-    if difference.first_gradient:
-        at = f"at the loss scale of {difference.scale:,.6g}"
-        messages.append(f"the first gradient that is not finite comes from {difference.first_gradient}, {at}")
-    if difference.skipped:
-        messages.append("the step was skipped, nothing was updated")
-    else:
-        unchanged = (
-            f", {100 * difference.update.flushed:.2g} % of the weights stand still and should not"
-            if difference.update.flushed >= MIN_FLUSHED
-            else ""
+        messages.append(
+            f"the first inf or nan of the forward pass is in the output of {difference.first_output}"
         )
+    if difference.first_gradient:
+        where = (
+            f"in the gradients of {difference.first_gradient}, with a loss scale of {difference.scale:,.6g}"
+        )
+        messages.append(f"the first inf or nan of the backward pass is {where}")
+    if difference.skipped:
+        messages.append("the optimizer step was skipped, so no weight changed")
+    else:
         loss_error = format_error(abs(difference.loss - difference.loss_fp32))
         update_error = format_error(difference.update.size)
-        messages.append(f"the loss is off by {loss_error}, the whole update by {update_error}{unchanged}")
+        messages.append(
+            f"the loss differs by {loss_error}; the relative error of the weight update is {update_error}"
+        )
+        if difference.update.flushed >= MIN_FLUSHED:
+            fraction = f"{100 * difference.update.flushed:.2g}%"
+            messages.append(
+                f"{fraction} of the weights did not change, although they change in fp32: lost updates"
+            )
     flushed, title = max(
         ((line.gradient.flushed, line.title) for line in difference.lines if line.gradient),
         default=(0.0, ""),
     )
     if flushed >= MIN_FLUSHED:
-        messages.append(f"gradients flushed to zero: most in {title}, {100 * flushed:.2g} %")
+        fraction = f"{100 * flushed:.2g}%"
+        messages.append(
+            f"gradient underflow: {fraction} of the gradient at {title} became 0, the most of all modules"
+        )
     if difference.not_called:
-        messages.append(f"not called in this step: {some(difference.not_called)}")
+        messages.append(f"modules that this step did not call: {some(difference.not_called)}")
     return messages
 
 
@@ -299,11 +315,12 @@ def _large_errors(difference: StepDifference) -> str:
     """Return which modules have a larger error than the rounding of the backend's dtype explains."""
     dtype = difference.dtype
     unit = torch.finfo(getattr(torch, dtype)).eps / 2
-    rounding = f"{LARGE_ERROR} times the rounding of {SHORT_DTYPES.get(dtype, dtype)} ({format_error(unit)})"
+    rounding = f"{LARGE_ERROR} times the rounding error of {SHORT_DTYPES.get(dtype, dtype)}"
+    rounding = f"{rounding} ({LARGE_ERROR} x {format_error(unit)})"
     large = [line.title for line in difference.by_worst() if line.size > LARGE_ERROR * unit]
     if not large:
-        return f"no module's own error is large: none is above {rounding}"
-    return f"large, above {rounding}: {some(large)}; the others are rounding"
+        return f"no own error is large: none exceeds {rounding}"
+    return f"large own errors, above {rounding}: {some(large)}"
 
 
 def format_error(value: float) -> str:
@@ -336,11 +353,13 @@ def run_diff(
     """
     difference = compare_step(overrides)
     lines = difference.by_worst()
-    setting = f"{difference.network} on {difference.data}, {difference.samples} samples"
-    print_line(console, f"{difference.backend} beside fp32: {setting}")
-    table = Table(header_style="dim", box=None)
-    for head in ("module", "in", "its own", "output", "gradient"):
-        table.add_column(head, justify="left" if head in ("module", "in") else "right", overflow="fold")
+    setting = f"model {difference.network}, data {difference.data}, {difference.samples} samples"
+    print_line(console, f"{difference.backend} compared with fp32 in one training step: {setting}")
+    table = Table(
+        title="Relative errors", title_justify="left", title_style="bold", header_style="dim", box=None
+    )
+    for head in ("module", "dtype", "own", "output", "gradient"):
+        table.add_column(head, justify="left" if head in ("module", "dtype") else "right", overflow="fold")
     for line in lines if every else lines[:MAX_MODULES]:
         calls = f" x{line.calls}" if line.calls > 1 else ""
         dtypes = ", ".join(SHORT_DTYPES.get(dtype, dtype) for dtype in line.type.split(", "))
@@ -349,11 +368,10 @@ def run_diff(
         table.add_row(*(Text(printable(cell)) for cell in (f"{line.title}{calls}", dtypes, own, *sizes)))
     console.print(table)
     hidden = len(lines) - MAX_MODULES
-    more = f"; {hidden} modules more with --all" if hidden > 0 and not every else ""
-    print_line(
-        console,
-        f"relative errors against fp32, by norm; its own: beside a twin in fp32 on the same inputs{more}",
-    )
+    if hidden > 0 and not every:
+        print_line(console, f"{plural(hidden, 'more module')} with --all")
+    for line in LEGEND:
+        print_line(console, line)
     for message in summarize(difference):
         print_line(console, f"- {message}")
     if file is not None:

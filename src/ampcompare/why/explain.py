@@ -18,14 +18,17 @@ from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
 from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.formatting import whole_percent
+from ampcompare.runtime.formatting import plural
+from ampcompare.system.device import is_cuda
 from ampcompare.system.environment import describe_arithmetic
 from ampcompare.training.run_context import make_config, prepare_run, with_synthetic_data
-from ampcompare.why.memory_estimate import MIB, StepMemory, describe_memory, estimate_memory
+from ampcompare.why.memory_estimate import StepMemory, describe_memory, estimate_memory, format_mib
 from ampcompare.why.op_dtypes import ForwardTrace, trace_forward
 from ampcompare.why.op_profile import (
     CASTS,
     IDLE,
+    OPTIMIZER,
+    OTHER,
     StepTimes,
     is_difference_shown,
     measure_steps,
@@ -36,6 +39,21 @@ DEFAULT_BACKEND = "native"  # where the options name no backend other than --aga
 MAX_OPS = 10  # rows of the table of dtypes
 MIN_IDLE, MIN_CAST = 0.15, 0.02  # smaller fractions of a step are not reported
 SAME_SPEED = 0.05  # from a ratio of 1: no cause is named within it
+TIME_LABELS = {
+    CASTS: "casts between dtypes",
+    OPTIMIZER: "optimizer step",
+    OTHER: "other ops",
+    IDLE: "no PyTorch op runs",
+}
+MEMORY_LABELS = {  # fields of StepMemory
+    "weights": "weights",
+    "masters": "master weights",
+    "states": "optimizer states",
+    "gradients": "gradients",
+    "batch": "batch",
+    "activations": "activations",
+    "total": "total",
+}
 
 
 @dataclass(frozen=True)
@@ -84,15 +102,18 @@ def run_explain(
     if other.backend == against:
         other = make_config(overrides, backend=DEFAULT_BACKEND)
     if other.backend == against:
-        raise UserError(f"--against {against}: the same backend; name another one, as backend=apex_o1")
+        raise UserError(
+            f"--against {against}: backend={other.backend} is the same backend; compare it with another one, "
+            "for example backend=apex_o1"
+        )
     configs = [with_synthetic_data(config) for config in (make_config(overrides, backend=against), other)]
     context = prepare_run(configs[0])
     device, batches = context.world.device, context.first_steps(1)[0]
     trainers = [context.build_trainer(config) for config in configs]
     traces = [trace_forward(trainer, batches[0]) for trainer in trainers]
     shapes = " and ".join(" x ".join(map(str, t.shape)) for t in list_tensors(batches[0][0]))
-    step = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
-    heading = f"{step}: {other.backend} beside {against}"
+    setting = f"model {other.model.name}, data {other.data.source}, batch {shapes}, device {device}"
+    heading = f"{other.backend} compared with {against} in one training step: {setting}"
     print_line(console, heading)
     times: Sequence[StepTimes | None] = (None, None)
     if seconds:
@@ -103,7 +124,12 @@ def run_explain(
     ]
     messages = list(summarize(base_profile, other_profile, device))
     console.print(_dtype_table(base_profile, other_profile))
-    console.print(_cost_table(base_profile, other_profile))
+    if seconds:
+        console.print(_time_table(base_profile, other_profile))
+        print_line(
+            console, "(Ops: one profiled step. Whole step: median of the rounds, without the profiler.)"
+        )
+    console.print(_memory_table(base_profile, other_profile))
     for message in messages:
         print_line(console, message)
     if file is not None:
@@ -117,45 +143,62 @@ def summarize(base: StepProfile, other: StepProfile, device: torch.device) -> It
     if base.times and other.times:
         yield from _summarize_times(base, other, base.times, other.times, device)
     else:
-        yield "No time was measured (--seconds 0)."
+        yield "Time was not measured (--seconds 0)."
     if other.trace.casts:
         cost = ""
         if other.times and (fraction := other.times.fraction(CASTS)) >= MIN_CAST:
-            cost = f"; all casts of a step take {whole_percent(fraction)} of it"
-        size = other.trace.cast_bytes / MIB
-        yield f"{other.name} casts {other.trace.casts} tensors in a forward, to {size:,.1f} MiB{cost}."
-    yield describe_memory(base.memory, other.memory)
+            cost = f" All casts of a step take {_percent(fraction)} of its time."
+        size = format_mib(other.trace.cast_bytes)
+        noun = plural(other.trace.casts, "tensor")
+        yield f"{other.name} casts {noun} in a forward pass, {size} MiB in total.{cost}"
+    yield describe_memory(base.name, base.memory, other.name, other.memory)
     if device.type == "cpu":
-        yield "That is of tensors; a report on a CPU has the peak of the whole process, PyTorch and all."
+        yield (
+            "The memory here is that of tensors. On a CPU, `ampcompare report` shows the peak of the whole "
+            "process, which includes PyTorch itself."
+        )
 
 
 def _summarize_times(
     base: StepProfile, other: StepProfile, base_times: StepTimes, other_times: StepTimes, device: torch.device
 ) -> Iterator[str]:
     ratio, basis = speed_ratio(base_times.rounds, other_times.rounds)
-    took = f"{other.name} takes {_ms(other_times.median)} ms a step, {base.name} {_ms(base_times.median)}"
-    yield f"{took}: {ratio:.2f} times as fast ({basis})."
+    times = f"{_ms(other_times.median)} ms instead of {_ms(base_times.median)} ms per step"
+    yield f"{other.name} trains {ratio:.2f}x as fast as {base.name} ({basis}): {times}."
     if not is_difference_shown(base_times.rounds, other_times.rounds):
-        yield "No difference in time is shown; more --seconds may show one."
+        yield "This is no evidence for a difference in speed. A larger --seconds measures more rounds."
         return
     if not 1 - SAME_SPEED <= ratio <= 1 + SAME_SPEED:
-        yield _main_cause(base_times, other_times, other.dtype, device)
+        yield from _main_cause(base_times, other_times, other, device)
     if (fraction := other_times.fraction(IDLE)) >= MIN_IDLE:
+        graph = " or execution=cuda_graph" if is_cuda(device) else ""
         yield (
-            f"In {whole_percent(fraction)} of a step no op runs: it waits for Python and for launching, "
-            "which no type makes faster. A larger batch_size, execution=compile or cuda_graph do."
+            f"No PyTorch op runs during {_percent(fraction)} of a step of {other.name}. This time usually "
+            "goes to Python code and to launching ops, and no dtype makes it shorter. "
+            f"Try a larger batch_size, execution=compile{graph}."
         )
 
 
-def _main_cause(base: StepTimes, other: StepTimes, dtype: str, device: torch.device) -> str:
-    """Return which kind of ops makes most of the difference."""
+def _main_cause(
+    base: StepTimes, other: StepTimes, profile: StepProfile, device: torch.device
+) -> Iterator[str]:
+    """Yield which part of the step explains most of the difference, if a part changed in its direction."""
     sign = 1 if other.median > base.median else -1
-    kinds = [kind for kind in {**base.kinds, **other.kinds} if kind != IDLE]
-    kind = max(kinds, key=lambda kind: sign * (other.kinds.get(kind, 0.0) - base.kinds.get(kind, 0.0)))
-    cause = f"{kind}, {_ms(base.kinds.get(kind, 0.0))} > {_ms(other.kinds.get(kind, 0.0))} ms"
-    if sign > 0 and describe_arithmetic(device).get(ARITHMETIC, {}).get(dtype) == COMPUTED_IN_FP32:
-        return f"This CPU computes {dtype} in fp32: {cause}."
-    return f"Most of the difference is {cause}."
+    changes = {
+        kind: sign * (other.kinds.get(kind, 0.0) - base.kinds.get(kind, 0.0))
+        for kind in {**base.kinds, **other.kinds}
+    }
+    arithmetic = describe_arithmetic(device).get(ARITHMETIC, {}).get(profile.dtype)
+    if sign > 0 and arithmetic == COMPUTED_IN_FP32:
+        yield f"This CPU computes {profile.dtype} operations in fp32: expect no speed-up from {profile.name}."
+    kind = max(changes, key=changes.__getitem__, default="")
+    if kind and changes[kind] > 0:
+        before, after = (_ms(times.kinds.get(kind, 0.0)) for times in (base, other))
+        yield f"Largest change: {TIME_LABELS.get(kind, kind)}, from {before} ms to {after} ms."
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f}%"
 
 
 def _ms(value: float) -> str:
@@ -171,8 +214,8 @@ def _table(title: str, first: str, *columns: str, justify: Literal["left", "righ
 
 def _dtype_table(base: StepProfile, other: StepProfile) -> Table:
     """Return a row per function with the dtypes of its ops; functions that differ come first."""
-    reason_head = f"why, under {other.name}"
-    table = _table("Types of the forward", "op", base.name, other.name, reason_head, justify="left")
+    columns = ("function", base.name, other.name, f"reason under {other.name}")
+    table = _table("Dtypes in the forward pass", *columns, justify="left")
     rows = []
     for name in dict.fromkeys(op.name for profile in (other, base) for op in profile.trace.ops):
         reasons = dict.fromkeys(op.why for op in other.trace.ops if op.name == name)
@@ -181,7 +224,7 @@ def _dtype_table(base: StepProfile, other: StepProfile) -> Table:
     for row in rows[:MAX_OPS]:
         table.add_row(*row)
     if rows[MAX_OPS:]:
-        table.add_row(f"and {len(rows) - MAX_OPS} more", "", "", "")
+        table.add_row(f"{len(rows) - MAX_OPS} more", "", "", "")
     return table
 
 
@@ -190,30 +233,30 @@ def _count_dtypes(profile: StepProfile, name: str) -> str:
     return ", ".join(f"{count} {dtype}" for dtype, count in counts.items()) or "-"
 
 
-def _cost_table(base: StepProfile, other: StepProfile) -> Table:
-    table = _table("What it costs", "", base.name, other.name, "of it", justify="right")
-    if (base_times := base.times) and (other_times := other.times):
-        kinds = {**base_times.kinds, **other_times.kinds}
-        for kind in sorted(kinds, key=lambda kind: -other_times.kinds.get(kind, 0.0)):
-            pair = base_times.kinds.get(kind, 0.0), other_times.kinds.get(kind, 0.0)
-            table.add_row(f"{kind}, ms", *map(_ms, pair), _fraction(*pair))
-        medians = base_times.median, other_times.median
-        table.add_row("median step, ms", *map(_ms, medians), _fraction(*medians))
-        table.add_section()
-    parts = [field.name for field in dataclasses.fields(StepMemory) if field.name != "copies"]
-    for name in (*parts, "total"):
-        sizes = getattr(base.memory, name), getattr(other.memory, name)
-        if any(sizes):
-            table.add_row(
-                f"{name}, about, MiB" if name == "total" else f"{name}, MiB",
-                *(f"{size / MIB:,.1f}" for size in sizes),
-                _fraction(*sizes),
-            )
+def _time_table(base: StepProfile, other: StepProfile) -> Table:
+    """Return a row per kind of op, the largest first, and one for the whole step."""
+    table = _table("Time of a step, ms", "", base.name, other.name, "ratio", justify="right")
+    if base.times and other.times:
+        base_kinds, other_kinds = base.times.kinds, other.times.kinds
+        for kind in sorted({**base_kinds, **other_kinds}, key=lambda kind: -other_kinds.get(kind, 0.0)):
+            pair = base_kinds.get(kind, 0.0), other_kinds.get(kind, 0.0)
+            table.add_row(TIME_LABELS.get(kind, kind), *map(_ms, pair), _ratio(*pair))
+        medians = base.times.median, other.times.median
+        table.add_row("whole step", *map(_ms, medians), _ratio(*medians))
     return table
 
 
-def _fraction(base: float, other: float) -> str:
-    return whole_percent(other / base) if base else "-"
+def _memory_table(base: StepProfile, other: StepProfile) -> Table:
+    table = _table("Memory of a step, MiB (estimate)", "", base.name, other.name, "ratio", justify="right")
+    for name, label in MEMORY_LABELS.items():
+        sizes = getattr(base.memory, name), getattr(other.memory, name)
+        if any(sizes):
+            table.add_row(label, *map(format_mib, sizes), _ratio(*sizes))
+    return table
+
+
+def _ratio(base: float, other: float) -> str:
+    return f"{other / base:.2f}x" if base else "-"
 
 
 def _as_json(profile: StepProfile) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import plural
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.trainer import Trainer
@@ -42,12 +43,14 @@ class Trial:
         first: The first loss.
         last: The mean loss over the last quarter of the steps; NaN where the training failed.
         trained: Whether any step was taken; False if every step was skipped after an overflow.
+        error: The exception that ended the training; empty if there was none.
     """
 
     kept: Kept
     first: float
     last: float
     trained: bool = True
+    error: str = ""
 
 
 @dataclass
@@ -80,28 +83,35 @@ class MinimalSetSearch:
             UserError: If fp32 learns so little in these steps that a fraction of that means nothing.
         """
         base = self.train(PLAIN, ())
-        self.say(f"fp32: loss {base.first:.4g} to {base.last:.4g}")
         learned = base.first - base.last
         if not learned > MIN_LEARNED * abs(base.first):
             raise UserError(
-                f"fp32 learns too little here (loss {base.first:.4g} to {base.last:.4g}) for a share of that "
-                "to be a margin; take more --steps, or another optimizer.lr"
+                f"fp32 learns too little in a trial (loss {base.first:.4g} to {base.last:.4g}), and the "
+                "margin is a fraction of what it learns; raise --steps, or change optimizer.lr"
             )
         self.bound = base.last + self.margin * learned
-        return self.passes((), "nothing")
+        self.say(
+            f"fp32: loss {base.first:.4g} to {base.last:.4g}; within the margin: at most {self.bound:.4g} "
+            f"({100 * self.margin:g}% of what fp32 learns)"
+        )
+        return self.passes((), f"{self.backend} as it is")
 
     def passes(self, kept: Kept, description: str = "") -> bool:
         """Return whether a training with these modules in fp32 is within the margin; try each set once.
 
         Args:
             kept: The modules.
-            description: What to call the set in the printed line, in place of its names.
+            description: What to print before the loss; "": the names of the modules.
         """
         if kept not in self.trials:
             trial = self.trials[kept] = self.train(self.backend, kept)
-            is_within = self.is_within_margin(trial)
-            mark = ", within the margin" if is_within else "" if trial.trained else ", each step skipped"
-            self.say(f"{description or shorten_names(kept)} kept: loss {trial.last:.4g}{mark}")
+            if trial.error:
+                outcome = f"failed ({trial.error})"
+            elif self.is_within_margin(trial):
+                outcome = f"loss {trial.last:.4g}, within the margin"
+            else:
+                outcome = f"loss {trial.last:.4g}{'' if trial.trained else ', every step skipped'}"
+            self.say(f"{description or f'{shorten_names(kept)} in fp32'}: {outcome}")
         return self.is_within_margin(self.trials[kept])
 
     def is_within_margin(self, trial: Trial) -> bool:
@@ -120,7 +130,7 @@ class MinimalSetSearch:
         Returns:
             The names, in the order of `called`; None where even the whole network in fp32 does not pass.
         """
-        if not self.passes((WHOLE,), "the whole network"):
+        if not self.passes((WHOLE,), "the whole network in fp32"):
             return None
         deepest_first = sorted(called, key=lambda name: -name.count("."))
         modules = find_minimal_set([*deepest_first, WHOLE], lambda kept: self.passes(kept))
@@ -214,16 +224,21 @@ def run_guard(
         UserError: For bad options, or if the file cannot be written.
     """
     if not 0 < margin < math.inf:
-        raise UserError(f"--margin {margin}: expected a number above 0, a share of what fp32 learns")
+        raise UserError(f"--margin {margin}: expected a number above 0 (a fraction of what fp32 learns)")
     config = make_config(overrides)
     if get_backend(config.backend).is_fp32:
         is_strict = get_backend(config.backend).is_strict_fp32
-        why = "is fp32 here" if is_strict else "has TF32 on or off for all modules, none can be kept in fp32"
-        raise UserError(f"backend={config.backend}: {why}; name another backend, such as backend=fp16")
+        why = "computes in fp32" if is_strict else "switches TF32 for all modules at once"
+        raise UserError(
+            f"backend={config.backend} {why}, so there is no module to keep in fp32; "
+            "name another backend, for example backend=fp16"
+        )
     context = prepare_run(config)
     called = list_called_modules(context, dataclasses.replace(config, backend=PLAIN))
     if not called:
-        raise UserError(f"model.name={config.model.name!r}: calls no modules to choose from")
+        raise UserError(
+            f"model.name={config.model.name!r}: the network calls no modules, so none can be kept in fp32"
+        )
     batches = context.first_steps(steps)
 
     def say(line: str) -> None:
@@ -244,35 +259,41 @@ def run_guard(
                     torch.manual_seed(config.seed + number)
                     losses.append(float(trainer.step(step_batches).loss))  # sync: a trial is its losses
         except RuntimeError as problem:  # the network may not run with these modules in another dtype
-            say(f"failed: {reason(problem)}")
-            return Trial(kept, math.nan, math.nan, trained=False)
+            return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
         skipped = int(trainer.precision.skipped_steps())  # sync: as above
         return Trial(kept, losses[0], statistics.fmean(losses[-max(1, steps // 4) :]), skipped < steps)
 
-    say(f"{config.backend} on {config.model.name}: {len(called)} modules, {steps} steps each trial")
+    say(
+        f"which modules of {config.model.name} must stay in fp32 under {config.backend}: "
+        f"{plural(len(called), 'module')}, {plural(steps, 'step')} per trial"
+    )
     search = MinimalSetSearch(train, config.backend, margin, say)
+    further = "further " if config.precision.keep_fp32 else ""
     result: dict[str, object] = {"outcome": "no problem", "kept": [], "use": None, "cost": None}
     if search.start():
-        say(f"within {margin:.0%} of what fp32 learns: nothing has to be kept in fp32")
+        say(f"result: no {further}module has to stay in fp32, {config.backend} is within the margin as it is")
     elif (modules := search.find(called)) is None:
         result["outcome"] = "not a module"
-        say("not even with the whole network in fp32: what is left is the loss, its scale, the updates")
+        say(
+            "result: even with the whole network in fp32, the loss is not within the margin; "
+            "the cause is outside the modules: in the loss function, the loss scale or the weight updates"
+        )
     elif WHOLE in modules:
         result["outcome"] = "no set of modules"
-        say("no set of modules helps: only the whole network in fp32 does")
+        say("result: no set of modules is enough, the whole network has to stay in fp32")
         fp32_trainer = context.build_trainer(dataclasses.replace(config, backend=PLAIN))
         if outside := list_parameters_outside(fp32_trainer, called):
             names = shorten_names(outside, "parameters")
-            say(f"parameters outside of the modules that the forward calls: {names}")
+            say(f"parameters that belong to no called module: {names}")
     else:
         use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *modules])}"
         trainers = [context.build_trainer(config_with(config.backend, kept)) for kept in ((), tuple(modules))]
         plain, slower = measure_interleaved(trainers, batches[0], context.world.device, COST_SECONDS)
         cost, basis = speed_ratio(slower, plain)
         result |= {"outcome": "found", "kept": modules, "use": use, "cost": cost}
-        noun = "this module" if len(modules) == 1 else f"these {len(modules)} modules"
-        say(f"to stay within the margin {config.backend} needs {noun} in fp32: {', '.join(modules)}")
-        say(f"a step then takes {cost:.2f} times as long ({basis})")
+        noun = f"1 {further}module has" if len(modules) == 1 else f"{len(modules)} {further}modules have"
+        say(f"result: {noun} to stay in fp32: {', '.join(modules)}")
+        say(f"cost: a step takes {cost:.2f}x as long as without ({basis})")
         say(f"use: {shlex.quote(use)}")
     if file is not None:
         trials = [

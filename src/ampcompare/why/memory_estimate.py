@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ampcompare.config.load import Config
 from ampcompare.data.batch import list_tensors
+from ampcompare.runtime.formatting import number
 from ampcompare.why.op_dtypes import ForwardTrace
 
 MIB = 2**20
@@ -64,12 +65,19 @@ def estimate_memory(trace: ForwardTrace, config: Config) -> StepMemory:
     )
 
 
-def describe_memory(base: StepMemory, other: StepMemory) -> str:
-    """Return a sentence that compares the memory of two backends, part by part."""
-    parts = [f"weights, gradients and optimizer {_pair(base.fixed, other.fixed)}"]
-    cast = f", {_mib(other.copies)} of them weights cast to the low type" if other.copies else ""
-    parts.append(f"activations {_pair(base.activations, other.activations)}{cast}")
-    return f"Memory, about {_pair(base.total, other.total)} MiB: {'; '.join(parts)}."
+def describe_memory(base_name: str, base: StepMemory, other_name: str, other: StepMemory) -> str:
+    """Return sentences that compare the memory of two backends."""
+    before, after = format_mib(base.total), format_mib(other.total)
+    if before == after:
+        sentences = [f"A step of {other_name} needs about {after} MiB, as much as a step of {base_name}."]
+    else:
+        sentences = [f"A step of {other_name} needs about {after} MiB instead of {before} MiB."]
+    if other.copies:
+        size = format_mib(other.copies)
+        sentences.append(f"Its activations include {size} MiB of weights in another dtype.")
+    fixed = format_mib(other.fixed)
+    sentences.append(f"Weights, gradients and optimizer states take {fixed} MiB at any batch size.")
+    return " ".join(sentences)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -77,9 +85,9 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in unique)
 
 
-def _pair(base: int, other: int) -> str:
-    return _mib(base) if _mib(base) == _mib(other) else f"{_mib(base)} > {_mib(other)}"
-
-
-def _mib(size: int) -> str:
-    return f"{size / MIB:,.0f}" if size >= 100 * MIB else f"{size / MIB:,.1f}"
+def format_mib(size: int) -> str:
+    """Return bytes as MiB: `1,204`, `17.9`, `0.074`."""
+    mib = size / MIB
+    if mib >= 100:
+        return f"{mib:,.0f}"
+    return f"{mib:.1f}" if mib >= 1 else number(mib, 2)

@@ -25,20 +25,21 @@ from ampcompare.training.trainer import Trainer
 from ampcompare.why.step_capture import floating_tensors
 
 LOSS, NETWORK = "(loss)", "(network)"
-# Reasons for a dtype.
-CAST_DOWN, FP32, WIDEST, AS_INPUT = (
-    "cast to the low type",
-    "kept in fp32",
-    "the widest of its inputs",
-    "as it is given",
-)
+# Reasons for a dtype. The first four compare the dtypes above and below autocast.
+AS_INPUT = "dtype of its inputs"
+CAST_DOWN = "inputs cast to a smaller dtype"
+CAST_UP = "computed in a larger dtype"
+WIDEST = "widest dtype of its inputs"
+O1_HALF, O1_FP32, O1_PROMOTE = "O1's 16-bit list", "O1's fp32 list", "O1's list of promotions"
 O1_REASONS = {
-    "half": CAST_DOWN,
-    "attention": CAST_DOWN,
-    "recurrent": CAST_DOWN,
-    "float": FP32,
-    "banned": FP32,
-    "refuse": FP32,
+    "half": O1_HALF,
+    "attention": O1_HALF,
+    "recurrent": O1_HALF,
+    "float": O1_FP32,
+    "banned": O1_FP32,
+    "refuse": O1_FP32,
+    "promote": O1_PROMOTE,
+    "match": O1_PROMOTE,
 }
 ATTENTION = "scaled_dot_product_attention"
 COMPOSITES = ("multi_head_attention_forward",)  # functions that call many ops, which are traced one by one
@@ -184,14 +185,14 @@ class _OpTracer(TorchDispatchMode):
             rule = self.rules.get(id(getattr(function, "__wrapped__", function)), "")
             if not rule and (name == ATTENTION or getattr(function, "__name__", "") in COMPOSITES):
                 rule = self.rules.get(name, "")
-            return O1_REASONS.get(rule, WIDEST) if rule else AS_INPUT
+            return O1_REASONS.get(rule, AS_INPUT)
         if not above or not below or above == below:
             return AS_INPUT
         widest_above, widest_below = (
             max(dtypes, key=lambda dtype: dtype.itemsize) for dtypes in (above, below)
         )
         if widest_below.itemsize != widest_above.itemsize:
-            return CAST_DOWN if widest_below.itemsize < widest_above.itemsize else FP32
+            return CAST_DOWN if widest_below.itemsize < widest_above.itemsize else CAST_UP
         return WIDEST
 
 

@@ -66,8 +66,8 @@ def speed_ratio(base: Sequence[float], other: Sequence[float]) -> tuple[float, s
     """
     value, low, high = ratio_of(base, other)
     rounds = min(len(base), len(other))
-    interval = "" if low is None else f"{low:.2f} to {high:.2f} in 95 %, "
-    return value, f"{interval}{rounds} rounds, taking turns" if rounds > 1 else "one step"
+    interval = "" if low is None else f"95% CI {low:.2f} to {high:.2f}, "
+    return value, f"{interval}{rounds} rounds" if rounds > 1 else "one step each"
 
 
 def is_difference_shown(base: Sequence[float], other: Sequence[float]) -> bool:
@@ -141,7 +141,9 @@ def _profile(trainer: Trainer, batches: Sequence[Batch], device: torch.device) -
     """Return milliseconds of the ops of a step by kind: on a GPU of their kernels."""
     on_gpu = is_cuda(device)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with trainer.precision.training_context(), profile(activities=activities) as profiler:
+    # Without acc_events, torch 2.11 warns that a next cycle would clear the events. There is one cycle.
+    profiling = profile(activities=activities, acc_events=True)
+    with trainer.precision.training_context(), profiling as profiler:
         trainer.compute(batches)
         wait_for(device)  # sync: kernels that still run belong to the step
     kinds: Counter[str] = Counter()

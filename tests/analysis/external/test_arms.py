@@ -38,8 +38,11 @@ def test_named_sources_become_arms_and_the_first_is_the_baseline(logs: Path):
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        (["fp32=logs/a", "logs/b"], "logs/b: has no name beside fp32; name it, too: NAME=logs/b"),
-        (["fp32=logs", "bf16=logs/b"], "this run is in fp32 and in bf16; name it once"),
+        (
+            ["fp32=logs/a", "logs/b"],
+            "logs/b: has no name, but the other sources have (fp32); name it too: NAME=logs/b",
+        ),
+        (["fp32=logs", "bf16=logs/b"], "this run is in both fp32 and bf16; leave it out of one of them"),
         (["x/y=logs/a"], "x/y=logs/a"),
         (["fp32=nowhere"], "nowhere"),
     ],

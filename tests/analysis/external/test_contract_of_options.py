@@ -79,15 +79,15 @@ def test_a_cumulative_time_gives_steps_per_second_and_training_seconds():
         ({"throughput": "samples_per_sec:seconds"}, "expected KEY:per_second"),
         (
             {"throughput": "samples_per_se:per_second"},
-            "no run has it as a number; did you mean",
+            "no run logged this key as a number; did you mean",
         ),
         ({"time": "_runtime:hours"}, "expected KEY:seconds or KEY:ms"),
         ({"memory": "gpu_mem:MB"}, "expected KEY:MiB, KEY:GiB or KEY:bytes"),
-        ({"throughput": "samples_per_sec:per_second", "time": "_runtime:ms"}, "name one of them"),
+        ({"throughput": "samples_per_sec:per_second", "time": "_runtime:ms"}, "cannot be combined"),
         ({"metric": "val_ac:max"}, "--metric 'val_ac"),
         ({"metric": "val_acc:max:share"}, "expected one of min, max, fraction, percent, plain after the key"),
         ({"metric": "gpu_mem:max:percent"}, "--metric gpu_mem:percent: it is logged as"),
-        ({"metric": "train_loss:min:percent"}, "a loss is no share"),
+        ({"metric": "train_loss:min:percent"}, "a loss is no percentage"),
         ({"seed": "sed"}, "--seed 'sed': no run has this setting; did you mean seed"),
         ({"split_by": ["width"]}, "--split-by 'width': no run has this setting"),
         (
@@ -109,7 +109,7 @@ def test_missing_input_is_listed_with_candidates_last_values_and_arguments():
     with pytest.raises(MissingInput) as caught:
         analyse_runs(several())
     first, arms, metric, example = caught.value.lines
-    assert first == "what these runs do not say has to be named"
+    assert first == "these logs lack information that the report needs"
     assert "trainer.precision (32-true and bf16-mixed)" in arms or "(bf16-mixed and 32-true)" in arms
     assert "seed" not in arms
     assert metric.index("val_acc (last ") < metric.index("train_loss (last 0.00500)")
@@ -128,10 +128,13 @@ def test_missing_input_is_listed_with_candidates_last_values_and_arguments():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (METRIC, "what is compared: NAME=SOURCE"),
-        (METRIC | {"group_by": ["trainer.precision"]}, "the baseline: --baseline VALUE of trainer.precision"),
-        (ARMS, "the metric: --metric KEY:max or KEY:min"),
-        (ARMS | {"metric": "val_acc"}, "which way val_acc is better: --metric val_acc:max or val_acc:min"),
+        (METRIC, "groups: name each source as NAME=SOURCE"),
+        (
+            METRIC | {"group_by": ["trainer.precision"]},
+            "--baseline VALUE, one of the values of trainer.precision",
+        ),
+        (ARMS, "metric: add --metric KEY:max or KEY:min"),
+        (ARMS | {"metric": "val_acc"}, "direction of val_acc: add --metric val_acc:max"),
     ],
 )
 def test_only_missing_input_is_asked_for(options, message):
@@ -233,7 +236,9 @@ def test_runs_of_an_arm_are_repeats_unless_split_by_a_listed_difference():
     ]
     analysis = analyse_runs(runs, **NAMED)
     assert [group.n for group in analysis.groups] == [4, 4]
-    (listed,) = [remark for remark in analysis.caveats if remark.startswith("Runs differ")]
+    (listed,) = [
+        remark for remark in analysis.caveats if remark.startswith("Runs that are pooled or compared")
+    ]
     assert "lr (0.1 and 0.2)" in listed
     assert "run_name (8 values)" in listed
     assert "--split-by KEY" in listed
@@ -279,7 +284,7 @@ def test_a_single_recorded_score_is_compared_and_several_are_asked_about():
     with pytest.raises(MissingInput, match=r"eval/f1 .*eval/top5"):
         analyse_runs([recorded(*arm, ("f1", "top5")) for arm in arms])
     for score in ("odd", "f1", "dice_loss"):  # whatever a name seems to say
-        with pytest.raises(MissingInput, match=f"which way eval/{score} is better"):
+        with pytest.raises(MissingInput, match=f"direction of eval/{score}: "):
             analyse_runs([recorded(*arm, (score,)) for arm in arms])
     analysis = analyse_runs([recorded(*arm, ("odd", "f1"), better="lower") for arm in arms]).metric
     assert (analysis.key, analysis.lower_is_better, analysis.name) == ("eval/odd", True, "oddness")

@@ -1,17 +1,26 @@
-"""The examples of docs/reports.md, one per format: what is logged, and the command as it stands."""
+"""docs/reports.md: every command works as it stands, and the worked example is computed again with SciPy."""
 
+import csv
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 from support.quick import ROOT
 
-PAGE = (ROOT / "docs" / "reports.md").read_text().partition("### One example per format")[2]
-PAGE = PAGE.partition("\n## ")[0]
-SECTIONS = dict(re.findall(r"^\*\*(\w[\w &]*)\*\*: (.*?)(?=^\*\*|\Z)", PAGE, re.M | re.S))
+PAGE = (ROOT / "docs" / "reports.md").read_text()
+RESULTS = ROOT / "docs" / "results" / "2026-11-26-h200"
+BEFORE, _, AFTER = PAGE.partition("### One example per format")
+EXAMPLES, _, AFTER = AFTER.partition("\n## ")
+SECTIONS = dict(re.findall(r"^\*\*(\w[\w &]*)\*\*: (.*?)(?=^\*\*|\Z)", EXAMPLES, re.M | re.S))
 FILES = {
     "CSV": ("csv/{arm}/{run}.csv", "bf16"),
     "JSON lines": ("jsonl/{arm}/{run}.jsonl", "bf16"),
@@ -20,6 +29,14 @@ FILES = {
     "timm": ("timm/{arm}/{run}/summary.csv", "amp"),
 }
 PROGRAMS = ("TensorBoard", "W&B")
+# The commands outside the examples. A comment says what a command needs, or its exit code if it is not 0.
+COMMANDS = re.findall(
+    r"^(ampcompare .*?)(?: +# (.*))?$",
+    "".join(re.findall(r"^```bash\n(.*?)^```", BEFORE + AFTER, re.M | re.S)),
+    re.M,
+)
+ACCOUNT, WATCH = "needs a W&B account", "--watch"
+ENVIRONMENT = os.environ | {"WANDB_SILENT": "true", "PYTHONPATH": str(ROOT / "src")}
 
 
 def block(section: str, *kinds: str) -> str:
@@ -32,27 +49,180 @@ def test_every_format_has_an_example():
     assert SECTIONS.keys() == {*FILES, *PROGRAMS}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("section", [*FILES, *PROGRAMS])
-def test_the_command_of_each_example_compares_its_logs(tmp_path: Path, section: str):
-    environment = os.environ | {"WANDB_SILENT": "true", "PYTHONPATH": str(ROOT / "src")}
+def make_logs(folder: Path, section: str) -> None:
+    """Write the logs of an example: three runs of each arm."""
     if section in PROGRAMS:
         if section == "TensorBoard":
             pytest.importorskip("tensorboard")
         program = [sys.executable, "-c", block(section, "python")]
-        subprocess.run(program, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    else:
-        place, other = FILES[section]
-        for arm in ("fp32", other):
-            for run in (1, 2, 3):
-                path = tmp_path / place.format(arm=arm, run=run)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(block(section, "text", "json"))
+        subprocess.run(program, cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
+        return
+    place, other = FILES[section]
+    for arm in ("fp32", other):
+        for run in (1, 2, 3):
+            path = folder / place.format(arm=arm, run=run)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block(section, "text", "json"))
+
+
+def run_command(folder: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the page in a folder, with a shell that knows its variables."""
+    words = " ".join([f"{sys.executable} -m {command}", *more])
+    environment = ENVIRONMENT | {"GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+    return subprocess.run(
+        words, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", [*FILES, *PROGRAMS])
+def test_the_command_of_each_example_compares_its_logs(tmp_path: Path, section: str):
+    make_logs(tmp_path, section)
     (line,) = block(section, "bash").splitlines()
-    arguments = line.split()
-    assert arguments[0] == "ampcompare"
-    command = [sys.executable, "-m", *arguments, "--format", "md"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_command(tmp_path, line, "--format", "md")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("3 of 3 runs") == 2
     assert "not compared" not in done.stdout
+
+
+@pytest.mark.slow
+def test_without_a_metric_the_report_asks_for_it_and_gives_a_command(tmp_path: Path):
+    make_logs(tmp_path, "CSV")
+    done = run_command(tmp_path, "ampcompare report fp32=csv/fp32 bf16=csv/bf16")
+    assert done.returncode == 2
+    example = "ampcompare report fp32=csv/fp32 bf16=csv/bf16 --metric step_time:min"
+    assert example in done.stderr
+    assert example in PAGE
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with the repository's docs, and with the nine H200 runs where the commands look for runs."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    with tarfile.open(RESULTS / "records.tar.xz") as archive:
+        archive.extractall(tmp_path / "records", filter="data")
+    (tmp_path / "runs").symlink_to(tmp_path / "records" / "comparison")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "comment"), [c for c in COMMANDS if ACCOUNT not in c[1]])
+def test_a_command_of_the_page_works(checkout: Path, command: str, comment: str):
+    if WATCH in command:
+        words = [sys.executable, "-m", *command.split(), "--format", "html"]
+        with subprocess.Popen(
+            words, cwd=checkout, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+        ) as watcher:
+            assert watcher.stdout is not None
+            lines = [next(line for line in watcher.stdout if line.startswith("watching:"))]
+            watcher.send_signal(signal.SIGINT)
+            lines += watcher.stdout
+        assert "http://127.0.0.1:" in lines[0]
+        assert watcher.returncode == 0, lines
+        return
+    if "--reproduce mine.yaml" in command:
+        assert run_command(checkout, command.replace("--reproduce", "--publish")).returncode == 0
+    done = run_command(checkout, command, *([] if "--format" in command else ["--format", "md"]))
+    expected = re.search(r"exit code (\d)", comment)
+    assert done.returncode == int(expected[1] if expected else 0), done.stderr
+    assert "native" in done.stdout
+
+
+def test_commands_for_an_account_are_marked():
+    online = [command for command, _ in COMMANDS if "wandb:" in command]
+    assert online
+    assert online == [command for command, comment in COMMANDS if ACCOUNT in comment]
+
+
+def measured(backend: str, key: str) -> np.ndarray:
+    """Return a value of the runs of a backend, ordered by seed, as the committed report has it."""
+    report = json.loads((RESULTS / "comparison" / "comparison.json").read_text())
+    runs = sorted((run for run in report["runs"] if run["group"] == backend), key=lambda run: run["seed"])
+    assert [run["seed"] for run in runs] == [223, 224, 225]
+    return np.array([run[key] for run in runs])
+
+
+def committed_row() -> dict[str, str]:
+    """Return the row of native in the committed CSV."""
+    with (RESULTS / "comparison" / "comparison.csv").open() as file:
+        return next(row for row in csv.DictReader(file) if row["group"] == "native")
+
+
+def interval(values: np.ndarray, level: float) -> dict[str, float]:
+    """Return mean, standard deviation, standard error, t quantile and ends, computed by SciPy alone."""
+    error, quantile = stats.sem(values), stats.t.ppf((1 + level) / 2, len(values) - 1)
+    low, high = stats.t.interval(level, len(values) - 1, values.mean(), error)
+    return {
+        "mean": values.mean(),
+        "deviation": values.std(ddof=1),
+        "error": error,
+        "quantile": quantile,
+        "half": quantile * error,
+        "low": low,
+        "high": high,
+    }
+
+
+LEVEL = 1 - 0.05 / (2 * 3)  # two groups, three looks
+
+
+def test_the_ratio_of_the_worked_example_is_that_of_the_committed_table():
+    native, none = measured("native", "images_per_second"), measured("none", "images_per_second")
+    logs = np.log(native / none)
+    found, row = interval(logs, LEVEL), committed_row()
+    assert float(row["confidence"]) == pytest.approx(LEVEL)
+    computed = [float(np.exp(found[key])) for key in ("mean", "low", "high")]
+    assert computed == pytest.approx([float(row[f"speedup{end}"]) for end in ("", "_low", "_high")])
+    for seed, a, b, ratio in zip((223, 224, 225), none, native, native / none, strict=True):
+        assert f"| {seed} | {a:,.2f} | {b:,.2f} | {ratio:.5f} | {np.log(ratio):.6f} |" in PAGE
+    mean, low, high = computed
+    for text in (
+        f"mean of the log ratios is {found['mean']:.6f}. Its exponential is the speed-up: {mean:.4f}x",
+        f"log ratios is {found['deviation']:.6f}. Divided by √3, it is {found['error']:.6f}",
+        f"99.17% is {found['quantile']:.3f}",
+        f"= {found['half']:.6f}, so",
+        f"{found['low']:.6f} to {found['high']:.6f}. The exponentials are {low:.4f} and {high:.4f}",
+        f'"{low:.2f} to {high:.2f}"',
+    ):
+        assert text in PAGE
+
+
+def test_the_difference_of_the_worked_example_is_that_of_the_committed_table():
+    native, none = measured("native", "quality"), measured("none", "quality")
+    found, row = interval(native - none, LEVEL), committed_row()
+    assert [found[key] for key in ("mean", "low", "high")] == pytest.approx(
+        [float(row[f"quality_difference{end}"]) for end in ("", "_low", "_high")]
+    )
+    for seed, a, b in zip((223, 224, 225), none, native, strict=True):
+        assert f"| {seed} | {a:.2f}% | {b:.2f}% | {signed(b - a)} |" in PAGE
+    assert (
+        f"mean is {signed(found['mean'])} points, the standard deviation {found['deviation']:.3f}, "
+        f"the standard error {found['error']:.3f}"
+    ) in PAGE
+    assert f"{found['mean']:.2f} ± {found['half']:.2f}: from {signed(found['low'])} to" in PAGE
+    widths = [stats.t.ppf((1 + LEVEL) / 2, n - 1) / np.sqrt(n) for n in (3, 6, 10)]
+    assert (
+        f"half-width of this interval is {widths[0]:.1f} standard deviations of a pair with 3 seeds, "
+        f"{widths[1]:.2f} with 6 and {widths[2]:.2f} with 10"
+    ) in PAGE
+    assert f"paired differences below {0.5 / widths[2]:.2f} points" in PAGE
+
+
+def test_the_speedup_by_the_whole_time_is_that_of_the_committed_runs():
+    seconds = {name: stats.gmean(measured(name, "train_seconds")) for name in ("native", "none")}
+    text = f"{seconds['none'] / seconds['native']:.2f}x as fast by the whole training time"
+    assert f"{text}: {seconds['native']:.1f} s instead of {seconds['none']:.1f} s" in PAGE
+
+
+def test_the_page_names_every_column_and_key_of_the_exports():
+    described = {*re.findall(r"`([\w.\[\]]+)`", PAGE)}
+    suffixes = re.compile(r"_(low|high|n|method|shown)$")
+    columns = [suffixes.sub("", column) for column in committed_row()]
+    assert not {column for column in columns if column not in described} - {"failure"}
+    report: dict[str, Any] = json.loads((RESULTS / "comparison" / "comparison.json").read_text())
+    assert not {*report} - described - {"version", "groups", "runs"}
+
+
+def signed(value: float) -> str:
+    """Return a value with its sign, as the page writes it."""
+    return f"{value:+.2f}".replace("-", "−")

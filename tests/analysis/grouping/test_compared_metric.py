@@ -57,13 +57,13 @@ def test_values_in_percent_are_not_scaled_again(key: str):
     of_percent, of_fraction = (a.comparison("native").estimates["quality"] for a in (percent, fraction))
     assert of_percent.ends == pytest.approx(of_fraction.ends, rel=1e-6)
     assert (percent.metric.unit, percent.metric.margin) == ("points", 0.5)
-    assert percent.metric.show_value(percent.groups[0].estimates["quality"].value) == "93.20 %"
+    assert percent.metric.show_value(percent.groups[0].estimates["quality"].value) == "93.20%"
 
 
 def test_a_metric_in_percent_at_chance_gives_no_claim():
     records = [logged(b, s, "val/accuracy", 10.0) for b in ("none", "native") for s in (1, 2, 3)]
     comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
-    assert "at chance in 3 of 3 runs (10 % by guessing)" in comparison.no_claim_reason
+    assert "at chance level in 3 of 3 runs (10% by guessing)" in comparison.no_claim_reason
     assert not comparison.keeps_quality
 
 
@@ -89,7 +89,7 @@ def test_a_run_without_a_task_is_pooled_with_the_default_task():
     runs = [run_of(OLD), run_of(NULL, seed=2), run_of(GIVEN, seed=3)]
     (group,) = analyse_runs(runs).groups
     assert group.seeds == 3
-    with pytest.raises(UserError, match=r"no one comparison: eval/accuracy \(3 runs: .*eval/mse \(1 run: "):
+    with pytest.raises(UserError, match=r"different metrics: eval/accuracy \(3 runs: .*eval/mse \(1 run: "):
         analyse_runs([*runs, run_of(REGRESSION, seed=4)])
 
 
@@ -112,7 +112,7 @@ def test_the_metric_of_the_task_is_compared_with_its_name_and_direction():
     }
     analysis = analyse_runs([run_of(REGRESSION, recorded_task=recorded_task, depth=2.0)])
     assert (analysis.metric.key, analysis.metric.lower_is_better) == ("eval/depth", True)
-    assert "Of depth of field lower is better." in analysis.notes
+    assert "Depth of field: lower is better." in analysis.notes
 
 
 def recorded(seed: int = 1, **scores: float) -> RunRecord:
@@ -170,7 +170,7 @@ def test_runs_that_miss_the_target_have_no_time_and_are_named():
     native = group(analysis, "native")
     assert native.estimates["seconds_to_target"].n == 2
     assert native.estimates["seconds_to_target"].value == pytest.approx(200.0)
-    caveat = "The target of 93.00 % was reached by 2 of 3 of native: the time to it is that of these."
+    caveat = "Only 2 of 3 runs of native reached the target of 93.00%: the time to target counts these runs."
     assert caveat in analysis.caveats
 
 

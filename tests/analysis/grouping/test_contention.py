@@ -103,8 +103,8 @@ def pairs(seeds, apart):
 def test_times_of_simultaneous_runs_are_not_compared_with_a_caveat():
     at_once = analyse_runs(pairs(4, 0))
     assert set(at_once.comparison("native").estimates) == {"memory", "quality"}
-    assert [line for line in at_once.caveats if "shared" in line] == [
-        "All runs shared the machine with others of these: their times do not count."
+    assert [line for line in at_once.caveats if "overlapped" in line] == [
+        "All runs overlapped with other runs on the same GPU or CPU, so their times are not compared."
     ]
     assert "fast" not in at_once.headline
     assert "images_per_second" in at_once.baseline.estimates  # what was measured is shown
@@ -123,5 +123,6 @@ def test_speed_is_compared_only_for_runs_alone_on_their_machine():
         for one in (comparison, alone)
     )
     assert pooled == pytest.approx(alone_only)
-    (line,) = [line for line in analysis.caveats if "shared" in line]
-    assert line.startswith("Runs shared the machine with others of these (none: 1 of 4 and native: 1 of 4)")
+    (line,) = [line for line in analysis.caveats if "overlapped" in line]
+    assert line.startswith("Runs overlapped on the same GPU or CPU")
+    assert line.endswith(": 1 of 4 runs of fp32 (none) and 1 of 4 runs of native.")

@@ -144,10 +144,10 @@ def test_runs_that_did_not_finish_give_caveats():
     base = make("none", 1, **SHORT, state="running")
     analysis = analyse_runs([base, *runs]).caveats
     assert "Failed: 1 of 4 runs of fp16 (seed 1: exit code 1)." in analysis
-    assert "No run of none finished: its figures are as far as its runs came." in analysis
-    assert "Refused: 1 of 4 runs of fp16 (seed 2: exit code 2, no step) before the first step." in analysis
+    assert "No run of fp32 (none) finished: the values shown are from unfinished runs." in analysis
+    assert "Refused before the first step: 1 of 4 runs of fp16 (seed 2: exit code 2)." in analysis
     (stopped,) = (remark for remark in analysis if "better" in remark)
-    assert stopped.startswith("Stopped: 1 of 4 runs of fp16 (seed 3: it was asked to stop")
+    assert stopped.startswith("Stopped: 1 of 4 runs of fp16 (seed 3: stopped by Ctrl-C")
 
 
 @pytest.mark.parametrize("rows", [0, 1])

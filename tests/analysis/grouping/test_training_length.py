@@ -29,8 +29,8 @@ def test_different_training_lengths_give_no_verdict_on_quality_and_a_caveat():
     analysis = analyse_runs(arms(16), metric="val_acc:max:fraction")
     claim = analysis.comparison("amp").claims["quality"]
     assert claim.shown == ()
-    assert claim.why == "fp32 came to step 400 and amp came to step 160"
-    assert any(": fp32 came to step 400 and amp came to step 160." in remark for remark in analysis.caveats)
+    assert claim.why == "fp32 ended at step 400 and amp ended at step 160"
+    assert any(": fp32 ended at step 400 and amp ended at step 160." in remark for remark in analysis.caveats)
     assert "same val_acc" not in analysis.headline
 
 
@@ -39,14 +39,16 @@ def test_different_training_lengths_give_no_verdict_on_quality_and_a_caveat():
     [
         (40, {}, {}, ""),
         (16, {"best": True}, {}, "The best value of each run is compared."),
-        (16, {}, {"is_early_stopped": True}, "Early stopping is recorded"),
+        (16, {}, {"is_early_stopped": True}, "They are compared because of early stopping"),
     ],
 )
 def test_equal_lengths_best_or_early_stopping_give_a_verdict(rows, options, changes, caveat):
     analysis = analyse_runs(arms(rows, **changes), metric="val_acc:max:fraction", margin=50.0, **options)
     assert "equivalent" in analysis.comparison("amp").claims["quality"].shown
-    assert not any("No verdict on quality" in remark for remark in analysis.caveats)
-    caveats = [remark for remark in analysis.caveats if "came to step 400 and amp came to step 160" in remark]
+    assert not any("No verdict on" in remark for remark in analysis.caveats)
+    caveats = [
+        remark for remark in analysis.caveats if "ended at step 400 and amp ended at step 160" in remark
+    ]
     assert len(caveats) == bool(caveat)
     assert caveat in "".join(caveats)
 
@@ -67,7 +69,7 @@ def test_with_best_the_table_has_the_best_value_of_each_run():
         run.logged["val_acc"] = rows, np.where(np.arange(len(values)) == 3, 0.99, values)
     analysis = analyse_runs(runs, metric="val_acc:max:fraction", best=True)
     assert {round(group.estimates["quality"].value, 6) for group in analysis.groups} == {99.0}
-    assert "best val_acc, points" in to_markdown(analysis).replace("\\", "")
+    assert "Best val_acc, points" in to_markdown(analysis).replace("\\", "")
     lowest = analyse_runs(arms(40), metric="train_loss:min", best=True)
     assert lowest.groups[0].estimates["quality"].value == pytest.approx(2 / 400)
 
@@ -84,7 +86,7 @@ def test_hugging_faces_state_has_planned_length_and_early_stopping(tmp_path: Pat
             (folder / "trainer_state.json").write_text(json.dumps(state))
     sources = [f"{arm}={tmp_path / arm}" for arm in "ab"]
     analysis = analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b")
-    assert analysis.no_claim_reason == "a came to step 100 of 100 and b came to step 40 of 100"
+    assert analysis.no_claim_reason == "a ended at step 100 of 100 and b ended at step 40 of 100"
     for path in tmp_path.glob("b/*/*.json"):
         state = json.loads(path.read_text()) | {"stateful_callbacks": {"EarlyStoppingCallback": {}}}
         path.write_text(json.dumps(state))

@@ -43,7 +43,7 @@ FEW = {metrics.TEST_IMAGES: 100, metrics.CLASSES: 2}
 @pytest.mark.parametrize(
     ("accuracies", "size", "why"),
     [
-        ((0.1, 0.1, 0.1), {}, "at chance in 1 of 1 run (10 % by guessing)"),
+        ((0.1, 0.1, 0.1), {}, "at chance level in 1 of 1 run (10% by guessing)"),
         ((0.1, 0.11, 0.108), {}, "at chance"),  # 0.1 + 3 * 0.003 = 0.109
         ((0.1, 0.11, 0.110), {}, ""),
         ((0.5, 0.5, 0.5), {}, "the same at every evaluation in 1 of 1 run"),
@@ -57,7 +57,7 @@ FEW = {metrics.TEST_IMAGES: 100, metrics.CLASSES: 2}
 def test_accuracies_at_chance_or_constant_give_no_claim(accuracies, size, why: str):
     native = with_accuracies(0.5, 0.8, 0.9, backend="native", **size)
     analysis = analyse_runs([with_accuracies(*accuracies, **size), native])
-    assert (why in joined_caveats(analysis)) if why else ("says nothing" not in joined_caveats(analysis))
+    assert (why in joined_caveats(analysis)) if why else ("uninformative" not in joined_caveats(analysis))
     assert bool(analysis.comparison("native").no_claim_reason) is bool(why)
 
 
@@ -140,13 +140,13 @@ def test_sequential_groups_are_flagged_and_interleaved_ones_are_not():
 
 def test_a_backend_on_its_own_card_is_named():
     order = [("none", 1), ("native", 1), ("none", 2), ("native", 2)]
-    assert "different cards" not in joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "b", "a"])))
+    assert "different devices" not in joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "b", "a"])))
     analysis = joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "a", "b"])))
-    assert "none and native ran on different cards" in analysis
+    assert "fp32 (none) and native ran on different devices" in analysis
 
 
 def test_drift_over_the_sweep_is_found_and_noise_is_not():
-    """5 % at a run-to-run deviation of 0.5 %; the test is at 1 %."""
+    """5% at a run-to-run deviation of 0.5%; the test is at 1%."""
     chance, order = np.random.default_rng(14), random.Random(14)
     names = ["none", "native", "fp16"]
 
@@ -187,9 +187,12 @@ def test_a_control_uses_all_its_runs_claims_nothing_and_shows_drift():
         "control",
         0.95,
     )
-    assert any(note.startswith("No change at all (none again (A/A)): speed +10 %") for note in analysis.notes)
+    assert any(
+        note.startswith("fp32 (none), A/A control, relative to the baseline: throughput +10%")
+        for note in analysis.notes
+    )
     assert (comparison.drift.value, comparison.drift.is_paired) == (pytest.approx(0.97, abs=0.001), False)
-    assert analysis.caveats[0].startswith("From its first to its last runs the control changed by −3.0 %")
+    assert analysis.caveats[0].startswith("The throughput of the A/A control changed by −3.0%")
 
 
 def test_stalls_that_a_median_leaves_out_give_a_caveat_with_both_ratios():
@@ -199,7 +202,7 @@ def test_stalls_that_a_median_leaves_out_give_a_caveat_with_both_ratios():
                 row[metrics.TRAIN_SECONDS] += 100
 
     analysis = joined_caveats(analyse_runs([make("none", 1), make("native", 1, edit=compile_time)]))
-    assert "start-up and stalls in it, the speed-up is another: native 1.46× instead of 1.90×." in analysis
+    assert "Including start-up and stalls, the speed-up is 1.46× for native." in analysis
 
 
 def test_missing_values_unpaired_runs_and_damaged_records_are_named():
@@ -216,33 +219,33 @@ def test_missing_values_unpaired_runs_and_damaged_records_are_named():
         plan["summary"] |= {metrics.NONFINITE_BUFFERS: 4, metrics.NONFINITE_AT: 42}
 
     claims = analyse_runs([make("none", edit=no_memory), make("native")]).comparison("native").claims
-    assert claims["memory"].why == "not recorded for none"
+    assert claims["memory"].why == "no value is recorded for fp32 (none)"
     for edit, problem in (
-        (nan, "1 row with a loss that is not finite."),
-        (back, "Its clock goes backwards"),
-        (spoil, "A forward that overflowed at step 42 left buffers (BatchNorm's statistics) non-finite"),
+        (nan, "The loss is not finite in 1 row."),
+        (back, "The clock of the run goes backwards"),
+        (spoil, "A forward pass overflowed at step 42 and left non-finite buffers (BatchNorm's statistics)"),
     ):
         analysis = analyse_runs([make("none"), make("native", edit=edit)])
         assert analysis.table["problems"].iloc[1][0].startswith(problem)
-        assert "The record of native_resnet50 (" in joined_caveats(analysis)
-    assert "The record of" in joined_caveats(analyse_runs([make("none", problems=("Torn.",))]))
+        assert "Record of native_resnet50 (" in joined_caveats(analysis)
+    assert "Record of" in joined_caveats(analyse_runs([make("none", problems=("Torn.",))]))
     assert "Torn." in joined_caveats(analyse_runs([make("none", problems=("Torn.",))]))
 
     def put_back(plan: Any) -> None:
         spoil(plan)
         plan["config"]["training"] = {"on_nonfinite_buffers": "restore"}
 
-    assert "The record of" not in joined_caveats(analyse_runs([make("none"), make("native", edit=put_back)]))
+    assert "Record of" not in joined_caveats(analyse_runs([make("none"), make("native", edit=put_back)]))
 
 
 def test_caveats_on_synthetic_data_cpu_and_devices_appear_only_if_true():
     made = [make(b, s, source="synthetic", device_type="cpu") for b in ("none", "native") for s in (1, 2, 3)]
     clean = [*runs("none", BASE), *runs("native", SAME, FAST)]
-    for words in ("Synthetic data", "Measured on a CPU"):
+    for words in ("The data are synthetic", "Measured on a CPU"):
         assert words in joined_caveats(analyse_runs(made))
         assert words not in joined_caveats(analyse_runs(clean))
     apart = analyse_runs([*runs("none", BASE, device="A"), *runs("native", SAME, FAST, device="B")])
-    assert apart.comparison("native").claims["speed"].why == "they ran on different devices"
+    assert apart.comparison("native").claims["speed"].why == "the runs used different devices"
     assert "speed" not in apart.comparison("native").estimates
 
 

@@ -178,4 +178,4 @@ def test_the_control_shows_a_true_drift():
     analyses = [analyse_runs(with_control(chance, 1, 4, DRIFT)) for _ in range(8)]
     assert sum(map(alarms, analyses)) >= 7
     for analysis in analyses:
-        assert alarms(analysis) == any("the control changed" in remark for remark in analysis.caveats)
+        assert alarms(analysis) == any("the A/A control changed" in remark for remark in analysis.caveats)

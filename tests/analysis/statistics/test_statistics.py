@@ -19,7 +19,7 @@ from ampcompare.analysis.statistics.multiplicity import count_further_seeds, est
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 SAMPLE_A, SAMPLE_B = (2.1, 1.2, 4.4, 3.0, 2.5), (1.9, 1.5, 3.1, 2.0, 2.2)
-T_2 = 4.302652729696142  # 97.5 % quantile of Student's t with 2 degrees of freedom, from a printed table
+T_2 = 4.302652729696142  # 97.5% quantile of Student's t with 2 degrees of freedom, from a printed table
 
 
 def sample(*values: float, first: int = 0) -> pd.Series:
@@ -155,7 +155,7 @@ def test_an_interval_never_leaves_its_bounds_and_a_wide_one_is_infinite():
 
 
 PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
-WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80 % bound of the deviation
+WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80% bound of the deviation
 
 
 def test_the_level_is_corrected_for_groups_and_looks():

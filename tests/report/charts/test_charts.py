@@ -12,6 +12,7 @@ from support.fakes import full, make, put
 from support.publication_files import peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.report.charts import charts_of
 from ampcompare.report.charts.vega import VEGA_LITE, picture
 from ampcompare.report.palette import KNOWN
@@ -99,21 +100,23 @@ def test_the_loss_scale_is_drawn_and_told_of_every_scaled_backend_with_its_growt
     # 65,536 halved in the first step and twice more to 8,192, doubled at steps 100, 200 and 300.
     sentence = analyse_runs([make("none"), skipping]).numerics["scale"]
     assert sentence.startswith(
-        "Loss scale: native from 32,768 to 65,536, 3 growths seen, 3 of 400 steps skipped. "
+        "Loss scale with native: from 32,768 to 65,536 with 3 logged increases, 3 of 400 steps skipped. "
     )
     sentence = analyse_runs([make("none"), steady]).numerics["scale"]
-    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in sentence
+    assert "native: from 65,536 to 131,072 with 1 logged increase, no step skipped" in sentence
     assert "none" not in sentence
     # Scale, growth and skipped steps are of one run; what another run skipped is said apart.
     sentence = analyse_runs([make("none"), steady, make("native", 2, steps=400)]).numerics["scale"]
-    assert "1 growth seen, no step skipped (3 in another run)." in sentence
+    assert "1 logged increase, no step skipped (3 in another run)." in sentence
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_loss_scale_is_that_of_the_lowest_seed_in_whatever_order_the_runs_are_loaded(turned: bool):
     made = [make("native", 10, steps=400), make("native", 9, skip_steps=())][:: -1 if turned else 1]
     analysis = analyse_runs([make("none"), *made])
-    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in analysis.numerics["scale"]
+    assert (
+        "native: from 65,536 to 131,072 with 1 logged increase, no step skipped" in analysis.numerics["scale"]
+    )
     (line,) = charts(make("none"), *made)["loss-scale"]["data"]["values"]
     assert max(line["y"]) == 131_072
 
@@ -134,16 +137,16 @@ def test_growth_before_the_first_row_counts():
         plan["rows"] = [row for row in plan["rows"] if row["global_step"] > 100]
 
     sentence = analyse_runs([make("none"), make("native", skip_steps=(), edit=late)]).numerics["scale"]
-    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in sentence
+    assert "native: from 65,536 to 131,072 with 1 logged increase, no step skipped" in sentence
 
 
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
-    wanted, found = {style.label: style.colour for style in KNOWN}, set()
+    wanted, found = {display_name(style.label): style.colour for style in KNOWN}, set()
     for runs in ([make(b, edit=rich) for b in BACKENDS], [make("apex_o1")], [make("fp16"), make("apex_o1")]):
         for spec in charts(*runs).values():
             scale = spec["encoding"]["color"]["scale"]
             found |= {*zip(scale["domain"], scale["range"], strict=True)}
-    assert {label for label, _ in found} == {*BACKENDS, "fp16"}
+    assert {label for label, _ in found} == {*map(display_name, BACKENDS), "fp16"}
     assert not [label for label, colour in found if colour != wanted[label]]
 
 
@@ -192,7 +195,7 @@ def test_scale_axis_is_log2_and_skipped_steps_are_marked_on_the_scale_they_led_t
 def test_shares_are_in_percent_with_and_without_loss_scaling():
     found = charts()
     rows = {(row["backend"], row["side"]): row["y"][0] for row in found["underflow"]["data"]["values"]}
-    assert (rows["native", "with loss scaling"], rows["native", "without"]) == (0.5, 5)
+    assert (rows["native", "with loss scaling"], rows["native", "without loss scaling"]) == (0.5, 5)
     lost = {row["backend"]: {*row["y"]} for row in found["lost-updates"]["data"]["values"]}
     assert lost["native"] == {55}
 
@@ -206,7 +209,7 @@ def test_each_layer_has_its_largest_activation_in_the_order_of_the_network():
     spec = charts(make("native", 1, edit=rich), make("native", 2, edit=spoil))["activations"]
     dots = {row["layer"]: row["x"] for row in spec["data"]["values"]}
     assert dots == {"conv1": NEAR, "layer10": 65000}
-    assert "inf left out" in spec["title"]["subtitle"]
+    assert "infinite values left out" in spec["title"]["subtitle"]
     assert spec["layer"][-1]["encoding"]["y"]["sort"] == ["conv1", "layer10"]
 
 

@@ -187,7 +187,7 @@ def test_a_title_never_breaks_between_a_number_and_its_unit_and_no_text_has_back
       return lines;
     })()""")
     title = " ".join(" ".join(lines).split())
-    assert "accuracy inconclusive at n = 3 (95 % CI" in title
+    assert "accuracy inconclusive at n = 3 (95% CI" in title
     assert len(lines) > 1
     for line in lines[1:]:
         assert not line.startswith(("%", "=", "points", "CI"))

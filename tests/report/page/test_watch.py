@@ -70,7 +70,7 @@ def test_only_reading_is_possible_and_only_from_this_machine_under_its_name(serv
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(server, tmp_path):
-    with pytest.raises(UserError, match=r"--port \d+: cannot be had .*; name another, or 0 for any free one"):
+    with pytest.raises(UserError, match=r"--port \d+: cannot be used .*; choose another port, or 0 for"):
         serve(tmp_path, server.server_port)
 
 

@@ -41,11 +41,11 @@ def run(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 
 TIMES = {
-    "apex-478": "62 h on Tesla V100, by their figures; about 28 h on an H100",
-    "dle": "1.9 min on NVIDIA A100-SXM4-80GB, by their figures; about 2.3 min on an H100",
-    "ignite": "50 min on Turing GPU, by their figures; about 10 min on an H100",
+    "apex-478": "62 h on Tesla V100, as published; about 28 h on an H100",
+    "dle": "1.9 min on NVIDIA A100-SXM4-80GB, as published; about 2.3 min on an H100",
+    "ignite": "50 min on Turing GPU, as published; about 10 min on an H100",
     "kuangliu": "about 2.4 h on an H100",
-    "recipe": "34 s on NVIDIA GeForce RTX 2060, by their figures; about 4.6 s on an H100",
+    "recipe": "34 s on NVIDIA GeForce RTX 2060, as published; about 4.6 s on an H100",
 }
 
 
@@ -68,7 +68,7 @@ def test_the_list_names_every_publication_with_its_arms_data_source_and_time(cap
     assert "shows:  the curve of eval/accuracy, the curve of eval/loss" in blocks["tootouch"]
     assert "shows:  time of an epoch (epoch_seconds) and accuracy after" in blocks["ignite"]
     assert "Times are of 3 seeds of every arm" in output
-    assert "1.7 h on Turing GPU, by their figures" in run("--seeds", "6", capsys=capsys)[1]
+    assert "1.7 h on Turing GPU, as published" in run("--seeds", "6", capsys=capsys)[1]
 
 
 PAPER = """
@@ -100,8 +100,11 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
             "--out a: output_dir=b names a folder, too",
         ),
         (("{paper}", "--out", "{paper}"), "paper.yaml"),
-        (("--scale", "0.5"), "--scale 0.5: of which publication? give its name"),
-        (("{paper}", "epochs=1", "--runs", "a"), "epochs=1: --runs judges runs that exist; leave it out"),
+        (("--scale", "0.5"), "--scale 0.5: needs the name of a publication; ampcompare reproduce lists them"),
+        (
+            ("{paper}", "epochs=1", "--runs", "a"),
+            "epochs=1: --runs compares runs that exist, so this option has no effect; leave it out",
+        ),
         (("{paper}", "--runs", "absent"), "absent: no such folder"),
         (("{paper}", "--write-sweep", "{paper}"), "File exists; name a new file"),
         (("{paper}", "--write-sweep", "new", "--out", "a"), "--out a: --write-sweep runs nothing"),

@@ -30,23 +30,23 @@ def begun(play, tmp_path: Path) -> Path:
 
 
 def test_auto_resumes_the_unfinished_run_and_then_starts_a_new_one(play, begun: Path):
-    assert f"going on with run {begun.name} at step 4" in play("resume=auto")
+    assert f"resuming run {begun.name} at step 4" in play("resume=auto")
     assert [*begun.parent.iterdir()] == [begun]
-    assert "going on" not in play("resume=auto")
+    assert "resuming" not in play("resume=auto")
     assert len([*begun.parent.iterdir()]) == 2
 
 
 def test_a_finished_run_named_by_its_id_stays_unchanged(play, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "job-7")
     play("max_steps=4")
-    assert "going on with run job-7 at step 4" in play("resume=auto")  # with more steps
+    assert "resuming run job-7 at step 4" in play("resume=auto")  # with more steps
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     assert "run job-7 is finished: nothing is left to do" in play("resume=auto")
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
     why = "resume=auto: run job-7 differs in seed (223 there, 1 here)"
     assert why in line_of(play, "resume=auto", "seed=1")
     assert "is finished" not in play("resume=never", until=6)
-    assert "going on with run job-7 at step 4" in play("resume=auto")  # with the new one
+    assert "resuming run job-7 at step 4" in play("resume=auto")  # with the new one
 
 
 @pytest.mark.parametrize("resume", ["never", "auto"])
@@ -63,7 +63,7 @@ def test_unreadable_folders_of_other_runs_do_not_stop_a_run(play, tmp_path: Path
     (top / "file").write_text("in the way")
     before = {p: p.lstat().st_mtime_ns for p in top.rglob("*") if not p.is_dir()}
     said = play(f"resume={resume}")
-    assert ("this is a new run; run" in said) == (resume == "auto")
+    assert ("starting a new run, because run" in said) == (resume == "auto")
     assert {p: p.lstat().st_mtime_ns for p in before} == before
     assert len([*top.iterdir()]) == 9  # its own beside them
 
@@ -78,17 +78,17 @@ def test_a_run_without_its_description_is_refused_by_its_format(play, begun: Pat
 
 def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, begun: Path):
     passed_over = play("resume=auto", "optimizer.lr=0.05", "epochs=3")
-    assert "going on" not in passed_over
+    assert "resuming" not in passed_over
     why = f"run {begun.name} differs in epochs (2 there, 3 here), optimizer.lr (0.1 there, 0.05 here)"
-    assert f"resume=auto: this is a new run; {why}" in passed_over
+    assert f"resume=auto: starting a new run, because {why}" in passed_over
 
 
 def test_a_run_that_is_still_going_on_is_left_alone(play, begun: Path):
     store = CheckpointStore(begun)
     assert store.lock()
-    assert f"new run; run {begun.name} is going on in another process" in play("resume=auto", "max_steps=1")
+    assert f"because run {begun.name} is running in another process" in play("resume=auto", "max_steps=1")
     store.unlock()
-    assert "going on with run" in play("resume=auto")
+    assert "resuming run" in play("resume=auto")
 
 
 def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(play, tmp_path: Path):
@@ -101,7 +101,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(play, tmp_path: Pa
     assert f"checkpoint {newest.name} is damaged" in said
     assert "at step 4" in said
     before.write_bytes(b"not one")
-    hint = f"run {before.parent.name} of this config stopped at step 4: resume=auto goes on with it"
+    hint = f"run {before.parent.name} of this config stopped at step 4; resume=auto would continue it"
     assert hint in play("epochs=3", until=1)  # said without reading them
     assert "none of the checkpoints" in play("epochs=3", "resume=auto")
 

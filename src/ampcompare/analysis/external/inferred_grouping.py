@@ -198,14 +198,14 @@ def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence
         values_present = some(
             [short(printable(value)) for value in sorted(values, key=numeric_sort_key)], MAX_KEYS
         )
-        problem = f"no run has this value of {key}; {hint and hint + ' '}there is {values_present}"
+        problem = f"no run has this value of {key}; {hint and hint + ' '}known values: {values_present}"
         raise UserError(f"--baseline {named!r}: {problem}")
     swept = [as_text(value) for value in runs[0].swept.get(key, ())]
     if key == ARM or len(values) == 1:
         return values[0]
     if swept and swept[0] in values:
         return swept[0]
-    question = f"the baseline: --baseline VALUE of {printable(key)}, one of {values_in(values)}"
+    question = f"baseline: add --baseline VALUE, one of the values of {printable(key)}: {values_in(values)}"
     raise MissingInput([question], ["--baseline", values[0]])
 
 
@@ -220,5 +220,5 @@ def _differences(columns: Columns, keys: Sequence[str]) -> list[str]:
         return []
     listing = some(shown, MAX_KEYS)
     return [
-        f"Runs differ, and are taken together or compared, in {listing}: --split-by KEY makes groups of it."
+        f"Runs that are pooled or compared also differ in {listing}. --split-by KEY makes separate groups."
     ]

@@ -125,7 +125,7 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
         sorted_names = sorted(name for name in names if not name.startswith("_"))
         hint, listing = nearest_key(key, sorted_names), ", ".join(sorted_names[:12]) or "nothing"
         raise UserError(
-            f"--{role} {key!r}: no run has it as a number; {hint and hint + ' '}logged: {listing}"
+            f"--{role} {key!r}: no run logged this key as a number; {hint and hint + ' '}logged: {listing}"
         )
     return KeyMapping(role, key, unit, is_cumulative)
 
@@ -137,7 +137,7 @@ def parse_key_mappings(options: dict[str, str | None], runs: Sequence[RunRecord]
         UserError: Both throughput and time are named.
     """
     if options.get(THROUGHPUT) and options.get(TIME):
-        raise UserError("--time: --throughput says how fast a run is, too; name one of them")
+        raise UserError("--time: cannot be combined with --throughput; use one of the two")
     return [parse_key_mapping(role, text, runs) for role, text in options.items() if text]
 
 

@@ -36,7 +36,7 @@ class MissingInput(UserError):
     @property
     def summary(self) -> str:
         """The first line of the message."""
-        return "what these runs do not say has to be named"
+        return "these logs lack information that the report needs"
 
     def as_command(self, command: str) -> UserError:
         """Return the error with a complete command to copy."""
@@ -52,11 +52,23 @@ def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None
     """
     names = _candidates(runs) if keys is None else list(keys)
     texts = [f"{short(printable(key))} ({_last_values(key, runs)})" for key in names]
-    candidates = some(texts, MAX_CANDIDATES) if texts else "nothing that is a number was logged"
-    question = (
-        f"the metric: --metric KEY:max or KEY:min (and :percent or :fraction of an accuracy): {candidates}"
-    )
+    candidates = some(texts, MAX_CANDIDATES) if texts else "no numbers"
+    form = "--metric KEY:max or KEY:min (for an accuracy also :percent or :fraction)"
+    question = f"metric: add {form}; logged: {candidates}"
     return question, ["--metric", f"{names[0]}:{suggested_way(names[0], runs)}"] if names else []
+
+
+def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> MissingInput:
+    """Return the question which direction of a metric is better.
+
+    Args:
+        key: The logged key.
+        option: What the user gave to `--metric`, or the key.
+        runs: The runs.
+    """
+    ways = f"--metric {key}:max (higher is better) or --metric {key}:min (lower is better)"
+    question = f"direction of {printable(key)}: add {ways}"
+    return MissingInput([question], ["--metric", f"{option}:{suggested_way(key, runs)}"])
 
 
 def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
@@ -103,10 +115,12 @@ def arms_question(
     differing = differing_settings(columns)
     texts = [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing]
     candidates = (
-        f", one of {some(texts, MAX_CANDIDATES)}" if texts else "; no setting differs between the runs"
+        f"; settings that differ: {some(texts, MAX_CANDIDATES)}"
+        if texts
+        else "; no setting differs between the runs"
     )
-    form = "NAME=SOURCE for each arm, the baseline first"
-    question = f"what is compared: {form}, or --group-by KEY and --baseline VALUE{candidates}"
+    form = "name each source as NAME=SOURCE, baseline first"
+    question = f"groups: {form}, or add --group-by KEY --baseline VALUE{candidates}"
     if differing:
         return question, ["--group-by", differing[0], "--baseline", columns[differing[0]][0]], []
     return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]

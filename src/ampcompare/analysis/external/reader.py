@@ -18,7 +18,7 @@ from ampcompare.analysis.external.key_mapping import (
     parse_key_mappings,
     with_clock,
 )
-from ampcompare.analysis.external.missing_input import MissingInput, metric_question, suggested_way
+from ampcompare.analysis.external.missing_input import MissingInput, direction_question, metric_question
 from ampcompare.analysis.grouping.compared_metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -48,7 +48,7 @@ from ampcompare.runtime.formatting import listed, plural, printable, short, some
 OWN_KEYS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
 OWN_KEYS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
 DEVICE = "device"  # `--ignore device`: the runs had one device, although no record says so
-ONE_DEVICE = "one device, as you say"
+ONE_DEVICE = "one device (--ignore device)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
     reading.quantities = _quantities(reading.quantities, mappings)
     reading.notes += [f"read {mapping.text}" for mapping in mappings] + reading.grouping.notes
     if reading.metric.goal and not reading.metric.is_accuracy:  # the direction of an accuracy is obvious
-        reading.notes.append(f"of {reading.metric.name} {_way(reading.metric)} is better")
+        reading.notes.append(f"{reading.metric.name}: {_way(reading.metric)} is better")
     reading.doubts += reading.grouping.doubts
     return reading
 
@@ -229,9 +229,7 @@ def _external_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> Comp
         key, goal, unit = parse_metric(options.metric, runs)
         goal = goal or declared_goal(key, runs)
         if not goal and is_logged(key, runs):
-            way = suggested_way(key, runs)
-            question = f"which way {printable(key)} is better: --metric {key}:max or {key}:min"
-            raise MissingInput([question], ["--metric", f"{options.metric}:{way}"])
+            raise direction_question(key, options.metric, runs)
     elif (declared := chosen_metric(runs)) is not None:
         key, goal, unit = declared.key, declared.goal, declared.unit
     else:
@@ -263,8 +261,7 @@ def _own_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedM
     is_named = any(run.is_recorded for run in runs) and metrics.find(key) is None
     goal = goal or declared or (declared_goal(key, runs) if is_named else "")
     if not goal and (is_named or infer_goal(key) is None) and is_logged(key, runs):
-        question = f"which way {printable(key)} is better: --metric {key}:max or {key}:min"
-        raise MissingInput([question], ["--metric", f"{options.metric or key}:{suggested_way(key, runs)}"])
+        raise direction_question(key, options.metric or key, runs)
     if unit is None and is_named and not any(key in run.units for run in runs):
         unit = Unit.PLAIN
     is_asked = options.metric is not None
@@ -302,10 +299,8 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
                 for key, names in runs_by_key.items()
             ]
         )
-        action = "name one of them with --metric, or give the report the runs of one task"
-        raise UserError(
-            f"the runs are scored by different metrics and are no one comparison: {listing}; {action}"
-        )
+        action = "choose one of them with --metric, or make one report for each task"
+        raise UserError(f"the runs have different metrics: {listing}; {action}")
     return next(iter(runs_by_key), None)
 
 
@@ -365,5 +360,5 @@ def _drop_placeholder(reading: RunReading) -> None:
         reading.runs = [without_value(run, key, placeholder) for run in runs]
         reading.doubts.append(
             f"{printable(key)} is {placeholder:g} in {plural(values.count(placeholder), 'row')}, which is no "
-            "percentage: it is taken for a row without an evaluation, and left out."
+            "percentage. The report treats it as a row without an evaluation."
         )

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from ampcompare import metrics
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.runs import RunRecord
+from ampcompare.runs.migrations import PLAIN
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short
 
 AA_SUFFIX = " again (A/A)"  # ends the name of the baseline's control
+FP32_NAME = f"fp32 ({PLAIN})"  # what people read in place of the backend `none`
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 AMPERE = 8.0  # compute capability from which NVIDIA's GPUs have TF32
 # For records without the capability: names of NVIDIA GPUs since Ampere, as the driver reports them.
@@ -16,6 +18,18 @@ SINCE_AMPERE = re.compile(
     r"\b(A2|A10G?|A16|A30|A40|A100|A800|L4|L20|L40S?|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300"
     r"|RTX A\d{4}|RTX [3-5]0\d0|RTX \d{4} Ada|RTX PRO \d{4} Blackwell)\b"
 )
+
+
+def display_name(label: str) -> str:
+    """Return the label of a backend as people read it: the baseline `none` is strict fp32.
+
+    >>> display_name("none"), display_name("none · lr 0.1"), display_name("none again (A/A)")
+    ('fp32 (none)', 'fp32 (none) · lr 0.1', 'fp32 (none), A/A control')
+    """
+    head, separator, rest = label.partition(" · ")
+    value = head.removesuffix(AA_SUFFIX)
+    control = ", A/A control" if head != value else ""
+    return f"{FP32_NAME if value == PLAIN else value}{control}{separator}{rest}"
 
 
 def label_of(run: RunRecord) -> str:

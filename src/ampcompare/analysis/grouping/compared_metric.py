@@ -51,6 +51,7 @@ class ComparedMetric:
         name: The name in texts.
         noun: The name beside speed and memory.
         title: The name at the beginning of a sentence, and above a chart.
+        is_titled: Whether the name begins with a capital letter there. A logged key does not.
         axis: The name on an axis.
         lower_is_better: Whether lower values are better.
         is_percentage: Whether it is shown in percent. Differences are then in percentage points.
@@ -79,8 +80,8 @@ class ComparedMetric:
         self.is_accuracy = self.is_percentage and not self.lower_is_better
         # Another percentage may be an F1 score, so only the default metric is called accuracy.
         self.noun = f"{best}accuracy" if self.key == DEFAULT_METRIC else self.name
-        # A logged key is not capitalised.
-        self.title = capital(self.name) if best or listed else self.name
+        self.is_titled = bool(best or listed)  # a logged key is not capitalised
+        self.title = capital(self.name) if self.is_titled else self.name
         self.axis = f"{self.name}, %" if self.is_percentage else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
         own = listed.unit if listed and listed.unit != metrics.FRACTION else ""
@@ -194,7 +195,7 @@ def choose_metric(
             words = key.removeprefix(f"{head}:").split(":")
             unknown, listing = next(word for word in words if word not in suffixes), ", ".join(suffixes)
             raise UserError(f"--metric {key!r}: expected one of {listing} after the key, not {unknown!r}")
-        raise UserError(f"--metric {key!r}: no run has it; {hint and hint + ' '}logged: {listing}")
+        raise UserError(f"--metric {key!r}: no run has this metric; {hint and hint + ' '}logged: {listing}")
     candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
     values = [float(value) for value in candidates if value is not None and math.isfinite(value)]
     unit = unit or next((UNIT_WORDS[run.units[key]] for run in runs if key in run.units), None)
@@ -202,7 +203,7 @@ def choose_metric(
     values = [value for value in values if value != placeholder]
     if unit in (Unit.FRACTION, Unit.PERCENT):
         low, high = min(values, default=0.0), max(values, default=0.0)
-        problem = "a loss is no share" if "loss" in metrics.split_words(key.rpartition("/")[2]) else ""
+        problem = "a loss is no percentage" if "loss" in metrics.split_words(key.rpartition("/")[2]) else ""
         if low < 0 or high > (1.0 if unit is Unit.FRACTION else 100.0):
             problem = problem or f"it is logged as {low:g} to {high:g}"
         if problem:

@@ -15,7 +15,7 @@ from ampcompare.data import sources
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.nested import as_text, flatten, is_number
-from ampcompare.runtime.formatting import printable, short
+from ampcompare.runtime.formatting import listed, printable, short
 
 BACKEND = "backend"
 NOT_SET, NULL = "not set", "null"
@@ -196,7 +196,7 @@ EPOCHS = ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max
 def describe_setting(rows: pd.DataFrame) -> CommonSetting:
     """Return the setting that the runs of a table have in common."""
     runs: list[RunRecord] = list(rows[RUN])
-    model, batch = ", ".join(_first_values(runs, MODELS)), ", ".join(_first_values(runs, BATCHES))
+    model, batch = listed(_first_values(runs, MODELS)), listed(_first_values(runs, BATCHES))
     data_names = [name for name in dict.fromkeys(map(_data_of, runs)) if name]
     data = " and ".join(data_names or _first_values(runs, DATASETS)) or NO_DATA
     parts = [f"{model} on {data}" if model else data, f"batch {batch}" if batch else ""]
@@ -204,7 +204,7 @@ def describe_setting(rows: pd.DataFrame) -> CommonSetting:
         # Trainers write -1 for "no limit".
         counts = [n for n in _first_values(runs, keys) if n.strip("0.").replace(".", "").isdecimal()]
         if counts:
-            parts.append(f"{', '.join(counts)} {unit}{'s' * (counts != ['1'])}")
+            parts.append(f"{listed(counts)} {unit}{'s' * (counts != ['1'])}")
             break
     devices = dict.fromkeys(describe_device(row) for _, row in rows.iterrows() if row[DEVICE])
     sources_named = {run.option("data.source") for run in runs if isinstance(run.option("data.source"), str)}

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ampcompare.analysis.grouping import run_table
-from ampcompare.analysis.grouping.backend_info import AA_SUFFIX, order_backends
+from ampcompare.analysis.grouping.backend_info import AA_SUFFIX, display_name, order_backends
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
@@ -79,7 +79,8 @@ class Group:
     """Runs that may be pooled.
 
     Attributes:
-        label: The unique label.
+        label: The unique label, as files have it.
+        display_name: The label as people read it: `fp32 (none)` for the backend `none`.
         all_rows: All rows of the table of runs that belong to the group.
         metric: The compared metric.
         value: The value of the compared key. It decides the colour.
@@ -105,8 +106,10 @@ class Group:
     distinguishing_settings: tuple[tuple[str, str], ...] = ()
     is_control: bool = False
     bench_estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    display_name: str = ""
 
     def __post_init__(self) -> None:
+        self.display_name = self.display_name or self.label
         states, has_rows = self.all_rows[OUTCOME], self.all_rows[run_table.ROWS] > 0
         self.outcomes = Outcomes(**{word: int(n) for word, n in states.value_counts().items()})
         # Finished runs count. If there is none, unfinished runs count as far as they came, else failed
@@ -222,7 +225,16 @@ def group_runs(
             distinguishing_settings = tuple((key, settings_of_row.get(key, NOT_SET)) for key in differing)
             group_rows, is_control = rows[rows.index.isin(indices)], value.endswith(AA_SUFFIX)
             groups.append(
-                Group(label, group_rows, metric, value, settings_of_row, distinguishing_settings, is_control)
+                Group(
+                    label,
+                    group_rows,
+                    metric,
+                    value,
+                    settings_of_row,
+                    distinguishing_settings,
+                    is_control,
+                    display_name=display_name(label) if keys[0] == BACKEND else label,
+                )
             )
     return groups
 

@@ -11,21 +11,21 @@ from ampcompare.runs.run_state import RunState
 # Exit codes of a run that was asked to stop. W&B's client writes 255 for Ctrl-C; our trainings exit with
 # 255, too. Shells and recorded loops use 128 + the signal (Linux: SIGHUP, INT, USR1, USR2, TERM).
 STOP_CODES = (255, 129, 130, 138, 140, 143)
-ASKED = "it was asked to stop (Ctrl-C, SIGTERM, W&B's page or a sweep's early termination)"
+ASKED = "stopped by Ctrl-C, SIGTERM, W&B's page or a sweep's early termination"
 # States of W&B's server, in its own words.
 GOING_ON = {
     "running": (RunState.RUNNING, ""),
-    "preempting": (RunState.RUNNING, "it is about to lose its machine"),
-    "pending": (RunState.QUEUED, "it has not begun"),
-    "queued": (RunState.QUEUED, "it has not begun"),
+    "preempting": (RunState.RUNNING, "the machine is about to be taken away"),
+    "pending": (RunState.QUEUED, "not started yet"),
+    "queued": (RunState.QUEUED, "not started yet"),
 }
 ENDED_FROM_OUTSIDE = {
     "killed": (RunState.STOPPED, ASKED),
     "stopped": (RunState.STOPPED, ASKED),
-    "preempted": (RunState.PREEMPTED, "its machine was taken away"),
+    "preempted": (RunState.PREEMPTED, "the machine was taken away"),
 }
-NO_EXIT = "its record breaks off without an exit code (killed, or its machine went away)"
-NO_STEP = "it ended without a step"
+NO_EXIT = "the record ends without an exit code: the process was killed or the machine was lost"
+NO_STEP = "ended without a training step"
 SIGNALS = 128
 
 
@@ -63,7 +63,7 @@ def determine_outcome(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tu
             return ENDED_FROM_OUTSIDE[word]
         if word == "finished":
             return RunState.FINISHED, ""
-        return RunState.FAILED, "it ended with an error" if word == "failed" else NO_EXIT
+        return RunState.FAILED, "ended with an error" if word == "failed" else NO_EXIT
     signal_text = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
     if code and word == "preempted":
         return ENDED_FROM_OUTSIDE[word]
@@ -79,11 +79,7 @@ def _refusal(run: RunRecord) -> str:
     has_trained = len(run.logged[metrics.LOSS][0]) if metrics.LOSS in run.logged else run.rows
     if (not recorded and run.exit_code != EXIT_BAD_INPUT) or has_trained:
         return ""
-    return (
-        recorded
-        if isinstance(recorded, str) and recorded
-        else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
-    )
+    return recorded if isinstance(recorded, str) and recorded else run.notes or f"exit code {EXIT_BAD_INPUT}"
 
 
 def _last_not_finite(run: RunRecord, metric: str) -> str:
@@ -92,5 +88,5 @@ def _last_not_finite(run: RunRecord, metric: str) -> str:
         for value in (*run.logged_numbers(key)[1][-1:], run.summary_number(key)):
             if value is not None and not math.isfinite(value):
                 name = declared.label if (declared := metrics.find(key)) else key
-                return f"its last {name} is {'NaN' if value != value else 'infinite'}"
+                return f"the last {name} is {'NaN' if value != value else 'infinite'}"
     return ""

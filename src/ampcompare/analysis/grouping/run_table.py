@@ -114,13 +114,17 @@ def _problems(run: RunRecord, jumps: int) -> list[str]:
     """Return everything that is wrong with the run's record, one sentence each."""
     problems = [] if run.rows else ["No history."]
     if bad_losses := len(run.nonfinite(metrics.LOSS)):
-        problems.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
+        problems.append(f"The loss is not finite in {plural(bad_losses, 'row')}.")
     restores = run.option("training.on_nonfinite_buffers") == "restore"
     if not restores and summary_or_maximum(run, metrics.NONFINITE_BUFFERS) >= 1:
         at = summary_value(run, metrics.NONFINITE_AT)
-        action = "training.on_nonfinite_buffers=restore mends it"
+        action = "training.on_nonfinite_buffers=restore prevents this"
         step = "" if math.isnan(at) else f" at step {at:,.0f}"
-        effect = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
-        problems.append(f"{effect}: evaluations from there on say nothing; {action}.")
-    problems += ["Its clock goes backwards: it is not drawn by wall-clock time."] if jumps else []
+        effect = f"A forward pass overflowed{step} and left non-finite buffers (BatchNorm's statistics)"
+        problems.append(f"{effect}, so later evaluations are invalid; {action}.")
+    problems += (
+        ["The clock of the run goes backwards, so charts over wall-clock time leave the run out."]
+        if jumps
+        else []
+    )
     return [*problems, *run.problems]

@@ -75,7 +75,8 @@ def unequal_lengths(groups: Sequence[Group]) -> str:
         ):
             return ""
         parts = [
-            f"{group.label} came to {length.text}" for group, length in zip(groups, recorded, strict=True)
+            f"{group.display_name} ended at {length.text}"
+            for group, length in zip(groups, recorded, strict=True)
         ]
         text = " and ".join(parts)
     return text

@@ -40,7 +40,7 @@ def explain_degenerate(group: Group) -> str:
     at_chance = p[(p > 0) & (p < 1) & (rows[SCORE] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
     if len(at_chance):
         runs = plural(len(rows), "run")
-        return f"at chance in {len(at_chance)} of {runs} ({at_chance.iloc[0] * 100:g} % by guessing)"
+        return f"at chance level in {len(at_chance)} of {runs} ({at_chance.iloc[0] * 100:g}% by guessing)"
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
     series = [run.values(metric.key) * metric.factor for run in rows[RUN]]
     constant = [v for v in series if len(v) >= MIN_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
@@ -90,7 +90,7 @@ def find_sequential_groups(groups: Sequence[Group]) -> list[str]:
     All runs of one group were half done before any run of another began. A machine drifts, and no interval
     accounts for that.
     """
-    started = [(g.label, g.rows[np.isfinite(g.rows[STARTED])]) for g in groups]
+    started = [(g.display_name, g.rows[np.isfinite(g.rows[STARTED])]) for g in groups]
     spans = [
         (rows[STARTED].min(), (rows[STARTED] + rows[SECONDS].fillna(0.0) / 2).max(), label)
         for label, rows in started
@@ -104,7 +104,7 @@ def find_sequential_groups(groups: Sequence[Group]) -> list[str]:
 
 def find_groups_on_other_cards(groups: Sequence[Group]) -> list[str]:
     """Return the labels of groups that share no card, or host, with another group."""
-    cards = {g.label: frozenset().union(*g.rows[CARDS]) for g in groups if g.n and all(g.rows[CARDS])}
+    cards = {g.display_name: frozenset().union(*g.rows[CARDS]) for g in groups if g.n and all(g.rows[CARDS])}
     pairs = [pair for pair in combinations(cards, 2) if not cards[pair[0]] & cards[pair[1]]]
     return list(dict.fromkeys(label for pair in pairs for label in pair))
 

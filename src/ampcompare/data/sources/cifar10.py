@@ -88,16 +88,18 @@ def _read(root: str | None, which: Archive) -> Dataset:
     before = socket.getdefaulttimeout()
     try:
         folder = Path(root).expanduser() if root else cache_folder()
-        log.info("reading %s in %s, this once (fetching it if it is not there)", which.label, folder)
+        log.info("reading %s from %s (downloading it if it is not there)", which.label, folder)
         # torchvision sets no timeout, so it would wait for ever behind a silent firewall.
         socket.setdefaulttimeout(NETWORK_TIMEOUT_SECONDS)
         reader = getattr(datasets, which.name.upper())
         train, test = (reader(str(folder), train=train, download=True) for train in (True, False))
     except Exception as error:  # network, disk, archive and unpickling errors have the same remedy
-        message = f"{which.label} is not in {str(folder)!r} and cannot be fetched ({reason(error)})"
-        todo = f"put {which.file} (MD5 {which.md5}) into that folder or set data.root to one that holds it"
+        message = f"{which.label} is not in {str(folder)!r} and cannot be downloaded ({reason(error)})"
+        todo = (
+            f"put {which.file} (MD5 {which.md5}) into that folder, or set data.root to the folder that has it"
+        )
         raise UserError(
-            f"data.source={which.name}: {message}: {todo}; data.source=synthetic needs no data"
+            f"data.source={which.name}: {message}; {todo}; data.source=synthetic needs no files"
         ) from error
     finally:
         socket.setdefaulttimeout(before)

@@ -117,9 +117,9 @@ def _read(path: Path) -> Dataset:
         train, test = (ImageFolder(str(folder / split), is_valid_file=_is_image) for split in SPLITS)
         if unmatched := sorted({*train.classes} ^ {*test.classes}):
             raise UnusableFolder(
-                f"class folder {unmatched[0]!r} is in one of train and test: each needs all classes"
+                f"class folder {unmatched[0]!r} is in only one of train and test; both need all classes"
             )
-        log.info("decoding %s images, this once", f"{len(train) + len(test):,}")
+        log.info("decoding %s images for the cache", f"{len(train) + len(test):,}")
         size = _decode(train.samples[0][0], folder).shape[:2]
         pairs = []
         for split in (train, test):
@@ -130,7 +130,7 @@ def _read(path: Path) -> Dataset:
                     (height, width), first = pixels.shape[:2], f"{size[1]}x{size[0]}"
                     message = f"image {os.path.relpath(name, folder)!r} is {width}x{height} pixels"
                     raise UnusableFolder(
-                        f"{message} but the first one is {first}: resize them to one size first"
+                        f"{message} but the first one is {first}; resize all images to one size"
                     )
                 images[index] = pixels.transpose(2, 0, 1)
             pairs.append((images, np.array(split.targets, np.int64)))
@@ -152,6 +152,6 @@ def _decode(path: str, folder: Path) -> np.ndarray:
             return np.asarray(image.convert("RGB"))
     except Exception as error:  # a damaged file raises any of a dozen exception types
         raise UnusableFolder(
-            f"{image_name} does not decode ({reason(error)}): replace it or remove it"
+            f"{image_name} cannot be decoded ({reason(error)}); replace or remove it"
         ) from error
-    raise UnusableFolder(f"{image_name} has more than 8 bits a channel: convert it to 8 bits first")
+    raise UnusableFolder(f"{image_name} has more than 8 bits per channel; convert it to 8 bits")

@@ -7,6 +7,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.report.charts import vega
 from ampcompare.report.charts.series import round_for_chart
 from ampcompare.report.charts.vega import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
@@ -31,7 +32,9 @@ def largest_activations(analysis: Analysis) -> Spec | None:
             shown = values[np.isfinite(values) & (values > 0)]  # a log axis can show no others
             if len(shown):
                 layer = key.removeprefix(PREFIX)
-                rows.append({"backend": group.label, "layer": layer, "x": round_for_chart(shown.max())})
+                rows.append(
+                    {"backend": group.display_name, "layer": layer, "x": round_for_chart(shown.max())}
+                )
     if not rows:
         return None
     order = sorted({row["layer"] for row in rows}, key=_natural)
@@ -45,7 +48,9 @@ def largest_activations(analysis: Analysis) -> Spec | None:
     end = {"data": {"values": [{"x": FP16_MAX}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
     end["encoding"] = {"x": x, "color": {"value": GREY}}
     is_beyond = any(len(run.nonfinite(key)) for run in runs for key in keys)
-    subtitle = f"dashed: {FP16_MAX:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
+    subtitle = (
+        f"dashed: {FP16_MAX:,}, the largest fp16 number{'; infinite values left out' if is_beyond else ''}"
+    )
     more: Spec = {"height": max(HEIGHT, LAYER_HEIGHT * len(order))}
     more["encoding"] = {"color": vega.by_backend(labels, styles_of(analysis), "colour")}
     return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
@@ -64,7 +69,7 @@ def published_ratios(analysis: Analysis) -> Spec | None:
     for row in analysis.reproduction.rows if analysis.reproduction else ():
         if not row.relation.is_ratio:  # a difference in accuracy has no log axis; the table shows it
             continue
-        head = {"row": f"{row.arm}: {row.relation.label}", "verdict": row.verdict}
+        head = {"row": f"{display_name(row.arm)}: {row.relation.label}", "verdict": row.verdict}
         for source, found in ((PUBLISHED, row.published), (MEASURED, row.measured)):
             if found is not None and found.value > 0:
                 ends = {"x": found.value, "low": found.low or found.value, "high": found.high or found.value}
@@ -78,7 +83,7 @@ def published_ratios(analysis: Analysis) -> Spec | None:
     y = {"field": "row", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 240}}
     offset = {"field": "from", "type": "nominal", "sort": [PUBLISHED, MEASURED]}
     x = quantity("x", {"grid": True}, type="log", nice=False, padding=8)
-    tips = [tip("row", "figure"), tip("from"), tip("x", "ratio", format=NUMBER)]
+    tips = [tip("row", "value"), tip("from"), tip("x", "ratio", format=NUMBER)]
     tips += [tip("low", "from", format=NUMBER), tip("high", "to", format=NUMBER), tip("verdict")]
     spans = {"mark": {"type": "rule", "strokeWidth": 2.5}}
     spans["encoding"] = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": offset}
@@ -92,5 +97,5 @@ def published_ratios(analysis: Analysis) -> Spec | None:
         "height": max(HEIGHT, RATIO_HEIGHT * len({row["row"] for row in rows})),
         "encoding": {"color": colour},
     }
-    subtitle = "ratio to the baseline; ◆ published, as it was rounded; ● these runs, with their interval"
-    return chart("Beside the published", subtitle, [same, spans, marks], rows, **more)
+    subtitle = "relative to the baseline; ◆ published value with its rounding; ● these runs with 95% CI"
+    return chart("Published and measured ratios", subtitle, [same, spans, marks], rows, **more)

@@ -64,7 +64,7 @@ def make_lines(groups: Iterable[Group], x: str, y: str, factor: float = 1.0) -> 
     for group in groups:
         tracks = [track for run in group.records if len((track := track_of(run, x, y, factor))[0])]
         if tracks:
-            lines.append(_line(group.label, tracks))
+            lines.append(_line(group.display_name, tracks))
     return lines
 
 
@@ -82,7 +82,7 @@ def make_time_lines(groups: Iterable[Group], y: str, factor: float = 1.0) -> lis
             if len(epochs) and len(values[0]) and (np.diff(seconds) >= 0).all():
                 pairs.append((values, (epochs, seconds)))
         if pairs:
-            line = _line(group.label, [values for values, _ in pairs])
+            line = _line(group.display_name, [values for values, _ in pairs])
             seconds = np.mean([np.interp(line.x, *times) for _, times in pairs], axis=0)
             lines.append(ChartLine(line.label, line.n, seconds, line.y, line.low, line.high))
     return lines
@@ -108,7 +108,7 @@ def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list
         x, y = x[usable], y[usable]
         corners = np.union1d(np.flatnonzero(np.diff(y)) + 1, [0, len(y) - 1])
         corners = _sample(corners, LINE_POINTS)
-        scales.append({"backend": group.label, "x": x[corners].tolist(), "y": y[corners].tolist()})
+        scales.append({"backend": group.display_name, "x": x[corners].tolist(), "y": y[corners].tolist()})
         at, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
         rose = np.diff(totals, prepend=0.0)
         marked = _sample(np.flatnonzero(rose > 0), MAX_SKIP_MARKS)
@@ -116,7 +116,7 @@ def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list
             ys = y[np.maximum(0, np.searchsorted(x, at[marked], side="right") - 1)]
             columns = {"x": at[marked], "y": ys, "new": rose[marked], "total": totals[marked]}
             crosses.append(
-                {"backend": group.label} | {name: values.tolist() for name, values in columns.items()}
+                {"backend": group.display_name} | {name: values.tolist() for name, values in columns.items()}
             )
     return scales, crosses
 

@@ -27,7 +27,7 @@ from ampcompare.report.palette import styles_of
 
 SIDES = {
     "with loss scaling": metrics.UNDERFLOW,
-    "without": metrics.UNDERFLOW_UNSCALED,
+    "without loss scaling": metrics.UNDERFLOW_UNSCALED,
 }  # a solid and a dashed line
 MAX_MARKED = 12  # a line with more points has no marks
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -75,7 +75,12 @@ def lost_updates(analysis: Analysis) -> Spec | None:
         "Updates lost to rounding",
     )
     return line_chart(
-        analysis, title, "% of weights, by step", lines, (analysis.quantities.step, "lost, %"), y_min=0.0
+        analysis,
+        title,
+        "% of 16-bit weights, by step",
+        lines,
+        (analysis.quantities.step, "lost, %"),
+        y_min=0.0,
     )
 
 
@@ -87,7 +92,7 @@ def underflow(analysis: Analysis) -> Spec | None:
         for line in make_lines(analysis.groups, metrics.STEP, key, 100)
     ]
     lines = [replace(line, side=side) for side, line in pairs]
-    title, subtitle = "Gradients below fp16's range", "% of elements; dashed: without scaling"
+    title, subtitle = "Gradients too small for fp16", "% of elements, by step; dashed: without loss scaling"
     return line_chart(
         analysis, title, subtitle, lines, (analysis.quantities.step, "zero in fp16, %"), y_min=0.0
     )
@@ -109,11 +114,11 @@ def loss_scale(analysis: Analysis) -> Spec | None:
     layers: list[Spec] = [{"transform": flat, "mark": mark, "encoding": dashed}]
     if crosses:
         mark = {"type": "point", "shape": "cross", "angle": 45, "filled": True, "size": 55, "opacity": 1}
-        skipped = [tip("new", "steps skipped", format=","), tip("total", "in all", format=",")]
+        skipped = [tip("new", "steps skipped", format=","), tip("total", "skipped so far", format=",")]
         layer = {"data": {"values": crosses}, "transform": [{"flatten": ["x", "y", "new", "total"]}]}
         layers.append(layer | {"mark": mark, "encoding": shown | {"tooltip": [*tips, *skipped]}})
     layers.append({"transform": flat} | _hover(y, [*tips, tip("y", "scale", format=",")]))
-    subtitle = f"by step, one run each; {'✕ skipped steps' if crosses else 'no step was skipped'}"
+    subtitle = f"by step, one run per line; {'✕ skipped steps' if crosses else 'no step was skipped'}"
     encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(analysis), "colour")}
     return chart("Loss scale", subtitle, layers, scales, encoding=encoding)
 

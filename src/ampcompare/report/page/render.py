@@ -18,6 +18,7 @@ import jinja2
 
 from ampcompare import __version__
 from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.reproduction import REFUTED, REPRODUCED
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
 from ampcompare.report.charts.vega import VEGA_LITE, Spec, config
@@ -66,6 +67,7 @@ def render_page(
         headline=analysis.headline.partition(analysis.accent or "\0"),
         table=table,
         has_open=any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values()),
+        has_zone=any(column.axis and column.axis.has_visible_zone for column in table.columns),
         runs=runs_table(analysis),
         machines=machines_table(analysis),
         charts=charts,
@@ -83,6 +85,7 @@ def render_page(
         now=now or datetime.now(UTC),
         version=__version__,
         formatting=formatting,
+        display_name=display_name,
     )
     return html.encode("utf-8", "replace")
 

@@ -98,6 +98,7 @@ def split_cluster_options(
             cluster_options[name] = str(value)
         elif not any_cluster:
             raise UserError(
-                f"{override}: is an option of --cluster {prefix}; add that, or leave the word out"
+                f"{override}: is an option of --cluster {prefix}; "
+                f"add --cluster {prefix}, or leave the option out"
             )
     return cluster_options, run_overrides

@@ -55,14 +55,14 @@ def connect(environment: Mapping[str, Any], max_retries: int) -> None:
     what = "--cluster ray" if address == "local" else f"RAY_ADDRESS={address}"
     if address.startswith("ray://"):
         todo = "run the command on a machine of the cluster, with RAY_ADDRESS=HOST:6379 or auto"
-        raise UserError(f"{what}: is for Ray's client, which this command does not use; {todo}")
+        raise UserError(f"{what}: is an address of Ray Client, which this command does not support; {todo}")
     host, _, port = address.rpartition(":")
     if host and port.isdigit():  # Ray itself would try for minutes, then end this process
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         except (OSError, ValueError, OverflowError) as problem:
             todo = "expected HOST:PORT of a running cluster, or auto; without RAY_ADDRESS one is started here"
-            raise UserError(f"{what}: no cluster answers ({reason(problem)}); {todo}") from None
+            raise UserError(f"{what}: no Ray cluster answers ({reason(problem)}); {todo}") from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_task_oom_retries", str(max_retries))  # Ray's default is unlimited
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -113,10 +113,8 @@ def choose_slots(prepared: PreparedSweep, options: dict[str, Any], *, is_own: bo
     workers = prepared.options.workers
     if not capacity and (is_own or not workers):
         asked = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
-        todo = (
-            "ask for less" if is_own else "ask for less, or say --workers N where nodes are added on demand"
-        )
-        raise UserError(f"--cluster ray: no node has what a run needs ({asked}); {todo}")
+        todo = "ask for less" if is_own else "ask for less, or set --workers N if nodes are added on demand"
+        raise UserError(f"--cluster ray: no node has the resources of a run ({asked}); {todo}")
     return workers or max(1, capacity)
 
 
@@ -158,8 +156,8 @@ def check_nodes(prepared: PreparedSweep, *, is_own: bool) -> bool:
         raise UserError(f"--cluster ray: no node can run a task: {short_message(problems[0])}")
     sees_output = all(answer is True for answer in answers)
     if prepared.sweep.hyperband and not (is_own or sees_output):
-        todo = "name a folder on a drive that all nodes share, or leave early_terminate out"
-        why = "needs the records of running runs, and not every node sees this folder"
+        todo = "use a folder on a drive that all nodes share, or leave early_terminate out"
+        why = "needs the records of running runs, but not every node sees this folder"
         raise UserError(f"output_dir={str(prepared.output)!r}: early_terminate {why}; {todo}")
     return is_own or sees_output
 

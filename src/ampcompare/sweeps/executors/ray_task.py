@@ -50,8 +50,8 @@ class WorkingFolder:
             with suppress(OSError):
                 content = (folder / name).read_bytes()
             if content is None or hashlib.sha256(content).hexdigest() != digest:
-                state = "is not there" if content is None else "has another content there"
-                todo = """bring it along with ray.runtime_env='{"working_dir": "."}'"""
+                state = "is not there" if content is None else "has different content there"
+                todo = """send it to the nodes with ray.runtime_env='{"working_dir": "."}'"""
                 return f"node {socket.gethostname()}: {folder / name} {state}; {todo}"
         # A sweep without files of the user can run where the driver's folder does not exist.
         if self.path and folder.is_dir():
@@ -119,7 +119,7 @@ def _run_where_possible(task: RayTask, stop: SweepStopRequest) -> TaskResult:
         return TaskResult(_run_in_shared_folder(task, stop))
     if task.needs_shared_folder:
         why = f"node {socket.gethostname()} does not see output_dir={launcher.folder}"
-        return TaskResult(failed, f"{why}, and early_terminate needs the records of running runs")
+        return TaskResult(failed, f"{why}, but early_terminate needs the records of running runs")
     with tempfile.TemporaryDirectory(prefix="ampcompare-", ignore_cleanup_errors=True) as folder:
         event = _run_process(_launcher_into(launcher, Path(folder).resolve()), task, run, stop)
         return TaskResult(event, files=read_files(Path(folder), run.run_id))
@@ -135,7 +135,7 @@ def _run_in_shared_folder(task: RayTask, stop: SweepStopRequest) -> RunEvent:
             return RunEvent(run.index, RunState.FINISHED, 0)
         run = replace(run, starts=max(1, run.starts))
         with launcher.log_file(run.run_id).open("a") as log:
-            print(f"started again on {socket.gethostname()}: Ray lost its node or worker", file=log)
+            print(f"restarted on {socket.gethostname()}, because Ray lost the node or worker", file=log)
     note.write_text(task.submission)
     return _run_process(launcher, task, run, stop)
 

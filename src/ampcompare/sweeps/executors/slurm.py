@@ -214,18 +214,18 @@ def slurm_factory(
         "early_terminate": sweep.hyperband,
     }
     if not options.wait and (needed := next((name for name, is_needed in needs.items() if is_needed), None)):
-        raise UserError(f"--cluster slurm: {needed} needs a driver that stays; add --wait")
+        raise UserError(f"--cluster slurm: {needed} needs a command that keeps running; add --wait")
     if not options.wait and sweep.total() is None:
         raise UserError(
-            "--cluster slurm: a random search needs run_cap, the number of its runs; or add --wait"
+            "--cluster slurm: a random search needs run_cap, the number of runs; set it, or add --wait"
         )
     is_stepwise = sweep.learns or sweep.total() is None
     if is_stepwise and options.workers is None:
-        why = "the search goes by the runs that have ended, or has no end"
+        why = "this search depends on the runs that have ended, or has no end"
         raise UserError(f"--cluster slurm: {why}; add --workers N, the number of runs at a time")
     text, path = f"output_dir={str(output)!r}", str(output.absolute())
     if "%" in path or "\\" in path or not path.isprintable():
-        raise UserError(f"{text}: expected a printable path without % and \\, which mean something to sbatch")
+        raise UserError(f"{text}: expected a printable path without % and \\, which sbatch would replace")
     parameters = submitit_parameters(cluster_options, options.workers)
     _submitit_executor(output, parameters)  # whether there is Slurm, before anything is written
 
@@ -266,8 +266,8 @@ def jobs_in_queue(state: SweepState) -> dict[int, str]:
         )
     except (OSError, subprocess.SubprocessError) as problem:
         why = " ".join(str(getattr(problem, "stderr", None) or reason(problem)).split())
-        todo = "run this where squeue answers: a run in the queue must not be started again"
-        raise UserError(f"--cluster slurm: squeue cannot be asked ({why}); {todo}") from None
+        todo = "run the command where squeue works, so that queued runs are not started twice"
+        raise UserError(f"--cluster slurm: squeue failed ({why}); {todo}") from None
     jobs: dict[int, str] = {}
     for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", done.stdout, re.M):
         if mark in submissions:
@@ -310,8 +310,8 @@ def submit_array(
         is_refused = isinstance(problem, FailedJobError) and lines
         if is_refused and not re.search(CONNECTION_TROUBLE, str(problem), re.I):
             journal.append("submission", mark=mark, indices=None)
-            raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
-        todo = "the same command again submits what is neither done nor in the queue"
+            raise UserError(f"--cluster slurm: sbatch refused the job: {why}") from None
+        todo = "run the same command again: it submits runs that are neither done nor queued"
         raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
     sys.stderr.write(output.getvalue())
     return str(jobs[0].job_id).partition("_")[0]
@@ -329,8 +329,8 @@ def _submitit_executor(folder: Path, options: Mapping[str, Any]) -> Any:
         todo = "install it with: pip install 'ampcompare[slurm]'"
         raise UserError(f"--cluster slurm: needs submitit, which is not installed; {todo}") from None
     if missing := [name for name in ("srun", "sbatch") if shutil.which(name) is None]:
-        where = "run this on a machine of the cluster that can submit"
-        raise UserError(f"--cluster slurm: there is no {missing[0]} on PATH; {where}")
+        where = "run the command on a machine of the cluster that can submit jobs"
+        raise UserError(f"--cluster slurm: {missing[0]} is not on PATH; {where}")
     try:
         executor = SubmititExecutor(jobs_folder(folder))
         executor.update_parameters(**options)
@@ -358,7 +358,7 @@ def submitit_parameters(cluster_options: Mapping[str, str], workers: int | None 
     for name, text in cluster_options.items():
         option = f"{PREFIX}{name}={text!r}"
         if name in ONE_PROCESS:
-            raise UserError(f"{option}: a run of the array is one process; leave it out")
+            raise UserError(f"{option}: each run is one process; leave the option out")
         # sbatch reads them from lines of a script: a line break would begin another one, a command's.
         if not text.isprintable() or not text.strip():
             raise UserError(f"{option}: expected a printable word")
@@ -372,7 +372,7 @@ def submitit_parameters(cluster_options: Mapping[str, str], workers: int | None 
     own_extra = {str(name): value for name, value in parameters.get("additional_parameters", {}).items()}
     extra = {"requeue": True, "time": parameters.get("time", DEFAULT_TIME), **own_extra}
     if taken := [key for key in extra if key.replace("_", "-") in RESERVED]:
-        why = f"goes without {taken[0]}, which this command has to say"
+        why = f"cannot have {taken[0]}, which AMP Compare sets itself; leave it out"
         raise UserError(f"{PREFIX}additional_parameters: {why}")
     # true is an option without a value, false one that is left out, such as our requeue
     extra = {name: value for name, value in extra.items() if value is not False}

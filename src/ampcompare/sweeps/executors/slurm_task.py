@@ -121,7 +121,7 @@ class SlurmTask:
         finally:
             self._stop.close()
         if self._event is None:
-            raise RuntimeError("a run could not be waited for; its traceback is above")
+            raise RuntimeError("waiting for a run failed; see the traceback above")
         return self._event
 
     def _run_once(self, launcher: RunLauncher, run: SweepRun, guard: ProcessGuard) -> RunEvent:

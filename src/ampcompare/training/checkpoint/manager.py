@@ -78,4 +78,4 @@ class CheckpointManager:
             self.saved_step = step
         except OSError as problem:
             where = f"could not be written to {self.store.folder} ({reason(problem)})"
-            log.warning(f"the checkpoint at step {step} {where}: going on without it")
+            log.warning(f"the checkpoint at step {step} {where}; the training continues without it")

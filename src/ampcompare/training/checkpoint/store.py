@@ -156,7 +156,7 @@ class CheckpointStore:
                 self._keep(1)
         except (OSError, ValueError) as problem:
             why = f"could not be noted in {self.folder} ({reason(problem)})"
-            log.warning(f"the run's end {why}: resume=auto will end it again")
+            log.warning(f"the run's end {why}; resume=auto will end the run again")
 
     def _keep(self, count: int, old: Collection[Path] = ()) -> None:
         files = [file for file in self.files() if file not in old]
@@ -177,7 +177,7 @@ class CheckpointStore:
             except CheckpointError as problem:
                 renamed = path.replace(path.with_name(path.name + ".damaged"))
                 log.warning(
-                    f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {renamed}"
+                    f"checkpoint {path.name} is damaged ({problem}); it is skipped and renamed to {renamed}"
                 )
         log.warning(f"none of the checkpoints in {self.folder} can be read")
         return None
@@ -202,9 +202,12 @@ def run_identity(config: Config, device_type: str, processes: int, **others: Any
 def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """Return each difference between two identities, as `key (VALUE there, VALUE here)`."""
     images = "images" if here.get("data.source") in SOURCES else "data"
-    special = {"data": f"data (other {images})", "train_data": "the training data (others for the same seed)"}
+    special = {
+        "data": f"data (different {images})",
+        "train_data": "the training data (different data for the same seed)",
+    }
     keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
-    return [special.get(key, f"{key} ({there.get(key)} there, {here.get(key)} here)") for key in keys]
+    return [special.get(key, f"{key} ({there.get(key)} in that run, {here.get(key)} now)") for key in keys]
 
 
 def find_resumable(
@@ -236,7 +239,7 @@ def find_resumable(
                 continue
             files, obstacle = store.files(), _obstacle(store, about, identity)
         except Exception as problem:  # another program's folder, or one that is being removed
-            obstacle = f"cannot be read ({reason(problem)})", "mend it"
+            obstacle = f"cannot be read ({reason(problem)})", "repair or remove it"
         if obstacle:
             passed_over.append(f"run {store.folder.name} {obstacle[0]}")
             if named or about["format"] != FORMAT:
@@ -246,7 +249,7 @@ def find_resumable(
             if not files:
                 continue
             stopped = f"run {store.folder.name} of this config stopped at step {int(files[0].name[5:14])}"
-            log.info(f"{stopped}: resume=auto goes on with it; this is a new run")
+            log.info(f"{stopped}; resume=auto would continue it. This is a new run")
             return None
         elif store.about()["ended"] < total_steps and (state := store.load()):
             return store, state
@@ -255,7 +258,7 @@ def find_resumable(
             if named and files:
                 return store, {}
     if passed_over and auto:
-        log.warning(f"resume=auto: this is a new run; {passed_over[0]}")
+        log.warning(f"resume=auto: starting a new run, because {passed_over[0]}")
     return None
 
 
@@ -267,11 +270,11 @@ def _obstacle(
         number = about["format"]
         their_format = "an unknown format (no run.json)" if number == FORMAT_UNKNOWN else f"format {number}"
         why = f"has checkpoints of {their_format}, this version reads format {FORMAT}"
-        return why, "finish it with the version that began it, or move its folder away"
+        return why, "finish it with the version that started it, or move its folder away"
     if differences := describe_differences(identity, about["identity"]):
         more = ", ..." if differences[5:] else ""
-        return f"differs in {', '.join(differences[:5])}{more}", "give it the same options"
-    return None if store.lock() else ("is going on in another process", "wait for it")
+        return f"differs in {', '.join(differences[:5])}{more}", "use the same options"
+    return None if store.lock() else ("is running in another process", "wait for it")
 
 
 def _newest_first(top: Path) -> list[Path]:
