@@ -150,5 +150,5 @@ def test_several_processes_that_lose_their_machine_go_on_as_one_run(slurm: Slurm
     (record,) = load_runs([tmp_path / "runs"])
     assert (record.id, record.state) == (f"ddp-{job.id}", "finished")
     stopped = re.findall(r"interrupted at step (\d+) \(SIGUSR1\)", text)
-    assert re.findall(r"going on with run \S+ at step (\d+)", text) == stopped
+    assert re.findall(r"resuming run \S+ at step (\d+)", text) == stopped
     assert record.numbers("global_step").tolist()[-1] == 400
