@@ -66,7 +66,7 @@ def test_processes_without_a_rendezvous_are_pointed_to_torchrun(monkeypatch: pyt
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with (
-        pytest.raises(UserError, match=r"^WORLD_SIZE=2: .*MASTER_ADDR.*; start the processes by torchrun"),
+        pytest.raises(UserError, match=r"^WORLD_SIZE=2: .*MASTER_ADDR.*; start the processes with torchrun"),
         connect_processes("cpu"),
     ):
         pass
