@@ -74,7 +74,7 @@ def test_more_seeds_in_the_file_continue_the_sweep(take):
         ),
         ({"method": "random", "parameters": {"seed": [1, 2, 3]}}, "differs in method, parameters.seed; set"),
         ({"control": True}, "differs in control; set output_dir"),
-        ({"words": ["epochs=3"]}, "differs in words of the command line (epochs=3); set output_dir"),
+        ({"words": ["epochs=3"]}, "differs in the option epochs=3; set another output_dir"),
     ],
 )
 def test_any_other_change_is_refused_and_named(take, changes, expected):
