@@ -40,7 +40,7 @@ def test_a_user_error_ends_all_processes_and_is_printed_once(tmp_path: Path):
     done = torchrun(2, str(ROOT / "run_experiment.py"), *given, check=False)
     assert done.returncode != 0
     assert done.stderr.count("error: ") == 1
-    assert "error: batch_size=1: with 2 processes each needs an image" in done.stderr
+    assert "error: batch_size=1: with 2 processes each needs at least one sample" in done.stderr
     assert "exitcode: 2" in done.stderr
     assert not list(tmp_path.rglob("*.wandb"))
 
