@@ -1,6 +1,7 @@
 """The pages that a new user follows: every file and every command of theirs works as the page shows it.
 
-Where the page trains for minutes, the test trains less: `SHORTER` replaces only counts of epochs and samples.
+Where the page trains for minutes, the test trains less: `SHORTER` replaces only counts, of epochs, seeds,
+samples, steps and minutes.
 """
 
 import ast
@@ -17,11 +18,16 @@ SHORTER = {
     "--config demo": "--config demo epochs=1 data.train_limit=64 data.test_limit=32",
     "build data.train_limit=null": "build data.kwargs.count=64 data.train_limit=null",
     "4000 if train else 2000": "256 if train else 128",
-    "epochs=5": "epochs=1",
+    "epochs=5": "epochs=1 seed=1",
+    "epochs=3 ": "epochs=1 seed=1 ",
+    '"num_train_epochs": 3': '"num_train_epochs": 1',
+    "max_epochs=4": "max_epochs=1",
+    "range(4)": "range(1)",
+    "for seed in 1 2 3": "for seed in 1",
+    "batch_size=64 backend=bf16": "batch_size=64 --steps 10 backend=bf16",
     "--json bench.json": "--minutes 0.1 --json bench.json",
     "backend=none,native_bf16\nampcompare run": "backend=none,native_bf16 --minutes 0.1\nampcompare run",
     "backend=fp16 ": "backend=fp16 --steps 2 ",
-    "precision.keep_fp32=fc": "model.name=tiny precision.keep_fp32=head",
 }
 
 
