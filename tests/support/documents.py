@@ -1,4 +1,4 @@
-"""The fenced blocks of a documentation page: its files, and its commands, run as a reader does who copies them.
+"""The fenced blocks of a documentation page: its files and its commands, run as a reader runs them.
 
 A block whose first line is `# NAME.EXT` is a file. `bash` and `sh` blocks are commands. A command is not run
 if it needs something that a test does not have; the page says so in a comment behind the command
