@@ -1,7 +1,7 @@
 """Put configs/ and sweeps/ into the wheel; everything else is in pyproject.toml.
 
-Both folders lie outside the package, where setuptools' package-data does not reach. An editable install copies
-nothing: `ampcompare.runtime.paths` finds the folders of the checkout.
+Both folders lie outside the package, where setuptools' package-data does not reach. An editable install
+copies nothing: `ampcompare.runtime.paths` finds the folders of the checkout.
 """
 
 from pathlib import Path

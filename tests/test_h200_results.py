@@ -186,7 +186,7 @@ def of_the_comparison(runs: list[RunRecord]) -> Iterator[str]:
     yield f"at batch {batch.pop()}, in channels_last:"
     assert runs[0].values("global_step").max() == int(epochs) * (50_000 // 128 + 1)
     plan = runs[0].config["plan"]
-    yield "hold together at 95% over the planned looks at {}, {} and {} seeds".format(*plan["looks"])
+    yield "has 95% confidence in all, also if you look at {}, {} and {} seeds".format(*plan["looks"])
     yield f"decide a margin of {plan['margin']} points"
     accuracies = [run["quality"] for run in found["runs"] if run["name"].startswith("none_")]
     yield f"differ by {max(accuracies) - min(accuracies):.2f} points between seeds"
@@ -243,7 +243,7 @@ def of_the_comparison_with_tf32(runs: list[RunRecord]) -> Iterator[str]:
     yield f"SGD with momentum {optimizer['momentum']}, weight decay {optimizer['weight_decay']}, cosine"
     images = round(runs[0].summary_number("data/test_images") or 0) + 50_000
     yield f"The {images:,} images"
-    yield "hold together at 95% over the planned looks at {} and {} seeds".format(*plan["looks"])
+    yield "has 95% confidence in all, also if you look at {} and again at {} seeds".format(*plan["looks"])
     (undecided,) = found["undecided"]
     yield f"about {undecided['more_seeds']} more seeds"
     steps_per_epoch = 50_000 // 128 + 1

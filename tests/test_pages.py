@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.documents import read_blocks
 from support.quick import QUICK, ROOT
 from support.training import play
 
@@ -101,7 +102,7 @@ def test_the_example_of_a_public_function_runs(inside: None, function):
 # docs/custom-models.md: its three ways, from an empty folder to the verdict.
 
 PAGE = (DOCS / "custom-models.md").read_text()
-WAYS = dict(re.findall(r"^## (\d)\. [^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M))
+WAYS = dict(re.findall(r"^## (\d)\. [^\n]*\n(.*?)(?=^##+ |\Z)", PAGE, re.S | re.M))
 MOST_LINES = 30
 
 
@@ -160,7 +161,9 @@ def test_the_sweep_of_the_page_drives_the_program_of_the_page_as_w_and_b_would(t
     words = "backend, seed = (word.partition('=')[2] for word in sys.argv[1:])\nseed = int(seed)"
     program = files("2")[name].replace("backend, seed = sys.argv[1], int(sys.argv[2])", words)
     (tmp_path / name).write_text(program.replace("range(4)", "range(1)"))
-    (sweep,) = files("2", "yaml").values()
+    (sweep,) = (
+        block.text for block in read_blocks("docs/custom-models.md") if block.file_name == "sweep.yaml"
+    )
     (tmp_path / "sweep.yaml").write_text(sweep.replace("[1, 2, 3]", "[1]"))
     said = do(tmp_path, "ampcompare sweep sweep.yaml")
     assert "native" in said

@@ -25,12 +25,12 @@ def test_underflow_is_a_loss_under_fp16_and_hypothetical_elsewhere():
     made = [make("none", edit=full), make("native", edit=full), make("native", 2, edit=full, config=as_bf16)]
     analysis = analyse_runs(made).numerics["underflow"]
     shares, meaning = analysis.removeprefix(
-        "Largest fraction of gradient elements below the range of fp16 "
+        "Largest fraction of gradient elements below fp16's range "
     ).split(". ")
     assert shares.split("; ") == [
-        "with fp32 (none): below 1%, which fp16 would flush to zero (4% without the loss scale)",
+        "with fp32 (none): below 1% would be zero in fp16 (4% without the loss scale)",
         "with native: below 1%, flushed to zero (5% without the loss scale)",
-        "with native_bf16: 1%, which fp16 would flush to zero (7% without the loss scale)",
+        "with native_bf16: 1% would be zero in fp16 (7% without the loss scale)",
     ]
     assert meaning == "A gradient element that is flushed to zero changes no weight."
     assert "changes no weight" not in analyse_runs([made[0], made[2]]).numerics["underflow"]
@@ -60,8 +60,8 @@ def test_the_resolution_of_one_accuracy_is_the_wilson_interval_of_one_test_set(a
     (told,) = (one for one in analyse_runs(made).caveats if "Wilson" in one)
     wilson_interval = stats.binomtest(round(accuracies[0] * images), images).proportion_ci(method="wilson")
     low, high = (f"{100 * end:.2f}%" for end in (wilson_interval.low, wilson_interval.high))
-    assert told.endswith(f"the 95% Wilson interval of one run is {low} to {high}.")
-    assert told.startswith(f"A test set of {images:,} images")
+    assert told.endswith(f"%, is {low} to {high}.")
+    assert told.startswith(f"With {images:,} test images, the 95% Wilson interval of one run")
 
 
 def test_perfect_accuracy_on_a_test_set_of_unknown_size_claims_nothing():

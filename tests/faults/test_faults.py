@@ -28,7 +28,7 @@ def assert_whole(folder: Path, *, cut: bool = False) -> None:
     problems = [
         p
         for p in record.problems
-        if not p.endswith("logged again by a later part of the run; the later ones count.")
+        if not p.endswith("logged twice because the run was resumed; the later rows count.")
         and not (cut and "The file ends inside a record" in p)
     ]
     assert (record.state, problems) == ("finished", [])

@@ -105,5 +105,5 @@ def test_synced_published_records_are_arms_of_the_view_and_the_report(wandb_serv
     # The Report has the table of the arms that the published page has.
     published = (folder / "comparison" / "comparison.md").read_text()
     rows = [line for line in published.splitlines() if line.startswith("|")]
-    assert [re.findall(r"\w+", row)[0] for row in rows[2:]] == ["none", "native", "apex"]
+    assert [re.findall(r"\w+", row)[0] for row in rows[2:]] == ["fp32", "native", "apex"]
     assert "\n".join(rows) in report["blocks"][1]["content"]

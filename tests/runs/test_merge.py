@@ -38,7 +38,7 @@ def test_a_later_part_replaces_rows_from_its_first_step_on():
     assert run.history["b"].tolist() == ["x", "x", None, None, None]
     assert np.isnan(run.numbers("b")).all()
     assert run.state == "finished"
-    assert run.problems == ["2 rows were logged again by a later part of the run; the later ones count."]
+    assert run.problems == ["2 rows were logged twice because the run was resumed; the later rows count."]
 
 
 @pytest.mark.parametrize(

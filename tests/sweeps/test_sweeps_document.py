@@ -85,8 +85,9 @@ def test_a_sweep_that_comes_along_validates_and_says_how_to_run_it(
     monkeypatch.chdir(ROOT)
     sweep = read_sweep(path)
     prepare_sweep(sweep, [])
-    for program in ("wandb", "ampcompare"):
-        assert f"{program} sweep sweeps/{path.name}" in path.read_text().partition("program:")[0]
+    comment = path.read_text().partition("program:")[0]
+    for command in (f"wandb sweep sweeps/{path.name}", f"ampcompare sweep {path.stem}"):
+        assert f"#   {command}\n" in comment
     if path.stem == "compare_all":  # on a CPU too: W&B's agents end where runs are refused
         everywhere = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
         assert [p.values() for p in sweep.parameters if p.key == "backend"] == [everywhere]

@@ -136,7 +136,7 @@ def _lengths(findings: Findings) -> Iterator[str]:
             if findings.metric.is_best:
                 yield f"Runs have different lengths: {lengths}. The best value of each run is compared."
             elif has_early_stopping((base, comparison.group)):
-                yield f"Runs have different lengths: {lengths}. They are compared because of early stopping."
+                yield f"Runs have different lengths: {lengths}. Early stopping is recorded: all are compared."
             else:
                 noun = findings.metric.noun
                 yield f"No verdict on {noun}: {lengths}. Use --best to compare the best value of each run."
@@ -249,10 +249,10 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
             intervals.append((high - low, 100 * low, 100 * high, images, mean.value, group.display_name))
     if intervals:
         _, low, high, images, value, label = max(intervals)
+        ends = f"{formatting.in_percent(low)} to {formatting.in_percent(high)}"
         yield (
-            f"A test set of {images:,} images limits what one run can show: at the accuracy of {label}, "
-            f"{formatting.in_percent(value)}, the 95% Wilson interval of one run is "
-            f"{formatting.in_percent(low)} to {formatting.in_percent(high)}."
+            f"With {images:,} test images, the 95% Wilson interval of one run at the accuracy of {label}, "
+            f"{formatting.in_percent(value)}, is {ends}."
         )
 
 

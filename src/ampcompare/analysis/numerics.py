@@ -112,7 +112,7 @@ def _underflow(group: Group) -> str:
         f" ({formatting.whole_percent(without)} without the loss scale)" if without > with_scale else ""
     )
     in_fp16 = bool(group.records) and all(dtype_16bit_of(run) == "fp16" for run in group.records)
-    what = IN_FP16 if in_fp16 else ", which fp16 would flush to zero"
+    what = IN_FP16 if in_fp16 else " would be zero in fp16"
     return f"{formatting.whole_percent(with_scale)}{what}{unscaled_text}"
 
 
@@ -121,7 +121,7 @@ def _updates(group: Group) -> str:
     if not fractions or not _most(group, metrics.LOST_UPDATES):
         return ""
     peak, end = (formatting.whole_percent(float(fraction)) for fraction in np.mean(fractions, axis=0))
-    return f"{peak} of the updates at the peak learning rate and {end} at the end"
+    return f"{peak} at the peak learning rate, {end} at the end"
 
 
 def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
@@ -146,12 +146,12 @@ PHENOMENA: dict[str, tuple[str, Callable[[Group], str], str]] = {
         _scale,
         ". A dynamic scale grows until gradients overflow. That step is skipped and the scale is halved.",
     ),
-    "underflow": ("Largest fraction of gradient elements below the range of fp16", _underflow, "."),
+    "underflow": ("Largest fraction of gradient elements below fp16's range", _underflow, "."),
     "updates": (
         "Updates lost to rounding",
         _updates,
-        ". A small update of a 16-bit weight can round back to the old weight. Stochastic rounding preserves "
-        "such updates on average.",
+        ". Adding a small update can leave a 16-bit weight unchanged. Stochastic rounding prevents this on "
+        "average.",
     ),
     "activations": ("Largest activations", _activations, ". The largest fp16 number is 65,504."),
 }

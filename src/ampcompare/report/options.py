@@ -190,9 +190,11 @@ class ReportOptions:
             raise UserError(f"--target {self.target}: expected a value of the metric, such as 0.93")
         at_end = {"--require": self.require, "--summary": self.summary, "--publish": self.publish}
         for option in (name for name, value in at_end.items() if value and self.watch):
-            raise UserError(f"{option}: is answered once, when all runs are there; leave --watch out")
+            raise UserError(
+                f"{option}: needs all runs, so it cannot be combined with --watch; leave --watch out"
+            )
         if self.watch and "html" not in self.chosen_formats:
-            raise UserError("--watch: shows the page; add html to --format")
+            raise UserError("--watch: needs the page; add html to --format")
         if self.reproduce is not None:
             from ampcompare.publications.publication import load_publication
 

@@ -16,7 +16,7 @@ from ampcompare.runtime.formatting import capital, listed, printable, some
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
 MAX_WORD = len("apex_o1_bf16")  # a longer word of a label is broken
 MAX_VALUE_CHARS = len("CI −11.11 to +12.91")  # of a line of a cell that is not broken
-MAX_HEAD_CHARS = len("Time to 78.00%")  # of a head that is not broken
+MAX_HEAD_CHARS = len("Energy per image")  # of a head that is not broken
 MIN_VERDICT_CHARS = len("inconclusive")
 GAP = 2  # between two columns
 MAX_COLUMNS = 3  # that fit into 80 characters beside label and verdict
@@ -54,16 +54,19 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis,
     grid = Table(
         box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False, collapse_padding=True
     )
-    widths = [_value_width(column, table) for column in columns]
     word = min(MAX_WORD, max((len(word) for row in table.rows for word in row.label.split()), default=0))
-    verdict = MIN_VERDICT_CHARS if is_first else 0
-    room = width - sum(widths) - GAP * (len(columns) + is_first)
-    label = min(max((len(row.label) for row in table.rows), default=0), max(word, room - verdict))
-    is_narrow = room - label < verdict
+    least_verdict = MIN_VERDICT_CHARS if is_first else 0
+    gaps = GAP * (len(columns) + is_first)
+    widths = [_value_width(column, table) for column in columns]
+    if word + sum(widths) + gaps + least_verdict > width:
+        widths = [min(MAX_VALUE_CHARS, values) for values in widths]
+    room = width - sum(widths) - gaps  # for the label and the verdict
+    label = min(max((len(row.label) for row in table.rows), default=0), max(word, room - least_verdict))
+    is_narrow = room - label < least_verdict
     grid.add_column(printable(table.head), overflow="fold", min_width=word, max_width=label)
     for column, values in zip(columns, widths, strict=True):
-        limits = {} if is_narrow else {"min_width": values, "max_width": values}
-        grid.add_column(printable(column.head), overflow="fold", **limits)
+        fixed = None if is_narrow else values
+        grid.add_column(printable(column.head), overflow="fold", min_width=fixed, max_width=fixed)
     if is_first:
         grid.add_column("Verdict", overflow="fold", max_width=None if is_narrow else room - label)
     styles = styles_of(analysis)
@@ -79,7 +82,7 @@ def _value_width(column: Column, table: ComparisonTable) -> int:
     """Return the width at which neither a line of a cell nor a word of the head is broken."""
     lines = [line for row in table.rows for line in _cell_lines(row.cells[column.key])]
     head = [column.head] if len(column.head) <= MAX_HEAD_CHARS else column.head.split()
-    return min(MAX_VALUE_CHARS, max(map(len, [*lines, *head])))
+    return max(map(len, [*lines, *head]))
 
 
 def _cell_lines(cell: Cell) -> list[str]:

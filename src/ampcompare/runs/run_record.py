@@ -218,7 +218,7 @@ def merge_parts(parts: Sequence[RunRecord]) -> RunRecord:
         config, summary = config | part.config, summary | part.summary
     rows, logged, replaced = _stacked(ordered)
     if replaced:
-        replaced_text = "rows were logged again by a later part of the run; the later ones count."
+        replaced_text = "rows were logged twice because the run was resumed; the later rows count."
         problems.append(f"{replaced:,} {replaced_text}")
     names = ("name", "group", "project", "entity", "job_type", "sweep_id", "notes", "tags")
     newest: dict[str, Any] = {

@@ -370,8 +370,8 @@ def run_diff(
     hidden = len(lines) - MAX_MODULES
     if hidden > 0 and not every:
         print_line(console, f"{plural(hidden, 'more module')} with --all")
-    for line in LEGEND:
-        print_line(console, line)
+    for explanation in LEGEND:
+        print_line(console, explanation)
     for message in summarize(difference):
         print_line(console, f"- {message}")
     if file is not None:

@@ -163,4 +163,4 @@ def test_a_recorded_loop_without_a_step_is_not_counted(rows: int):
     analysis = analyse_runs([make("none"), whole, make("native", 2, edit=edit)])
     (group,) = [group for group in analysis.groups if group.value == "native"]
     assert group.records == (whole,)
-    assert any("Refused: 1 of 2 runs of native" in line for line in analysis.caveats)
+    assert any("Refused before the first step: 1 of 2 runs of native" in line for line in analysis.caveats)

@@ -39,7 +39,7 @@ def test_different_training_lengths_give_no_verdict_on_quality_and_a_caveat():
     [
         (40, {}, {}, ""),
         (16, {"best": True}, {}, "The best value of each run is compared."),
-        (16, {}, {"is_early_stopped": True}, "They are compared because of early stopping"),
+        (16, {}, {"is_early_stopped": True}, "Early stopping is recorded"),
     ],
 )
 def test_equal_lengths_best_or_early_stopping_give_a_verdict(rows, options, changes, caveat):

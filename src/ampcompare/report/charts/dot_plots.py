@@ -82,7 +82,9 @@ def published_ratios(analysis: Analysis) -> Spec | None:
     colour["scale"] = {"domain": [PUBLISHED, MEASURED], "range": [GREY, BLUE]}
     y = {"field": "row", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 240}}
     offset = {"field": "from", "type": "nominal", "sort": [PUBLISHED, MEASURED]}
-    x = quantity("x", {"grid": True}, type="log", nice=False, padding=8)
+    # A log axis would leave out most labels between powers of ten.
+    labels = {"grid": True, "labelExpr": f"format(datum.value, '{NUMBER}')"}
+    x = quantity("x", labels, type="log", nice=False, padding=8)
     tips = [tip("row", "value"), tip("from"), tip("x", "ratio", format=NUMBER)]
     tips += [tip("low", "from", format=NUMBER), tip("high", "to", format=NUMBER), tip("verdict")]
     spans = {"mark": {"type": "rule", "strokeWidth": 2.5}}

@@ -92,7 +92,7 @@ def underflow(analysis: Analysis) -> Spec | None:
         for line in make_lines(analysis.groups, metrics.STEP, key, 100)
     ]
     lines = [replace(line, side=side) for side, line in pairs]
-    title, subtitle = "Gradients too small for fp16", "% of elements, by step; dashed: without loss scaling"
+    title, subtitle = "Gradients too small for fp16", "% of elements; dashed: without loss scaling"
     return line_chart(
         analysis, title, subtitle, lines, (analysis.quantities.step, "zero in fp16, %"), y_min=0.0
     )

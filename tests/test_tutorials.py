@@ -1,0 +1,119 @@
+"""The pages that a new user follows: every file and every command of theirs works as the page shows it.
+
+Where the page trains for minutes, the test trains less: `SHORTER` replaces only counts, of epochs, seeds,
+samples, steps and minutes.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from support.documents import SHELL, Block, read_blocks, run_commands, write_files
+from support.quick import ROOT
+
+PAGES = ("getting-started", "transformer", "custom-models", "backends", "extending")
+# What the page has, and what the test takes in its place.
+SHORTER = {
+    "--config demo": "--config demo epochs=1 data.train_limit=64 data.test_limit=32",
+    "build data.train_limit=null": "build data.kwargs.count=64 data.train_limit=null",
+    "4000 if train else 2000": "256 if train else 128",
+    "epochs=5": "epochs=1 seed=1",
+    "epochs=3 ": "epochs=1 seed=1 ",
+    '"num_train_epochs": 3': '"num_train_epochs": 1',
+    "max_epochs=4": "max_epochs=1",
+    "range(4)": "range(1)",
+    "for seed in 1 2 3": "for seed in 1",
+    "batch_size=64 backend=bf16": "batch_size=64 --steps 10 backend=bf16",
+    "--json bench.json": "--minutes 0.1 --json bench.json",
+    "backend=none,native_bf16\nampcompare run": "backend=none,native_bf16 --minutes 0.1\nampcompare run",
+    "backend=fp16 ": "backend=fp16 --steps 2 ",
+}
+
+
+def page(name: str) -> list[Block]:
+    return read_blocks(f"docs/{name}.md")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_python_of_a_page_is_in_files_that_are_valid(name: str):
+    blocks = [block for block in page(name) if block.kind == "python"]
+    for block in blocks:
+        assert block.file_name, block.text
+        ast.parse(block.text)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_links_of_a_page_lead_somewhere(name: str):
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    for target, anchor in re.findall(r"\]\(((?!https?:)[^)#]*)#?([^)]*)\)", text):
+        other = (ROOT / "docs" / target).resolve() if target else ROOT / "docs" / f"{name}.md"
+        assert other.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", other.read_text(), re.M)
+            anchors = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
+            assert anchor in anchors, f"{target}#{anchor}"
+
+
+def sections(name: str) -> list[str]:
+    """Return the sections of a page that have commands to run."""
+    return list(dict.fromkeys(block.section for block in page(name) if block.commands))
+
+
+RUN = [(name, section) for name in PAGES for section in sections(name)]
+TOLD = {  # what a section's commands print: its verdict, or the end of what it measures
+    ("getting-started", "2. Ask what the machine can do"): "float16",
+    ("getting-started", "5. Read the verdict"): "page: report/index.html",
+    ("transformer", "A Hugging Face Trainer"): "bf16-mixed",
+    ("custom-models", "Lightning"): "bf16-mixed",
+    ("custom-models", "Accelerate"): "native_bf16",
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a folder for each page, with its files; its sections run one after another in it."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in PAGES}
+    for name, folder in folders.items():
+        write_files(page(name), folder, SHORTER)
+    # backends.md takes its network and data from getting-started.md, as it says.
+    write_files(page("getting-started"), folders["backends"], SHORTER)
+    return folders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "section"), RUN)
+def test_the_commands_of_a_section_work(folders: dict[str, Path], name: str, section: str):
+    if (name, section[:1]) in {("custom-models", "1"), ("custom-models", "2"), ("custom-models", "3")}:
+        pytest.skip("tests/test_pages.py runs it, up to its verdict")
+    blocks = [block for block in page(name) if block.section == section and block.commands]
+    # A page that refers to runs made before it needs one.
+    if "gap.py runs" in blocks[0].commands:
+        run_commands("ampcompare run --config demo output_dir=runs", folders[name], SHORTER)
+    printed = "".join(run_commands(block.commands, folders[name], SHORTER) for block in blocks)
+    assert TOLD.get((name, section), "") in printed
+
+
+@pytest.mark.slow
+def test_the_python_of_backends_runs(folders: dict[str, Path]):
+    printed = run_commands("python own_loop.py && python apex_script.py", folders["backends"])
+    assert "Error" not in printed
+
+
+def test_what_the_tests_shorten_is_on_a_page():
+    texts = "".join(block.text.replace("\\\n", " ") for name in PAGES for block in page(name))
+    assert [words for words in SHORTER if words not in texts] == []
+
+
+def test_the_pages_share_their_data():
+    (first,), (second,) = (
+        [block.text for block in page(name) if block.file_name == "data.py"]
+        for name in ("getting-started", "transformer")
+    )
+    assert first == second
+
+
+def test_blocks_that_need_something_are_not_run():
+    blocks = [block for block in page("transformer") if block.kind in SHELL]
+    assert any(not block.commands for block in blocks)
+    assert not any("tf32" in block.commands or "pip install" in block.commands for block in blocks)
