@@ -97,7 +97,7 @@ class OptionSpec:
         """The allowed values in words."""
         names = self.plugin.list_names(self.choices) if self.plugin else ()
         choices = ", ".join([*map(str, self.choices), *names])
-        bounds = " and ".join(f"{phrase} {bound:g}" for phrase, bound, _ in self._bounds())
+        bounds = " and ".join(f"{phrase} {bound}" for phrase, bound, _ in self._bounds())
         if self.type in (int, float):
             text = f"{'a whole number' if self.type is int else 'a number'} {bounds}".strip()
             text += f", or {choices}" if choices else ""
