@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""What AMP Compare costs beside the least that does the same, each with its limit; exit code 1 above one.
+"""Compare the program's overhead with that of the least code that does the same.
 
-    python benchmarks/overhead.py [loop] [recorder] [o1] [data] [start] [reading] [--processes 12]
+    python benchmarks/overhead.py [loop] [loop10] [recorder] [o1] [data] [start] [reading] [--processes 12]
 
-Both take turns within a process, on one thread, the order changing; what counts is the ratio or difference
-within a round. Where a process's memory comes to lie makes one or the other up to 3 % faster for as long as
-it lives, so rounds are spread over processes: each one's median, and of these the median with its interval.
+Each measurement has a limit. The exit code is 1 if a whole confidence interval is above its limit.
+
+Both programs run in one process, on one thread, in alternating order. The result of a round is the ratio or
+the difference of the two. The memory layout of a process can make one of them up to 3% faster for as long as
+the process lives. So the rounds are spread over several processes: the result is the median of the processes'
+medians, with its 95% confidence interval.
 """
 
 import argparse
@@ -30,7 +33,7 @@ Rounds = list[tuple[float, float]]  # ms of both
 
 
 def in_turns(least: Callable[[int], float], ours: Callable[[int], float], rounds: int) -> Rounds:
-    """What both give in each round, two rounds of warm-up left out."""
+    """Return the values of both in each round, without two rounds of warm-up."""
     found = []
     for number in range(rounds + 2):
         first, second = (least, ours) if number % 2 else (ours, least)
@@ -40,18 +43,19 @@ def in_turns(least: Callable[[int], float], ours: Callable[[int], float], rounds
 
 
 def thread_ms(run: Callable[[], object], times: int) -> float:
-    """Milliseconds of this thread's CPU time, of which `times` in a run."""
+    """Return this thread's CPU time in ms, divided by the number of repetitions in a run."""
     began = time.thread_time()
     run()
     return 1e3 * (time.thread_time() - began) / times
 
 
-STEPS = 50  # of a round
+STEPS = 50  # per round
 
 
 class Loops:
-    """A training of ours and the bare loop of the same step, both with an offline W&B run, a row each `every`
-    steps; the bare one gives two values to it, as a careful user does.
+    """Our training loop and a bare loop with the same step, each with an offline W&B run.
+
+    Both log a row every `every` steps. The bare loop logs two values, as a careful user does.
     """
 
     def __init__(self, folder: str, every: int) -> None:
@@ -92,7 +96,7 @@ class Loops:
         return run
 
     def ours(self, tracker: Any) -> Callable[[int], None]:
-        """As `experiment.run` does, printing where nobody reads."""
+        """Return our loop, built as in `experiment.run`; it prints to a buffer."""
         from rich.console import Console
 
         from ampcompare.training.display import TrainingDisplay
@@ -109,7 +113,7 @@ class Loops:
 
 
 def loop(every: int) -> Rounds:
-    """CPU time of the training thread, a step of about 1.6 ms."""
+    """Measure the CPU time of the training thread; a step takes about 1.6 ms."""
     import wandb
 
     from ampcompare.experiment import start_tracker
@@ -130,7 +134,7 @@ def loop(every: int) -> Rounds:
 
 
 def recorder() -> Rounds:
-    """CPU time of the thread that trains, a row every 50 steps."""
+    """Measure the CPU time of the training thread with and without a Recorder, a row every 50 steps."""
     import torch
 
     from ampcompare import Recorder
@@ -165,8 +169,10 @@ def recorder() -> Rounds:
 
 
 def o1() -> Rounds:
-    """A forward of ResNet50's blocks with an eighth of its channels, under torch.autocast and under O1: the
-    time is that of Python and dispatch.
+    """Measure a forward pass under torch.autocast and under O1.
+
+    The network has ResNet50's blocks with an eighth of the channels, so the time is that of Python and
+    dispatch.
     """
     import torch
     from torchvision.models.resnet import Bottleneck, ResNet
@@ -194,7 +200,7 @@ def o1() -> Rounds:
 
 
 def data() -> Rounds:
-    """An image of a batch: PIL, torchvision's transforms and a DataLoader, and ours."""
+    """Measure an augmented image: by PIL, torchvision's transforms and a DataLoader, and by our loader."""
     from loops import pil_loader
 
     from ampcompare.config.schema import DataConfig
@@ -231,7 +237,7 @@ TINY = "--config=demo model.name=tiny data.train_limit=32 data.test_limit=16 bat
 
 
 def program_ms(*command: str) -> float:
-    """CPU milliseconds of a program and of what it waited for."""
+    """Return the CPU time in ms of a program and of the child processes that it waited for."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -239,7 +245,7 @@ def program_ms(*command: str) -> float:
 
 
 def start() -> Rounds:
-    """A run of eight steps with record and evaluation; the least is PyTorch, a layer and W&B."""
+    """Measure a run of eight steps with record and evaluation. The least program: PyTorch, a layer, W&B."""
     with tempfile.TemporaryDirectory() as folder:
         ours = [*TINY.split(), "wandb.mode=offline", f"output_dir={folder}"]
         return in_turns(
@@ -261,7 +267,7 @@ for seed in range(2):
 
 
 def reading() -> Rounds:
-    """A run of 4,000 rows with 13 keys: written by W&B's client, and read by ours the first time."""
+    """Measure a run of 4,000 rows with 13 keys: writing by W&B's client, and our first reading."""
     found = []
     for _ in range(2):
         with tempfile.TemporaryDirectory() as folder:
@@ -272,52 +278,61 @@ def reading() -> Rounds:
 
 @dataclass(frozen=True)
 class Cost:
-    """`extra`: the limit is on ours less the least, in ms; else on ours over the least."""
+    """A measurement and its limit.
+
+    Attributes:
+        what: What is measured.
+        measure: Returns the rounds.
+        limit: The limit of the result.
+        extra: Whether the result is a difference in ms; else it is a ratio.
+        arguments: Arguments of `measure`.
+    """
 
     what: str
     measure: Callable[..., Rounds]
     limit: float
     extra: bool = False
-    given: tuple[Any, ...] = ()
+    arguments: tuple[Any, ...] = ()
 
     def of(self, rounds: Rounds) -> float:
+        """Return the median over rounds of ours minus the least, or of ours divided by the least."""
         return statistics.median(ours - least if self.extra else ours / least for least, ours in rounds)
 
 
 COSTS = {
     "loop": Cost(
-        "a step of training with W&B, a row every 50, over the bare loop's", loop, 0.05, True, (50,)
+        "a training step with W&B, one row every 50 steps: more than the bare loop", loop, 0.05, True, (50,)
     ),
-    "loop10": Cost("the same with a row every 10", loop, 0.10, True, (10,)),
-    "recorder": Cost("Recorder.step in somebody's loop", recorder, 0.05, True),
-    "o1": Cost("a forward of many small ops under O1, over torch.autocast's", o1, 1.25),
-    "data": Cost("an augmented image, over PIL and a DataLoader's", data, 1 / 30),
-    "start": Cost("a tiny run, over the least program's", start, 1.15),
-    "reading": Cost("reading a run, over what W&B's client takes to write it", reading, 0.2),
+    "loop10": Cost("the same, one row every 10 steps", loop, 0.10, True, (10,)),
+    "recorder": Cost("`Recorder.step` in your own loop: more than the loop without it", recorder, 0.05, True),
+    "o1": Cost("a forward pass of many small ops under O1, relative to `torch.autocast`", o1, 1.25),
+    "data": Cost("an augmented image, relative to PIL and a DataLoader", data, 1 / 30),
+    "start": Cost("a tiny run, relative to the least program with PyTorch and W&B", start, 1.15),
+    "reading": Cost("reading a run, relative to the time in which W&B's client writes it", reading, 0.2),
 }
 
 
 def measured(name: str) -> Rounds:
-    """In a process of its own."""
+    """Return the rounds of one measurement; called in a new process."""
     import torch
 
     torch.set_num_threads(1)
     cost = COSTS[name]
-    return cost.measure(*cost.given)
+    return cost.measure(*cost.arguments)
 
 
 def main() -> int:
-    from ampcompare.analysis.statistics.median_interval import interval
+    from ampcompare.analysis.statistics.median_interval import MIN_ROUNDS, interval
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COSTS))
-    parser.add_argument("--processes", type=int, default=12)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(COSTS)}; default: all")
+    parser.add_argument("--processes", type=int, default=12, help="default: 12; an interval needs 12")
     asked = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", "WANDB_MODE": "offline"}
     above = 0
-    print("| CPU time of | least, ms | ours | limit |\n|---|---:|---:|---:|")
+    print("| what is measured | least code, ms | result | 95% CI | limit |\n|---|---:|---:|---:|---:|")
     for name in asked.names or COSTS:
         cost, found = COSTS[name], []
         for _ in range(asked.processes):
@@ -326,13 +341,15 @@ def main() -> int:
         values = [cost.of(rounds) for rounds in found]
         middle, known = statistics.median(values), interval(values) or (min(values), max(values))
         least = statistics.median(pair[0] for rounds in found for pair in rounds)
-        unit = " ms more" if cost.extra else " times"
+        unit = " ms" if cost.extra else "x"
         above += known[0] > cost.limit
-        span = f"{middle:.3g} ({known[0]:.3g} to {known[1]:.3g}){unit}"
-        print(f"| {cost.what} | {least:.3g} | {span} | {cost.limit:.3g}{unit} |", flush=True)
+        cells = (f"{least:.3g}", f"{middle:.3g}{unit}", f"{known[0]:.3g} to {known[1]:.3g}")
+        print(f"| {' | '.join((cost.what, *cells))} | {cost.limit:.3g}{unit} |", flush=True)
     from ampcompare.system.environment import cpu_name
 
-    print(f"\nMedians of {asked.processes} processes, 95 %. {cpu_name()}, load {os.getloadavg()[0]:.1f}")
+    about = "medians with 95% CI" if asked.processes >= MIN_ROUNDS else "medians with their range"
+    load = f"load {os.getloadavg()[0]:.1f} at the end"
+    print(f"\nCPU time in {asked.processes} processes, {about}; {cpu_name()}, {load}.")
     return 1 if above else 0
 
 

@@ -65,7 +65,7 @@ def train(name: str, *words: str, folder: str = "runs", until: int | None = None
 )
 def test_a_run_on_each_form_of_data_records_its_data(name: str, images: int | None, classes: int | None):
     message = train(name, *(["data.workers=0"] if "samples" in name else []))
-    assert f"data as ./data.py:{name} gives them: crop, flip and normalisation are for RGB" in message
+    assert f"data of ./data.py:{name} are used unchanged: crop, flip and normalisation are for RGB" in message
     record = record_of(Path("runs"))
     assert record.state == "finished"
     assert record.values(metrics.STEP)[-1] == 6
@@ -107,9 +107,17 @@ def test_a_run_killed_within_an_epoch_and_resumed_equals_an_uninterrupted_run_ex
             "data.kwargs.batch_size=16",
             "batch_size=32: the DataLoader of ./data.py:loader has batches of 16",
         ),
-        ("tensors", "data.mean=[0,0,0]", "data.mean=[0.0, 0.0, 0.0]: ./data.py:tensors gives no RGB images"),
-        ("tensors", "data.workers=1", "data.workers=1: ./data.py:tensors gives data in memory, workers are"),
-        ("loader", "data.workers=0", "data.workers=0: ./data.py:loader gives a loader of its own, workers"),
+        ("tensors", "data.mean=[0,0,0]", "data.mean=[0.0, 0.0, 0.0]: only RGB images of dtype uint8"),
+        (
+            "tensors",
+            "data.workers=1",
+            "data.workers=1: workers are for a map-style Dataset, ./data.py:tensors returns data",
+        ),
+        (
+            "loader",
+            "data.workers=0",
+            "data.workers=0: workers are for a map-style Dataset, ./data.py:loader returns a",
+        ),
     ],
 )
 def test_an_option_that_does_not_fit_the_data_is_refused_in_one_line(name: str, word: str, message: str):
@@ -119,7 +127,7 @@ def test_an_option_that_does_not_fit_the_data_is_refused_in_one_line(name: str, 
 def test_a_cuda_graph_needs_tensors_in_memory():
     for name in ("samples", "stream"):
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
-        with pytest.raises(UserError, match=f"{name} gives its batches"):
+        with pytest.raises(UserError, match=f"{name} returns a Dataset or a DataLoader"):
             check_data(config, load_data(config), DistributedContext())
 
 

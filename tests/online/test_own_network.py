@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_commands_are_those_that_are_tested_here():
     names = ["ampcompare sweep own.yaml", "wandb sweep own.yaml", "wandb agent ENTITY/own-network/ID"]
     assert names == COMMANDS
-    assert f"`{REFUSED} ...)`" in TEXT
+    assert f"`{REFUSED} ...`" in TEXT
 
 
 def sweep(where: Path, *words: str) -> tuple[int, str]:
@@ -54,7 +54,7 @@ def test_it_runs_without_a_server_where_its_files_are_and_nowhere_else(
     assert (folder / "runs" / "own" / "report" / "index.html").is_file()
     code, said = sweep(folder.parent, "mine/own.yaml", "device=cpu", "wandb.mode=offline")
     assert code == 2, said
-    assert f"parameters.{REFUSED} {folder.parent})" in said
+    assert f"parameters.{REFUSED} {folder.parent};" in said
     assert not (folder.parent / "runs").exists()
 
 
@@ -69,4 +69,4 @@ def test_it_runs_by_agents_where_its_files_are_and_nowhere_else(wandb_server: Se
         agent = [sys.executable, "-m", "wandb", "agent", name]
         done = subprocess.run(agent, cwd=where, env=env, capture_output=True, text=True)
         assert [(run.state, run.exit_code) for run in made.runs] == [(state, code)] * 2, done.stderr
-        assert (f"error: {REFUSED} {where})" in done.stdout + done.stderr) is (code == 2)
+        assert (f"error: {REFUSED} {where};" in done.stdout + done.stderr) is (code == 2)

@@ -114,7 +114,8 @@ def test_an_installed_plug_in_trains_by_its_name_and_help_lists_it(here: Path):
     path = f"{site}{os.pathsep}{os.environ['PYTHONPATH']}"
     entry = str(ROOT / "run_experiment.py")
     shown = command(entry, "--help-all", PYTHONPATH=path)
-    assert f"(one of {', '.join(REGISTRY)}, careful, pkg.mod:Name, ./file.py:Name)" in shown.stdout
+    allowed = f"Allowed: one of {', '.join(REGISTRY)}, careful, pkg.mod:Name, ./file.py:Name."
+    assert allowed in " ".join(shown.stdout.split())
     words = [*QUICK, "epochs=1", "output_dir=runs", "backend=careful"]
     done = command(entry, *words, PYTHONPATH=path)
     assert not done.returncode, done.stderr

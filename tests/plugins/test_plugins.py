@@ -284,5 +284,5 @@ def test_a_function_gets_the_users_arguments_and_the_defaults_that_it_accepts(su
     ],
 )
 def test_an_unexpected_or_missing_argument_is_one_line_with_the_signature(function, given, message):
-    with pytest.raises(UserError, match=rf"^model.kwargs: it\(.*width: int.*\): .*{message}"):
+    with pytest.raises(UserError, match=rf"^model.kwargs: it\(.*width: int.*\).*: .*{message}"):
         call_function(function, **given)

@@ -253,7 +253,7 @@ def test_evaluations_have_their_names_and_the_best_is_in_the_summary(
     assert tracker.values_of("eval/f1") == [0.25] * 3
     assert tracker.summary[metrics.TEST_IMAGES] == 100
     assert tracker.summary[metrics.BEST_ACCURACY] == 61.0
-    assert sum("a share of 1 was expected" in message for message in caplog.messages) == 1
+    assert sum("expected a fraction from 0 to 1" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_a_loss_may_be_any_one_number(tracker: InMemoryTracker, loss: Any):
 def test_a_recorder_cannot_be_used_twice(tracker: InMemoryTracker):
     with Recorder(backend="none", start_step=7, **PARTS) as record:
         pass
-    with pytest.raises(UserError, match="entered before"), record:
+    with pytest.raises(UserError, match="this recorder was used before"), record:
         pass
     assert tracker.exit_codes == [0]
 

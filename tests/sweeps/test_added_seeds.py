@@ -67,14 +67,17 @@ def test_more_seeds_in_the_file_continue_the_sweep(take):
             {"parameters": {"seed": [1, 3]}},
             "differs in parameters.seed (2 is missing; seeds can only be added)",
         ),
-        ({"parameters": {"backend": ["none", "fp16"]}}, "differs in parameters.backend; set output_dir"),
+        (
+            {"parameters": {"backend": ["none", "fp16"]}},
+            "differs in parameters.backend; set another output_dir",
+        ),
         (
             {"parameters": {"seed": [1, 2, 3], "lr": [0.1]}},
-            "differs in parameters.seed, parameters.lr; set output_dir",
+            "differs in parameters.seed, parameters.lr; set another output_dir",
         ),
         ({"method": "random", "parameters": {"seed": [1, 2, 3]}}, "differs in method, parameters.seed; set"),
-        ({"control": True}, "differs in control; set output_dir"),
-        ({"words": ["epochs=3"]}, "differs in words of the command line (epochs=3); set output_dir"),
+        ({"control": True}, "differs in control; set another output_dir"),
+        ({"words": ["epochs=3"]}, "differs in the option epochs=3; set another output_dir"),
     ],
 )
 def test_any_other_change_is_refused_and_named(take, changes, expected):
@@ -126,21 +129,24 @@ def test_new_seeds_continue_the_last_one_and_none_comes_twice(read):
     ("changes", "expected"),
     [
         ({"method": "random"}, "method='random': --until-decided needs a grid; use method: grid"),
-        ({"parameters": {"seed": []}}, "--until-decided adds seeds, the file has none"),
-        ({"parameters": {"backend": ["none"]}}, "--until-decided needs a comparison"),
+        ({"parameters": {"seed": []}}, "--until-decided adds seeds, but the file varies no seed"),
+        ({"parameters": {"backend": ["none"]}}, "--until-decided needs a parameter to compare"),
         (
             {"parameters": {"seed": ["a"]}},
-            "parameters.seed='a': --until-decided counts on from the last; use whole",
+            "parameters.seed='a': --until-decided adds the next whole numbers; use whole",
         ),
         (
             {"parameters": {"seed": [*range(6)]}},
-            "parameters.seed: 6 seeds: more than the 5 of the last look; set plan.looks",
+            "parameters.seed: 6 seeds: more than the 5 seeds of the last look; set plan.looks",
         ),
-        ({"run_cap": 3}, "run_cap: --until-decided looks at whole groups of seeds"),
-        ({"metric": {"name": "x", "target": 0.9}}, "metric.target: --until-decided looks at whole groups"),
+        ({"run_cap": 3}, "run_cap: --until-decided needs all runs of each seed"),
+        (
+            {"metric": {"name": "x", "target": 0.9}},
+            "metric.target: --until-decided needs all runs of each seed",
+        ),
         (
             {"early_terminate": {"type": "hyperband", "min_iter": 3}, "metric": {"name": "x"}},
-            "early_terminate: --until-decided looks at whole groups",
+            "early_terminate: --until-decided needs all runs of each seed",
         ),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_second_driver_is_told_where_the_first_one_runs_and_one_that_was_kille
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {"PYTHONPATH": str(ROOT / "src")}}
     with subprocess.Popen(command, **pipes) as first:
         assert first.stdout.readline() == b"ready\n"
-        with pytest.raises(UserError, match=rf"running here \(.*, pid {first.pid}\)"):
+        with pytest.raises(UserError, match=rf"already running in this folder \(.*, pid {first.pid}\)"):
             Journal(tmp_path, "mine", {})
         first.kill()
     Journal(tmp_path, "mine", {}).close()
@@ -95,9 +95,11 @@ def test_a_folder_of_an_earlier_version_is_refused_by_name(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     for read in (lambda: Journal(tmp_path, "mine", {}), lambda: read_journal(tmp_path)):
-        with pytest.raises(UserError, match=rf"{name}: is of an earlier version of AMP Compare") as caught:
+        with pytest.raises(
+            UserError, match=rf"{name}: comes from an earlier version of AMP Compare"
+        ) as caught:
             read()
-        assert "set output_dir=" in str(caught.value)
+        assert "set another output_dir=" in str(caught.value)
 
 
 def test_what_is_no_journal_of_this_sweep_is_refused_in_a_line(tmp_path):

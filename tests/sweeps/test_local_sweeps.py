@@ -78,7 +78,7 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(project, number, first, 
         os.kill(pid, number)
     output, _ = process.communicate()
     assert process.returncode == 128 + number, output
-    assert "finished runs stay finished" in output
+    assert "stopped; continue with: " in output
     assert "failed" not in output
     assert not is_alive(second["pid"])
     project.release()
@@ -303,9 +303,9 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
     sweep = read_sweep(file)
     look = look_at_runs(sweep, tmp_path, [])
-    decided, of_native, of_fp16 = sorted(look.messages, key=lambda line: "nothing is claimed" in line)
+    decided, of_native, of_fp16 = sorted(look.messages, key=lambda line: "no claim about" in line)
     assert "quality" not in decided
-    assert decided.endswith(", which is all that can be")
+    assert decided.endswith("; nothing else can be decided")
     assert "the quality of native" in of_native
     assert "at chance" in of_native
     assert of_fp16.endswith("the quality of fp16: not recorded for fp16")
@@ -319,5 +319,5 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     assert any(
         re.search(r"quality of native; about \d+ more seeds would", line) for line in undecided.messages
     )
-    with pytest.raises(UserError, match="the records of 1 finished runs are not all under output_dir"):
+    with pytest.raises(UserError, match="the record of a finished run is missing under output_dir"):
         look_at_runs(sweep, tmp_path, [SweepRun(0, "elsewhere", state=RunState.FINISHED)])

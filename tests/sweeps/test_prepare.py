@@ -105,7 +105,11 @@ def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
             "none",
             "--control none: the sweep file has plan.control=bookends; change one of them",
         ),
-        ({"method": "random"}, "bookends", "--control bookends: needs a grid whose runs all end"),
+        (
+            {"method": "random"},
+            "bookends",
+            "--control bookends: needs a grid that trains every run to its end",
+        ),
         (
             {"metric": {"name": "eval/loss"}, "early_terminate": {"type": "hyperband", "min_iter": 1}},
             "bookends",
@@ -203,7 +207,7 @@ def test_what_cannot_run_is_left_out_and_said_in_one_line(ready):
     kinds = {("none", "dynamic"), ("apex_o2", "dynamic"), ("apex_o2", 128), ("native_bf16", "dynamic")}
     assert set(runs_of(found)) == {(*kind, seed) for kind in kinds for seed in (1, 2)}
     counted, left_out = found.messages
-    assert counted.startswith("12 points, 8 different runs: ")
+    assert counted.startswith("12 points, 8 different runs; ")
     why = "precision.loss_scale=128: backend=native_bf16 does not scale the loss"
     assert left_out == f"left out, because they cannot run: {why}"
 

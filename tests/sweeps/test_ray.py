@@ -98,7 +98,7 @@ def test_node_that_dies_loses_no_point_and_none_is_run_twice(project, cluster):
     assert "raylet" not in output  # Ray's own dozens of lines
     check_each_point_finished_once(project, 5)
     logs = "".join(file.read_text() for file in project.out.glob("logs/*.log"))
-    assert logs.count("Ray lost its node or worker") == 1
+    assert logs.count("because Ray lost the node or worker") == 1
 
 
 @pytest.mark.slow

@@ -179,7 +179,7 @@ def test_a_sweep_that_has_lost_half_of_its_journal_is_not_begun_again_in_silence
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / f"{run.run_id}.log").touch()
     (tmp_path / gone).unlink()
-    with pytest.raises(UserError, match="set output_dir="):
+    with pytest.raises(UserError, match="set another output_dir="):
         Journal(tmp_path, "mine", {})
 
 

@@ -17,7 +17,13 @@ from support.zygote import children_of, of_process
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
-from ampcompare.sweeps.run_process import RunLauncher, end_leftovers, end_state, offline_environment
+from ampcompare.sweeps.run_process import (
+    RunLauncher,
+    end_leftovers,
+    end_state,
+    last_line,
+    offline_environment,
+)
 from ampcompare.sweeps.sweep_file import Sweep
 
 # Two runs; then the process dies without a word. The first run needs a moment to end in order.
@@ -202,3 +208,14 @@ def test_a_sweep_goes_on_when_its_guard_is_killed(project: SweepProject):
     project.release()
     output, _ = process.communicate()
     assert (process.returncode, len(project.events("began"))) == (0, 3), output
+
+
+def test_the_reason_of_a_failure_is_the_last_line_before_those_about_the_record(tmp_path: Path):
+    log = tmp_path / "run.log"
+    log.write_text(
+        "step 1\nwandb: a line of the client\nerror: step 2: the training loss is NaN\nrecord: a\n"
+        "sync:   wandb sync a\nsee:    ampcompare report runs\n        wandb leet a\nwandb: the end\n"
+    )
+    assert last_line(log) == "step 2: the training loss is NaN"
+    log.write_text("a program of somebody else\nits last words\n")
+    assert last_line(log) == "its last words"

@@ -89,6 +89,6 @@ def test_draws_of_the_server_are_counted_and_not_run_here(status, tmp_path, caps
     x = {"x": {"min": 0.0, "max": 1.0}}
     found = status(x, ({"x": 0.3}, 0), ({"x": 0.4}, 1), method="random", run_cap=3)
     assert found.summary == "s: 3 points: 1 finished, 1 failed, 1 queued"
-    with pytest.raises(UserError, match="the draws of a search on W&B's server are not known here"):
+    with pytest.raises(UserError, match="W&B's server chooses the points of this search"):
         rerun("wandb:ENTITY/p/s", [], Console(), SweepOptions())
     assert "has no end" in " ".join(status(x, method="random").remarks)

@@ -66,7 +66,7 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
     says("2 finished, 1 submitted")
     slurm.wait_until_ended()
     assert once_each(project)
-    says("nothing is left to run")
+    says("no run is left")
 
 
 @pytest.mark.slow
@@ -114,8 +114,8 @@ NO_ARRAY = [  # of this file, with this word
     ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "cannot have job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
-    ({}, "output_dir=was", "sweep.db: is of an earlier version of AMP Compare"),
-    ({}, "slurm.nodes=2", "a run of the array is one process"),
+    ({}, "output_dir=was", "sweep.db: comes from an earlier version of AMP Compare"),
+    ({}, "slurm.nodes=2", "each run is one process"),
     ({"method": "random"}, "x=1", "needs run_cap"),
     (BAYES, "x=1", "method bayes needs a command that keeps running; add --wait"),
 ]
@@ -186,7 +186,7 @@ def test_what_sbatchs_controller_may_have_heard_stays_noted(
                 main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={out}"])
             output = capsys.readouterr().err
             assert (ended.value.code, output.count("\n")) == (2, 1), output
-            assert ("answer was lost" in output, "refused it" in output) == (is_unheard, not is_unheard)
+            assert ("answer was lost" in output, "refused the job" in output) == (is_unheard, not is_unheard)
             assert bool(read_journal(out).submissions) is is_unheard
 
 
@@ -278,7 +278,11 @@ def test_of_a_sweep_that_is_too_large_for_one_array_the_rest_is_submitted_later(
     project.write_file(parameters=XS)
     project.before = f"import {SUBMIT}.SlurmExecutor.slots = 2"
     slurm.slots = 0
-    says("2 submitted as job 101, 1 at a time, time limit 4:00:00, 1 is left for the same", "--workers", "1")
+    says(
+        "2 submitted as job 101, 1 at a time, time limit 4:00:00, 1 not submitted yet; run the same",
+        "--workers",
+        "1",
+    )
     project.before = "pass"
     says("2 waiting or running, 1 submitted as job 104")
     says("3 waiting or running, nothing new")

@@ -91,7 +91,7 @@ def test_of_a_fractional_eta_the_best_go_on():
 
 
 FORMS = "expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution"
-BEYOND = "parameters.seed: its values are beyond what a number can hold"
+BEYOND = "parameters.seed: its values exceed the range of numbers"
 LOG = "distribution: log_uniform"
 HYPERBAND = "early_terminate: {type: hyperband"
 WRONG = [  # in a grid of two backends this, and what is said of it
@@ -114,14 +114,14 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ("kind: run", "kind='run': expected 'sweep'"),
     (
         "{program: null, job: a/b/job:v1}",
-        "program: missing; expected the script, such as program: run_",
+        "program: missing; for your own script add program: train.py",
     ),
     ("run_cap: 2.5", "run_cap=2.5: expected a whole number"),
     (
         "seed: {distribution: normal, sigma: 0}",
-        "sigma=0: a distribution without spread is one value; write",
+        "sigma=0: this distribution has one value only; write",
     ),
-    ("{program: null, command: []}", "program: missing; expected the script"),
+    ("{program: null, command: []}", "program: missing; for your own script"),
     ("seed: {distribution: beta, a: 1.5, b: 1.0e+232}", BEYOND),
     ("seed: {distribution: beta, a: 0}", "parameters.seed.a=0: expected a number above 0"),
     ("seed: {}", f"parameters.seed: {FORMS}"),
@@ -133,17 +133,23 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ("seed: {distribution: q_uniform, min: 1.2, max: 1.5}", "seed: no multiple of q=1 lies in the range"),
     ("seed: {min: '1', max: 2.5}", "parameters.seed.min='1': expected a number, without quotes"),
     ("seed: {values: [1], min: 0}", "parameters.seed.min: no such key; expected one of"),
-    ("seed: {values: [1, 2], probabilities: [0.5, 0.6]}", "probabilities=[0.5, 0.6]: expected one of each"),
+    (
+        "seed: {values: [1, 2], probabilities: [0.5, 0.6]}",
+        "probabilities=[0.5, 0.6]: expected one probability for each value",
+    ),
     ("seed: {value: [1, [.inf]]}", "parameters.seed.value=[1, [inf]]: expected text, number"),
     ("x: {min: 1, max: 1000000000}", "parameters: 2,000,000,000 points; a grid"),
-    ("parameters: {a.b: {value: 1}, a: {parameters: {b: {value: 2}}}}", "a.b is in there twice"),
-    ("method: bayes", "metric: missing; bayes needs one to go by"),
-    ("program: null", "program: missing; expected the script"),
+    ("parameters: {a.b: {value: 1}, a: {parameters: {b: {value: 2}}}}", "a.b is given twice"),
+    ("method: bayes", "metric: missing; bayes needs one, such as"),
+    ("program: null", "program: missing; for your own script"),
     ("command: ['${env}', '${arg}']", "command[1]='${arg}': no such macro; expected one of ${env}"),
     ("command: ['--x=${args}']", "command[0]='--x=${args}': a macro must be an item of its own in the list"),
-    (f"{HYPERBAND}, min_iter: 1}}", "metric: missing; early_terminate needs one to go by"),
+    (f"{HYPERBAND}, min_iter: 1}}", "metric: missing; early_terminate needs one, such as"),
     (f"{HYPERBAND}}}", "early_terminate: expected min_iter, or max_iter and s"),
-    (f"{HYPERBAND}, max_iter: 9, min_iter: 1}}", "early_terminate: s: missing; max_iter needs it"),
+    (
+        f"{HYPERBAND}, max_iter: 9, min_iter: 1}}",
+        "early_terminate: s: missing; max_iter needs the number of bands",
+    ),
     (f"{HYPERBAND}, max_iter: 9, s: 1.5}}", "early_terminate.s=1.5: expected a whole number"),
     (f"{HYPERBAND}, min_iter: 1, eta: 1}}", "early_terminate.eta=1: expected a number above 1"),
 ]
@@ -158,7 +164,7 @@ def test_violation_is_told_with_its_path_and_what_is_allowed(project, subtests: 
             assert said in problem_of(project, **changes)
     parameters = {"lr": 3, "seed": {"values": []}}
     first, *every = problem_of(project, method="tpe", run_cap=-1, parameters=parameters).splitlines()
-    assert "4 things are wrong, nothing was started" in first
+    assert "4 mistakes:" in first
     places = [line.split("=")[0].strip() for line in every]
     assert places == ["method", "parameters.lr", "parameters.seed.values", "run_cap"]
 
@@ -211,8 +217,8 @@ REFUSED = [
     ("batch_size: {min: 0, max: 8}", "batch_size='0': expected a whole number at least 1"),
     ("plan.margin: {values: [1, 2]}", "plan.margin: a sweep has one plan"),
     ("plan.arm: {value: first}", "parameters.plan.arm: no such key"),
-    ("metric: {name: val_accuracy}", "the training never logs it; did you mean eval/accuracy?"),
-    ("metric: {name: amp/nonfinite_module}", "amp/nonfinite_module': is a name, nothing to go by"),
+    ("metric: {name: val_accuracy}", "the training does not log it; did you mean eval/accuracy?"),
+    ("metric: {name: amp/nonfinite_module}", "amp/nonfinite_module': is a name and cannot be optimised"),
     ("program: train.py", "program='train.py': no such file in"),
 ]
 
@@ -251,8 +257,10 @@ def test_our_program_without_its_command_is_told_the_line_to_copy(project):
     for command in (None, ["${program}", "${args}"]):
         with pytest.raises(UserError) as caught:
             prepare_sweep(sweep_of(project, program="ampcompare", command=command), [])
-        said, line = str(caught.value).split("add the line ")
-        assert "program='ampcompare': it is no script and needs a command: of its own" in said
+        said, line = caught.value.lines
+        assert (
+            "program='ampcompare': this is a command, not a Python script, so the file needs command:" in said
+        )
         assert not prepare_sweep(sweep_of(project, program="ampcompare", **yaml.safe_load(line)), []).messages
 
 
@@ -309,7 +317,7 @@ def test_a_word_varies_or_fixes_by_the_type_of_its_option(project, subtests: pyt
 
 def test_a_list_that_is_no_yaml_is_told_in_a_line(project):
     for word in ("backend=none,,native", "backend=a,*b", "backend='a,b"):
-        with pytest.raises(UserError, match=r"not YAML .*write it as YAML does") as caught:
+        with pytest.raises(UserError, match=r"not YAML .*write it as YAML, a text in quotes") as caught:
             read_sweep(project.write_file(**BASE), [word])
         assert str(caught.value).startswith(f"backend={word.removeprefix('backend=')!r}: ")
 
@@ -336,7 +344,7 @@ def test_a_metric_from_outside_is_known_by_its_name(check, tmp_path: Path):
     known = {"eval/wer": True, "best/eval_wer": True, "eval/mae": False, "eval/w": False}
     for name, is_known in known.items():
         said = check(["epochs=1"], metric={"name": name}, parameters=parameters)
-        assert ("the training never logs it" not in said) is is_known, said
+        assert ("the training does not log it" not in said) is is_known, said
 
 
 def test_program_of_others_may_have_any_options(check, tmp_path: Path):

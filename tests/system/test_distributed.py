@@ -40,7 +40,7 @@ def test_a_user_error_ends_all_processes_and_is_printed_once(tmp_path: Path):
     done = torchrun(2, str(ROOT / "run_experiment.py"), *given, check=False)
     assert done.returncode != 0
     assert done.stderr.count("error: ") == 1
-    assert "error: batch_size=1: with 2 processes each needs an image" in done.stderr
+    assert "error: batch_size=1: with 2 processes each needs at least one sample" in done.stderr
     assert "exitcode: 2" in done.stderr
     assert not list(tmp_path.rglob("*.wandb"))
 
@@ -66,7 +66,7 @@ def test_processes_without_a_rendezvous_are_pointed_to_torchrun(monkeypatch: pyt
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with (
-        pytest.raises(UserError, match=r"^WORLD_SIZE=2: .*MASTER_ADDR.*; start the processes by torchrun"),
+        pytest.raises(UserError, match=r"^WORLD_SIZE=2: .*MASTER_ADDR.*; start the processes with torchrun"),
         connect_processes("cpu"),
     ):
         pass

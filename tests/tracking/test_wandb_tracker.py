@@ -105,4 +105,4 @@ def test_whatever_w_and_b_raises_is_a_line(
     monkeypatch.setattr(wandb, "init", fail)
     monkeypatch.setattr(rejected_run, "end_service", lambda: None)
     rejected_run.record_rejected_run(UserError("epochs='0'"))
-    assert capsys.readouterr().err == "W&B could not be told: gone\n"
+    assert capsys.readouterr().err == "W&B could not record the rejected run: gone\n"

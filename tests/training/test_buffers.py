@@ -155,7 +155,7 @@ def test_a_run_warns_once_about_spoiled_buffers_and_restores_them_if_asked(
     said = play(*WORDS, f"training.on_nonfinite_buffers={how}", f"output_dir={tmp_path}")
     (record,) = load_runs([tmp_path])
     assert said.count("of the model's buffers") == said.count("step 5: 4 of the model's buffers") == 1
-    assert ("put back to those" in said) is (how == "restore")
+    assert ("were restored to their values before the step" in said) is (how == "restore")
     assert said.count("was skipped") == 1
     assert "step 5 was skipped: 8 is the last module whose gradient is inf or nan; the loss" in said
     assert record.summary[metrics.NONFINITE_AT] == 5

@@ -49,13 +49,13 @@ def test_the_preflight_changes_neither_network_nor_random_numbers(backend: str):
 @pytest.mark.parametrize(
     ("inputs", "labels", "said"),
     [
-        (torch.ones(9, 5), torch.zeros(9).long(), "cannot take the training data's inputs [2, 5]"),
+        (torch.ones(9, 5), torch.zeros(9).long(), "cannot take the training data's inputs float32 [2, 5]"),
         (
             torch.ones(9, 4),
             torch.tensor([0] * 8 + [4]),
             "the network has 4 outputs, for classes 0 to 3, but a target is 4; give",
         ),
-        (torch.ones(9, 4), torch.tensor([0] * 8 + [-1]), "a target is -1; what is not to count is -100"),
+        (torch.ones(9, 4), torch.tensor([0] * 8 + [-1]), "a target is -1; correct it, or use -100"),
     ],
 )
 def test_training_data_that_do_not_fit_are_one_line_before_the_first_step(
@@ -81,7 +81,7 @@ def test_a_layer_without_a_kernel_for_a_dtype_is_reported_with_a_workaround():
     config = load_config(None, ["backend=native"])
     batches = loader(torch.randn(8, 4), torch.zeros(8).long())
     said = line_of(run_preflight, task_of(), NoKernel(), build_precision("native"), config, batches)
-    assert "(backend=native_bf16, for one), or a GPU" in said
+    assert "such as backend=native_bf16, or a GPU" in said
 
 
 # The same of other people's network, data, loss and metrics, at the door of a run.
@@ -137,14 +137,14 @@ REFUSALS = {
     "expected the mean of the batch: a 0-d tensor with a gradient",
     "task.loss=./scores.py:leaves": "task.loss='./scores.py:leaves': cannot take outputs [2, 1] and targets "
     "[2] (line 11: SystemExit: 0)",
-    "task.loss=./scores.py:none": "task.loss='./scores.py:none': no none in ./scores.py",
+    "task.loss=./scores.py:none": "task.loss='./scores.py:none': ./scores.py has no none",
     "task.loss=mse task.metrics=[./scores.py:third_error]": "task.metrics='./scores.py:third_error': cannot "
     "take outputs [2, 1] and targets [2] (line 7: IndexError: ",
     "task.loss=mse task.metrics=[accuracy]": "task.metrics='accuracy': the targets are torch.float32; ",
-    "epochs=1": "task.loss='cross_entropy': the targets are torch.float32; expected classes, as whole "
+    "epochs=1": "task.loss='cross_entropy': the targets are torch.float32; expected classes as whole "
     "numbers, such as int64; for a regression use task.loss=mse or task.loss=mae",
-    "task.loss=mse model.name=./net.py:other": "model.name='./net.py:other': cannot take inputs x [2, 4], "
-    "shift [2, 1] (line 11: RuntimeError: ",
+    "task.loss=mse model.name=./net.py:other": "model.name='./net.py:other': cannot take inputs x float32 "
+    "[2, 4], shift float32 [2, 1] (line 11: RuntimeError: ",
 }
 
 

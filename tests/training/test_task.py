@@ -72,7 +72,7 @@ def test_classes_are_the_last_dimension_where_that_fits_and_else_the_second():
     ("outputs", "targets"), [((4, 5), (5,)), ((4, 5), (4, 5)), ((4,), (4,)), ((3, 7, 5), (3, 6))]
 )
 def test_shapes_that_do_not_go_together_are_named(outputs: tuple[int, ...], targets: tuple[int, ...]):
-    with pytest.raises(TrainingError, match=r"outputs \[.*\] and targets \[.*\] do not go together"):
+    with pytest.raises(TrainingError, match=r"outputs \[.*\] and targets \[.*\] do not match"):
         flatten_by_class(drawn(*outputs), classes(*targets))
 
 
@@ -159,7 +159,7 @@ def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, toke
         ),
         (
             "def good(o, t): ...\ngood.better = 'up'",
-            "its attribute `better` is neither; write good.better = ",
+            'its attribute `better` is neither "higher" nor "lower"; write good.better = ',
         ),
         (
             "def mae(o, t): ...\nmae.better = 'higher'",
@@ -169,7 +169,7 @@ def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, toke
         (
             "import torch\nclass error(torch.nn.Linear):\n"
             "    def __init__(self):\n        super().__init__(1, 1)",
-            "has parameters, which nothing would train",
+            "has parameters, but only those of the network are trained",
         ),
     ],
 )

@@ -301,10 +301,10 @@ def _serve(connection: Any, overrides: Sequence[str]) -> None:
 
 
 def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Progress) -> Benchmark:
-    """Have the trainings take turns until every ratio is precise enough or the minutes are over.
+    """Interleave the trainings until every ratio is precise enough or the minutes are over.
 
     Ctrl-C ends the rounds and keeps what was measured. A training that runs out of memory while the others
-    hold theirs is measured afterwards in turns with the baseline alone, for as long again.
+    hold theirs is measured afterwards, interleaved with the baseline alone, for as long again.
 
     Args:
         arms: The trainings, the baseline first. The control is added.

@@ -15,7 +15,7 @@ from ampcompare.sweeps.journal import NEW_FOLDER_HINT
 from ampcompare.sweeps.sweep import SEED, Sweep
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
-PARAMETERS, OVERRIDES = "parameters", "options of the command line"
+PARAMETERS, OVERRIDES = "parameters", "words of the command line"
 ORDER = "the order of parameters"
 
 
@@ -85,6 +85,6 @@ def _parts(content: Mapping[str, Any]) -> dict[str, str]:
     """Return the parts of a definition by name, as JSON text, for the message about a difference."""
     parts = {k: v for k, v in content.items() if k not in (PARAMETERS, OVERRIDES) and v is not None}
     parts |= {f"{PARAMETERS}.{name}": spec for name, spec in content[PARAMETERS]}
-    parts |= {f"{OVERRIDES} ({override})": True for override in content[OVERRIDES]}
+    parts |= {f"the option {override}": True for override in content[OVERRIDES]}
     parts[ORDER] = [name for name, _ in content[PARAMETERS]]
     return {key: json.dumps(value) for key, value in parts.items()}

@@ -105,7 +105,7 @@ def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
             why = f"only RGB images of dtype uint8 are normalised, {source} returns other data"
             yield f"{key}={value}: {why}; leave the option out and normalise in the function"
     if uses_cuda_graph(execution) and not isinstance(data.train, TensorSplit):
-        why = f"{source} makes its batches outside"
+        why = f"{source} returns a Dataset or a DataLoader"
         todo = "return tensors, or use execution=eager or execution=compile"
         yield f"execution={execution!r}: the CUDA graph makes the batches itself, but {why}; {todo}"
     loads_itself = isinstance(data.train, LoaderSplit)

@@ -67,7 +67,7 @@ def test_the_list_names_every_publication_with_its_arms_data_source_and_time(cap
     assert {name: blocks[name].rpartition("time:   ")[2] for name in TIMES} == TIMES
     assert "shows:  the curve of eval/accuracy, the curve of eval/loss" in blocks["tootouch"]
     assert "shows:  time of an epoch (epoch_seconds) and accuracy after" in blocks["ignite"]
-    assert "Times are of 3 seeds of every arm" in output
+    assert "Times are for 3 seeds of every arm" in output
     assert "1.7 h on Turing GPU, as published" in run("--seeds", "6", capsys=capsys)[1]
 
 
@@ -97,7 +97,7 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
         (("{paper}", "seed=[1,x]"), "parameters.seed='x': expected"),
         (
             ("{paper}", "--out", "a", "output_dir=b"),
-            "--out a: output_dir=b names a folder, too",
+            "--out a: output_dir=b also names the folder",
         ),
         (("{paper}", "--out", "{paper}"), "paper.yaml"),
         (("--scale", "0.5"), "--scale 0.5: needs the name of a publication; ampcompare reproduce lists them"),
@@ -107,7 +107,7 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
         ),
         (("{paper}", "--runs", "absent"), "absent: no such folder"),
         (("{paper}", "--write-sweep", "{paper}"), "File exists; name a new file"),
-        (("{paper}", "--write-sweep", "new", "--out", "a"), "--out a: --write-sweep runs nothing"),
+        (("{paper}", "--write-sweep", "new", "--out", "a"), "--out a: --write-sweep only writes a file"),
     ]:
         with subtests.test(words=words, expected=expected):
             monkeypatch.chdir(paper.parent)

@@ -41,9 +41,9 @@ def test_a_finished_run_named_by_its_id_stays_unchanged(play, tmp_path: Path, mo
     play("max_steps=4")
     assert "resuming run job-7 at step 4" in play("resume=auto")  # with more steps
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
-    assert "run job-7 is finished: nothing is left to do" in play("resume=auto")
+    assert "run job-7 is already finished" in play("resume=auto")
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
-    why = "resume=auto: run job-7 differs in seed (223 there, 1 here)"
+    why = "resume=auto: run job-7 differs in seed (223 in that run, 1 now)"
     assert why in line_of(play, "resume=auto", "seed=1")
     assert "is finished" not in play("resume=never", until=6)
     assert "resuming run job-7 at step 4" in play("resume=auto")  # with the new one
@@ -79,7 +79,9 @@ def test_a_run_without_its_description_is_refused_by_its_format(play, begun: Pat
 def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, begun: Path):
     passed_over = play("resume=auto", "optimizer.lr=0.05", "epochs=3")
     assert "resuming" not in passed_over
-    why = f"run {begun.name} differs in epochs (2 there, 3 here), optimizer.lr (0.1 there, 0.05 here)"
+    why = (
+        f"run {begun.name} differs in epochs (2 in that run, 3 now), optimizer.lr (0.1 in that run, 0.05 now)"
+    )
     assert f"resume=auto: starting a new run, because {why}" in passed_over
 
 
@@ -112,7 +114,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, begun: Path)
     assert state
     del state["optimizer"]
     store.save(state, {}, best=True)
-    assert "does not fit this program" in line_of(play, "resume=auto")
+    assert "does not fit this run" in line_of(play, "resume=auto")
 
 
 def test_a_run_resumed_on_another_machine_records_both_machines(play, begun: Path, tmp_path: Path):

@@ -87,7 +87,7 @@ def test_a_failing_energy_counter_is_given_up_with_one_warning(
         meter.start()
         assert meter.joules() is None
     (message,) = caplog.messages
-    assert "energy counter fails (GPU is lost)" in message
+    assert "energy counter failed (GPU is lost)" in message
 
 
 OUT = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
