@@ -146,6 +146,14 @@ def test_deviations_from_the_plan_give_a_caveat():
     assert "planned" not in " ".join([unplanned.basis, unplanned.caption, *unplanned.caveats])
 
 
+@pytest.mark.parametrize(("seeds", "sentence"), [(3, "First look (3 of up to 5 seeds)."), (5, "")])
+def test_before_the_planned_maximum_an_undecided_report_names_its_look(seeds: int, sentence: str):
+    config, noisy = {"plan": PLAN}, (0.90, 0.96, 0.92, 0.94, 0.93)
+    made = [*runs("none", BASE[:seeds], config=config), *runs("native", noisy[:seeds], FAST, config=config)]
+    caveats = analyse_runs(made).caveats
+    assert [caveat for caveat in caveats if " look (" in caveat] == ([sentence] if sentence else [])
+
+
 def test_plan_values_that_differ_between_runs_are_not_used():
     records = [*runs("none", BASE, config={"plan": {"margin": 1.0}})]
     records += runs("native", SAME, FAST, config={"plan": {"margin": 2.0}})

@@ -6,11 +6,13 @@ change at any time. The golden files show each change as one line of a diff. To 
     AMPCOMPARE_UPDATE_GOLDEN=1 python -m pytest tests/contract/test_sentences.py
 """
 
+import doctest
 import os
 from pathlib import Path
 
 import pytest
 import yaml
+from support import sentences
 from support.contract import describe_differences, dump
 from support.quick import ROOT
 from support.sentences import sentences_of
@@ -57,3 +59,8 @@ def _read(golden: Path) -> dict[str, list[str]]:
 def test_every_module_belongs_to_one_surface():
     every: list[Path] = [file for _, files in SURFACES.values() for file in files]
     assert sorted(every) == sorted(files_in("."))
+
+
+def test_the_examples_of_the_collector_hold():
+    results = doctest.testmod(sentences)
+    assert (results.failed, results.attempted > 0) == (0, True)

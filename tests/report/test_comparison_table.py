@@ -108,6 +108,25 @@ def test_what_is_not_compared_is_not_said_to_be_missing():
     assert (cell.text, cell.answer) == ("–", "")
 
 
+def test_the_baseline_none_is_called_fp32_where_people_read_it_and_none_in_files():
+    analysis = analyse_runs([*RECORDS, *runs("none", SAME, arms=["first"] * len(SAME))])
+    table = comparison_table(analysis)
+    assert [row.label for row in table.rows][:2] == ["fp32 (none)", "fp32 (none), A/A control"]
+    assert table.columns[0].head == "Throughput relative to fp32"
+    assert [group["label"] for group in json.loads(to_json(analysis))["groups"]][:2] == [
+        "none",
+        "none again (A/A)",
+    ]
+
+
+def test_a_column_without_a_value_is_left_out():
+    made = [*runs("none", BASE), *runs("native", SAME, FAST)]
+    for run in made:
+        run.logged.pop(metrics.PEAK_MEMORY, None)
+        run.summary.pop(metrics.PEAK_MEMORY, None)
+    assert "memory" not in [column.key for column in comparison_table(analyse_runs(made)).columns]
+
+
 def test_energy_and_time_to_target_have_columns_where_they_were_recorded():
     keys = [column.key for column in comparison_table(analyse_runs(RECORDS)).columns]
     assert keys == ["speed", "memory", "quality", "time"]
