@@ -41,7 +41,7 @@ def steps_of(folder: Path) -> list[float]:
 def test_a_run_stops_on_a_full_disk_and_is_resumed_completely(tmp_path: Path):
     done = zygote.run(*ROWS, f"output_dir={tmp_path}", file_limit=300_000)
     assert done["code"] == 1, done
-    (line,) = [line for line in told(done) if "W&B can write no more" in line]
+    (line,) = [line for line in told(done) if "W&B can no longer write" in line]
     at, *saved = map(int, re.findall(r"at step (\d+)", line))
     assert f"run-{load_runs([tmp_path])[0].id}.wandb: No space left on device" in line
     assert line.endswith("with resume=auto")
