@@ -27,7 +27,6 @@ SHORTER = {
     "batch_size=64 backend=bf16": "batch_size=64 --steps 10 backend=bf16",
     "--json bench.json": "--minutes 0.1 --json bench.json",
     "backend=none,native_bf16\nampcompare run": "backend=none,native_bf16 --minutes 0.1\nampcompare run",
-    "backend=fp16 ": "backend=fp16 --steps 2 ",
 }
 
 
