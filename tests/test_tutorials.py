@@ -12,6 +12,7 @@ import pytest
 from support.documents import SHELL, Block, read_blocks, run_commands, write_files
 from support.quick import ROOT
 
+README = "README"
 PAGES = ("getting-started", "transformer", "custom-models", "backends", "extending")
 # What the page has, and what the test takes in its place.
 SHORTER = {
@@ -30,8 +31,12 @@ SHORTER = {
 }
 
 
+def path_of(name: str) -> Path:
+    return ROOT / "README.md" if name == README else ROOT / "docs" / f"{name}.md"
+
+
 def page(name: str) -> list[Block]:
-    return read_blocks(f"docs/{name}.md")
+    return read_blocks(str(path_of(name).relative_to(ROOT)))
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -42,11 +47,14 @@ def test_the_python_of_a_page_is_in_files_that_are_valid(name: str):
         ast.parse(block.text)
 
 
-@pytest.mark.parametrize("name", PAGES)
+LINKING = (README, *(path.stem for path in (ROOT / "docs").glob("*.md")))
+
+
+@pytest.mark.parametrize("name", sorted(LINKING))
 def test_the_links_of_a_page_lead_somewhere(name: str):
-    text = (ROOT / "docs" / f"{name}.md").read_text()
+    text = path_of(name).read_text()
     for target, anchor in re.findall(r"\]\(((?!https?:)[^)#]*)#?([^)]*)\)", text):
-        other = (ROOT / "docs" / target).resolve() if target else ROOT / "docs" / f"{name}.md"
+        other = (path_of(name).parent / target).resolve() if target else path_of(name)
         assert other.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)$", other.read_text(), re.M)
@@ -59,8 +67,10 @@ def sections(name: str) -> list[str]:
     return list(dict.fromkeys(block.section for block in page(name) if block.commands))
 
 
-RUN = [(name, section) for name in PAGES for section in sections(name)]
+RUN = [(README, "Measure your own network"), (README, "Compare training quality")]
+RUN += [(name, section) for name in PAGES for section in sections(name)]
 TOLD = {  # what a section's commands print: its verdict, or the end of what it measures
+    (README, "Compare training quality"): "page: report/index.html",
     ("getting-started", "2. Ask what the machine can do"): "float16",
     ("getting-started", "5. Read the verdict"): "page: report/index.html",
     ("transformer", "A Hugging Face Trainer"): "bf16-mixed",
@@ -72,7 +82,7 @@ TOLD = {  # what a section's commands print: its verdict, or the end of what it 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a folder for each page, with its files; its sections run one after another in it."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in PAGES}
+    folders = {name: tmp_path_factory.mktemp(name) for name in (README, *PAGES)}
     for name, folder in folders.items():
         write_files(page(name), folder, SHORTER)
     # backends.md takes its network and data from getting-started.md, as it says.
@@ -100,16 +110,18 @@ def test_the_python_of_backends_runs(folders: dict[str, Path]):
 
 
 def test_what_the_tests_shorten_is_on_a_page():
-    texts = "".join(block.text.replace("\\\n", " ") for name in PAGES for block in page(name))
+    texts = "".join(block.text.replace("\\\n", " ") for name in (README, *PAGES) for block in page(name))
     assert [words for words in SHORTER if words not in texts] == []
 
 
-def test_the_pages_share_their_data():
-    (first,), (second,) = (
-        [block.text for block in page(name) if block.file_name == "data.py"]
-        for name in ("getting-started", "transformer")
-    )
-    assert first == second
+@pytest.mark.parametrize(
+    ("file_name", "names"),
+    [("data.py", (README, "getting-started", "transformer")), ("net.py", (README, "getting-started"))],
+)
+def test_the_pages_share_their_files(file_name: str, names: tuple[str, ...]):
+    texts = [block.text for name in names for block in page(name) if block.file_name == file_name]
+    assert len(texts) == len(names)
+    assert len(set(texts)) == 1
 
 
 def test_blocks_that_need_something_are_not_run():
