@@ -96,7 +96,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_as_failed(quick):
     record, printed = quick("optimizer.lr=1e30", "log.every=4", code=1)
     assert record.state == "failed"
     assert {metrics.TEST_IMAGES, metrics.CLASSES, metrics.TEST_SET} <= record.summary.keys()
-    assert "the training loss is not finite" in printed
+    assert "the training loss is NaN" in printed
     assert "training.on_nan=continue" in printed
     step = int(printed.split("error: step ")[1].split(":")[0])
     assert 1 < step <= 4  # the very step, not the interval's end

@@ -28,7 +28,7 @@ ONE_VALUE, FILE = "a run takes one value; to compare several values, use ampcomp
 WHOLE = "expected a whole number at least 1"
 
 EQUALS = "expected key=value, such as backend=native or optimizer.lr=0.05"
-LEAST_0 = "expected a whole number at least 0 and at most 9.22337e+18"
+LEAST_0 = "expected a whole number at least 0 and at most 9223372036854775807"
 DEVICES = "auto, cpu, cuda, cuda:N, mps"
 MODELS = f"resnet50, resnet18, resnet152, resnet20, tiny, timm:NAME, torchvision:NAME{DOORS}"
 LOOKS = "expected a list of whole numbers, each at least 2, such as [3,6,10], or null"

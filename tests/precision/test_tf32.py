@@ -21,7 +21,7 @@ from ampcompare.training.factory import allows_tf32
 from ampcompare.training.run_context import prepare_run
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
-NEEDS = "backend='tf32': needs an NVIDIA GPU of compute capability 8.0 or higher, and "
+NEEDS = "backend='tf32': needs an NVIDIA GPU of compute capability 8.0 or higher, but "
 
 
 @pytest.fixture

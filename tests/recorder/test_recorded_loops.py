@@ -66,8 +66,8 @@ def test_the_metric_that_a_loop_names_is_compared_without_an_option(
 @pytest.mark.parametrize(
     ("scores", "question"),
     [
-        ({"dice": 0.5}, "which way eval/dice is better: --metric eval/dice:max or eval/dice:min"),
-        ({"wrong_loss": 0.5, "loss": 1.0}, "which way eval/wrong_loss is better"),
+        ({"dice": 0.5}, "direction of eval/dice: add --metric eval/dice:max (higher is better) or --metric eval/dice:min"),
+        ({"wrong_loss": 0.5, "loss": 1.0}, "direction of eval/wrong_loss: add"),
         ({"accuracy": 0.5, "f1": 0.25}, "eval/accuracy (last 0.500) and eval/f1 (last 0.250)"),
     ],
 )

@@ -9,10 +9,10 @@ from ampcompare.runtime import formatting
 # What is shown of each value, by the function that shows it.
 SHOWN = {
     formatting.number: {0.3061: "0.306", 9.999: "10.0", 999.6: "1,000", 1e-6: "1.00e-06", 5.7e21: "5.70e+21"},
-    formatting.change: {0.59: "−41 %", 1.0004: "±0.0 %", 1.032: "+3.2 %"},
+    formatting.change: {0.59: "−41%", 1.0004: "±0.0%", 1.032: "+3.2%"},
     formatting.signed: {-1.234: "−1.23", 0.0: "±0.00", 2: "+2.00", -7e-15: "±0.00"},
     formatting.duration: {3.21: "3.2 s", 48.4: "48 s", 725: "12 min 5 s", 7380: "2 h 3 min", math.inf: "∞ s"},
-    formatting.level: {0.95: "95 %", 0.975: "97.5 %", 1 - 0.05 / 3: "98.33 %", 1 - 2 * 0.0204: "95.92 %"},
+    formatting.level: {0.95: "95%", 0.975: "97.5%", 1 - 0.05 / 3: "98.33%", 1 - 2 * 0.0204: "95.92%"},
 }
 
 

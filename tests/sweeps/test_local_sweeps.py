@@ -308,7 +308,7 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     assert decided.endswith("; nothing else can be decided")
     assert "the quality of native" in of_native
     assert "at chance" in of_native
-    assert of_fp16.endswith("the quality of fp16: not recorded for fp16")
+    assert of_fp16.endswith("the quality of fp16: no value is recorded for fp16")
     assert look.is_over
     noisy = [plan(backend, seed) for backend in ("none", "native") for seed in (1, 2, 3)]
     for made, off in zip(noisy, (0, 0, 0, -0.003, 0.003, -0.003), strict=True):

@@ -80,7 +80,7 @@ def _data_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if len(data.std) != 3 or min(data.std) <= 0:
         yield "data.std", "expected three numbers above 0, one per channel"
     if source.needs_root and data.root is None:
-        yield "data.root", f"data.source={source.name} needs a {source.root}; set data.root=PATH"
+        yield "data.root", f"data.source={source.name} needs {source.root}; set data.root=PATH"
 
 
 def _plan_conflicts(config: Config) -> Iterator[tuple[str, str]]:
