@@ -66,7 +66,10 @@ def test_the_metric_that_a_loop_names_is_compared_without_an_option(
 @pytest.mark.parametrize(
     ("scores", "question"),
     [
-        ({"dice": 0.5}, "direction of eval/dice: add --metric eval/dice:max (higher is better) or --metric eval/dice:min"),
+        (
+            {"dice": 0.5},
+            "direction of eval/dice: add --metric eval/dice:max (higher is better) or --metric eval/dice:min",
+        ),
         ({"wrong_loss": 0.5, "loss": 1.0}, "direction of eval/wrong_loss: add"),
         ({"accuracy": 0.5, "f1": 0.25}, "eval/accuracy (last 0.500) and eval/f1 (last 0.250)"),
     ],

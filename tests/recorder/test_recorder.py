@@ -55,6 +55,30 @@ def test_the_package_imports_torch_only_for_the_recorder():
     assert done.stdout.split() == ["False", "True"]
 
 
+@pytest.mark.parametrize(
+    ("backend", "dtype", "known"),
+    [
+        ("bf16", torch.float32, None),
+        ("bf16", torch.bfloat16, "bf16"),
+        ("fp16", torch.float32, None),
+        ("native_bf16", torch.float32, "native_bf16"),
+    ],
+)
+def test_a_backend_with_16_bit_weights_is_not_recorded_for_a_model_in_fp32(
+    tracker: InMemoryTracker,
+    caplog: pytest.LogCaptureFixture,
+    backend: str,
+    dtype: torch.dtype,
+    known: str | None,
+):
+    model = torch.nn.Linear(2, 1).to(dtype)
+    with Recorder(backend=backend, model=model, **PARTS) as record:
+        record.step(loss=1.0, samples=2)
+    assert tracker.start.logged["backend"] == backend
+    assert tracker.start.logged["recorder"]["backend"] == known
+    assert len([message for message in caplog.messages if "native_bf16" in message]) == (known is None)
+
+
 def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagnostic_steps(
     tracker: InMemoryTracker,
 ):

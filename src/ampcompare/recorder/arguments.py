@@ -70,6 +70,14 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     return backend, backend if backend in REGISTRY else LABELS_BY_ALIAS.get(backend.lower())
 
 
+def has_other_weights(known: str | None, model: nn.Module | None) -> bool:
+    """Return whether a built-in backend has 16-bit weights, but the model has only fp32 weights."""
+    if known is None or model is None or not REGISTRY[known].half_weights:
+        return False
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return dtypes == {torch.float32}
+
+
 def find_dtype(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | None:
     """Return the dtype that the loop computes in, None if it is not known.
 

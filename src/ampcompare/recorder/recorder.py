@@ -25,6 +25,7 @@ from ampcompare.recorder.arguments import (
     describe_compared_metric,
     find_device,
     find_dtype,
+    has_other_weights,
     make_run_name,
     name_backend,
     open_record,
@@ -148,6 +149,8 @@ class Recorder:
         self._scale_reader = make_scale_reader(scaler, self.device)
         backend, known = name_backend(backend, scaler)
         dtype = find_dtype(precision_dtype, known, scaler, self._scale_reader.scales_dynamically())
+        self._backend, self._has_other_weights = backend, has_other_weights(known, model)
+        known = None if self._has_other_weights else known
         # The report recognizes a recorded loop by `recorder`, which also has the built-in backend it runs.
         settings = {"backend": backend, "seed": seed, "batch_size": batch_size}
         settings |= {"log": {"every": self._every, "warmup_steps": self._warmup_steps}}
@@ -205,6 +208,13 @@ class Recorder:
             raise
 
     def _begin(self) -> Self:
+        if self._has_other_weights:
+            self._warn_once(
+                "weights",
+                f"backend={self._backend!r}: this backend has 16-bit weights, but the model's weights are "
+                "float32; for torch.autocast use backend='native' (fp16) or 'native_bf16'. The report takes "
+                f"{self._backend!r} for a name of your own",
+            )
         groups = {} if self._diagnostics is None else group_parameters(self._optimizer, self._model)
         self._tracker = open_record(self._record_start, self._run)
         self._tracker.update_summary(self._recorded_facts)
