@@ -292,7 +292,7 @@ def _seeds_that_agree(findings: Findings) -> Iterator[str]:
         for label in labels
     ]
     if constant:
-        sentences.append(f"All runs of {some(constant, MAX_NAMED)} have the same {metric.name}.")
+        sentences.append(f"All runs of {some([*constant], MAX_NAMED)} have the same {metric.name}.")
     if not sentences:
         return
     images = findings.table[IMAGES].dropna()
