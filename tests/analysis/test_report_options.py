@@ -137,9 +137,8 @@ def test_options_override_the_plan_with_a_caveat():
 
 
 def test_deviations_from_the_plan_give_a_caveat():
-    assert "no look was planned at 4 seeds, but at 3 and 5 seeds" in " ".join(
-        analyse_runs(planned(4)).caveats
-    )
+    looks = "no look was planned at 4 seeds, but at 3 and 5 seeds (plan.looks of the sweep file)."
+    assert looks in " ".join(analyse_runs(planned(4)).caveats)
     assert "no look was planned" not in note(planned(3))
     assert "the A/A control is missing" in note(planned(control="bookends"))
     unplanned = analyse_runs([*runs("none", BASE), *runs("native", SAME, FAST)])
@@ -258,6 +257,22 @@ def test_with_benchmark_speeds_no_times_of_runs_are_shown(tmp_path: Path):
     assert {"throughput", "quality-time"} < charts_of(analyse_runs(RUNS)).keys()
 
 
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ((1.43, 4.78), "the gain is not shown to exceed the A/A control"),
+        ((0.7, 0.9), "the loss is not shown to exceed the A/A control"),
+        ((0.9, 1.2), "the confidence interval includes zero difference"),
+    ],
+)
+def test_a_speed_that_the_control_of_the_benchmark_does_not_resolve_names_the_control(
+    tmp_path: Path, ends: tuple[float, float], why: str
+):
+    analysis = with_bench(tmp_path, arm("native", sum(ends) / 2, *ends), control=(0.7, 1.6))
+    claim = analysis.comparison("native").claims["speed"]
+    assert (claim.answer, claim.shown, claim.why) == ("inconclusive", (), why)
+
+
 def test_benchmark_speeds_are_named_even_if_no_speed_is_compared(tmp_path: Path):
     def on_cpu(plan: Any) -> None:
         plan["summary"]["environment"] |= {"device_type": "cpu", "arithmetic": {"float16": "fp32"}}
@@ -318,18 +333,23 @@ def test_a_matching_benchmark_is_used_without_a_caveat(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "difference"),
+    ("key", "value", "difference", "named"),
     [
-        ("model", "resnet18", "another network"),
-        ("model_source", "edited", "other code"),
-        ("data", "cifar10", "other data"),
-        ("data_source", "edited", "other code"),
-        ("data_fingerprint", "ffff-50000-10000", "other data"),
-        ("test_set", "ffff", "other data"),
+        ("model", "resnet18", "another network", ""),
+        ("model_source", "edited", "other code", "the code of model.name=/home/me/net.py:build differs"),
+        ("data", "cifar10", "other data", ""),
+        ("data_source", "edited", "other code", "the code of data.source=./data.py:build differs"),
+        (
+            "data_fingerprint",
+            "ffff-50000-10000",
+            "other data",
+            "the data of data.source=./data.py:build differ",
+        ),
+        ("test_set", "ffff", "other data", "the data of data.source=./data.py:build differ"),
     ],
 )
 def test_a_benchmark_of_other_network_data_or_code_is_refused_with_both_values(
-    tmp_path: Path, key: str, value: str, difference: str
+    tmp_path: Path, key: str, value: str, difference: str, named: str
 ):
     with pytest.raises(UserError) as problem:
         with_fingerprint(tmp_path, own(), FINGERPRINT | {key: value})
@@ -337,7 +357,11 @@ def test_a_benchmark_of_other_network_data_or_code_is_refused_with_both_values(
     recorded = "89ab-40000-10000" if key == "data_fingerprint" else FINGERPRINT[key]
     recorded = "/home/me/net.py:build" if key == "model" else recorded
     assert difference in line
-    assert f"{key} is {value}, the runs have {recorded}; " in line
+    if not named:
+        assert f"{key} is {value}, the runs have {recorded}; " in line
+    else:
+        assert f"than the runs: {named}; " in line
+        assert line.endswith(f" of the runs ({key}: {value} in the benchmark, {recorded} in the runs)")
 
 
 @pytest.mark.parametrize(

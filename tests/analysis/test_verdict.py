@@ -41,7 +41,7 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
     ),
     "undecided": (
         [*runs("none", BASE), *runs("native", NOISY, FAST)],
-        f"native: 1.90× as fast, {MEMORY}, accuracy inconclusive at n = 5 (95% CI −2.93 to +2.53)",
+        f"native: 1.90× as fast, {MEMORY}, accuracy inconclusive at n = 5 (95% CI −2.93 to +2.53 points)",
         {"native": "faster · accuracy inconclusive"},
     ),
     "no speed-up shown": (
@@ -166,7 +166,16 @@ def test_the_advice_stays_within_the_plan():
     assert advice(5 + more)[0] == told
     limit = f"At the planned maximum of {4 + more} seeds"
     expected = f"{limit}, the throughput of native would probably stay inconclusive."
-    assert advice(5 + more - 1)[0] == expected
+    bench = "measure it with `ampcompare bench --json FILE` and add `--bench FILE`."
+    assert advice(5 + more - 1)[0] == f"{expected} To decide the throughput, {bench}"
+
+
+def test_an_undecided_accuracy_does_not_send_to_the_benchmark():
+    differences = (0.001, -0.012, 0.006, -0.009, 0.002)
+    unsure = [value + one for value, one in zip(BASE, differences, strict=True)]
+    advice = analyse_runs([*runs("none", BASE), *runs("native", unsure, FAST)]).advice
+    assert "would decide the accuracy of native" in advice
+    assert "ampcompare bench" not in advice
 
 
 def test_among_equal_displayed_speeds_the_headline_names_the_first_backend():

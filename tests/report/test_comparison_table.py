@@ -61,6 +61,14 @@ def test_an_axis_holds_no_change_and_every_interval_whole(ends, log):
     assert all(0 < place < 1 for place in places)
 
 
+def test_the_head_of_the_first_column_is_not_broken_above_short_labels():
+    analysis = analyse_runs(
+        [*runs("native", BASE, config={"backend": "bf16"}), *runs("fp16", SAME, FAST)], "bf16"
+    )
+    assert max(map(len, rows_of(analysis))) < len("Backend")
+    assert any(line.startswith("Backend ") for line in printed(analysis))
+
+
 TOO_FEW = "a confidence interval needs at least 3 runs (n = 2)"
 
 

@@ -126,14 +126,17 @@ class Analysis(Findings):
     def advice(self) -> str:
         """Return how many more seeds would decide what is inconclusive, or "" if no number would.
 
-        If the plan of the runs allows fewer seeds, the sentence says so instead.
+        If the plan of the runs allows fewer seeds, the sentence says so instead. An undecided throughput of
+        our own training can also be measured by a benchmark.
         """
         names, limit = {"speed": "throughput", "quality": self.metric.noun}, self.plan.max_seeds
         by_number: dict[int, list[str]] = {}
         beyond_limit = []
+        is_speed_open = False
         for comparison, claim in ((c, claim) for c in self.comparisons for claim in c.open_claims):
             if not claim.more_seeds or claim.estimate is None:
                 continue
+            is_speed_open |= claim.question == "speed"
             quantity = f"the {names[claim.question]} of {comparison.group.display_name}"
             if limit is None or claim.estimate.n + claim.more_seeds <= limit:
                 by_number.setdefault(claim.more_seeds, []).append(quantity)
@@ -153,6 +156,9 @@ class Analysis(Findings):
             sentences.append(
                 f"At the planned maximum of {seeds}, {some(beyond_limit)} would probably stay inconclusive."
             )
+        if is_speed_open and self.is_own and self.bench is None:
+            commands = "`ampcompare bench --json FILE` and add `--bench FILE`"
+            sentences.append(f"To decide the throughput, measure it with {commands}.")
         return " ".join(sentences)
 
 

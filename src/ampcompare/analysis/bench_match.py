@@ -26,6 +26,14 @@ NOT_VERIFIED = (
 )
 # The option that has a fact of the fingerprint, if its name is not that of the fact.
 OPTION_OF = {"model": "model.name", "data": "data.source"}
+# The option whose code or data a hash is of.
+HASHED = {
+    "model_source": "model.name",
+    "data_source": "data.source",
+    "backend_source": BACKEND,
+    "data_fingerprint": "data.source",
+    "test_set": "data.source",
+}
 
 
 class FactDifference(NamedTuple):
@@ -71,16 +79,24 @@ def refuse_other_work(
         UserError: Network, data or code differ from those of every group.
     """
     fewest: list[FactDifference] = []
+    records: list[RunRecord] = []
     for group in groups:
         per_arm = [identity_differences(fingerprint, options, group) for options in arms]
         if not all(per_arm):
             return
-        fewest = fewest or min(per_arm, key=len)
+        if not fewest:
+            fewest, records = min(per_arm, key=len), list(group.all_rows["run"])
     if fewest:
-        difference = fewest[0]
-        facts = f"{difference.key} is {difference.bench}, the runs have {listed(difference.runs)}"
+        key, bench, runs = fewest[0]
+        facts = f"{key} is {bench}, the runs have {listed(runs)}"
         action = "run `ampcompare bench` with the options of the runs"
-        what = _what(difference.key)
+        what = _what(key)
+        options = [run.option(HASHED[key]) for run in records] if key in HASHED else []
+        if values := dict.fromkeys(short(printable(as_text(value))) for value in options if value):
+            noun, verb = ("code", "differs") if what == "other code" else ("data", "differ")
+            hashes = f"({key}: {bench} in the benchmark, {listed(runs)} in the runs)"
+            facts = f"the {noun} of {HASHED[key]}={listed(values)} {verb}"
+            action = f"run `ampcompare bench` with the {noun} and options of the runs {hashes}"
         raise UserError(f"--bench {file!r}: the benchmark measured {what} than the runs: {facts}; {action}")
 
 

@@ -257,8 +257,11 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
 
 
 def _seeds_that_agree(findings: Findings) -> Iterator[str]:
-    """Yield which standard deviation is assumed for groups with identical results for all seeds."""
-    metric, labels = findings.metric, []
+    """Yield which standard deviation is assumed where the differences, or a group's values, are all equal."""
+    metric = findings.metric
+    same: dict[str, list[str]] = {}  # labels by baseline
+    shifted: dict[str, list[str]] = {}
+    constant: dict[str, None] = {}
     for comparison in findings.comparisons:
         estimate = comparison.estimates.get(QUALITY)
         if (
@@ -268,18 +271,36 @@ def _seeds_that_agree(findings: Findings) -> Iterator[str]:
             or not metric.resolution
         ):
             continue
-        sides = (comparison.group.sample(SCORE), comparison.baseline.sample(SCORE))
-        samples = [sides[0] - sides[1]] if estimate.is_paired else sides
-        if any(np.ptp(values.dropna()) <= AGREE * metric.resolution for values in samples):
-            labels.append(comparison.group.display_name)
-    if not labels:
+        group, base, rounding = comparison.group, comparison.baseline, AGREE * metric.resolution
+        if not estimate.is_paired:
+            equal = [g for g in (group, base) if np.ptp(g.sample(SCORE).dropna()) <= rounding]
+            constant |= dict.fromkeys(g.display_name for g in equal)
+            continue
+        differences = (group.sample(SCORE) - base.sample(SCORE)).dropna()
+        if np.ptp(differences) <= rounding:
+            labels = same if differences.abs().max() <= rounding else shifted
+            labels.setdefault(base.display_name, []).append(group.display_name)
+    sentences = [
+        f"At every shared seed, {some(labels, MAX_NAMED)} {'has' if len(labels) == 1 else 'have'} exactly "
+        f"the {metric.name} of {base_name}."
+        for base_name, labels in same.items()
+    ]
+    sentences += [
+        f"At every shared seed, the {metric.name} of {label} differs by the same amount from that of "
+        f"{base_name}."
+        for base_name, labels in shifted.items()
+        for label in labels
+    ]
+    if constant:
+        sentences.append(f"All runs of {some([*constant], MAX_NAMED)} have the same {metric.name}.")
+    if not sentences:
         return
     images = findings.table[IMAGES].dropna()
     source = f"one of {int(images.min()):,} test images" if metric.is_percentage and len(images) else ""
     size = metric.with_unit(f"{metric.resolution:.3g}")
     yield (
-        f"{metric.title} of {some(labels, MAX_NAMED)} is identical for all seeds. The interval assumes a "
-        f"standard deviation of {size} ({source or 'the last logged decimal'})."
+        f"{' '.join(sentences)} The confidence interval assumes a standard deviation of {size} "
+        f"({source or 'the last logged decimal'})."
     )
 
 
@@ -305,7 +326,8 @@ def find_deviations(findings: Findings) -> list[str]:
         deviations.append(f"the target is {metric.show_value(target)} instead of {planned}")
     if plan.looks and seeds and seeds not in plan.looks:
         deviations.append(
-            f"no look was planned at {plural(seeds, 'seed')}, but at {listed(plan.looks)} seeds"
+            f"no look was planned at {plural(seeds, 'seed')}, but at {listed(plan.looks)} seeds "
+            "(plan.looks of the sweep file)"
         )
     if plan.max_seeds is not None and seeds > plan.max_seeds:
         deviations.append(f"{seeds} seeds ran instead of at most {plan.max_seeds}")

@@ -37,6 +37,8 @@ DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
 INCLUDES_NO_CHANGE = "the confidence interval includes zero difference"
+WITHIN_CONTROL = "the gain is not shown to exceed the A/A control"
+LOSS_WITHIN_CONTROL = "the loss is not shown to exceed the A/A control"
 NOT_IN_BENCH = "the benchmark has no matching arm"
 INCONCLUSIVE, NO_VERDICT, NOT_COMPARED = "inconclusive", "no verdict", "not compared"
 TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
@@ -319,12 +321,11 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
         and (not control_estimate or shown != _sides(run_metric, control_estimate, metric))
     ):
         control_size = f"the A/A control has only n = {control_estimate.n if control_estimate else 0}"
-        why = "the gain is not shown to exceed the A/A control"
         return Claim(
             question,
             estimate,
             (),
-            why if control_estimate and control_estimate.has_interval else control_size,
+            WITHIN_CONTROL if control_estimate and control_estimate.has_interval else control_size,
             is_open=True,
         )
     margin, why = metric.margin if is_quality else None, INCLUDES_NO_CHANGE
@@ -336,6 +337,8 @@ def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
     if margin is not None:
         seed_counts = [*seed_counts, count_further_seeds(estimate, margin=margin)]
         why = f"{INCLUDES_NO_CHANGE} and extends beyond the margin"
+    elif not is_quality and (low > run_metric.null or high < run_metric.null):  # of a benchmark
+        why = WITHIN_CONTROL if low > run_metric.null else LOSS_WITHIN_CONTROL
     elif is_quality:
         why = f"{INCLUDES_NO_CHANGE} and no equivalence margin is set (--margin X)"
     return Claim(

@@ -101,7 +101,7 @@ def _describe_quality(comparison: Comparison) -> tuple[str, str]:
         brief = f"{noun} {INCONCLUSIVE}"
         if comparison.no_claim_reason:
             return brief, brief
-        return brief, f"{brief} at n = {claim.estimate.n}{_interval(claim)}"
+        return brief, f"{brief} at n = {claim.estimate.n}{_interval(claim, metric.unit)}"
     size = metric.size(claim.estimate.value)
     side = "higher" if claim.estimate.value > 0 else "lower"
     if claim.shown == (EQUIVALENT,):
@@ -198,8 +198,8 @@ def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     return f"Inconclusive at n = {estimate.n}: {finding}{_interval(claim)}", label
 
 
-def _interval(claim: Claim) -> str:
-    """Return ` (95% CI −0.91 to +1.15)` with enough digits to tell the ends from no change, or ""."""
+def _interval(claim: Claim, unit: str = "") -> str:
+    """Return ` (95% CI −0.91 to +1.15 points)` with enough digits to tell the ends from no change, or ""."""
     estimate = claim.estimate
     if estimate is None or estimate.low is None or estimate.high is None:
         return ""
@@ -207,7 +207,7 @@ def _interval(claim: Claim) -> str:
     show, min_digits = (formatting.signed, 2) if is_quality else (formatting.number, 3)
     digits = formatting.digits_to_distinguish(estimate.ends, (0.0 if is_quality else 1.0,), show, min_digits)
     span = formatting.interval(estimate.low, estimate.high, lambda end: show(end, digits))
-    return f" ({formatting.level(estimate.level)} CI {span})"
+    return f" ({formatting.level(estimate.level)} CI {span}{unit and ' '}{unit})"
 
 
 def write_basis(findings: Findings) -> str:

@@ -54,14 +54,16 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis,
     grid = Table(
         box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False, collapse_padding=True
     )
-    word = min(MAX_WORD, max((len(word) for row in table.rows for word in row.label.split()), default=0))
+    words = [word for text in (table.head, *(row.label for row in table.rows)) for word in text.split()]
+    word = min(MAX_WORD, max(map(len, words), default=0))
     least_verdict = MIN_VERDICT_CHARS if is_first else 0
     gaps = GAP * (len(columns) + is_first)
     widths = [_value_width(column, table) for column in columns]
     if word + sum(widths) + gaps + least_verdict > width:
         widths = [min(MAX_VALUE_CHARS, values) for values in widths]
     room = width - sum(widths) - gaps  # for the label and the verdict
-    label = min(max((len(row.label) for row in table.rows), default=0), max(word, room - least_verdict))
+    longest = max((len(row.label) for row in table.rows), default=0)
+    label = max(word, min(longest, room - least_verdict))
     is_narrow = room - label < least_verdict
     grid.add_column(printable(table.head), overflow="fold", min_width=word, max_width=label)
     for column, values in zip(columns, widths, strict=True):
