@@ -93,7 +93,25 @@ WRONG = [
         "write options of a run without dashes, as backend=VALUE",
     ),
     (("sweep", "nowhere", "--show"), "nowhere: no such file; expected a path or one of batch_size, "),
-    (("report",), "Missing argument"),
+    (
+        ("report",),
+        "Missing argument 'SOURCE'; for example: ampcompare report runs; see ampcompare report --help",
+    ),
+    (("sweep",), "Missing argument 'FILE'; for example: ampcompare sweep compare_backends; see ampcompare"),
+    (("sweep", "net.py"), "net.py: a sweep file is YAML, not Python; for your own network: "),
+    (
+        ("sweep", "./net.py:build"),
+        "sweep compare_backends model.name=./net.py:build data.source=./data.py:build",
+    ),
+    (
+        ("sweep", "compare_backends", "backend=none", "native_bf16"),
+        "'native_bf16': expected key=value; separate values with commas: "
+        "did you mean backend=none,native_bf16?",
+    ),
+    (("sweep", "compare_backends", "seed=1", "2", "3", "epochs=1"), "did you mean seed=1,2,3?"),
+    (("sweep", "compare_backends", "seed=1", "x"), "'x': expected key=value, such as backend=native"),
+    (("sweep", "compare_backends", "epochs=1", "2"), "'2': expected key=value, such as backend=native"),
+    (("bench", "backend=none", "native"), "did you mean backend=none,native?"),
     (("report", "a", "--out"), "requires an argument"),
     (("report", "a", "--nonsense"), "No such option"),
     (("report", "a", "--margin", "much"), "margin"),

@@ -66,6 +66,12 @@ def _commands(
     """Measure what mixed precision changes for your network."""
 
 
+# What to write where a command misses its argument.
+EXAMPLES = {
+    "ampcompare report": "ampcompare report runs",
+    "ampcompare sweep": "ampcompare sweep compare_backends",
+}
+
 # All arguments go to the parser of the training unchanged, `--help` too.
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 
@@ -122,7 +128,9 @@ def main(arguments: list[str] | None = None) -> None:
             if message == "Missing command" and command_path == app.info.name
             else ""
         )
-        exit_with(UserError(f"{message}; {_run_option_hint(message)}see {command_path} --help{begin}"))
+        example = EXAMPLES.get(command_path, "") if message.startswith("Missing argument") else ""
+        hint = f"for example: {example}; " if example else _run_option_hint(message)
+        exit_with(UserError(f"{message}; {hint}see {command_path} --help{begin}"))
     raise SystemExit(status if isinstance(status, int) else 0)
 
 

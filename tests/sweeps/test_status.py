@@ -9,6 +9,7 @@ import pytest
 
 from ampcompare.cli import main
 from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.slurm_task import note_end
 from ampcompare.sweeps.journal import SweepRun
@@ -17,6 +18,7 @@ from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.samplers import run_at
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}
+COMMAND = shell_command("ampcompare")
 FAILS = {"parameters": {"x": {"values": [1, 2, 3]}, "fail": {"value": 2}}}
 
 
@@ -64,8 +66,19 @@ def test_what_is_left_is_listed_without_writing_anything_and_made_by_new_runs(pr
         1,
         1,
     )
+    again = f"sweep sweep.yaml --rerun output_dir={project.out}"
+    assert re.search(f"^to repeat failed runs: .*{re.escape(again)}$", output, re.M)
+    code, output = run_command()
+    assert (code, "3 runs, 3 ended before (1 failed), " in output) == (1, True), output
+    code, output = run_command("fail=1", "--status")
+    started = (
+        f"; the sweep in this folder was started with: {COMMAND} sweep sweep.yaml output_dir={project.out}"
+    )
+    assert (code, output.endswith(f"{started}\n")) == (2, True), output
     code, output = run_command("--status")
     assert (code, "3 points: 2 finished, 1 failed" in output) == (3, True)
+    assert "to continue the sweep" not in output
+    assert again in output
     (line,) = (line for line in output.splitlines() if line.startswith("failed"))
     (failed,) = (e["run"] for e in project.events("began") if e["given"]["x"] == "2")
     assert "the last words" in line

@@ -5,7 +5,9 @@ This module must stay free of torch.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +72,30 @@ def parse_override(word: str) -> tuple[str, Any]:
         raise UserError(f"{word!r}: expected key=value, {example}{near and '; ' + near}")
     option = find_option(key)
     return key, parse_yaml_value(key, value) if option and option[0].is_free_form else value
+
+
+def check_split_lists(words: Sequence[str], keys: Collection[str]) -> None:
+    """Refuse a list whose values have spaces between them, as `backend=none native`.
+
+    Args:
+        words: The overrides.
+        keys: The options of which the command takes several values.
+
+    Raises:
+        UserError: A word without a key is a value that the option before it takes.
+    """
+    for index, (before, word) in enumerate(pairwise(words), 1):
+        key, equals, _ = split_override(before)
+        if not equals or key not in keys or "=" in word or word.startswith(("-", "{")):
+            continue
+        try:
+            if find_option(key):  # a program of the user's own has other options
+                check_option(key, word)
+        except UserError:
+            continue
+        rest = takewhile(lambda other: "=" not in other, words[index:])
+        meant = shlex.quote(",".join([before, *rest]))
+        raise UserError(f"{word!r}: expected key=value; separate values with commas: did you mean {meant}?")
 
 
 def split_override(word: str) -> tuple[str, str, str]:

@@ -143,6 +143,7 @@ def sweep(
     """
     from rich.console import Console
 
+    from ampcompare.config.load import check_split_lists
     from ampcompare.runs.loader import API_PREFIX
     from ampcompare.sweeps.prepare import SweepOptions
     from ampcompare.sweeps.sweep_file import read_sweep
@@ -153,6 +154,8 @@ def sweep(
     if status and again:
         raise UserError("--status --rerun: --status only lists open runs, --rerun trains them; leave one out")
 
+    if any("=" not in word for word in words or ()) and not file.startswith(API_PREFIX):
+        check_split_lists(words or [], [parameter.key for parameter in read_sweep(file).parameters])
     console = Console(highlight=False)
     options = SweepOptions(workers, name, control, until_decided, cluster, wait, again, changed_code)
     if status or again:

@@ -2,8 +2,8 @@
 
 Two files in the sweep's output folder:
 
-- `sweep.json`: the definition with which the sweep began. A sweep file that says something else is another
-  sweep (sweep_identity.py).
+- `sweep.json`: the definition with which the sweep began, and the command. A sweep file that says something
+  else is another sweep (sweep_identity.py).
 - `sweep.jsonl`: one event a line, only ever appended to. Each line is on the disk before the driver takes its
   next step, so a killed driver loses nothing: the next one reads the lines and knows every run.
 
@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from io import FileIO
@@ -114,6 +114,7 @@ class SweepState:
     Attributes:
         name: Name of the sweep.
         definition: What the sweep began as.
+        command: The words after `ampcompare` with which it began; empty if the journal does not have them.
         runs: The newest run of each point that was begun, by index.
         seed_groups: Groups of seeds that were added since the sweep began.
         code_versions: Versions of the user's code, oldest first.
@@ -121,8 +122,8 @@ class SweepState:
         driver: Host and pid of the last driver.
     """
 
-    def __init__(self, name: str, definition: Mapping[str, Any]) -> None:
-        self.name, self.definition = name, definition
+    def __init__(self, name: str, definition: Mapping[str, Any], command: Sequence[str] = ()) -> None:
+        self.name, self.definition, self.command = name, definition, tuple(command)
         self.runs: dict[int, SweepRun] = {}
         self.seed_groups: list[SeedGroup] = []
         self.code_versions: list[CodeVersion] = []
@@ -198,7 +199,9 @@ class Journal:
         state: The sweep as its journal tells it.
     """
 
-    def __init__(self, folder: Path, name: str, definition: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, name: str, definition: Mapping[str, Any], command: Sequence[str] = ()
+    ) -> None:
         """Lock the folder, and read or begin the journal in it.
 
         A journal without any run that was started is begun again.
@@ -207,6 +210,7 @@ class Journal:
             folder: The sweep's output folder.
             name: Name of the sweep.
             definition: What a new sweep is; an existing journal keeps its own.
+            command: The words after `ampcompare` that begin a new sweep.
 
         Raises:
             UserError: If another driver or a sweep of another name has the folder, an earlier version of AMP
@@ -233,7 +237,7 @@ class Journal:
             # A run that was proposed may have been started by a driver that was killed in that moment.
             is_same = state is not None and (state.name, state.definition) == (name, definition)
             if state is None or not (state.has_begun or (is_same and state.runs)):
-                state = self._begin(name, definition)
+                state = self._begin(name, definition, command)
             if state.name != name:
                 raise UserError(
                     f"{folder}: this folder belongs to the sweep {state.name!r}, not to {name!r}; "
@@ -249,16 +253,16 @@ class Journal:
             self.close()
             raise
 
-    def _begin(self, name: str, definition: Mapping[str, Any]) -> SweepState:
+    def _begin(self, name: str, definition: Mapping[str, Any], command: Sequence[str]) -> SweepState:
         logs = (self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")
         if log := next(logs, None):
             why = f"the folder has the log {log.name} of a run that is not in {EVENTS_FILE}"
             raise UserError(f"{self.folder}: {why}; {NEW_FOLDER_HINT}")
-        content = {"format": FORMAT, "name": name, "sweep": definition}
+        content = {"format": FORMAT, "name": name, "command": [*command], "sweep": definition}
         (self.folder / EVENTS_FILE).unlink(missing_ok=True)
         with replacing(self.folder / DEFINITION_FILE) as file:
             file.write(json.dumps(content, indent=1).encode())
-        return SweepState(name, definition)
+        return SweepState(name, definition, command)
 
     def append(self, event: str, **fields: Any) -> None:
         """Write an event, have it on the disk, and apply it to the state.
@@ -346,7 +350,7 @@ def read_journal(folder: Path) -> SweepState | None:
         if content["format"] != FORMAT:
             why = f"format {content['format']}, but this version of AMP Compare reads format {FORMAT}"
             raise UserError(f"{path}: {why}; {NEW_FOLDER_HINT}")
-        state = SweepState(content["name"], dict(content["sweep"]))
+        state = SweepState(content["name"], dict(content["sweep"]), content.get("command", ()))
         path = events
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
         for line in lines[:-1]:  # behind the last line break is nothing, or what a killed driver was writing

@@ -167,7 +167,8 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
     """
     sweep, state, folder = _with_seeds(prepared, journal), journal.state, journal.folder
     print_best(console, sweep, state)
-    print_failed(console, state, sweep.total() or len(state.runs), folder)
+    total = sweep.total() or len(state.runs)
+    print_failed(console, state, total, folder, prepared.command("--rerun"))
     status = 0
     if sweep.on_server:  # this folder has only the runs of this machine
         print_line(
@@ -187,11 +188,19 @@ def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journa
     Raises:
         UserError: If the folder belongs to another sweep, or has another driver.
     """
-    journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.overrides))
+    # Neither --rerun nor --changed-code is for a new sweep, except that W&B's server needs --rerun.
+    begins = replace(prepared.options, rerun=prepared.sweep.on_server, changed_code=False)
+    words = replace(prepared, options=begins).words() if prepared.file else ()
+    journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.overrides), words)
     try:
         state = journal.state
         sweep, more = continued_sweep(
-            prepared.sweep, prepared.overrides, state.definition, state.added_seeds, str(folder)
+            prepared.sweep,
+            prepared.overrides,
+            state.definition,
+            state.added_seeds,
+            str(folder),
+            state.command,
         )
         journal.begin_driver()
         if more:
@@ -275,7 +284,9 @@ def _start_messages(driver: SweepDriver, executor: Executor, progress: SweepProg
     total = sweep.total()
     runs = plural(total, "run") if total else "no run_cap: starts runs until Ctrl-C"
     parts = [f"{sweep.name}: {sweep.method}", runs]
-    parts += [f"{progress.done} already done"] if progress.done else []
+    failed = len(driver.journal.state.with_state(RunState.FAILED))
+    before = f"{progress.done} ended before ({failed} failed)" if failed else f"{progress.done} already done"
+    parts += [before] if progress.done else []
     parts.append(plural(executor.slots, "run") + " at a time")
     if isinstance(executor, LocalExecutor) and executor.slots > max(1, len(executor.gpus)):
         shared = plural(len(executor.gpus), "GPU") if executor.gpus else "this machine's processor"

@@ -103,6 +103,10 @@ class PreparedSweep:
         Args:
             *flags: Further options without a value.
         """
+        return shell_command("ampcompare", *self.words(*flags))
+
+    def words(self, *flags: str) -> list[str]:
+        """Return the words of `command` after `ampcompare`."""
         options = self.options
         values = {
             "--workers": options.workers,
@@ -118,7 +122,7 @@ class PreparedSweep:
         }
         arguments = [*dict.fromkeys([*flags, *(flag for flag, is_set in set_flags.items() if is_set)])]
         arguments += [f"{key}={value}" for key, value in values.items() if value is not None]
-        return shell_command("ampcompare", "sweep", self.file, *arguments, *self.all_overrides)
+        return ["sweep", self.file, *arguments, *self.all_overrides]
 
     def launcher(self, folder: Path) -> RunLauncher:
         """Return the launcher that starts the runs in this folder.

@@ -147,13 +147,14 @@ def print_best(console: Console, sweep: Sweep, state: SweepState) -> None:
         print_line(console, one_line(text))
 
 
-def print_failed(console: Console, state: SweepState, total: int, folder: Path) -> None:
-    """Print how many runs failed, and where their output is, if any did."""
+def print_failed(console: Console, state: SweepState, total: int, folder: Path, rerun: str) -> None:
+    """Print how many runs failed, where their output is, and the command `rerun`, if any did."""
     ids = [run.run_id for run in state.with_state(RunState.FAILED)]
     if ids:
         names = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
         text = f"{len(ids)} of {total} runs failed ({names})"
         print_line(console, one_line(f"{text}; their logs are in {folder / 'logs'}"))
+        print_line(console, one_line(f"to repeat failed runs: {rerun}"))
 
 
 def _duration(seconds: float) -> str:

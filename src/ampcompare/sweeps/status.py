@@ -116,7 +116,9 @@ def show_status(status: SweepStatus, console: Console) -> int:
         return 0 if status.is_complete else EXIT_INCOMPLETE
     has_work = status.not_begun or any(run.state is not RunState.RUNNING for run in status.open_points)
     on_server = status.prepared.sweep.on_server
-    if has_work and not on_server:
+    # The command of the sweep leaves failed runs as they are.
+    startable = status.not_begun or any(run.is_startable for run in status.open_points)
+    if startable and not on_server:
         print_line(console, one_line(f"to continue the sweep: {status.prepared.command()}"))
     has_ended = on_server or any(run.starts for run in status.open_points)
     if has_work and has_ended and (status.has_journal or not status.is_drawn):
@@ -214,7 +216,8 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
     if state is not None:
         added = state.added_seeds
         where = str(prepared.output)
-        sweep, _ = continued_sweep(sweep, prepared.overrides, state.definition, added, where)
+        began, command = state.definition, state.command
+        sweep, _ = continued_sweep(sweep, prepared.overrides, began, added, where, command)
         is_driven = _has_driver(prepared.output)
         if is_driven:
             remarks.append(f"this sweep is running now ({state.driver_name})")

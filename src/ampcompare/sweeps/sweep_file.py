@@ -175,6 +175,10 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     Raises:
         UserError: If the file cannot be read, or breaks W&B's schema; the message has a line per problem.
     """
+    if str(path).partition(":")[0].endswith(".py"):
+        own = ("model.name=./net.py:build", "data.source=./data.py:build")
+        todo = f"for your own network: {shell_command('ampcompare', 'sweep', 'compare_backends', *own)}"
+        raise UserError(f"{path}: a sweep file is YAML, not Python; {todo}")
     file = None
     with suppress(OSError, ValueError):  # a name that is too long or has a NUL; no permission
         file = find_shipped(str(path), "sweeps")  # not a pipe, which would never end

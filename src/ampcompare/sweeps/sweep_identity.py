@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampcompare.errors import UserError
+from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.journal import NEW_FOLDER_HINT
 from ampcompare.sweeps.sweep import SEED, Sweep
@@ -43,6 +44,7 @@ def continued_sweep(
     began: Mapping[str, Any],
     added: Sequence[Sequence[Any]],
     where: str,
+    command: Sequence[str] = (),
 ) -> tuple[Sweep, tuple[Any, ...]]:
     """Return the sweep as it began, with the seeds that were added since, and the seeds that are new.
 
@@ -52,6 +54,7 @@ def continued_sweep(
         began: The definition with which the sweep began.
         added: Groups of seeds that were added since.
         where: Folder of the sweep, for the message.
+        command: The words after `ampcompare` with which the sweep began, for the message.
 
     Raises:
         UserError: If the definition differs in more than added seeds; the message names the difference.
@@ -76,6 +79,9 @@ def continued_sweep(
         names = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
         why = f"the folder {where} has a sweep that differs in {names}"
         todo = f"{NEW_FOLDER_HINT}, or use the file and the options of that sweep"
+        if command:
+            started = shell_command("ampcompare", *command)
+            todo = f"{NEW_FOLDER_HINT}; the sweep in this folder was started with: {started}"
         raise UserError(f"{sweep.path}: {why}; {todo}")
     groups = (*map(tuple, filter(None, added)), *([more] if more else []))
     return dataclasses.replace(sweep, added=groups), more

@@ -15,6 +15,7 @@ from ampcompare.data.batch import list_tensors
 from ampcompare.data.dataset import ImageSplit, Split, TensorSplit
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
+from ampcompare.data.sources.cifar10 import DownloadError
 from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import UserError, describe_type
 from ampcompare.models import BUILT_IN, RESNETS, build_model
@@ -45,7 +46,12 @@ def load_data(config: Config) -> Dataset:
     """
     data, sizes = config.data, (config.batch_size, config.eval.batch_size)
     more: dict[str, Any] = {"kwargs": data.kwargs, "batch_sizes": sizes, "seed": config.seed}
-    return build_dataset(data.source, data.root, data.train_limit, data.test_limit, **more)
+    try:
+        return build_dataset(data.source, data.root, data.train_limit, data.test_limit, **more)
+    except DownloadError as problem:
+        if config.model.name in (*BUILT_IN, *RESNETS):
+            raise
+        raise UserError(f"{problem}; for your own data set: data.source=./data.py:build") from problem
 
 
 def build_trainer(

@@ -46,6 +46,10 @@ CIFAR100 = Archive(
 )
 
 
+class DownloadError(UserError):
+    """The archive is not there and cannot be downloaded, or is damaged."""
+
+
 def load(root: str | None, which: Archive = CIFAR10) -> Dataset:
     """Load the 50,000 training and 10,000 test images, 3x32x32.
 
@@ -57,7 +61,7 @@ def load(root: str | None, which: Archive = CIFAR10) -> Dataset:
         which: The data set.
 
     Raises:
-        UserError: The data is not there and cannot be downloaded, or is damaged.
+        DownloadError: The data is not there and cannot be downloaded, or is damaged.
     """
     return load_or_build(which.name, which.md5, lambda: _read(root, which))
 
@@ -98,7 +102,7 @@ def _read(root: str | None, which: Archive) -> Dataset:
         todo = (
             f"put {which.file} (MD5 {which.md5}) into that folder, or set data.root to the folder that has it"
         )
-        raise UserError(
+        raise DownloadError(
             f"data.source={which.name}: {message}; {todo}; data.source=synthetic needs no files"
         ) from error
     finally:
