@@ -53,6 +53,7 @@ def read_plan(runs: Sequence[RunRecord]) -> Plan:
     """
     values: dict[str, Any] = {}
     doubts: list[str] = []
+    missing_in: dict[tuple[str, ...], list[str]] = {}  # fields by the names of the runs that lack them
     for name in FIELDS:
         recorded = {run.id: value for run in runs if (value := run.option(f"plan.{name}")) is not None}
         parsed = {_read(name, value) for value in recorded.values()}
@@ -69,8 +70,10 @@ def read_plan(runs: Sequence[RunRecord]) -> Plan:
             )
         elif parsed:
             values[name] = parsed.pop()
-            if missing := [printable(run.name) for run in runs if run.id not in recorded]:
-                doubts.append(f"plan.{name} is missing in the config of {some(missing)}.")
+            if missing := tuple(printable(run.name) for run in runs if run.id not in recorded):
+                missing_in.setdefault(missing, []).append(f"plan.{name}")
+    for names, fields in missing_in.items():
+        doubts.append(f"Missing in the config of {some(list(dict.fromkeys(names)))}: {listed(fields)}.")
     return Plan(**values, doubts=tuple(doubts))
 
 

@@ -139,7 +139,12 @@ def group_external(
         for key in dict.fromkeys(key for run in runs for key in run.machine.facts if is_distinguishing(key))
     }
     handled = {*label_keys, seed, *ignore}
-    other_columns = {key: column for key, column in {**columns, **machine}.items() if key not in handled}
+    # The plan changes no result, and the position in a sweep differs in every run.
+    other_columns = {
+        key: column
+        for key, column in {**columns, **machine}.items()
+        if key not in handled and not key.startswith("plan.")
+    }
     grouping.doubts += _differences(other_columns, differing_settings(other_columns))
     return grouping
 
