@@ -370,7 +370,7 @@ def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path):
     words = ("--config=demo", *QUICK, f"output_dir={out}", "wandb.mode=auto", "backend=native")
     done = launch(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "no W&B account: this run is recorded offline" in done.stdout
+    assert "no W&B account, so this run is recorded offline" in done.stdout
     (run,) = load_runs([out])
     record = next(out.rglob("*.wandb")).parent
     assert f"record: {record}" in done.stdout

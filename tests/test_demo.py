@@ -67,7 +67,7 @@ def test_a_small_demo_trains_every_backend_with_three_seeds_and_takes_speed_from
     assert [arm["options"]["backend"] for arm in measured["arms"]] == BACKENDS
     compared = json.loads((tmp_path / "out" / "report" / "comparison.json").read_text())
     assert len(compared["groups"]) == len(BACKENDS)
-    assert "Speed is from `ampcompare bench`" in done.stdout.replace("\n", " ")
+    assert "Throughput is from `ampcompare bench`" in done.stdout.replace("\n", " ")
     page = (tmp_path / "out" / "report" / "index.html").read_text(encoding="utf-8")
     assert "tiny on synthetic data" in page
     next_command = done.stdout.rstrip().splitlines()[-3]

@@ -96,7 +96,7 @@ def test_a_preempted_run_ends_though_the_server_hangs(wandb_server: Server, tmp_
     assert "(SIGTERM); the record up to here is kept; continue with resume=auto" in done["said"]
     (record,) = load_runs([tmp_path])
     assert f"interrupted at step {record.history['global_step'].max():.0f} " in done["said"]
-    assert "was not sent whole in time" in done["said"]
+    assert "is complete on this disk, but not on the server" in done["said"]
 
 
 def test_the_second_ctrl_c_ends_at_once(tmp_path: Path):

@@ -16,7 +16,7 @@ OPTION_HELP = {
     "memory": "bytes of memory of a run, such as 8e9",
     "resources": """amounts by name, such as '{"my_gpu": 1}'""",
     "max_retries": "how often a run is started again when its node dies, such as 3",
-    "runtime_env": """a mapping as Ray has it, such as '{"working_dir": "."}'""",
+    "runtime_env": """a mapping in Ray's format, such as '{"working_dir": "."}'""",
 }
 DEFAULTS = {"num_cpus": 1, "max_retries": 3}
 # Ray's worker would kill its children when it ends: the run without a checkpoint, and the guard.
