@@ -259,8 +259,6 @@ def shortened(example: str) -> tuple[str, set[int]]:
         example += " " + " ".join(quick)
     if words[0] == "bench":
         example = example.replace("eager,compile", "eager") + " --minutes 0.1"
-    if words[0] == "demo":
-        example += " model.name=tiny data.train_limit=64 data.test_limit=32 eval.every=4 device=cpu"
     if words[0] == "sweep" and not {"--status", "--show"} & {*words}:
         return f"{example} --status", {3}  # checks file and options, starts nothing
     if words[0] == "reproduce" and len(words) > 1 and "--write-sweep" not in words:
@@ -292,7 +290,7 @@ def test_the_examples_of_a_help_run(command: str, runs: Path, capsys):
     for example in examples_in(help_of(command, capsys)):
         if "--dry-run" not in example and any(words in example for words in PARSED_ONLY):
             continue
-        if example.startswith("ampcompare demo") and "epochs=1" not in example:
+        if example.startswith("ampcompare demo"):
             continue  # a minute of bench each; tests/test_demo.py runs the demo
         shell, codes = shortened(example)
         done = run_in_shell(run_words(shell.removeprefix("ampcompare ")), folder)
