@@ -259,6 +259,7 @@ def shortened(example: str) -> tuple[str, set[int]]:
         example += " " + " ".join(quick)
     if words[0] == "bench":
         example = example.replace("eager,compile", "eager") + " --minutes 0.1"
+        example += "" if "backend=" in example else " backend=none,native"
     if words[0] == "sweep" and not {"--status", "--show"} & {*words}:
         return f"{example} --status", {3}  # checks file and options, starts nothing
     if words[0] == "reproduce" and len(words) > 1 and "--write-sweep" not in words:
