@@ -255,11 +255,8 @@ def shortened(example: str) -> tuple[str, set[int]]:
     words = example.split()[1:]
     own = "data.source=" in example
     quick = [word for word in QUICK if not (own and word.startswith(("model.", "data.")))]
-    if words[0] in ("run", "bench", "why"):
+    if words[0] in ("run", "why"):
         example += " " + " ".join(quick)
-    if words[0] == "bench":
-        example = example.replace("eager,compile", "eager") + " --minutes 0.1"
-        example += "" if "backend=" in example else " backend=none,native"
     if words[0] == "sweep" and not {"--status", "--show"} & {*words}:
         return f"{example} --status", {3}  # checks file and options, starts nothing
     if words[0] == "reproduce" and len(words) > 1 and "--write-sweep" not in words:
@@ -291,8 +288,8 @@ def test_the_examples_of_a_help_run(command: str, runs: Path, capsys):
     for example in examples_in(help_of(command, capsys)):
         if "--dry-run" not in example and any(words in example for words in PARSED_ONLY):
             continue
-        if example.startswith("ampcompare demo"):
-            continue  # a minute of bench each; tests/test_demo.py runs the demo
+        if example.startswith(("ampcompare demo", "ampcompare bench")):
+            continue  # tests/test_demo.py and tests/test_tutorials.py run them
         shell, codes = shortened(example)
         done = run_in_shell(run_words(shell.removeprefix("ampcompare ")), folder)
         assert done.returncode in codes, f"{shell}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
