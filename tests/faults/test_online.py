@@ -63,7 +63,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(wandb_server: Serve
         lambda: "ahead" in wandb_server.runs and len(rows(wandb_server, "ahead")) > beyond,
         lambda pid: os.kill(pid, signal.SIGKILL),
     )
-    assert play("ahead", signal_at=[14, signal.SIGSTOP], begun=begun)["code"] == -9
+    assert play("ahead", block_at=14, begun=begun)["code"] == -9
     assert play("ahead", "resume=auto")["code"] == 0
     assert rows(wandb_server, "ahead") == expected
 

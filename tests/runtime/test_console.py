@@ -74,7 +74,7 @@ def test_a_loop_of_ones_own_sees_warnings_once_and_none_when_silenced(tmp_path: 
     monkeypatch.setenv("WANDB_MODE", "offline")
     said, lines = python(RECORDS, tmp_path)
     advice = "check the data for NaN, the loss function and the initial weights"
-    line = f"step 1: the training loss is (loss scale 1); {advice}; the training continues"
+    line = f"step 1: the training loss is NaN (loss scale 1); {advice}; the training continues"
     assert (said, lines) == ("", [line])
 
 

@@ -2,7 +2,8 @@
 
 What is to happen to a run is said by name: "kill_at": step, "kill_later": seconds from its first step ("all":
 true: W&B's service, too; "once_saved": folder: and when this part of the run has rows and a checkpoint
-there), "pace": seconds a step takes at least, "end_service_at": step, "signal_at": [step, number] ("all",
+there), "pace": seconds a step takes at least, "end_service_at": step, "block_at":
+step after which the training waits without end, "signal_at": [step, number] ("all",
 too), "twice": true, "file_limit": bytes, "stdout": path.
 """
 
@@ -128,6 +129,8 @@ def cause(job: dict[str, Any], step: int) -> None:
         killing = ["sh", "-c", f"sleep {wait}; {until} kill -9 {os.getpid()} {also}"]
         subprocess.Popen(killing, start_new_session=True)
     time.sleep(job.get("pace", 0))
+    while job.get("block_at") == step:  # W&B's client goes on sending, in its own threads
+        time.sleep(1)
     if job.get("end_service_at") == step:
         for pid in children_of(os.getpid()):
             os.kill(pid, signal.SIGKILL)
