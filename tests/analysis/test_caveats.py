@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from scipy import stats
 from support.fakes import full, make
-from support.known_runs import BASE, SAME, runs
+from support.known_runs import BASE, SAME, less, runs
 
 from ampcompare import analyse_runs, metrics
 
@@ -64,13 +64,21 @@ def test_seeds_that_all_differ_by_the_same_amount_are_not_called_equal():
 
 
 @pytest.mark.parametrize(("accuracies", "images"), [(PERFECT, 200), ((0.93, 0.93, 0.93), 10_000)])
-def test_the_resolution_of_one_accuracy_is_the_wilson_interval_of_one_test_set(accuracies: Any, images: int):
+def test_the_report_says_that_its_intervals_do_not_cover_the_choice_of_the_test_set(
+    accuracies: Any, images: int
+):
     made = with_test_images([*runs("none", accuracies), *runs("native", accuracies)], images)
-    (told,) = (one for one in analyse_runs(made).caveats if "Wilson" in one)
-    wilson_interval = stats.binomtest(round(accuracies[0] * images), images).proportion_ci(method="wilson")
-    low, high = (f"{100 * end:.2f}%" for end in (wilson_interval.low, wilson_interval.high))
-    assert told.endswith(f"%, is {low} to {high}.")
-    assert told.startswith(f"With {images:,} test images, the 95% Wilson interval of one run")
+    sentences = [one for one in analyse_runs(made).caveats if "test set of" in one and "All intervals" in one]
+    assert len(sentences) == 1
+    assert f"this test set of {images:,} samples" in sentences[0]
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_same_and_not_lower_say_which_failures_they_do_not_exclude(n: int):
+    good = [*runs("none", BASE[:n]), *runs("native", SAME[:n]), *runs("fp16", less(5.0)[:n])]
+    rate = 100 * stats.binomtest(0, n).proportion_ci(0.9, "exact").high
+    (told,) = (one for one in analyse_runs(good).caveats if "do not exclude" in one)
+    assert told.startswith(f"{n} good runs of native do not exclude that up to {rate:.0f}% of runs fail")
 
 
 def test_perfect_accuracy_on_a_test_set_of_unknown_size_claims_nothing():

@@ -12,6 +12,7 @@ from ampcompare.analysis.bench_results import read_bench
 from ampcompare.analysis.best_per_value import find_best_per_value
 from ampcompare.analysis.caveats import describe_progress, find_caveats, find_deviations
 from ampcompare.analysis.comparison import compare_all
+from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
 from ampcompare.analysis.external.reader import ReadingOptions, interpret_runs
 from ampcompare.analysis.findings import Findings
@@ -24,21 +25,21 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     control_position,
     describe_setting,
 )
-from ampcompare.analysis.grouping.groups import Group, group_runs
+from ampcompare.analysis.grouping.groups import Group, count_ended_seeds, group_runs
 from ampcompare.analysis.grouping.outcome import determine_outcome
-from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN
+from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN, QUALITY
 from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
+from ampcompare.analysis.next_step import write_next_step
 from ampcompare.analysis.numerics import describe_numerics
 from ampcompare.analysis.reproduction import WITHIN, assess_reproduction
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.sweep_plan import read_plan
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.publications.publication import load_publication
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
-from ampcompare.runtime.formatting import between, capital, change, listed, plural, some
+from ampcompare.runtime.formatting import between, capital, change, listed
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the W&B run that holds a report; it is no training
 
@@ -122,44 +123,10 @@ class Analysis(Findings):
             notes.append(f"{control.group.display_name}, relative to the baseline: {parts}{drift}.")
         return tuple(notes)
 
-    @property
+    @cached_property
     def advice(self) -> str:
-        """Return how many more seeds would decide what is inconclusive, or "" if no number would.
-
-        If the plan of the runs allows fewer seeds, the sentence says so instead. An undecided throughput of
-        our own training can also be measured by a benchmark.
-        """
-        names, limit = {"speed": "throughput", "quality": self.metric.noun}, self.plan.max_seeds
-        by_number: dict[int, list[str]] = {}
-        beyond_limit = []
-        is_speed_open = False
-        for comparison, claim in ((c, claim) for c in self.comparisons for claim in c.open_claims):
-            if not claim.more_seeds or claim.estimate is None:
-                continue
-            is_speed_open |= claim.question == "speed"
-            quantity = f"the {names[claim.question]} of {comparison.group.display_name}"
-            if limit is None or claim.estimate.n + claim.more_seeds <= limit:
-                by_number.setdefault(claim.more_seeds, []).append(quantity)
-            else:
-                beyond_limit.append(quantity)
-        sentences = []
-        if by_number:
-            unit = "more seeds per backend" if self.is_own else "more runs per group"
-            numbers = [f"about {n:,} would decide {some(texts)}" for n, texts in by_number.items()]
-            numbers[0] = numbers[0].replace(" would", f" {unit} would", 1)
-            sentences.append(f"Inconclusive: {'; '.join(numbers)}.")
-            if self.is_own:  # no sweep of ours can add runs to those of another program
-                command = "`ampcompare sweep FILE --until-decided`"
-                sentences.append(f"{command} adds seeds until each claim is decided.")
-        if beyond_limit:
-            seeds = plural(limit or 0, "seed")
-            sentences.append(
-                f"At the planned maximum of {seeds}, {some(beyond_limit)} would probably stay inconclusive."
-            )
-        if is_speed_open and self.is_own and self.bench is None:
-            commands = "`ampcompare bench --json FILE` and add `--bench FILE`"
-            sentences.append(f"To decide the throughput, measure it with {commands}.")
-        return " ".join(sentences)
+        """Return what would decide the open claims, "" if every claim is decided."""
+        return write_next_step(self)
 
 
 def _change(estimate: Estimate) -> str:
@@ -269,12 +236,13 @@ def analyse_runs(
         group.value: describe_backend(run) for group in of_backends for run in group.all_rows[RUN]
     }
     group_of = {index: group.label for group in groups for index in group.all_rows.index}
-    # The level of each interval covers all requested groups, comparable or not, and all looks.
-    compared_count = sum(group.value != value and not group.is_control for group in groups)
-    level = joint_level(compared_count, len(plan.looks) or 1)
+    arms = [group for group in groups if group.value != value and not group.is_control]
+    identical_arms = count_once(arms, plan)
+    levels = interval_levels(arms, identical_arms, plan.share_at(count_ended_seeds([*bases, *arms])))
     reproduction = None
     if reproduce is not None:
-        reproduction = assess_reproduction(load_publication(reproduce), rows, compared, ignored, within)
+        publication = load_publication(reproduce)
+        reproduction = assess_reproduction(publication, rows, compared, ignored, within, plan.rule)
     return Analysis(
         table=rows.assign(**{GROUP: rows.index.map(group_of)}),
         setting=describe_setting(rows),
@@ -283,9 +251,11 @@ def analyse_runs(
         keys=keys,
         baseline_value=value,
         plan=plan,
-        level=level,
-        comparisons=compare_all(groups, value, keys[0], level, bench_results),
-        best=find_best_per_value(groups, keys[0], value, compared, level),
+        level=levels[QUALITY],
+        levels=levels,
+        identical_arms=tuple(tuple(members) for members in identical_arms),
+        comparisons=compare_all(groups, value, keys[0], levels, bench_results),
+        best=find_best_per_value(groups, keys[0], value, compared, levels),
         backend_descriptions={group.label: descriptions.get(group.value, "") for group in groups},
         ignored=ignored,
         bench=bench_results,

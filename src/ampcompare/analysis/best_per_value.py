@@ -8,7 +8,7 @@ by the value that is shown, which makes it look better than it is. So no differe
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ampcompare.analysis.comparison import ENVIRONMENT, compare
+from ampcompare.analysis.comparison import ENVIRONMENT, Levels, compare
 from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
@@ -39,7 +39,7 @@ class BestPerValue(NamedTuple):
 
 
 def find_best_per_value(
-    groups: Sequence[Group], key: str, baseline: str, metric: ComparedMetric, level: float
+    groups: Sequence[Group], key: str, baseline: str, metric: ComparedMetric, levels: Levels
 ) -> BestPerValue | None:
     """Return the best group of each value of `key`; None if no other setting was tuned.
 
@@ -51,7 +51,7 @@ def find_best_per_value(
         key: The compared key.
         baseline: The value of the baseline.
         metric: The compared metric. Its mean decides.
-        level: Level of the intervals.
+        levels: Level of the intervals by question.
     """
     by_value: dict[str, list[Group]] = {baseline: []}
     for group in groups:
@@ -83,7 +83,7 @@ def find_best_per_value(
             for name, k in zip(names, tuned, strict=True)
         ]
         text = f"{_name(value, key)} reaches {metric.name} {shown[value]} ({', '.join(tuned_values)})"
-        differences = compare(group, best[baseline], level).estimates if value != baseline else {}
+        differences = compare(group, best[baseline], levels).estimates if value != baseline else {}
         if QUALITY in differences:
             text += f", {metric.with_unit(formatting.signed(differences[QUALITY].value))}"
         texts.append(

@@ -6,16 +6,17 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
+from ampcompare.analysis.claims import EQUIVALENT, NOT_WORSE
 from ampcompare.analysis.comparison import MAX_KEYS, no_native_arithmetic
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
 from ampcompare.analysis.grouping.backend_info import display_name, has_tf32
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group, name_run
-from ampcompare.analysis.grouping.run_metrics import CLASSES, IMAGES, QUALITY, SCORE, SPEED, rows_at_target
-from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, SEED, is_machine_shared
+from ampcompare.analysis.grouping.run_metrics import IMAGES, QUALITY, SCORE, SPEED, rows_at_target
+from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
-from ampcompare.analysis.statistics.multiplicity import wilson_interval
+from ampcompare.analysis.statistics.multiplicity import highest_failure_rate
 from ampcompare.runs.migrations import PLAIN
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime import formatting
@@ -36,7 +37,6 @@ TAILS = {
     RunState.RUNNING.value: "",
     RunState.QUEUED.value: "",
 }
-ENDED = (RunState.FINISHED.value, RunState.FAILED.value)
 
 
 def find_caveats(findings: Findings) -> list[str]:
@@ -63,7 +63,9 @@ def find_caveats(findings: Findings) -> list[str]:
         *([f"Differences in {ignored} are ignored, as --ignore says."] if ignored else []),
         *_reached(findings),
         *_seeds_that_agree(findings),
-        *_test_set(compared, findings.metric),
+        *_identical_arms(findings),
+        *_rare_failures(findings),
+        *_test_set(compared),
     ]
 
 
@@ -238,22 +240,37 @@ def _reached(findings: Findings) -> Iterator[str]:
         yield f"No run of {some(none_reached, MAX_NAMED)} reached {target}."
 
 
-def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    """Yield the Wilson interval of one run's accuracy, for the group with the widest."""
-    intervals = []
-    for group in compared if metric.is_accuracy else ():
-        image_counts, mean = group.rows[IMAGES].dropna(), group.estimates.get(SCORE)
-        if len(image_counts) and mean and group.rows[CLASSES].notna().all():
-            images = int(image_counts.min())
-            low, high = wilson_interval(min(1.0, max(0.0, mean.value / 100)), images)
-            intervals.append((high - low, 100 * low, 100 * high, images, mean.value, group.display_name))
-    if intervals:
-        _, low, high, images, value, label = max(intervals)
-        ends = f"{formatting.in_percent(low)} to {formatting.in_percent(high)}"
+def _test_set(compared: Sequence[Group]) -> Iterator[str]:
+    """Yield that the intervals do not cover the choice of the test set."""
+    counts = {int(count) for group in compared for count in group.rows[IMAGES].dropna()}
+    if counts:
+        samples = formatting.count_range(min(counts), max(counts))
         yield (
-            f"With {images:,} test images, the 95% Wilson interval of one run at the accuracy of {label}, "
-            f"{formatting.in_percent(value)}, is {ends}."
+            f"All intervals are for this test set of {samples} samples: they cover the variation between "
+            "seeds, not that between test sets."
         )
+
+
+def _rare_failures(findings: Findings) -> Iterator[str]:
+    """Yield which rate of failure the good runs behind a claim do not exclude."""
+    by_runs: dict[int, list[str]] = {}
+    for comparison in findings.comparisons:
+        if not comparison.is_control and comparison.shown & {EQUIVALENT, NOT_WORSE}:
+            by_runs.setdefault(comparison.group.n, []).append(comparison.group.display_name)
+    for runs, labels in sorted(by_runs.items()):
+        rate = 100 * highest_failure_rate(runs)
+        yield (
+            f"{runs} good runs of {some(labels, MAX_NAMED)} do not exclude that up to {rate:.0f}% of runs "
+            "fail (95% confidence)."
+        )
+
+
+def _identical_arms(findings: Findings) -> Iterator[str]:
+    """Yield which groups cannot be told apart by their quality and count as one comparison."""
+    noun = findings.metric.noun
+    for members in findings.identical_arms:
+        labels = listed(group.display_name for group in members)
+        yield f"{labels} have exactly the same {noun} at every shared seed and count as one comparison of it."
 
 
 def _seeds_that_agree(findings: Findings) -> Iterator[str]:
@@ -316,7 +333,7 @@ def find_deviations(findings: Findings) -> list[str]:
     metric = findings.metric
     target = findings.metric.target
     comparisons = findings.comparisons
-    seeds = _count_seeds(findings)
+    seeds = findings.ended_seeds
     deviations = []
     if plan.margin is not None and metric.margin != plan.margin:
         planned = metric.with_unit(f"{plan.margin:g}")
@@ -329,6 +346,12 @@ def find_deviations(findings: Findings) -> list[str]:
             f"no look was planned at {plural(seeds, 'seed')}, but at {listed(plan.looks)} seeds "
             "(plan.looks of the sweep file)"
         )
+    spent = plan.spent_until(seeds)
+    if spent > 1 + 1e-9:
+        deviations.append(
+            "seeds were added after a look that had spent the whole error, so that all looks together err in "
+            f"up to {5 * spent:.2g}% instead of 5%"
+        )
     if plan.max_seeds is not None and seeds > plan.max_seeds:
         deviations.append(f"{seeds} seeds ran instead of at most {plan.max_seeds}")
     if plan.has_control and not any(c.is_control for c in comparisons):
@@ -338,7 +361,7 @@ def find_deviations(findings: Findings) -> list[str]:
 
 def describe_progress(findings: Findings) -> str:
     """Return `First look (3 of up to 10 seeds)` while claims are undecided, else ""."""
-    plan, seeds = findings.plan, _count_seeds(findings)
+    plan, seeds = findings.plan, findings.ended_seeds
     if plan.max_seeds is None or not seeds or seeds >= plan.max_seeds or not findings.undecided:
         return ""
     name = "Interim result"
@@ -346,11 +369,3 @@ def describe_progress(findings: Findings) -> str:
         number = plan.looks.index(seeds)
         name = f"{ORDINALS[number] if number < len(ORDINALS) else f'{number + 1}th'} look"
     return f"{name} ({seeds} of up to {plan.max_seeds} seeds)"
-
-
-def _count_seeds(findings: Findings) -> int:
-    """Return the smallest number of seeds with an ended run among the compared groups and their baselines."""
-    compared = [c for c in findings.comparisons if not c.is_control]
-    sides = [side for c in compared for side in (c.group, c.baseline) if side]
-    ended = (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides)
-    return min(ended, default=0)

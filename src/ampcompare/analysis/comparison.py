@@ -1,17 +1,25 @@
 """Compare one group with the baseline, and state what the intervals show.
 
-For each question (speed, memory, quality) the intervals of all requested groups hold together in 95%, over
-all planned looks. An interval on one side of "no change" shows faster, slower, smaller, larger, better or
-worse. An interval inside the margin shows equivalence. That is stricter than two one-sided tests at 5%, and
-it is a single interval to look at.
+For each question (speed, memory, quality) the intervals of all groups hold together in 95%, over all planned
+looks. Every claim is read from one two-sided interval: on one side of "no change" it shows faster, slower,
+smaller, larger, better or worse; above the lower margin it shows "not lower by more than the margin"; within
+both margins it shows "the same". This is stricter than two one-sided tests at 5%.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ampcompare.analysis.bench_results import BenchEstimate, BenchResults
+from ampcompare.analysis.claims import (
+    EQUIVALENT,
+    NOT_WORSE,
+    SAME_SPEED,
+    Claim,
+    claim_quality,
+    claim_ratio,
+    with_forecast,
+)
 from ampcompare.analysis.grouping import run_table
-from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
     NOT_SET,
@@ -19,62 +27,41 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     differing_keys,
 )
 from ampcompare.analysis.grouping.groups import Group, control_value
-from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED, TIME, RunMetric
+from ampcompare.analysis.grouping.run_metrics import (
+    COMPARED_METRICS,
+    MEMORY,
+    QUALITY,
+    SCORE,
+    SPEED,
+    TIME,
+    TO_TARGET,
+    RunMetric,
+)
 from ampcompare.analysis.grouping.run_table import is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
-from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, explain_degenerate
+from ampcompare.analysis.grouping.validity_checks import (
+    estimate_control_drift,
+    explain_degenerate,
+    measure_speed_resolution,
+)
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference
-from ampcompare.analysis.statistics.multiplicity import count_further_seeds
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference, seed_correlation
+from ampcompare.analysis.statistics.sample_size import pool_deviations
 from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
 
-EQUIVALENT = "equivalent"
-GAINS = ("faster", "smaller")  # must hold relative to the control, too
 ENVIRONMENT = "environment."
 DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
-INCLUDES_NO_CHANGE = "the confidence interval includes zero difference"
-WITHIN_CONTROL = "the gain is not shown to exceed the A/A control"
-LOSS_WITHIN_CONTROL = "the loss is not shown to exceed the A/A control"
 NOT_IN_BENCH = "the benchmark has no matching arm"
-INCONCLUSIVE, NO_VERDICT, NOT_COMPARED = "inconclusive", "no verdict", "not compared"
+Levels = Mapping[str, float]
 TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
 NOT_NATIVE = {
     COMPUTED_IN_FP32: "this CPU computes {} in fp32",
     EMULATED: "this CPU has no instructions for {}",
 }
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The claim that the interval of one question supports.
-
-    Attributes:
-        question: The question: speed, memory or quality.
-        estimate: The estimate, None if nothing was compared.
-        shown: The words of its metric for what is shown, and EQUIVALENT.
-        why: Why nothing is shown, "" if something is.
-        more_seeds: How many more seeds may show something, None if no such number is known.
-        is_open: Whether more seeds may show something.
-    """
-
-    question: str
-    estimate: Estimate | None
-    shown: tuple[str, ...] = ()
-    why: str = ""
-    more_seeds: int | None = None
-    is_open: bool = False
-
-    @property
-    def answer(self) -> str:
-        """Return what is shown, or one word that nothing is."""
-        if self.estimate is None:
-            return NOT_COMPARED
-        nothing = INCONCLUSIVE if self.is_open and self.estimate.has_interval else NO_VERDICT
-        return ", ".join(self.shown) or nothing
 
 
 @dataclass(eq=False)
@@ -95,11 +82,17 @@ class Comparison:
         degenerate_reason: Why the group's metric is uninformative although the baseline's is not. The group
             then lost quality, whether the interval shows it or not.
         is_missing_in_bench: Whether a benchmark has the speed of other groups and no arm for this one.
+        no_loss_reason: Why no loss in quality may be claimed, "" if it may.
+        spreads: By question: the standard deviation of one pair, pooled over all groups, and its degrees of
+            freedom. Only forecasts of further seeds use it.
+        seed_correlation: The correlation of the quality with that of the baseline over the shared seeds; None
+            if it is not defined.
         claims: The claims by question.
         speedup: The ratio of speeds, None if speeds are not compared.
         shown: Every word that is shown.
         is_faster: Whether the group is shown to be faster.
-        keeps_quality: Whether quality is shown to be equivalent or better. Never with a failed run.
+        keeps_quality: Whether quality is shown to be equivalent, better, or not lower by more than the
+            margin. Never with a failed run.
         is_quality_lost: Whether quality is shown to be worse beyond the margin, or nothing was learned.
         is_control: Whether the group is the A/A control: the baseline once more.
     """
@@ -115,19 +108,24 @@ class Comparison:
     no_claim_reason: str = ""
     degenerate_reason: str = ""
     is_missing_in_bench: bool = False
+    no_loss_reason: str = ""
+    spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    seed_correlation: float | None = None
 
     def __post_init__(self) -> None:
         self.is_control = self.group.is_control  # the baseline once more
         base, self.claims = self.baseline, dict[str, Claim]()
         if base and not (self.is_control or self.group.is_unfinished or base.is_unfinished):
-            claimed = [run_metric for run_metric in COMPARED_METRICS.values() if run_metric.sides]
-            self.claims = {run_metric.question: _claim(self, base, run_metric) for run_metric in claimed}
+            claimed = [question for question, metric in COMPARED_METRICS.items() if metric.sides]
+            claims = {question: _claim(self, base, question) for question in claimed}
+            self.claims = {
+                question: with_forecast(claim, self.group.metric, self.spreads.get(question))
+                for question, claim in claims.items()
+            }
         self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
-        shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
-        self.shown, self.is_faster = shown, "faster" in shown
-
-        self.keeps_quality = bool({EQUIVALENT, "better"} & shown)
-
+        self.shown = shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
+        self.is_faster = "faster" in shown and SAME_SPEED not in shown
+        self.keeps_quality = bool({EQUIVALENT, NOT_WORSE, "better"} & shown)
         self.is_quality_lost = bool(self.degenerate_reason) or ("worse" in shown and EQUIVALENT not in shown)
 
     @property
@@ -140,11 +138,15 @@ class Comparison:
             and self.group.outcomes.running
         ):
             return (Claim(SPEED, None, (), NOT_FINISHED, is_open=True),)
-        return tuple(c for c in self.claims.values() if c.question != MEMORY and c.is_open)
+        return tuple(
+            claim
+            for claim in self.claims.values()
+            if claim.is_open and claim.question != MEMORY and not claim.is_by_benchmark
+        )
 
 
 def compare_all(
-    groups: Sequence[Group], baseline: str, key: str, level: float, bench: BenchResults | None = None
+    groups: Sequence[Group], baseline: str, key: str, levels: Levels, bench: BenchResults | None = None
 ) -> list[Comparison]:
     """Compare every group except the baselines with the baseline that matches it.
 
@@ -152,7 +154,7 @@ def compare_all(
         groups: All groups.
         baseline: The value of the baseline.
         key: The compared key.
-        level: Level of each interval, 0..1.
+        levels: Level of each interval by question, 0..1.
         bench: Speeds of a benchmark.
 
     Returns:
@@ -173,9 +175,20 @@ def compare_all(
         controls = [] if group.is_control else sorted(repeats, key=lambda g: not g.outcomes.finished)
         control = next(iter(controls), None)
         comparisons.append(
-            compare(group, base, level, control, uncontrolled_settings(group, base, key), bench)
+            compare(group, base, levels, control, uncontrolled_settings(group, base, key), bench)
         )
-    return comparisons
+    return with_spreads(comparisons)
+
+
+def with_spreads(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons with the pooled standard deviation of one pair, for forecasts."""
+    spreads = {}
+    for question in (SPEED, QUALITY):
+        estimates = [c.estimates[question] for c in comparisons if question in c.estimates]
+        paired = [estimate for estimate in estimates if estimate.is_paired]
+        if pooled := pool_deviations(paired or estimates):
+            spreads[question] = pooled
+    return [replace(comparison, spreads=spreads) for comparison in comparisons]
 
 
 def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:
@@ -216,7 +229,7 @@ def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
 def compare(
     group: Group,
     base: Group,
-    level: float,
+    levels: Levels,
     control: Group | None = None,
     uncontrolled_differences: Sequence[str] = (),
     bench: BenchResults | None = None,
@@ -229,7 +242,7 @@ def compare(
     Args:
         group: The group.
         base: The baseline.
-        level: Level of each interval, 0..1.
+        levels: Level of each interval by question, 0..1.
         control: The A/A control of the baseline.
         uncontrolled_differences: Settings that differ besides the compared key.
         bench: Speeds of a benchmark.
@@ -242,18 +255,19 @@ def compare(
         no_claim_reason = unequal_lengths((base, group))
     relative_to_control = {}
     if control and control.outcomes.finished:
-        relative_to_control = _estimates(group, control, level, bench)
+        relative_to_control = _estimates(group, control, levels, bench)
     return Comparison(
         group,
         base,
         uncontrolled_differences=tuple(k for k in uncontrolled_differences if not k.startswith(DEVICE_KEYS)),
-        estimates=_estimates(group, base, level, bench),
+        estimates=_estimates(group, base, levels, bench),
         relative_to_control=relative_to_control,
         has_control=control is not None,
-        drift=estimate_control_drift(group, level) if group.is_control else None,
+        drift=estimate_control_drift(group, levels[SPEED]) if group.is_control else None,
         no_claim_reason=no_claim_reason,
         degenerate_reason="" if no_claim_reason else explain_degenerate(group),
         is_missing_in_bench=is_missing_in_bench(group, base, bench),
+        seed_correlation=seed_correlation(group.sample(SCORE), base.sample(SCORE)),
     )
 
 
@@ -262,7 +276,7 @@ def is_missing_in_bench(group: Group, base: Group, bench: BenchResults | None) -
     return bench is not None and bool(bench.ratios(base, base)) and not bench.ratios(group, base)
 
 
-def _estimates(group: Group, base: Group, level: float, bench: BenchResults | None) -> dict[str, Estimate]:
+def _estimates(group: Group, base: Group, levels: Levels, bench: BenchResults | None) -> dict[str, Estimate]:
     """Return the estimates of a group relative to a baseline, by question."""
     bench_ratios = bench.ratios(group, base) if bench else {}
     is_one_device = len(group.devices | base.devices) <= 1 and "" not in group.devices | base.devices
@@ -280,81 +294,54 @@ def _estimates(group: Group, base: Group, level: float, bench: BenchResults | No
         # Quality needs finished runs. Metrics of the machine need one device.
         if (group.is_unfinished or base.is_unfinished) if run_metric.is_of_seed else not is_one_device:
             continue
-        floor = group.metric.resolution if question == QUALITY else 0.0
-        if estimate := estimate_difference(
+        if question == TIME and not (reaches_in_all_runs(group) and reaches_in_all_runs(base)):
+            continue  # the runs that missed the target would be left out
+        floor = 0.0
+        if question == QUALITY:
+            floor = group.metric.resolution
+        elif run_metric.is_timed:
+            floor = measure_speed_resolution((group, base))
+        estimate = estimate_difference(
             values, base_values, log=run_metric.is_ratio, paired_by=paired_by, resolution=floor
-        ):
-            # Seeds that agree are no evidence of a spread of zero.
-            if question == QUALITY and not estimate.error:
-                estimate = replace(estimate, error=None)
-            if question == QUALITY and group.metric.is_percentage:
-                estimate = replace(estimate, bounds=(-100.0, 100.0))
-            estimates[question] = replace(estimate, level=level)
+        )
+        if estimate is None:
+            continue
+        # Seeds, or speeds, that agree are no evidence of a spread of zero.
+        if question in (QUALITY, SPEED) and not estimate.error:
+            estimate = replace(estimate, error=None)
+        if question == QUALITY and group.metric.is_percentage:
+            estimate = replace(estimate, bounds=(-100.0, 100.0))
+        estimates[question] = replace(estimate, level=levels[question])
     return estimates
 
 
-def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
+def reaches_in_all_runs(group: Group) -> bool:
+    """Return whether every counted run reached the target of the training time."""
+    return bool(group.rows[TO_TARGET].notna().all())
+
+
+def _claim(comparison: Comparison, base: Group, question: str) -> Claim:
     """Return what the interval of a question shows, or why it shows nothing."""
-    question = run_metric.question
-    estimate = comparison.estimates.get(question)
-    control_estimate = comparison.relative_to_control.get(question)
-    metric = comparison.group.metric
-    is_quality, why = question == QUALITY, _no_claim_reason(comparison, base, run_metric)
+    estimate, metric = comparison.estimates.get(question), comparison.group.metric
+    why = _no_claim_reason(comparison, base, COMPARED_METRICS[question])
     if estimate is None or why:
         return Claim(question, estimate, (), why)
-    low, high = estimate.ends
-    if low is None or high is None:
+    if not estimate.has_interval:
+        why = too_few_runs(estimate.n)
         if isinstance(estimate, BenchEstimate):
             why = f"{estimate.basis} gave no confidence interval"
-            return Claim(question, estimate, (), why, is_open=True)
-        more = max(1, MIN_RUNS - estimate.n)
-        return Claim(question, estimate, (), too_few_runs(estimate.n), more, is_open=True)
-    shown = _sides(run_metric, estimate, metric)
-    if is_quality and comparison.degenerate_reason:  # it may be shown to be worse, never to be equal
-        worse = tuple(word for word in shown if word == "worse")
-        return Claim(question, estimate, worse, "" if worse else comparison.degenerate_reason)
-    # A benchmark has its own control.
-    has_control = comparison.has_control and not isinstance(estimate, BenchEstimate)
-    if (
-        has_control
-        and {*shown} & {*GAINS}
-        and (not control_estimate or shown != _sides(run_metric, control_estimate, metric))
-    ):
-        control_size = f"the A/A control has only n = {control_estimate.n if control_estimate else 0}"
-        return Claim(
-            question,
-            estimate,
-            (),
-            WITHIN_CONTROL if control_estimate and control_estimate.has_interval else control_size,
-            is_open=True,
-        )
-    margin, why = metric.margin if is_quality else None, INCLUDES_NO_CHANGE
-    if margin is not None and -margin < low and high < margin:
-        shown = (*shown, EQUIVALENT)
-    if shown:
-        return Claim(question, estimate, shown)
-    seed_counts = [count_further_seeds(estimate, null=run_metric.null)]
-    if margin is not None:
-        seed_counts = [*seed_counts, count_further_seeds(estimate, margin=margin)]
-        why = f"{INCLUDES_NO_CHANGE} and extends beyond the margin"
-    elif not is_quality and (low > run_metric.null or high < run_metric.null):  # of a benchmark
-        why = WITHIN_CONTROL if low > run_metric.null else LOSS_WITHIN_CONTROL
-    elif is_quality:
-        why = f"{INCLUDES_NO_CHANGE} and no equivalence margin is set (--margin X)"
-    return Claim(
-        question,
-        estimate,
-        (),
-        why,
-        min((count for count in seed_counts if count), default=None),
-        is_open=True,
-    )
+        return Claim(question, estimate, (), why, is_open=True)
+    if question == QUALITY:
+        return claim_quality(estimate, metric, comparison.degenerate_reason, comparison.no_loss_reason)
+    control = comparison.relative_to_control.get(question)
+    return claim_ratio(question, estimate, metric, comparison.has_control, control)
 
 
 def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric) -> str:
     """Return why nothing can be claimed about a question with any number of runs, "" otherwise."""
     question, sides = run_metric.question, (comparison.group, base)
     estimate = comparison.estimates.get(question)
+    is_bench = isinstance(estimate, BenchEstimate)
     if estimate is None:
         if question != QUALITY and len(comparison.group.devices | base.devices) > 1:
             return "the runs used different devices"
@@ -368,28 +355,16 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
             return "the runs overlapped on one GPU or CPU"
         empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
         return f"no value is recorded for {some(empty, 2)}"
+    is_constant = estimate.n >= MIN_RUNS and not estimate.has_interval and not is_bench
+    if question == SPEED and is_constant:
+        return "the throughput is the same in all runs and its resolution is unknown"
     if question != QUALITY:
         return ""
-    name = comparison.group.metric.name
-    constant = (
-        ""
-        if estimate.error or estimate.n < MIN_RUNS
-        else f"{name} is the same in all runs and its resolution is unknown"
-    )
-    return (
-        comparison.no_claim_reason
-        or constant
-        or ("" if estimate.has_interval else comparison.degenerate_reason)
-    )
-
-
-def _sides(run_metric: RunMetric, estimate: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
-    """Return the word for the side of no change on which the interval lies."""
-    above, below = run_metric.sides or ("", "")
-    if run_metric.question == QUALITY and metric.lower_is_better:
-        above, below = below, above
-    side = estimate.side_of(run_metric.null)
-    return ((above,) if side > 0 else (below,)) if side else ()
+    if comparison.no_claim_reason:
+        return comparison.no_claim_reason
+    if is_constant:
+        return f"{comparison.group.metric.name} is the same in all runs and its resolution is unknown"
+    return "" if estimate.has_interval else comparison.degenerate_reason
 
 
 def too_few_runs(n: int) -> str:

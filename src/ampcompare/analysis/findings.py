@@ -11,7 +11,7 @@ from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantities
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, CommonSetting
-from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.groups import Group, count_ended_seeds
 from ampcompare.analysis.grouping.run_metrics import THROUGHPUT
 from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.analysis.sweep_plan import Plan
@@ -29,7 +29,9 @@ class Findings:
         keys: The keys of `--group-by`. The first is compared.
         baseline_value: The value of the first key that the others are compared with.
         plan: The plan of the runs.
-        level: The level of every interval, 0..1.
+        level: The level of the intervals of quality, 0..1.
+        levels: The level of the intervals by question. They differ where arms have identical quality.
+        identical_arms: Sets of groups whose quality is bit-identical at every shared seed; each counts once.
         comparisons: A comparison for each group except the baselines.
         best: The best group of each value, if another setting was tuned.
         backend_descriptions: The description of the backend by label, "" if none is known.
@@ -40,10 +42,13 @@ class Findings:
         is_own: Whether this program trained all of the runs.
         reading_doubts: Doubts about how the runs were read.
         reproduction: Whether the runs reproduce a publication.
+        sweep_command: The command that adds seeds to the sweep of these runs, "" if it is not known.
         baseline: The first group of the baseline, None without one.
         undecided: The open claims on speed and quality, each with its label. If there is none, more seeds
             change no answer.
         is_decided: Whether something was compared and no claim is open.
+        ended_seeds: The smallest number of seeds with an ended run among the compared groups and their
+            baselines.
     """
 
     table: pd.DataFrame
@@ -54,6 +59,8 @@ class Findings:
     baseline_value: str
     plan: Plan
     level: float
+    levels: Mapping[str, float]
+    identical_arms: tuple[tuple[Group, ...], ...]
     comparisons: list[Comparison]
     best: BestPerValue | None
     backend_descriptions: Mapping[str, str]
@@ -64,6 +71,7 @@ class Findings:
     is_own: bool
     reading_doubts: tuple[str, ...]
     reproduction: ReproductionResult | None
+    sweep_command: str = ""
 
     def __post_init__(self) -> None:
         self.baseline = next((g for g in self.groups if g.value == self.baseline_value), None)
@@ -71,6 +79,8 @@ class Findings:
         self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
         has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
         self.is_decided = has_answers and not self.undecided
+        compared = [c for c in self.comparisons if not c.is_control]
+        self.ended_seeds = count_ended_seeds([g for c in compared for g in (c.group, c.baseline) if g])
 
     @property
     def has_bench_speed(self) -> bool:

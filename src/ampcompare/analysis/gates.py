@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ampcompare.analysis.comparison import GAINS, NO_VERDICT, NOT_FINISHED
+from ampcompare.analysis.claims import GAINS, NO_VERDICT, is_same_speed, largest_loss
+from ampcompare.analysis.comparison import NOT_FINISHED
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
@@ -15,12 +16,13 @@ from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runtime import formatting
 
 SPEEDUP, LESS_MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
-NOT_LOWER, FAILURES = "not lower by X", "failures <= N"
-GATE_KINDS = (SPEEDUP, LESS_MEMORY, EQUIVALENT, NOT_LOWER, FAILURES)
-QUESTIONS = {SPEEDUP: SPEED, LESS_MEMORY: MEMORY}  # all other kinds ask about quality
+NOT_LOWER, NOT_HIGHER, FAILURES = "not lower by X", "not higher by X", "failures <= N"
+SAME = "same speed within X%"
+GATE_KINDS = (SPEEDUP, LESS_MEMORY, EQUIVALENT, NOT_LOWER, NOT_HIGHER, FAILURES, SAME)
+QUESTIONS = {SPEEDUP: SPEED, SAME: SPEED, LESS_MEMORY: MEMORY}  # all other kinds ask about quality
 GATE_PATTERN = re.compile(
-    r"(?:(speed-?up *>=)|(memory *<=)|(equivalent +within)|(not +lower +by)|(failures? *<=)) *"
-    r"(\d*\.?\d+(?:e[+-]?\d{1,2})?) *(?:points?|x|×)?",
+    r"(?:(speed-?up *>=)|(memory *<=)|(equivalent +within)|(not +lower +by)|(not +higher +by)|(failures? *<=)"
+    r"|(same +speed +within)) *(\d*\.?\d+(?:e[+-]?\d{1,2})?) *(?:points?|x|×|%)?",
     re.IGNORECASE | re.ASCII,
 )
 
@@ -106,8 +108,9 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
         return False, reason or f"no run of the baseline {findings.baseline_name} to compare with"
     question, metric = QUESTIONS.get(gate.kind, QUALITY), comparison.group.metric
     if gate.kind == NOT_LOWER and metric.lower_is_better:
-        explanation = f"lower is better for {metric.key}; use '{EQUIVALENT}'"
-        raise UserError(f"{source}: {explanation}")
+        raise UserError(f"{source}: lower is better for {metric.key}; use '{NOT_HIGHER}'")
+    if gate.kind == NOT_HIGHER and not metric.lower_is_better:
+        raise UserError(f"{source}: higher is better for {metric.key}; use '{NOT_LOWER}'")
     claim = comparison.claims.get(question)
     if claim is None:
         return False, "this group is the A/A control" if comparison.is_control else NOT_FINISHED
@@ -117,20 +120,28 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
     if estimate is None or estimate.low is None or estimate.high is None or claim.answer == NO_VERDICT:
         return False, f"{NO_VERDICT}: {claim.why}"
     show: Callable[[float, int], str] = formatting.signed if is_quality else formatting.number
-    bounds, unit, least = ((-gate.bound, gate.bound), "", 2) if is_quality else ((1.0, gate.bound), "×", 3)
-    # With enough digits to distinguish the ends from the bounds.
-    digits = formatting.digits_to_distinguish(estimate.ends, bounds, show, least)
+    unit, least = ("", 2) if is_quality else ("×", 3)
+    limits = [-gate.bound, gate.bound] if is_quality else [1.0, gate.bound]
+    if gate.kind == SAME:
+        limits = [1.0, 1 / (1 + gate.bound / 100), 1 + gate.bound / 100]
+    # With enough digits to distinguish the ends from the limits.
+    digits = formatting.digits_to_distinguish(estimate.ends, limits, show, least)
     span = formatting.interval(estimate.low, estimate.high, lambda end: show(end, digits))
     value_text, ci = f"{show(estimate.value, least)}{unit}", f"({formatting.level(estimate.level)} CI {span})"
     if is_quality:
-        holds = -gate.bound < estimate.low and (gate.kind == NOT_LOWER or estimate.high < gate.bound)
-        return holds, f"{metric.name} {metric.with_unit(value_text)} {ci}"
-    # A gain must also be shown relative to the control. "At most so much worse" need not.
+        loss = largest_loss(estimate, metric)
+        gain = max(-estimate.low, estimate.high) if gate.kind == EQUIVALENT else loss
+        return gain is not None and gain < gate.bound, f"{metric.name} {metric.with_unit(value_text)} {ci}"
+    if gate.kind == SAME:
+        return is_same_speed(estimate, gate.bound / 100), f"{value_text} as fast {ci}"
+    # A gain must also be shown relative to the control of the sweep or of the benchmark. "At most so much
+    # worse" need not.
     is_gain = gate.bound >= 1 if question == SPEED else gate.bound < 1
-    holds = not (is_gain and comparison.has_control and set(GAINS).isdisjoint(claim.shown))
+    holds = not is_gain or not set(GAINS).isdisjoint(claim.shown)
+    why = f" ({claim.why})" if not holds and claim.why else ""
     if question == SPEED:
-        return holds and estimate.low >= gate.bound, f"{value_text} as fast {ci}"
-    return holds and estimate.high <= gate.bound, f"{value_text} the memory {ci}"
+        return holds and estimate.low >= gate.bound, f"{value_text} as fast {ci}{why}"
+    return holds and estimate.high <= gate.bound, f"{value_text} the memory {ci}{why}"
 
 
 def _group(groups: Sequence[Group], gate: Gate) -> Group:

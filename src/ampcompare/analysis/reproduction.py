@@ -1,9 +1,10 @@
 """Assess whether one's own runs reproduce a publication.
 
 Runs are assigned to the arms of the publication. Values are compared as ratios to the baseline; accuracies as
-differences in points, and the baseline's accuracy as it is. Two tests decide: whether the published value can
-be one more run like the measured ones (a prediction interval, with Bonferroni's correction over all values of
-the publication), and whether the measured value is equivalent to it within a margin (TOST).
+differences in points, and the baseline's accuracy as it is. Each value has one level, as in the report: 95%
+over all values of the publication (Bonferroni). At this level a value is not reproduced if it lies outside
+the prediction interval of the measured runs, and reproduced if the whole confidence interval of the
+difference lies within the margin.
 """
 
 import math
@@ -20,12 +21,14 @@ from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.publication_match import PublicationMatch, match_runs
 from ampcompare.analysis.statistics.equivalence import (
     PublishedEstimate,
-    count_further_runs,
+    forecast_further_runs,
     is_different,
     is_equivalent,
 )
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
 from ampcompare.analysis.statistics.mean_difference import combine_errors, estimate_difference, estimate_mean
+from ampcompare.analysis.statistics.multiplicity import joint_level
+from ampcompare.analysis.sweep_plan import RULE
 from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.publications.publication import Publication, PublishedMetric
 from ampcompare.runtime import formatting
@@ -67,7 +70,7 @@ class AssessedValue:
         measured: The measured value. None if it is not recorded.
         verdict: REPRODUCED, REFUTED, OPEN or ELSEWHERE.
         why: The reason of the verdict.
-        more_runs: How many more runs per arm would decide.
+        more_runs: How many more runs per arm would decide: the lowest and the highest number.
         sentence: The verdict as a sentence.
         between: The published interval in brackets, "" if it is narrower than what is shown.
     """
@@ -80,7 +83,7 @@ class AssessedValue:
     measured: Estimate | None
     verdict: str = OPEN
     why: str = ""
-    more_runs: int | None = None
+    more_runs: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self.sentence = (
@@ -93,7 +96,9 @@ class AssessedValue:
         self.between = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
 
 
-def assess_values(rows: Sequence[AssessedValue], within: float, points: float) -> list[AssessedValue]:
+def assess_values(
+    rows: Sequence[AssessedValue], within: float, points: float, rule: int = RULE
+) -> list[AssessedValue]:
     """Return the rows with their verdicts; a row that has a reason keeps it.
 
     All values that can be tested are one family.
@@ -102,11 +107,13 @@ def assess_values(rows: Sequence[AssessedValue], within: float, points: float) -
         rows: The values without verdicts.
         within: Margin of ratios, as a fraction.
         points: Margin of accuracies, in percentage points.
+        rule: Version of the rule that decides (`sweep_plan`). Version 1 tested equivalence at 5% for each
+            value.
     """
     count = sum(
         bool(row.measured and row.measured.has_interval and row.published and not row.why) for row in rows
     )
-    return [_assess(row, row.measured, row.published, count, within, points) for row in rows]
+    return [_assess(row, row.measured, row.published, count, within, points, rule) for row in rows]
 
 
 def _assess(
@@ -116,17 +123,21 @@ def _assess(
     count: int,
     within: float,
     points: float,
+    rule: int,
 ) -> AssessedValue:
     """Return one value with its verdict; `count` is the size of the family."""
     if measured is None or published is None or row.why:
         return row
     if not measured.has_interval:
         why = f"a comparison needs at least 3 runs per arm (n = {measured.n})"
-        return replace(row, why=why, more_runs=3 - measured.n)
-    margin, level, show = math.log1p(within) if measured.log else points, 1 - ALPHA / count, row.relation.show
+        missing = 3 - measured.n
+        return replace(row, why=why, more_runs=(missing, missing))
+    margin, show = math.log1p(within) if measured.log else points, row.relation.show
+    level = joint_level(count)
+    equivalence_level = 1 - 2 * ALPHA if rule == 1 else level
     own_text = f"{show(measured.value)}{formatting.between(measured.low, measured.high, show)}"
     both_texts = f"measured {own_text}, published {show(published.value)}{row.between}"
-    if is_equivalent(measured, published, margin):
+    if is_equivalent(measured, published, margin, equivalence_level):
         margin_text = (
             f"{within * 100:g}%" if measured.log else f"{points:g} point{'s' if points != 1 else ''}"
         )
@@ -138,10 +149,10 @@ def _assess(
         size = f"{formatting.number(abs(deviation), 2)}{'%' if measured.log else ' points'}"
         side = "above" if deviation > 0 else "below"
         return replace(row, verdict=REFUTED, why=f"{both_texts}; {size} {side} the published value")
-    further_runs = count_further_runs(measured, published, margin, 1 - level)
-    needed = "more runs would not decide, because the published or the measured values vary too much"
+    further_runs = forecast_further_runs(measured, published, margin, level)
+    needed = "the published or the measured values vary too much to say how many more runs would decide"
     if further_runs is not None:
-        needed = f"about {formatting.plural(further_runs, 'more run')} per arm would decide"
+        needed = f"about {formatting.count_range(*further_runs)} more runs per arm would decide"
     return replace(row, more_runs=further_runs, why=f"{both_texts}; {needed}")
 
 
@@ -188,6 +199,7 @@ def assess_reproduction(
     metric: ComparedMetric,
     ignored: frozenset[str],
     within: float,
+    rule: int = RULE,
 ) -> ReproductionResult:
     """Assess whether the runs reproduce a publication.
 
@@ -197,6 +209,7 @@ def assess_reproduction(
         metric: The compared metric. Its margin is that of accuracies.
         ignored: Settings that may differ within a group.
         within: The margin of ratios, as a fraction.
+        rule: Version of the rule that decides.
 
     Raises:
         UserError: No run has the model, the data and an arm of the publication.
@@ -206,7 +219,7 @@ def assess_reproduction(
         row for published_metric in publication.figures for row in _rows(publication, published_metric, match)
     ]
     points = metric.margin if metric.is_percentage and metric.margin else POINTS
-    assessed = assess_values(rows, within, points)
+    assessed = assess_values(rows, within, points, rule)
     return ReproductionResult(publication, match, tuple(assessed), tuple(_differences(publication, match)))
 
 

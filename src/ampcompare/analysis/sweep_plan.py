@@ -5,14 +5,55 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.config.schema import OPTIONS
+from ampcompare.config.schema import OPTIONS, PLAN_RULE
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
-from ampcompare.runtime.formatting import listed, printable, short, some
+from ampcompare.runtime.formatting import listed, plural, printable, short, some
 
-FIELDS = ("margin", "target", "looks", "max_seeds", "control")
+RULE = PLAN_RULE  # the version of the rule by which a comparison is decided now
+OLD_RULE = 1  # of records of 0.3 that planned looks: every arm counts, also arms that cannot be told apart
+LOOKS = (5,)  # numbers of seeds; the default of plan.looks in a sweep
+# With `--until-decided`: most of the error is kept for the last look, which has the most seeds.
+SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES = (5, 10), (0.2, 0.8)
+FIELDS = ("margin", "target", "max_seeds", "control")
 MAX_COUNT = 10_000  # largest number of seeds and looks; more is a typing error
+SHARES_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class LookPlan:
+    """When a comparison is looked at, and how much of the error each look may spend.
+
+    Attributes:
+        looks: Numbers of seeds, increasing. Empty without a plan: then there is one look.
+        shares: The fraction of the error for each look. They add up to 1.
+        rule: Version of the rule that decides.
+    """
+
+    looks: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+    rule: int = RULE
+
+    def share_at(self, seeds: int) -> float:
+        """Return the fraction of the error that the look at so many seeds may spend.
+
+        A look that was not planned gets the smallest share.
+        """
+        if not self.looks:
+            return 1.0
+        return dict(zip(self.looks, self.shares, strict=True)).get(seeds, min(self.shares))
+
+    @property
+    def text(self) -> str:
+        """The looks in words: `looks at 5 and 10 seeds (20% and 80% of the error)`."""
+        if not self.looks:
+            return "no planned looks"
+        if len(self.looks) == 1:
+            return f"one look at {self.looks[0]} seeds"
+        percents = listed(f"{100 * share:.3g}%" for share in self.shares)
+        spent = "" if len({*self.shares}) == 1 else f" ({percents} of the error)"
+        return f"looks at {listed(self.looks)} seeds{spent}"
 
 
 @dataclass(frozen=True)
@@ -22,18 +63,44 @@ class Plan:
     Attributes:
         margin: Equivalence margin, in the shown unit of the metric.
         target: Target value of the metric, as logged.
-        looks: Numbers of seeds at which the runs are analysed.
         max_seeds: The largest number of seeds.
-        control: The A/A control.
+        control: The control of the baseline.
+        look_plans: The different plans of looks that the runs record; one if all runs agree.
         doubts: One sentence for each part of the plan that cannot be used.
     """
 
     margin: float | None = None
     target: float | None = None
-    looks: tuple[int, ...] = ()
     max_seeds: int | None = None
     control: str = ""
+    look_plans: tuple[LookPlan, ...] = ()
     doubts: tuple[str, ...] = ()
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """All numbers of seeds at which a look was planned."""
+        return tuple(sorted({look for plan in self.look_plans for look in plan.looks}))
+
+    @property
+    def rule(self) -> int:
+        """The version of the rule that decides: the oldest of the runs, which is the strictest."""
+        return min((plan.rule for plan in self.look_plans), default=RULE)
+
+    def share_at(self, seeds: int) -> float:
+        """Return the fraction of the error for a look at so many seeds: the smallest of all plans."""
+        return min((plan.share_at(seeds) for plan in self.look_plans), default=1.0)
+
+    def spent_until(self, seeds: int) -> float:
+        """Return the fraction of the error that all looks up to so many seeds may have spent together.
+
+        It is above 1 if seeds were added after a plan had spent all of it.
+        """
+        shares = {look: 0.0 for look in self.looks if look <= seeds}
+        for plan in self.look_plans:
+            for look, share in zip(plan.looks, plan.shares, strict=True):
+                if look in shares:
+                    shares[look] = max(shares[look], share)
+        return sum(shares.values())
 
     @property
     def has_control(self) -> bool:
@@ -49,48 +116,91 @@ class Plan:
 def read_plan(runs: Sequence[RunRecord]) -> Plan:
     """Return the plan that the runs share.
 
-    A value counts if it is valid and the same in all runs that have it. All looks of all runs count.
+    A value counts if it is valid and the same in all runs that have it. Different plans of looks all count:
+    the strictest level is used.
     """
     values: dict[str, Any] = {}
     doubts: list[str] = []
     missing_in: dict[tuple[str, ...], list[str]] = {}  # fields by the names of the runs that lack them
     for name in FIELDS:
-        recorded = {run.id: value for run in runs if (value := run.option(f"plan.{name}")) is not None}
+        recorded = _recorded(runs, name)
         parsed = {_read(name, value) for value in recorded.values()}
         if len(parsed) > 1 or None in parsed:
             texts = dict.fromkeys(short(printable(as_text(value)), 24) for value in recorded.values())
-            consequence = "no value is used"
-            if name == "looks" and (
-                looks := {look for parsed_looks in parsed for look in parsed_looks or ()}
-            ):
-                # The plan may have been extended. With fewer looks the intervals would be too narrow.
-                values[name], consequence = tuple(sorted(looks)), "all of these looks count"
             doubts.append(
-                f"The runs record different values of plan.{name} ({some(list(texts))}): {consequence}."
+                f"The runs record different values of plan.{name} ({some(list(texts))}): no value is used."
             )
         elif parsed:
             values[name] = parsed.pop()
-            if missing := tuple(printable(run.name) for run in runs if run.id not in recorded):
+            if missing := _names_without(runs, recorded):
                 missing_in.setdefault(missing, []).append(f"plan.{name}")
+    look_plans = _read_look_plans(runs, doubts)
+    if look_plans and (missing := _names_without(runs, _recorded(runs, "looks"))):
+        missing_in.setdefault(missing, []).append("plan.looks")
     for names, fields in missing_in.items():
         doubts.append(f"Missing in the config of {some(list(dict.fromkeys(names)))}: {listed(fields)}.")
-    return Plan(**values, doubts=tuple(doubts))
+    return Plan(**values, look_plans=look_plans, doubts=tuple(doubts))
+
+
+def _read_look_plans(runs: Sequence[RunRecord], doubts: list[str]) -> tuple[LookPlan, ...]:
+    """Return each distinct plan of looks; add a sentence to the doubts if there are several."""
+    plans: dict[LookPlan, None] = {}
+    invalid: dict[str, None] = {}
+    for run in runs:
+        recorded = run.option("plan.looks")
+        if recorded is None:
+            continue
+        looks = _read("looks", recorded)
+        if looks is None:
+            invalid[short(printable(as_text(recorded)), 24)] = None
+            continue
+        plans[_look_plan(run, looks)] = None
+    if invalid:
+        doubts.append(f"plan.looks ({some([*invalid])}) is no list of numbers of seeds, and is not used.")
+    if len(plans) > 1:
+        texts = some([plan.text for plan in plans])
+        doubts.append(f"The runs record different plans ({texts}): the strictest level is used.")
+    return tuple(plans)
+
+
+def _look_plan(run: RunRecord, looks: tuple[int, ...]) -> LookPlan:
+    """Return the plan of one run; invalid or missing shares are equal shares."""
+    equal = tuple(1 / len(looks) for _ in looks)
+    recorded_shares, rule = run.option("plan.shares"), run.option("plan.rule")
+    shares = _read("shares", recorded_shares) if recorded_shares is not None else None
+    if shares is None or len(shares) != len(looks) or abs(sum(shares) - 1) > SHARES_TOLERANCE:
+        shares = equal
+    is_version = isinstance(rule, int) and not isinstance(rule, bool) and OLD_RULE <= rule <= RULE
+    # Only records of 0.3 and before have looks without the version of the rule, and they have no shares.
+    default = OLD_RULE if recorded_shares is None else RULE
+    return LookPlan(looks, shares, rule if is_version else default)
 
 
 def describe_plan(plan: Plan, metric: ComparedMetric) -> str:
-    """Return the plan in words, such as `planned: margin 0.5 points, looks at 3, 6 and 10 seeds`, or ""."""
+    """Return the plan in words, such as `planned: margin 0.5 points, one look at 5 seeds`, or ""."""
     parts = []
     if plan.margin is not None:
         parts.append(f"margin {metric.with_unit(f'{plan.margin:g}')}")
     if plan.target is not None:
         parts.append(f"target {metric.show_value(metric.as_shown(plan.target))}")
-    if plan.looks:
-        parts.append(f"looks at {listed(plan.looks)} seeds")
-    if plan.max_seeds is not None:
-        parts.append(f"at most {plan.max_seeds} seeds")
+    if plan.look_plans:
+        parts.append(" or ".join(look_plan.text for look_plan in plan.look_plans))
+    if plan.max_seeds is not None and plan.looks != (plan.max_seeds,):
+        parts.append(f"at most {plural(plan.max_seeds, 'seed')}")
     if plan.has_control:
         parts.append(f"A/A control ({plan.control})")
     return f"planned: {', '.join(parts)}" if parts else ""
+
+
+def _recorded(runs: Sequence[RunRecord], name: str) -> dict[str, Any]:
+    """Return the recorded values of a field by the id of the run."""
+    values = {run.id: run.option(f"plan.{name}") for run in runs}
+    return {run_id: value for run_id, value in values.items() if value is not None}
+
+
+def _names_without(runs: Sequence[RunRecord], recorded: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the runs that lack a recorded field."""
+    return tuple(printable(run.name) for run in runs if run.id not in recorded)
 
 
 def _read(name: str, value: Any) -> Any:
@@ -103,10 +213,13 @@ def _read(name: str, value: Any) -> Any:
         return None
     if converted is None:  # an empty text
         return None
-    kind: Any = int if name == "looks" else spec.type
-    parts: list[Any] = converted if name == "looks" else [converted]
+    is_list = name in ("looks", "shares")
+    kind: Any = {"looks": int, "shares": float}.get(name, spec.type)
+    parts: list[Any] = converted if is_list else [converted]
     if not 0 < len(parts) <= MAX_COUNT or any(
         type(p) is not kind or (kind is int and p > MAX_COUNT) for p in parts
     ):
         return None
-    return tuple(sorted({*parts})) if name == "looks" else converted
+    if name == "looks":
+        return tuple(sorted({*parts}))
+    return tuple(parts) if is_list else converted

@@ -6,19 +6,23 @@ The answer has a fixed order: speed, memory, quality. Each is yes, no, or cannot
 from collections.abc import Sequence
 
 from ampcompare.analysis.bench_results import BenchEstimate
-from ampcompare.analysis.comparison import (
+from ampcompare.analysis.claims import (
     EQUIVALENT,
     INCONCLUSIVE,
     NO_VERDICT,
     NOT_COMPARED,
-    NOT_FINISHED,
+    NOT_WORSE,
+    SAME_SPEED,
+    SPEED_MARGIN,
     Claim,
-    Comparison,
+    largest_loss,
 )
+from ampcompare.analysis.comparison import NOT_FINISHED, Comparison
 from ampcompare.analysis.findings import Findings
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
-from ampcompare.analysis.statistics.estimate import ALPHA
+from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.sweep_plan import describe_plan
 from ampcompare.runs.loader import ARM
@@ -70,6 +74,8 @@ def _describe_claims(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _describe_speed(claim: Claim) -> tuple[str, str]:
     """Return `faster` and `1.77× as fast`; an inconclusive speed only if more runs may decide it."""
+    if claim.estimate and SAME_SPEED in claim.shown:
+        return "as fast", f"the same speed within {100 * SPEED_MARGIN:g}%"
     if claim.estimate and claim.shown:
         return claim.shown[0], f"{formatting.ratio(claim.estimate.value)} as fast"
     return (f"speed {INCONCLUSIVE}" if claim.estimate and claim.is_open else "",) * 2
@@ -101,15 +107,37 @@ def _describe_quality(comparison: Comparison) -> tuple[str, str]:
         brief = f"{noun} {INCONCLUSIVE}"
         if comparison.no_claim_reason:
             return brief, brief
-        return brief, f"{brief} at n = {claim.estimate.n}{_interval(claim, metric.unit)}"
+        at_n = f"{brief} at n = {claim.estimate.n}"
+        if not claim.estimate.has_interval:
+            return brief, at_n
+        return brief, f"{at_n}: {_bounded(claim.estimate, metric)}"
     size = metric.size(claim.estimate.value)
     side = "higher" if claim.estimate.value > 0 else "lower"
     if claim.shown == (EQUIVALENT,):
         return f"same {noun}", f"{noun} the same within {metric.tolerance}"
+    if claim.shown == (NOT_WORSE,):
+        worse = "higher" if metric.lower_is_better else "lower"
+        return f"{noun} not {worse}", f"{noun} not {worse} by more than {metric.tolerance}"
+    at_most = _at_most(claim.estimate, metric) if "worse" in claim.shown else ""
     if EQUIVALENT in claim.shown:
         margin = f"{metric.margin or 0:g}"
-        return f"same within {margin}, {size} {side}", f"{noun} {size} {side}, within {margin}"
-    return f"{noun} {size} {side}", f"{noun} {metric.with_unit(size)} {side}"
+        within = f"{noun} {size} {side}{at_most and ', by '}{at_most}, within {margin}"
+        return f"same within {margin}, {size} {side}", within
+    return f"{noun} {size} {side}", f"{noun} {metric.with_unit(size)} {side}{at_most and ', by '}{at_most}"
+
+
+def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
+    """Return the largest loss that the interval allows: `at most 0.48`; "" without an interval or a loss."""
+    loss = largest_loss(estimate, metric)
+    return f"at most {metric.size(loss)}" if loss is not None and loss > 0 else ""
+
+
+def _bounded(estimate: Estimate, metric: ComparedMetric) -> str:
+    """Return the difference and the largest loss: `−0.14 points; at most 0.48 lower`."""
+    at_most = _at_most(estimate, metric)
+    worse = "higher" if metric.lower_is_better else "lower"
+    difference = metric.with_unit(formatting.signed(estimate.value))
+    return f"{difference}; {at_most} {worse}" if at_most else difference
 
 
 def write_headline(findings: Findings) -> tuple[str, str]:
@@ -176,7 +204,7 @@ def _mostly_failed(comparison: Comparison) -> bool:
 def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     """Return the headline if nothing is shown about any group, and its label.
 
-    For example `Inconclusive at n = 3: accuracy of native +0.12 points (95% CI −0.91 to +1.15)`.
+    For example `Inconclusive at n = 5: accuracy of native −0.14 points; at most 0.62 lower`.
     """
     estimated = [claim for claim in comparison.claims.values() if claim.estimate is not None]
     with_interval = [claim for claim in estimated if claim.estimate and claim.estimate.has_interval]
@@ -191,23 +219,21 @@ def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     claim = max(with_interval, key=lambda claim: (claim.question == QUALITY, claim.question == SPEED))
     label, metric, estimate = comparison.group.display_name, comparison.group.metric, claim.estimate
     assert estimate is not None
+    subject = f"Inconclusive at n = {estimate.n}: "
     if claim.question == QUALITY:
-        finding = f"{metric.noun} of {_shorten(label)} {metric.with_unit(formatting.signed(estimate.value))}"
-    else:
-        finding = f"{QUESTION_NAMES[claim.question]} of {_shorten(label)} {formatting.ratio(estimate.value)}"
-    return f"Inconclusive at n = {estimate.n}: {finding}{_interval(claim)}", label
+        return f"{subject}{metric.noun} of {_shorten(label)} {_bounded(estimate, metric)}", label
+    ratio = formatting.ratio(estimate.value)
+    return f"{subject}{QUESTION_NAMES[claim.question]} of {_shorten(label)} {ratio}{_interval(claim)}", label
 
 
-def _interval(claim: Claim, unit: str = "") -> str:
-    """Return ` (95% CI −0.91 to +1.15 points)` with enough digits to tell the ends from no change, or ""."""
+def _interval(claim: Claim) -> str:
+    """Return ` (95% CI 0.98 to 1.15)` with enough digits to tell the ends of a ratio from 1, or ""."""
     estimate = claim.estimate
     if estimate is None or estimate.low is None or estimate.high is None:
         return ""
-    is_quality = claim.question == QUALITY
-    show, min_digits = (formatting.signed, 2) if is_quality else (formatting.number, 3)
-    digits = formatting.digits_to_distinguish(estimate.ends, (0.0 if is_quality else 1.0,), show, min_digits)
-    span = formatting.interval(estimate.low, estimate.high, lambda end: show(end, digits))
-    return f" ({formatting.level(estimate.level)} CI {span}{unit and ' '}{unit})"
+    digits = formatting.digits_to_distinguish(estimate.ends, (1.0,), formatting.number, 3)
+    span = formatting.interval(estimate.low, estimate.high, lambda end: formatting.number(end, digits))
+    return f" ({formatting.level(estimate.level)} CI {span})"
 
 
 def write_basis(findings: Findings) -> str:
@@ -243,17 +269,25 @@ def write_caption(findings: Findings) -> str:
     count = sum(g.value != findings.baseline_value and not g.is_control for g in findings.groups)
     numbers = [formatting.plural(count, "comparison")] if count > 1 else []
     numbers += [formatting.plural(looks, "planned look")] if looks > 1 else []
-    joint = (
-        f" The level is corrected for {formatting.listed(numbers)}, so that together the intervals of each "
-        f"column have {formatting.level(1 - ALPHA)} confidence."
-        if numbers
-        else ""
-    )
+    joint = ""
+    if numbers and findings.plan.spent_until(findings.ended_seeds) <= 1 + 1e-9:
+        joint = (
+            f" The level is corrected for {formatting.listed(numbers)}, so that together the intervals of "
+            f"each column have {formatting.level(1 - ALPHA)} confidence."
+        )
+    other = sorted({level for level in findings.levels.values() if level != findings.level})
+    if other:
+        level = formatting.level(other[0])
+        joint += (
+            f" Speed, memory and energy: {level}, because groups with identical {metric.noun} differ there."
+        )
     questions = {question for c in claimed for question in c.estimates}
     directions = {SPEED: "Throughput: above 1× is faster.", MEMORY: "Memory: below 0% is less."}
     if metric.margin is not None:
         noun = formatting.capital(metric.noun) if metric.is_titled else metric.noun
         directions[QUALITY] = f"{noun}: a difference within ±{metric.tolerance} counts as the same."
+    if any(SAME_SPEED in c.shown for c in claimed):
+        directions[SPEED] += f" Within {100 * SPEED_MARGIN:g}% it counts as the same."
     parts = "".join(f" {text}" for question, text in directions.items() if question in questions)
     return f"CI: {formatting.level(findings.level)} confidence interval, {pairing}.{joint}{parts}{bench_text}"
 

@@ -15,6 +15,7 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
 from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY, PrecisionOptions
 
+PLAN_RULE = 2  # the rule by which a report decides; 1 is that of version 0.3
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
 _HALF = {name: backend.keeps_batchnorm for name, backend in REGISTRY.items() if backend.half_weights}
@@ -326,8 +327,21 @@ class PlanConfig:
     )
     looks: list[int] | None = option(
         None,
-        "Numbers of seeds at which an interim look may end the comparison. null: one look, at the end.",
+        "Numbers of seeds at which the runs are compared; a comparison may end at each. null: one look, at "
+        "the end.",
         minimum=2,
+    )
+    shares: list[float] | None = option(
+        None,
+        "Fraction of the error for each of plan.looks, such as [0.2,0.8]; together 1. null: equal fractions.",
+        above=0,
+    )
+    rule: int = option(
+        PLAN_RULE,
+        "Version of the rule by which the report decides. It is recorded, so that a later version decides "
+        "these runs in the same way.",
+        minimum=1,
+        maximum=PLAN_RULE,
     )
     max_seeds: int | None = option(
         None, "Maximum number of seeds for `ampcompare sweep --until-decided`.", minimum=2

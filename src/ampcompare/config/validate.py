@@ -1,5 +1,6 @@
 """Rules that join options: values that exclude each other, that a backend refuses, that have no effect."""
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -84,9 +85,13 @@ def _data_conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _plan_conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    looks, max_seeds = config.plan.looks, config.plan.max_seeds
+    looks, shares, max_seeds = config.plan.looks, config.plan.shares, config.plan.max_seeds
     if looks is not None and (not looks or any(later <= earlier for earlier, later in pairwise(looks))):
-        yield "plan.looks", "expected increasing numbers of seeds, such as [3,6,10]"
+        yield "plan.looks", "expected increasing numbers of seeds, such as [5,10]"
+    if shares is not None and len(shares) != len(looks or ()):
+        yield "plan.shares", f"expected one fraction for each of plan.looks={looks}"
+    elif shares is not None and not math.isclose(sum(shares), 1.0, abs_tol=1e-9):
+        yield "plan.shares", f"the fractions add up to {sum(shares):g}; they must add up to 1"
     if looks and max_seeds is not None and max_seeds < looks[-1]:
         todo = "raise plan.max_seeds, or leave out the later looks"
         yield "plan.max_seeds", f"the last look of plan.looks={looks} needs more seeds; {todo}"

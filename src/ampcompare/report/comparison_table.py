@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.comparison import NO_VERDICT, NOT_COMPARED, NOT_IN_BENCH, Comparison, too_few_runs
+from ampcompare.analysis.claims import NO_VERDICT, NOT_COMPARED
+from ampcompare.analysis.comparison import NOT_IN_BENCH, Comparison, too_few_runs
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC
@@ -250,7 +251,11 @@ def _cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
 
 def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """Return a group's own value and its unit as text: `554` and `images/s`."""
-    if (estimate := group.estimates.get(column.figure.column)) is not None:
+    estimate = group.estimates.get(column.figure.column)
+    reached = group.rows[column.figure.column].notna().sum()
+    if column.key == run_metrics.TIME and 0 < reached < group.n:
+        return f"{reached} of {group.n} reached it", ""  # a mean of these would leave out the slow runs
+    if estimate is not None:
         return column.own(estimate.value), column.unit
     has_clock = group.rows[run_metrics.SECONDS].notna().any() and not group.rows[run_table.JUMPS].any()
     is_missed = column.key == run_metrics.TIME and has_clock and not group.is_unfinished

@@ -8,6 +8,7 @@ import pandas as pd
 
 from ampcompare import __version__, metrics
 from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.claims import largest_loss
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.gates import GateResult
 from ampcompare.analysis.grouping import run_metrics, run_table
@@ -15,6 +16,7 @@ from ampcompare.analysis.grouping.compared_metric import OWN
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.reproduction import AssessedValue, ReproductionResult
 from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.sweep_plan import Plan
 from ampcompare.runtime.atomic_files import finite
 
 FIGURES = [figure.column for figure in run_metrics.RUN_METRICS]
@@ -53,7 +55,7 @@ def to_json(analysis: Analysis) -> str:
         "metric_shown_times": metric.factor,
         "margin": metric.margin,
         "target": metric.target,
-        "plan": vars(analysis.plan) if analysis.plan.is_planned else None,
+        "plan": _plan(analysis.plan) if analysis.plan.is_planned else None,
         "confidence": analysis.level,
         "intervals": analysis.caption,
         "group_by": analysis.keys,
@@ -71,6 +73,14 @@ def to_json(analysis: Analysis) -> str:
     if analysis.reproduction is not None:
         content["published"] = _published(analysis.reproduction)
     return json.dumps(finite(content), indent=1, allow_nan=False, default=str) + "\n"
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    looks = [vars(look_plan) for look_plan in plan.look_plans]
+    return {
+        **_attributes(plan, "margin", "target", "looks", "max_seeds", "control", "doubts"),
+        "look_plans": looks,
+    }
 
 
 def to_csv(analysis: Analysis) -> str:
@@ -146,6 +156,8 @@ def _claimed(comparison: Comparison, question: str) -> dict[str, Any] | None:
     claim_fields: dict[str, Any] = {}
     if claim:
         claim_fields = {"shown": claim.shown, "why": claim.why or None, "more_seeds": claim.more_seeds}
+    if claim and claim.estimate and question == run_metrics.QUALITY:
+        claim_fields["largest_loss"] = largest_loss(claim.estimate, comparison.group.metric)
     control_fields = {"beside_control": _estimate(control_estimate)} if control_estimate else {}
     return (fields or {"value": None}) | claim_fields | control_fields
 

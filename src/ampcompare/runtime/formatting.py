@@ -152,6 +152,11 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def count_range(low: int, high: int) -> str:
+    """Format a range of counts: `4 to 9`, or `5` if both ends are equal."""
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def listed(items: Any) -> str:
     """Join items as `a`, `a and b`, `a, b and c`."""
     texts = [str(item) for item in items]

@@ -16,7 +16,7 @@ from ampcompare.report.pipeline import make_report
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.formatting import listed, plural
+from ampcompare.runtime.formatting import count_range, listed, plural
 from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.run_process import CODE_KEY
@@ -130,11 +130,9 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
         if comparison.not_compared_reason:
             not_claimed.append(f"{label} is not compared: {comparison.not_compared_reason}")
         for open_claim in comparison.open_claims:
-            would = (
-                f"; about {plural(open_claim.more_seeds, 'more seed')} would decide it"
-                if open_claim.more_seeds
-                else ""
-            )
+            would = ""
+            if open_claim.more_seeds:
+                would = f"; about {count_range(*open_claim.more_seeds)} more seeds would decide it"
             undecided.append(f"undecided: {open_claim.question} of {label}{would}")
         for question in (SPEED, QUALITY):
             claim = comparison.claims.get(question)

@@ -13,7 +13,8 @@ from scipy import stats
 
 from ampcompare import analyse_runs
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.comparison import EQUIVALENT, MEMORY, QUALITY, SPEED
+from ampcompare.analysis.claims import EQUIVALENT, NOT_WORSE, SAME_SPEED
+from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.runs import RunRecord
 from ampcompare.sweeps.randomized_blocks import orders
@@ -43,7 +44,7 @@ def nothing_differs(chance: Chance, k: int, n: int, margin: float = 0.0) -> list
 def claimed(analysis: Analysis) -> set[str]:
     """Return the questions with a claimed difference of any group."""
     claims = [claim for c in analysis.comparisons for claim in c.claims.values()]
-    return {claim.question for claim in claims if set(claim.shown) - {EQUIVALENT}}
+    return {claim.question for claim in claims if set(claim.shown) - {EQUIVALENT, NOT_WORSE, SAME_SPEED}}
 
 
 def differs(values: np.ndarray, level: float, margin: float | None = None) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from analysis.simulated.records import CLASSES, TEST_IMAGES, record
 
 from ampcompare import analyse_runs
-from ampcompare.analysis.comparison import EQUIVALENT
+from ampcompare.analysis.claims import EQUIVALENT, NOT_WORSE
 from ampcompare.analysis.verdict import GOOD
 from ampcompare.runs import RunRecord
 
@@ -75,7 +75,7 @@ def called_equivalent(runs: list[RunRecord]) -> set[str]:
     labels_called_equal = {answer.gate.label for answer in analysis.gate_results if answer.is_shown}
     labels_called_equal |= {analysis.accent} if "the same within" in analysis.headline else set()
     for c in analysis.comparisons:
-        is_same = c.keeps_quality or EQUIVALENT in c.shown or "same" in analysis.badge(c.group)
+        is_same = c.keeps_quality or {EQUIVALENT, NOT_WORSE} & c.shown or "same" in analysis.badge(c.group)
         labels_called_equal |= {c.group.label} if is_same or analysis.tone(c.group) == GOOD else set()
     return labels_called_equal
 

@@ -4,6 +4,7 @@
 become a KeyMapping. Its `apply` stores the values of the key under our name, in our unit.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, nearest_key
+from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, relative_resolution
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import flatten
@@ -79,6 +81,8 @@ class KeyMapping:
             logged={key: column for key, column in run.logged.items() if key not in (in_rows, in_summary)},
         )
         values = run.numbers(self.key) * UNITS[self.role][self.unit]
+        if self.role in (THROUGHPUT, TIME):
+            bare.summary[THROUGHPUT_RESOLUTION] = self._resolution(run)
         if self.is_cumulative:
             return bare.with_columns({metrics.TRAIN_SECONDS: values, in_rows: _rates(run, values)})
         if np.isfinite(values).any():
@@ -89,6 +93,13 @@ class KeyMapping:
                 self._compared_value(np.array(in_run_summary * UNITS[self.role][self.unit]))
             )
         return bare
+
+    def _resolution(self, run: RunRecord) -> float:
+        """Return the relative resolution of the speed, from the digits that were logged; 0 if unknown."""
+        logged = run.values(self.key)
+        if not len(logged):
+            logged = np.array([run.summary_number(self.key) or math.nan])
+        return relative_resolution(logged, np.diff(logged) if self.is_cumulative else None)
 
     def _compared_value(self, values: np.ndarray) -> np.ndarray:
         """Return the compared value: for a duration, how many of it fit in a second."""

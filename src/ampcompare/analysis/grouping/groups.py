@@ -239,6 +239,13 @@ def group_runs(
     return groups
 
 
+def count_ended_seeds(groups: Sequence[Group]) -> int:
+    """Return the smallest number of seeds with an ended run among the groups; 0 without a group."""
+    ended = [RunState.FINISHED.value, RunState.FAILED.value]
+    counts = (group.all_rows[SEED][group.all_rows[OUTCOME].isin(ended)].nunique() for group in groups)
+    return min(counts, default=0)
+
+
 def control_value(value: str) -> str:
     """Return the value of the A/A control of a baseline with this value."""
     return f"{value}{AA_SUFFIX}"

@@ -7,9 +7,11 @@ from itertools import combinations, permutations
 import numpy as np
 import pandas as pd
 
+from ampcompare import metrics
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import control_position
 from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, count_decimals, relative_resolution
 from ampcompare.analysis.grouping.run_metrics import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.analysis.grouping.run_table import CARDS, RUN, STARTED, is_machine_shared
 from ampcompare.analysis.statistics.estimate import Estimate
@@ -19,8 +21,6 @@ from ampcompare.runtime.formatting import plural
 MIN_EVALUATIONS = 3  # evaluations with the same value; two may agree by chance on a small test set
 SATURATION = 0.995  # a constant accuracy above this is plausible
 ERRORS_ABOVE_CHANCE = 3.0
-MAX_DECIMALS = 6  # a value with more decimals was not rounded when it was logged
-FLOAT32 = 2.0**-24  # relative error of a value that was stored as float32, as TensorBoard does
 MEDIAN_GAP = 0.03
 MIN_RUNS_FOR_DRIFT = 6  # with fewer runs a trend has too few degrees of freedom
 DRIFT_LEVEL = 0.99  # stricter than 95%, because every report tests for drift
@@ -62,10 +62,19 @@ def measure_resolution(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     values = values[np.isfinite(values)]
     if metric.is_percentage and np.isin(values * metric.factor, (0.0, 100.0)).all():
         return 0.0
-    for decimals in range(MAX_DECIMALS + 1) if len(values) else ():
-        if (np.abs(values - np.round(values, decimals)) <= FLOAT32 * np.abs(values)).all():
-            return metric.factor * 10.0**-decimals
-    return 0.0
+    decimals = count_decimals(values)
+    return 0.0 if decimals is None else metric.factor * 10.0**-decimals
+
+
+def measure_speed_resolution(groups: Sequence[Group]) -> float:
+    """Return the smallest relative difference between two logged speeds; 0 if they were not rounded."""
+    resolutions = [0.0]
+    for run in (run for group in groups for run in group.rows[RUN]):
+        recorded = run.summary_number(THROUGHPUT_RESOLUTION)
+        if recorded is None:
+            recorded = relative_resolution(run.values(metrics.THROUGHPUT))
+        resolutions.append(recorded)
+    return max(resolutions)
 
 
 def median_gap(group: Group, base: Group) -> tuple[float, float] | None:

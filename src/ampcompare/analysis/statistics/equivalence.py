@@ -1,11 +1,11 @@
 """Compare a published value with a measured one: shown to be equal, shown to differ, or neither."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
+from ampcompare.analysis.statistics.estimate import Estimate, quantile
 from ampcompare.analysis.statistics.mean_difference import combine_errors
-from ampcompare.analysis.statistics.multiplicity import count_further_seeds
+from ampcompare.analysis.statistics.sample_size import forecast_further_seeds
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def is_different(measured: Estimate, published: PublishedEstimate, level: float)
     return max(0.0, *_distances(measured, published)) > quantile((1 + level) / 2, df) * error
 
 
-def is_equivalent(measured: Estimate, published: PublishedEstimate, margin: float) -> bool:
-    """Return whether two one-sided tests at 5% show equivalence within `margin` (Schuirmann 1987).
+def is_equivalent(measured: Estimate, published: PublishedEstimate, margin: float, level: float) -> bool:
+    """Return whether the two-sided interval of the difference lies within `margin`, as in the report.
 
     The margin begins at the ends of the rounding interval, or at the value if it has its own error.
 
@@ -61,44 +61,41 @@ def is_equivalent(measured: Estimate, published: PublishedEstimate, margin: floa
         measured: The measured estimate.
         published: The published value.
         margin: Equivalence margin on the scale of the computation: log(1.1) for a ratio within 10%.
+        level: Level of the two-sided interval, 0..1. 0.9 gives two one-sided tests at 5% (Schuirmann 1987).
     """
     if measured.error is None:
         return False
     error, df = combine_errors((measured.error, measured.df), (published.error or 0.0, published.df))
-    return max(_distances(measured, published)) + quantile(1 - ALPHA, df) * error < margin
+    return max(_distances(measured, published)) + quantile((1 + level) / 2, df) * error < margin
 
 
-def count_further_runs(
+def forecast_further_runs(
     measured: Estimate, published: PublishedEstimate, margin: float, level: float
-) -> int | None:
-    """Return how many further runs per arm would decide the comparison, assuming the same estimate.
+) -> tuple[int, int] | None:
+    """Return a range of how many further runs per arm would decide, if the estimate is the true value.
 
     Args:
         measured: The measured estimate.
         published: The published value.
         margin: Equivalence margin on the scale of the computation.
-        level: Error probability of the test for a difference.
+        level: Level of the intervals, 0..1.
 
     Returns:
-        The number of runs. None if no number decides it, because the published value stays uncertain, or
-        because the spread of the measured runs is unknown.
+        The lowest and the highest number. None if no number decides it, because the published value stays
+        uncertain, or because the spread of the measured runs tells too little.
     """
-    if measured.error is None:
+    if measured.error is None or not measured.spread:
         return None
     distance = max(0.0, *_distances(measured, published))
-    difference = replace(measured, log=False, value=distance, level=1 - level)
     if distance < margin:
-        uncertainty = quantile(1 - level / 2, published.df) * (published.error or 0.0)
-        return (
-            None
-            if distance + uncertainty >= margin
-            else count_further_seeds(difference.at_level(0.9), margin=margin)
-        )
-    published_error = (
-        published.error if published.error is not None else measured.spread / math.sqrt(published.runs)
-    )
-    is_hidden = distance <= quantile(1 - level / 2, max(measured.df, 30.0)) * published_error
-    return None if is_hidden else count_further_seeds(difference, null=0.0) or 1
+        uncertainty = quantile((1 + level) / 2, published.df) * (published.error or 0.0)
+        limits = [margin - distance - uncertainty, margin + distance - uncertainty]
+    else:
+        published_error = published.error
+        if published_error is None:
+            published_error = measured.spread / math.sqrt(published.runs)
+        limits = [distance - quantile((1 + level) / 2, max(measured.df, 30.0)) * published_error]
+    return forecast_further_seeds(measured, [limits], measured.spread, measured.spread_df, level=level)
 
 
 def _distances(measured: Estimate, published: PublishedEstimate) -> tuple[float, float]:

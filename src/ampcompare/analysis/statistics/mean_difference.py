@@ -1,8 +1,9 @@
 """Means, differences and ratios of samples, with Student's or Welch's interval.
 
 A sample is a series with one value per seed, or per process. Its index pairs the runs: the same seed gives
-the same initial weights and the same order of images, so the variation that seeds share cancels. Ratios are
-computed on logarithms, so that 2x and 0.5x are equally far from 1.
+the same initial weights and the same order of images. How far the results of a seed correlate is measured
+(`seed_correlation`), not assumed. Ratios are computed on logarithms, so that 2x and 0.5x are equally far
+from 1.
 """
 
 import math
@@ -36,8 +37,8 @@ def estimate_difference(
 ) -> Estimate | None:
     """Return mean(a) - mean(b), or the ratio of geometric means if `log`; None if a sample is empty.
 
-    The runs are paired if there are at least three complete pairs that cover at least half of the smaller
-    sample. Otherwise Welch's t uses all runs, from three runs per side.
+    Runs that share a seed are pairs, whatever their values are. With fewer than three complete pairs nothing
+    is paired, and Welch's t uses all runs, from three runs per side.
 
     Args:
         a: The sample of the numerator.
@@ -54,7 +55,7 @@ def estimate_difference(
         return None
     shared, sizes = a.index.intersection(b.index), (len(a), len(b))
     smaller = min(sizes)
-    if paired_by and len(shared) >= (MIN_RUNS if smaller >= MIN_RUNS else 1) and 2 * len(shared) >= smaller:
+    if paired_by and len(shared) >= MIN_RUNS:
         pairs, largest = (a[shared] - b[shared]).to_numpy(), max(a[shared].abs().max(), b[shared].abs().max())
         paired = _mean_estimate(pairs, log, max(_deviation(pairs, largest), resolution))
         return replace(paired, sizes=sizes, paired_by=paired_by)
@@ -71,6 +72,14 @@ def estimate_difference(
     error, df = combine_errors(*parts)
     _, spread_df = combine_errors(*next_ones)
     return replace(estimate, error=error, df=df, spread=math.hypot(*spreads), spread_df=spread_df)
+
+
+def seed_correlation(a: pd.Series, b: pd.Series) -> float | None:
+    """Return the correlation of two samples over the seeds that they share; None if it is not defined."""
+    shared = a.index.intersection(b.index)
+    if len(shared) < MIN_RUNS or np.ptp(a[shared]) == 0 or np.ptp(b[shared]) == 0:
+        return None
+    return float(np.corrcoef(a[shared], b[shared])[0, 1])
 
 
 def combine_errors(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:

@@ -1,0 +1,127 @@
+"""The next step: what would decide the open claims, how long it takes, and the command."""
+
+import math
+
+import numpy as np
+
+from ampcompare.analysis.findings import Findings
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
+from ampcompare.analysis.grouping.run_table import SEED
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
+from ampcompare.analysis.sweep_plan import SEQUENTIAL_LOOKS
+from ampcompare.runtime.formatting import count_range, listed, some
+
+MAX_NAMED = 4
+UNTIL_DECIDED = "`ampcompare sweep FILE --until-decided`"
+BENCH_COMMANDS = "`ampcompare bench --json FILE` and add `--bench FILE`"
+SECONDS_IN_ALL = "seconds_in_all"
+TOO_UNCERTAIN = "the runs so far vary too much to say how many more seeds it takes"
+
+
+def write_next_step(findings: Findings) -> str:
+    """Return what would decide the open claims, "" if every claim is decided.
+
+    A missing seed comes first: without it runs are not paired, and more runs are no answer to that.
+    """
+    if not findings.undecided:
+        return ""
+    sentences = [*_missing_seed(findings), *_further_seeds(findings), *_benchmark(findings)]
+    return " ".join(sentences)
+
+
+def _missing_seed(findings: Findings) -> list[str]:
+    """Return that runs are not paired, if none of them records a seed."""
+    groups = [group for comparison in findings.comparisons for group in (comparison.group,)]
+    if not groups or any(group.rows[SEED].notna().any() for group in groups):
+        return []
+    option = "Recorder(seed=...)" if _has_recorded_runs(findings) else "--seed KEY"
+    return [f"No run records a seed, so runs are not paired: {option} pairs them."]
+
+
+def _has_recorded_runs(findings: Findings) -> bool:
+    return any(run.is_recorded for run in findings.table["run"])
+
+
+def _further_seeds(findings: Findings) -> list[str]:
+    """Return how many more seeds would decide the open claims, how long they take, and the command."""
+    by_range = _open_by_range(findings)
+    if not by_range:
+        return []
+    unit = "seeds per backend" if findings.is_own else "runs per group"
+    counted = [group.n for group in findings.groups if group.n]
+    sentences = []
+    for further, subjects in by_range.items():
+        subject = some(subjects, MAX_NAMED)
+        if further is None:
+            sentences.append(f"Undecided: {subject}; {TOO_UNCERTAIN}.")
+            continue
+        time = _duration(findings, *further)
+        if min(counted) < MIN_RUNS:
+            sentences.append(f"An interval needs {further[0]} more {unit} for {subject}.")
+        else:
+            more = f"About {count_range(*further)} more {unit}"
+            sentences.append(f"{more}{time and f' ({time})'} would decide {subject}.")
+    if not findings.is_own:  # no sweep of ours can add runs to those of another program
+        return sentences
+    command, limit = findings.sweep_command or UNTIL_DECIDED, _last_look(findings)
+    sentences.append(f"{command} adds seeds, up to {limit}, and ends when each claim is decided.")
+    needed = [min(counted) + further[0] for further in by_range if further is not None]
+    if needed and max(needed) > limit:
+        sentences.append(
+            f"More than {limit} seeds need a new sweep with another plan.looks, or a wider --margin."
+        )
+    return sentences
+
+
+def _open_by_range(findings: Findings) -> dict[tuple[int, int] | None, list[str]]:
+    """Return the open claims that seeds decide, by the range of further seeds.
+
+    The throughput of our own training is decided by a benchmark instead.
+    """
+    nouns = {QUALITY: findings.metric.noun}
+    if not findings.is_own:
+        nouns[SPEED] = "throughput"
+    by_range: dict[tuple[int, int] | None, list[str]] = {}
+    for comparison in findings.comparisons:
+        for claim in comparison.open_claims:
+            if claim.question in nouns and claim.estimate is not None:
+                subject = f"the {nouns[claim.question]} of {comparison.group.display_name}"
+                by_range.setdefault(claim.more_seeds, []).append(subject)
+    return by_range
+
+
+def _last_look(findings: Findings) -> int:
+    """Return the number of seeds at which `--until-decided` ends."""
+    planned = findings.plan.max_seeds or max(findings.plan.looks, default=0)
+    return max(planned, SEQUENTIAL_LOOKS[-1])
+
+
+def _duration(findings: Findings, low: int, high: int) -> str:
+    """Return how long so many more seeds of every group take, one run after the other; "" if unknown."""
+    seconds = [_seconds_per_run(group) for group in findings.groups if group.n and not group.is_control]
+    if not seconds or not all(map(math.isfinite, seconds)):
+        return ""
+    hours = [count * sum(seconds) / 3600 for count in (low, high)]
+    if hours[1] < 1:
+        return f"{count_range(*(max(1, round(60 * time)) for time in hours))} min"
+    return f"{count_range(*(max(1, round(time)) for time in hours))} h"
+
+
+def _seconds_per_run(group: Group) -> float:
+    """Return the mean duration of a run in seconds; NaN if it is not recorded."""
+    values = group.rows[SECONDS_IN_ALL].dropna()
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _benchmark(findings: Findings) -> list[str]:
+    """Return how a benchmark decides the throughput of our own training."""
+    labels = [
+        comparison.group.display_name
+        for comparison in findings.comparisons
+        for claim in comparison.open_claims
+        if claim.question == SPEED and claim.estimate is not None
+    ]
+    if not labels or not findings.is_own or findings.bench is not None:
+        return []
+    return [f"To decide the throughput of {listed(labels)}, measure it with {BENCH_COMMANDS}."]

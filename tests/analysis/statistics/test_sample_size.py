@@ -1,0 +1,118 @@
+"""Sample sizes: against SciPy's non-central t, simulated comparisons, and the table of the design."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from ampcompare.analysis.statistics.mean_difference import estimate_difference
+from ampcompare.analysis.statistics.multiplicity import joint_level
+from ampcompare.analysis.statistics.sample_size import (
+    deviation_range,
+    forecast_further_seeds,
+    largest_deviation,
+    pool_deviations,
+    seeds_to_clear,
+)
+
+MARGIN = 0.5
+DEVIATIONS = (0.1, 0.2, 0.3, 0.4, 0.6, 1.0)
+# Seeds for 90% power at no true difference and one look, for a margin of 0.5 points.
+TABLE = {  # (compared groups, sides of the margin): seeds for each of DEVIATIONS
+    (1, 2): (3, 5, 7, 11, 21, 55),
+    (2, 2): (4, 6, 9, 13, 25, 64),
+    (2, 1): (4, 5, 8, 11, 21, 55),
+}
+SETS = 20_000
+
+
+def simulated_power(deviation: float, n: int, level: float, sides: int) -> float:
+    """Return the fraction of simulated comparisons of equal arms whose interval clears the margin."""
+    pairs = np.random.default_rng([n, sides]).normal(0, deviation, (SETS, n))
+    half_width = stats.t.ppf((1 + level) / 2, n - 1) * pairs.std(-1, ddof=1) / math.sqrt(n)
+    mean = pairs.mean(-1)
+    clears = mean - half_width > -MARGIN
+    if sides == 2:
+        clears &= mean + half_width < MARGIN
+    return float(clears.mean())
+
+
+@pytest.mark.parametrize(("k", "sides"), TABLE)
+def test_the_planned_seeds_are_those_of_the_table_and_have_the_power(k, sides):
+    error = 3 * math.sqrt(0.9 * 0.1 / SETS)
+    for deviation, seeds in zip(DEVIATIONS, TABLE[k, sides], strict=True):
+        planned = seeds_to_clear([MARGIN] * sides, deviation, joint_level(k))
+        assert planned == pytest.approx(seeds, abs=0 if deviation < 1 else 2)
+        assert simulated_power(deviation, planned, joint_level(k), sides) >= 0.9 - error
+        assert planned == 3 or simulated_power(deviation, planned - 1, joint_level(k), sides) < 0.9 + error
+
+
+@pytest.mark.parametrize(("k", "deviation"), [(1, 0.37), (2, 0.33), (3, 0.315)])
+def test_ten_seeds_after_a_look_at_five_decide_up_to_these_deviations(k, deviation):
+    level = joint_level(k, share=0.8)
+    assert largest_deviation(MARGIN, 10, level, sides=2) == pytest.approx(deviation, abs=0.006)
+    assert simulated_power(deviation, 10, level, 2) == pytest.approx(0.9, abs=0.015)
+
+
+def test_five_seeds_of_two_backends_decide_up_to_a_deviation_of_0_19():
+    assert largest_deviation(MARGIN, 5, joint_level(2), sides=2) == pytest.approx(0.19, abs=0.005)
+
+
+@pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 6])
+@pytest.mark.parametrize("distances", [[0.5], [0.4, 1.4], [0.7, 1.7]])
+def test_the_planned_seeds_reach_the_power_of_scipys_non_central_t_and_one_less_does_not(level, distances):
+    def power(n: int) -> float:
+        limit = stats.t.ppf((1 + level) / 2, n - 1)
+        return 1 - sum(stats.nct.cdf(limit, n - 1, d * math.sqrt(n) / 1.7) for d in distances)
+
+    n = seeds_to_clear(distances, 1.7, level)
+    assert power(n) >= 0.9 > power(n - 1)
+
+
+@pytest.mark.parametrize(
+    ("distances", "deviation"),
+    [([0.0], 1.0), ([-1.0, 2.0], 1.0), ([0.01], 1.0), ([1.0], 0.0), ([1.0], math.nan)],
+)
+def test_no_number_of_seeds_is_named_if_none_up_to_1000_is_enough(distances, deviation):
+    assert seeds_to_clear(distances, deviation, 0.95) is None
+
+
+@pytest.mark.parametrize("margin", [50.0, 1e4])
+def test_far_within_the_margin_three_seeds_are_enough(margin):
+    """Also where SciPy's non-central t is NaN."""
+    assert seeds_to_clear([margin, margin], 0.5, 0.95) == 3
+
+
+@pytest.mark.parametrize("df", [2, 4, 18])
+def test_the_range_of_a_deviation_is_its_80_percent_interval(df):
+    low, high = deviation_range(2.0, df)
+    assert stats.chi2.cdf(df * 4.0 / low**2, df) == pytest.approx(0.9)
+    assert stats.chi2.cdf(df * 4.0 / high**2, df) == pytest.approx(0.1)
+
+
+def pairs(*differences: float):
+    """Return the estimate of these paired differences."""
+    values = pd.Series(differences, dtype=float)
+    return estimate_difference(values, 0 * values)
+
+
+def test_deviations_are_pooled_by_their_degrees_of_freedom():
+    one, other = pairs(0.1, -0.2, 0.3), pairs(1.0, 0.0, -1.0, 0.5)
+    deviation, df = pool_deviations([one, other])
+    assert df == 5
+    assert deviation**2 == pytest.approx((2 * one.spread**2 + 3 * other.spread**2) / 5)
+    assert pool_deviations([pairs(0.1, 0.2)]) is None
+
+
+def test_a_forecast_is_a_range_or_nothing():
+    estimate = pairs(0.3, -0.3, 0.2, -0.2, 0.1)  # mean 0.02
+    margins = [0.5 + estimate.value, 0.5 - estimate.value]
+    low, high = forecast_further_seeds(estimate, [margins], estimate.spread, 20)
+    ends = [seeds_to_clear(margins, end, 0.95) - 5 for end in deviation_range(estimate.spread, 20)]
+    assert [low, high] == [max(1, end) for end in ends]
+    # With two degrees of freedom, the range is wider than a factor of ten.
+    assert forecast_further_seeds(estimate, [margins], 3 * estimate.spread, 2) is None
+    # The estimate lies beyond the limit: no number of seeds is expected to decide.
+    assert forecast_further_seeds(estimate, [[-0.1]], estimate.spread, 20) is None
