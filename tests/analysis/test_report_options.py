@@ -168,8 +168,8 @@ def test_of_different_plans_the_strictest_level_is_used():
     analysis = analyse_runs([*planned(), *runs("fp16", SAME, FAST, config=longer)])
     assert analysis.level == 1 - 0.05 / 6  # three looks, two groups
     sentence = (
-        "The runs record different plans (looks at 3 and 5 seeds and looks at 3, 5 and 10 seeds): the strictest "
-        "level is used."
+        "The runs record different plans (looks at 3 and 5 seeds and looks at 3, 5 and 10 seeds): the "
+        "strictest level is used."
     )
     assert sentence in analysis.caveats
 

@@ -88,7 +88,7 @@ def test_the_baseline_is_shown_as_it_is_and_others_beside_it():
 def test_below_three_runs_a_side_all_outputs_say_that_they_cannot_tell():
     analysis = analyse_runs([*runs("none", BASE[:2]), *runs("native", SAME[:2], FAST)])
     cell = rows_of(analysis)["native"].cells["speed"]
-    assert (cell.text, cell.span, cell.answer) == ("1.90×", "range 1.900 to 1.902", "no verdict")
+    assert (cell.text, cell.span, cell.answer) == ("1.90×", "range 1.85 to 1.95", "no verdict")
     assert (cell.why, cell.mark.has_interval) == (TOO_FEW, False)
     because = f"No verdict: throughput, peak memory, accuracy and time to target of native, because {TOO_FEW}"
     for text in (flat("\n".join(printed(analysis))), flat(to_markdown(analysis))):

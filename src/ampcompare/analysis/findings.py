@@ -12,7 +12,7 @@ from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantities
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, CommonSetting
 from ampcompare.analysis.grouping.groups import Group, count_ended_seeds
-from ampcompare.analysis.grouping.run_metrics import THROUGHPUT
+from ampcompare.analysis.grouping.run_metrics import METRICS_BY_COLUMN, THROUGHPUT
 from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.analysis.sweep_plan import Plan
 
@@ -96,6 +96,10 @@ class Findings:
     def target(self) -> float | None:
         """The value of the metric, as shown, up to which training is timed."""
         return self.metric.target
+
+    def level_of(self, column: str) -> float:
+        """Return the level of the intervals of a column of the table of runs."""
+        return self.levels.get(METRICS_BY_COLUMN[column].question, max(self.levels.values()))
 
     def comparison(self, label: str) -> Comparison | None:
         """Return the comparison of a group; None for a baseline, or if nothing was compared."""

@@ -135,7 +135,7 @@ def read_plan(runs: Sequence[RunRecord]) -> Plan:
             if missing := _names_without(runs, recorded):
                 missing_in.setdefault(missing, []).append(f"plan.{name}")
     look_plans = _read_look_plans(runs, doubts)
-    if look_plans and (missing := _names_without(runs, _recorded(runs, "looks"))):
+    if any(plan.looks for plan in look_plans) and (missing := _names_without(runs, _recorded(runs, "looks"))):
         missing_in.setdefault(missing, []).append("plan.looks")
     for names, fields in missing_in.items():
         doubts.append(f"Missing in the config of {some(list(dict.fromkeys(names)))}: {listed(fields)}.")
@@ -149,6 +149,8 @@ def _read_look_plans(runs: Sequence[RunRecord], doubts: list[str]) -> tuple[Look
     for run in runs:
         recorded = run.option("plan.looks")
         if recorded is None:
+            if _rule(run) == OLD_RULE:
+                plans[LookPlan(rule=OLD_RULE)] = None
             continue
         looks = _read("looks", recorded)
         if looks is None:
@@ -157,23 +159,31 @@ def _read_look_plans(runs: Sequence[RunRecord], doubts: list[str]) -> tuple[Look
         plans[_look_plan(run, looks)] = None
     if invalid:
         doubts.append(f"plan.looks ({some([*invalid])}) is no list of numbers of seeds, and is not used.")
-    if len(plans) > 1:
-        texts = some([plan.text for plan in plans])
-        doubts.append(f"The runs record different plans ({texts}): the strictest level is used.")
+    texts = list(dict.fromkeys(plan.text for plan in plans))
+    if len(texts) > 1:
+        doubts.append(f"The runs record different plans ({some(texts)}): the strictest level is used.")
     return tuple(plans)
 
 
 def _look_plan(run: RunRecord, looks: tuple[int, ...]) -> LookPlan:
     """Return the plan of one run; invalid or missing shares are equal shares."""
     equal = tuple(1 / len(looks) for _ in looks)
-    recorded_shares, rule = run.option("plan.shares"), run.option("plan.rule")
+    recorded_shares = run.option("plan.shares")
     shares = _read("shares", recorded_shares) if recorded_shares is not None else None
     if shares is None or len(shares) != len(looks) or abs(sum(shares) - 1) > SHARES_TOLERANCE:
         shares = equal
-    is_version = isinstance(rule, int) and not isinstance(rule, bool) and OLD_RULE <= rule <= RULE
-    # Only records of 0.3 and before have looks without the version of the rule, and they have no shares.
-    default = OLD_RULE if recorded_shares is None else RULE
-    return LookPlan(looks, shares, rule if is_version else default)
+    return LookPlan(looks, shares, _rule(run))
+
+
+def _rule(run: RunRecord) -> int:
+    """Return the version of the rule that a run was planned for.
+
+    Records of our own training before 0.4 have all options of the plan but this one.
+    """
+    recorded = run.option("plan.rule")
+    if isinstance(recorded, int) and not isinstance(recorded, bool) and OLD_RULE <= recorded <= RULE:
+        return recorded
+    return OLD_RULE if run.option("plan.control") is not None else RULE
 
 
 def describe_plan(plan: Plan, metric: ComparedMetric) -> str:
@@ -183,8 +193,9 @@ def describe_plan(plan: Plan, metric: ComparedMetric) -> str:
         parts.append(f"margin {metric.with_unit(f'{plan.margin:g}')}")
     if plan.target is not None:
         parts.append(f"target {metric.show_value(metric.as_shown(plan.target))}")
-    if plan.look_plans:
-        parts.append(" or ".join(look_plan.text for look_plan in plan.look_plans))
+    if plan.looks:
+        texts = dict.fromkeys(look_plan.text for look_plan in plan.look_plans if look_plan.looks)
+        parts.append(" or ".join(texts))
     if plan.max_seeds is not None and plan.looks != (plan.max_seeds,):
         parts.append(f"at most {plural(plan.max_seeds, 'seed')}")
     if plan.has_control:

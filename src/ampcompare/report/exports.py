@@ -129,7 +129,9 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
         "outcomes": vars(group.outcomes),
         "failures": failures and {**vars(failures), "share": failures.k / failures.n},
         "verdict": analysis.badge(group),
-        "figures": {name: _estimate(one.at_level(analysis.level)) for name, one in group.estimates.items()},
+        "figures": {
+            name: _estimate(one.at_level(analysis.level_of(name))) for name, one in group.estimates.items()
+        },
         "compared": comparison and _comparison(comparison),
     }
 

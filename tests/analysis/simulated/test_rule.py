@@ -1,0 +1,199 @@
+"""How often the rule errs, and how often it decides: simulated comparisons through the code that decides.
+
+The rates come from 40,000 sets, to which the rule is applied as arrays. Hundreds of sets go through the
+functions of a report (`estimate_difference`, `joint_level`, `read_quality`), and some through `analyse_runs`:
+these give the same claims. Rates may exceed their limit by three standard errors of the simulation.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from analysis.simulated.records import BACKENDS, record
+from scipy import stats
+
+from ampcompare import analyse_runs
+from ampcompare.analysis.claims import EQUIVALENT, NOT_WORSE, read_quality
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.statistics.mean_difference import estimate_difference
+from ampcompare.analysis.statistics.multiplicity import joint_level
+
+MARGIN = 0.5
+METRIC = ComparedMetric(margin=MARGIN)
+SETS = 150
+ARRAY_SETS = 40_000
+PLANS = {"one look": ((5,), (1.0,)), "two looks": ((5, 10), (0.2, 0.8))}
+DECIDED = {"worse", "better", EQUIVALENT, NOT_WORSE}
+
+
+def limit(rate: float, sets: int = SETS) -> float:
+    """Return the rate with three standard errors."""
+    return rate + 3 * math.sqrt(rate * (1 - rate) / sets)
+
+
+def draw(chance: np.random.Generator, shape: tuple[int, ...], tails: str) -> np.ndarray:
+    """Return values with variance 1: normal, or with the heavy tails of Student's t with 3 df."""
+    return chance.normal(size=shape) if tails == "normal" else chance.standard_t(3, size=shape) / math.sqrt(3)
+
+
+def shown(differences: np.ndarray, level: float) -> set[str]:
+    """Return what the report reads from paired differences at a level."""
+    pairs = pd.Series(differences)
+    estimate = estimate_difference(pairs, 0 * pairs)
+    return set(read_quality(estimate.at_level(level), METRIC))
+
+
+def claims_of_one_set(values: np.ndarray, looks, shares, truth: float) -> list[set[str]]:
+    """Return what is claimed of each arm at the look that ends the comparison.
+
+    Args:
+        values: The quality of the baseline and of k arms, shape (k + 1, seeds).
+        looks: Numbers of seeds.
+        shares: Fractions of the error.
+        truth: The true difference of every arm.
+    """
+    differences = values[1:] - values[0] + truth
+    # Arms that are bit-identical count once.
+    arms = len({arm.tobytes() for arm in differences})
+    for n, share in zip(looks, shares, strict=True):
+        level = joint_level(arms, share=share)
+        claims = [shown(arm[:n], level) for arm in differences]
+        if all(words & DECIDED for words in claims):
+            break
+    return claims
+
+
+def claimed_in_arrays(values: np.ndarray, looks, shares, truth: float) -> np.ndarray:
+    """Apply the rule to many sets at once: return what is claimed of each arm at the look that ends its set.
+
+    Args:
+        values: Qualities of shape (sets, k + 1, seeds).
+        looks: Numbers of seeds.
+        shares: Fractions of the error.
+        truth: The true difference of every arm.
+
+    Returns:
+        Booleans of shape (3, sets, k): worse, better, not worse by more than the margin (or the same).
+    """
+    differences = values[:, 1:] - values[:, :1] + truth
+    sets, k, _ = differences.shape
+    result, open_sets = np.zeros((3, sets, k), bool), np.ones(sets, bool)
+    for n, share in zip(looks, shares, strict=True):
+        pairs = differences[:, :, :n]
+        half_width = stats.t.ppf(1 - 0.025 * share / k, n - 1) * pairs.std(-1, ddof=1) / math.sqrt(n)
+        low, high = pairs.mean(-1) - half_width, pairs.mean(-1) + half_width
+        worse, better = high < 0, low > 0
+        kept = (low > -MARGIN) & (~worse | (high < MARGIN))
+        result[:, open_sets] = np.array([worse, better, kept])[:, open_sets]
+        open_sets &= ~(worse | better | kept).all(-1)
+    return result
+
+
+@pytest.mark.parametrize("tails", ["normal", "t3"])
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_all_arms_and_looks_together_err_in_at_most_one_set_in_twenty(k, plan, tails):
+    looks, shares = PLANS[plan]
+    chance = np.random.default_rng([k, len(looks), len(tails)])
+    values = draw(chance, (ARRAY_SETS, k + 1, looks[-1]), tails) * 0.3
+    worse, better, _ = claimed_in_arrays(values, looks, shares, 0.0)
+    assert (worse | better).any(-1).mean() <= limit(0.05, ARRAY_SETS)
+    *_, kept = claimed_in_arrays(values, looks, shares, -MARGIN)
+    assert kept.any(-1).mean() <= limit(0.05, ARRAY_SETS)
+
+
+@pytest.mark.parametrize(("k", "plan"), [(2, "one look"), (3, "two looks")])
+def test_the_functions_of_a_report_claim_what_the_arrays_claim(k, plan):
+    looks, shares = PLANS[plan]
+    values = np.random.default_rng([k, 5]).normal(0, 0.2, (SETS, k + 1, looks[-1]))
+    for truth in (0.0, -0.3):
+        worse, better, kept = claimed_in_arrays(values, looks, shares, truth)
+        for number, one in enumerate(values):
+            claims = claims_of_one_set(one, looks, shares, truth)
+            assert ["worse" in words for words in claims] == list(worse[number])
+            assert ["better" in words for words in claims] == list(better[number])
+            same = [bool(words & {EQUIVALENT, NOT_WORSE, "better"}) for words in claims]
+            assert same == list(kept[number])
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_the_interval_covers_the_truth_as_often_as_its_level_says(n):
+    chance = np.random.default_rng(n)
+    differences = chance.normal(0.2, 0.3, (SETS, n))
+    level = joint_level(2)
+    covered = 0
+    for one in differences:
+        pairs = pd.Series(one)
+        low, high = estimate_difference(pairs, 0 * pairs).at_level(level).ends
+        covered += low <= 0.2 <= high
+    assert abs(covered / SETS - level) <= 3 * math.sqrt(level * (1 - level) / SETS)
+
+
+def test_identical_arms_count_once_and_the_family_error_holds():
+    """Two arms compute the same numbers: the level is that of one arm."""
+    chance = np.random.default_rng(7)
+    values = chance.normal(0, 0.3, (SETS, 2, 5))
+    wrong = 0
+    for baseline, arm in values:
+        claims = claims_of_one_set(np.array([baseline, arm, arm]), (5,), (1.0,), 0.0)
+        wrong += any({"worse", "better"} & words for words in claims)
+    assert 0 < wrong / SETS <= limit(0.05)
+
+
+@pytest.mark.parametrize(("k", "sides", "deviation", "n"), [(1, 2, 0.2, 5), (2, 2, 0.3, 9), (2, 1, 0.4, 11)])
+def test_the_seeds_of_the_table_decide_nine_of_ten_comparisons(k, sides, deviation, n):
+    chance = np.random.default_rng([k, n])
+    wanted = {EQUIVALENT} if sides == 2 else {EQUIVALENT, NOT_WORSE, "better"}
+    level = joint_level(k)
+    decided = sum(bool(shown(one, level) & wanted) for one in chance.normal(0, deviation, (SETS, n)))
+    assert decided / SETS >= 0.9 - 3 * math.sqrt(0.09 / SETS)
+
+
+def runs_of(values: np.ndarray, plan: dict | None = None):
+    """Return the records of these accuracies in percent, shape (k + 1, seeds)."""
+    return [
+        record(BACKENDS[arm], seed, accuracies=(0.5, 0.8, value / 100), plan=plan)
+        for (arm, seed), value in np.ndenumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "plan", "share"),
+    [
+        (5, {"looks": [5]}, 1.0),
+        (5, {"looks": [5, 10], "shares": [0.2, 0.8]}, 0.2),
+        (10, {"looks": [5, 10], "shares": [0.2, 0.8]}, 0.8),
+        (7, {"looks": [5, 10], "shares": [0.2, 0.8]}, 0.2),  # no planned look
+        (5, None, 1.0),
+    ],
+)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_a_report_decides_at_the_level_of_its_look(k, seeds, plan, share):
+    values = np.random.default_rng([k, seeds]).normal(93, 0.3, (k + 1, seeds))
+    analysis = analyse_runs(runs_of(values, plan))
+    level = 1 - 0.05 * share / k
+    assert analysis.level == pytest.approx(level)
+    for arm, comparison in enumerate(analysis.comparisons, start=1):
+        interval = stats.ttest_rel(values[arm], values[0]).confidence_interval(level)
+        estimate = comparison.estimates["quality"]
+        assert estimate.ends == pytest.approx(tuple(interval), abs=1e-9)
+        assert set(comparison.claims["quality"].shown) == set(read_quality(estimate, METRIC))
+
+
+def test_a_report_counts_identical_arms_once_and_names_them():
+    baseline, arm, other = np.random.default_rng(3).normal(93, 0.3, (3, 5))
+    analysis = analyse_runs(runs_of(np.array([baseline, arm, arm, other])))
+    assert analysis.levels["quality"] == pytest.approx(1 - 0.05 / 2)
+    assert analysis.levels["speed"] == pytest.approx(1 - 0.05 / 3)
+    sentence = "native and apex_o1 have exactly the same accuracy at every shared seed"
+    assert any(caveat.startswith(sentence) for caveat in analysis.caveats)
+
+
+def test_records_of_version_0_3_keep_the_level_of_their_rule():
+    """They have every option of the plan but `plan.rule`, and count identical arms twice."""
+    baseline, arm = np.random.default_rng(3).normal(93, 0.3, (2, 5))
+    plan = {"looks": [3, 6, 10], "control": "none", "margin": 0.5}
+    analysis = analyse_runs(runs_of(np.array([baseline, arm, arm]), plan))
+    assert analysis.level == pytest.approx(1 - 0.05 / 6)
+    assert analyse_runs(runs_of(np.array([baseline, arm, arm]), {"control": "none"})).level == 1 - 0.05 / 2
