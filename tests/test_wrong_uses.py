@@ -57,7 +57,7 @@ VALUES = [
     ("seed", f"{LEAST_0}; {ONE_VALUE}", "1,2"),
     ("optimizer.momentum", "expected a number at least 0 and below 1", "1"),
     ("precision.loss_scale", "expected a number above 0, or dynamic", "auto", "-1"),
-    ("plan.control", "expected one of none, bookends; did you mean none?", "null"),
+    ("plan.control", "expected one of none, bookends, chaos; did you mean none?", "null"),
     # Words.
     ("deterministic", "expected true or false", "maybe"),
     ("device", f"expected one of {DEVICES}", "cuda:x"),

@@ -53,6 +53,36 @@ def test_every_point_is_run_once_in_the_environment_of_wandbs_agent_whatever_its
     assert len(project.events("began")) == 12
 
 
+@pytest.mark.slow
+def test_runs_of_the_control_chaos_alone_begin_with_changed_weights(project):
+    """The words of the command and what the record gets as parameters of the sweep."""
+    training = "# ampcompare.entrypoint\n" + (project.folder / "program.py").read_text()
+    (project.folder / "run_experiment.py").write_text(training)
+    parameters = {"backend": {"values": ["none", "native"]}, "seed": {"values": [1, 2]}}
+    project.write_file(program="run_experiment.py", parameters=parameters)
+    code, output = project.sweep("--control", "chaos", "epochs=2")
+    assert code == 0, output
+    assert output.count("(control, chaos)") == 2
+    runs = []
+    for event in project.events("began"):
+        given = event["given"]
+        with open(event["environment"]["WANDB_SWEEP_PARAM_PATH"]) as file:
+            plan = yaml.safe_load(file)["plan"]["value"]
+        change = given.get("training.perturb_weights")
+        runs.append((given["backend"], given["seed"], change, plan.get("arm"), given["plan.control"]))
+    assert sorted(runs, key=str) == [
+        (backend, seed, None, None, "chaos") if arm is None else (backend, seed, "one_ulp", arm, "chaos")
+        for backend, seed, arm in [
+            ("native", "1", None),
+            ("native", "2", None),
+            ("none", "1", "chaos"),
+            ("none", "1", None),
+            ("none", "2", "chaos"),
+            ("none", "2", None),
+        ]
+    ]
+
+
 QUITS = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
 
 

@@ -1,6 +1,8 @@
 """A sweep made ready: file, words and options as one; its plan, which of its points are runs."""
 
+import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from support.quick import ROOT
@@ -11,6 +13,7 @@ from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
 from ampcompare.sweeps.run_process import recorded_parameters
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
+from ampcompare.sweeps.sweep_identity import definition
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
 PLAN = {"margin": {"value": 0.2}, "looks": {"value": [2, 4]}, "control": {"value": "bookends"}}
@@ -99,7 +102,7 @@ def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
 @pytest.mark.parametrize(
     ("changes", "asked", "expected"),
     [
-        ({}, "twice", "--control 'twice': expected one of none, bookends"),
+        ({}, "twice", "--control 'twice': expected one of none, bookends, chaos"),
         (
             {"plan": PLAN},
             "none",
@@ -116,6 +119,23 @@ def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
             "the file has early_terminate; leave one out",
         ),
         ({"run_cap": 4}, "bookends", "run_cap=4: --control bookends needs more than the 4 runs of the"),
+        ({"plan": {"control": {"value": "chaos"}}}, "bookends", "has plan.control=chaos; change one of them"),
+        ({"method": "random"}, "chaos", "--control chaos: needs a grid that trains every run to its end"),
+        (
+            {"command": ["ampcompare", "run", "training.perturb_weights=one_ulp", "${args_no_hyphens}"]},
+            "chaos",
+            "--control chaos: it sets training.perturb_weights itself",
+        ),
+        (
+            {
+                "parameters": {
+                    "training": {"parameters": {"perturb_weights": {"values": ["none", "one_ulp"]}}}
+                }
+            },
+            "chaos",
+            "--control chaos: it sets training.perturb_weights itself",
+        ),
+        ({"program": __file__, "command": ["${program}"]}, "chaos", "is no training of ampcompare"),
     ],
 )
 def test_a_control_that_cannot_be_is_told_in_a_line(read, changes, asked, expected):
@@ -151,6 +171,73 @@ def test_values_of_a_file_can_be_changed_by_words(read):
     assert ready.overrides == ("epochs=2",)
     assert len(ready.sweep.points) == 3 + 2
     assert values_of(prepare(file, ["--backend=bf16"]), "backend") == ["bf16"]
+
+
+def lists(**parameters) -> dict:
+    return {key: {"values": values} for key, values in parameters.items()}
+
+
+CHAOTIC = {  # parameters of a file, and the repeated points of each seed
+    "backends": (lists(backend=["native", "none", "bf16"], seed=[1, 2]), [{"backend": "none"}]),
+    "no backend none": (lists(backend=["native", "bf16"], seed=[1, 2]), [{"backend": "native"}]),
+    "seeds alone": (lists(backend=["native"], seed=[1, 2]), [{"backend": "native"}]),
+    "each batch size": (
+        lists(backend=["none", "native"], batch_size=[32, 64], seed=[1, 2]),
+        [{"backend": "none", "batch_size": size} for size in (32, 64)],
+    ),
+    "another parameter": (lists(batch_size=[32, 64], seed=[1, 2]), [{"batch_size": 32}]),
+    "shared baseline": (
+        lists(backend=["none", "native"], seed=[1, 2]) | {"precision.loss_scale": {"values": [128, 1024]}},
+        [{"backend": "none", "precision.loss_scale": 128}],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHAOTIC)
+def test_the_control_chaos_repeats_the_baseline_once_per_seed_in_every_block(read, case):
+    """The points of the sweep without a control stay as they are; the order within a block is random."""
+    parameters, repeated = CHAOTIC[case]
+    plain = prepared(read(parameters=parameters), []).sweep.points
+    points = prepared(read(parameters=parameters), [], "chaos").sweep.points
+    assert [point.index for point in points] == [*range(len(points))]
+    assert sorted_texts(point for point in points if point.arm is None) == sorted_texts(plain)
+    again = [point for point in points if point.arm == "chaos"]
+    expected = [{**one, "seed": seed} for seed in (1, 2) for one in repeated]
+    assert sorted_texts(again) == sorted(json.dumps(one, sort_keys=True) for one in expected)
+    blocks = Counter(point.block for point in points)
+    assert len({*blocks.values()}) == 1
+    assert {point.block for point in again} == {*blocks}
+    assert {point.arm for point in points} == {None, "chaos"}
+
+
+def sorted_texts(points) -> list[str]:
+    return sorted(json.dumps(point.parameters, sort_keys=True) for point in points)
+
+
+def test_the_control_chaos_is_recorded_and_set_by_the_command(read, project, tmp_path):
+    """In the file, in the words, or as an option; added seeds have it, too, and bookends are as they were."""
+    file = read({"control": {"value": "chaos"}})
+    assert (
+        prepared(file, []).sweep.control == prepared(read(), ["plan.control=chaos"]).sweep.control == "chaos"
+    )
+    ready = prepared(read(), [], "chaos")
+    assert ready.shared_plan == {"control": "chaos"}
+    assert ready.plan_summary == "control chaos"
+    assert "--control=chaos" in ready.words()
+    more = replace(ready.sweep, added=((7, 8),))
+    assert [point.parameters["seed"] for point in more.points if point.arm == "chaos"] == [1, 2, 7, 8]
+    assert more.points[: len(ready.sweep.points)] == ready.sweep.points
+    assert definition(ready.sweep, ())["control"] == "chaos"
+    assert definition(prepared(read(), [], "bookends").sweep, ())["control"] is True
+    assert definition(prepared(read(), []).sweep, ())["control"] is False
+
+
+def test_a_parameter_called_chaos_is_no_control(read, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs.py").touch()
+    theirs = {"program": "theirs.py", "command": ["${program}", "${args}"]}
+    sweep = prepared(read(parameters=lists(chaos=[0, 1], seed=[1]), **theirs), [], "bookends").sweep
+    assert [point.arm for point in sweep.points] == ["first", None, None, "last"]
 
 
 @pytest.mark.parametrize("cap", [5, 100])

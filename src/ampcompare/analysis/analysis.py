@@ -24,6 +24,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     NOT_SET,
     control_position,
     describe_setting,
+    is_perturbed,
 )
 from ampcompare.analysis.grouping.groups import Group, count_ended_seeds, group_runs
 from ampcompare.analysis.grouping.outcome import determine_outcome
@@ -283,7 +284,7 @@ def _target(
             raise UserError(f"--target {requested:g}: {expected}")
         return shown
     ended = [run for run in bases if determine_outcome(run, metric.key)[0] is RunState.FINISHED]
-    finished = [run for run in ended if not control_position(run)]
+    finished = [run for run in ended if not (control_position(run) or is_perturbed(run))]
     series = [run.values(metric.key) for run in finished]
     shown_values = [values[np.isfinite(values)] * metric.factor for values in series]
     best = [

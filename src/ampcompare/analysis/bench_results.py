@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ampcompare.analysis.bench_match import (
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.statistics.median_interval import MIN_STARTS, resolved_difference
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime import formatting
 
@@ -48,15 +49,17 @@ class BenchArm(BaseModel):
 
 @dataclass
 class BenchEstimate(Estimate):
-    """An estimate from `n` interleaved rounds.
+    """An estimate from `n` interleaved rounds, or from `n` starts of the trainings.
 
     Attributes:
-        has_known_interval: Whether `observed_range` is an interval; from twelve rounds on.
+        has_known_interval: Whether `observed_range` is an interval; from twelve rounds or three starts on.
         resolution: How far from 1, as a fraction, the ratio of two identical trainings may be.
+        is_of_starts: Whether the starts are counted, and not the rounds.
     """
 
     has_known_interval: bool = False
     resolution: float = 0.0
+    is_of_starts: bool = False
 
     def side_of(self, null: float) -> int:
         """Return 1 if the interval lies above what two identical trainings differ by, -1 if below, else 0."""
@@ -72,8 +75,8 @@ class BenchEstimate(Estimate):
 
     @property
     def basis(self) -> str:
-        """The number of rounds."""
-        return f"{self.n} interleaved rounds"
+        """The number of rounds, or of starts."""
+        return f"{self.n} starts" if self.is_of_starts else f"{self.n} interleaved rounds"
 
 
 class BenchResults(BaseModel):
@@ -87,6 +90,7 @@ class BenchResults(BaseModel):
         control: The A/A control: the baseline once more.
         arms: The trainings.
         fingerprint: Hashes and names of network, data and code; None in files of older versions.
+        starts: How often each training was started; None in files of version 0.3, which started it once.
     """
 
     baseline: str
@@ -96,6 +100,12 @@ class BenchResults(BaseModel):
     control: BenchArm
     arms: list[BenchArm]
     fingerprint: dict[str, Any] | None = None
+    starts: int | None = None
+
+    @property
+    def is_of_starts(self) -> bool:
+        """Return whether the intervals are over starts, so that they include what processes differ by."""
+        return (self.starts or 1) >= MIN_STARTS
 
     @property
     def is_even(self) -> bool:
@@ -105,7 +115,14 @@ class BenchResults(BaseModel):
 
     @property
     def resolution(self) -> float:
-        """Return the largest distance of the A/A control's interval from 1, as a fraction."""
+        """Return how far from 1, as a fraction, the ratio of two identical trainings may be.
+
+        It is the largest distance of the A/A control's interval from 1. What is measured from one start is
+        never known to within 2%; files of version 0.3 are read as that version read them. Intervals over
+        starts need no such allowance.
+        """
+        if self.starts is not None:
+            return resolved_difference(self.control.low, self.control.high, self.starts)
         low, high = self.control.low, self.control.high
         return 0.0 if low is None or high is None or low <= 0 else max(high, 1 / low) - 1
 
@@ -114,6 +131,8 @@ class BenchResults(BaseModel):
         """A sentence that names the source of the speed."""
         rounds = max(arm.rounds for arm in self.arms)
         source = f"Throughput is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
+        if self.is_of_starts:
+            source = f"Throughput is from `ampcompare bench`: {self.starts} starts on {self.machine}"
         control_ratio = formatting.ratio(self.control.ratio or 1.0)
         if not self.is_even:
             return (
@@ -177,10 +196,15 @@ class BenchResults(BaseModel):
         span = None
         if self.is_even and arm.low is not None and arm.high is not None:
             span = (arm.low, arm.high)
-        ratios = {SPEED: _of(arm.ratio, arm.rounds, span, self.level, self.resolution)}
+        ratios: dict[str, Estimate] = {SPEED: self._speed_ratio(arm.ratio, arm.rounds, span)}
         if arm.peak_mib and base_arm.peak_mib:
             ratios[MEMORY] = _of(arm.peak_mib / base_arm.peak_mib, 1)
         return ratios
+
+    def _speed_ratio(self, ratio: float, rounds: int, span: tuple[float, float] | None) -> BenchEstimate:
+        n = (self.starts or 1) if self.is_of_starts else rounds
+        estimate = _of(ratio, n, span, self.level, self.resolution)
+        return replace(estimate, is_of_starts=self.is_of_starts)
 
 
 def _of(
@@ -189,7 +213,7 @@ def _of(
     span: tuple[float, float] | None = None,
     level: float = 0.95,
     resolution: float = 0.0,
-) -> Estimate:
+) -> BenchEstimate:
     has_known_interval = span is not None
     return BenchEstimate(
         value,

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
+from ampcompare.analysis.chaos_control import describe_equal_losses, describe_unresolved, is_chaos_control
 from ampcompare.analysis.claims import EQUIVALENT, NOT_WORSE
 from ampcompare.analysis.comparison import MAX_KEYS, no_native_arithmetic
 from ampcompare.analysis.findings import Findings
@@ -53,6 +54,7 @@ def find_caveats(findings: Findings) -> list[str]:
         *_arithmetic(findings.table, compared),
         *_strict_fp32(findings.baseline),
         *_ended(findings.groups),
+        *_chaos(findings),
         *_learned(compared, findings.metric),
         *_lengths(findings),
         *_machine(compared, has_own_times=not findings.has_bench_speed),
@@ -128,6 +130,19 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
     ]
     for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
         yield f"{metric.title} is uninformative for {labels}: {why}."
+
+
+def _chaos(findings: Findings) -> Iterator[str]:
+    """Yield what the baseline with changed last bits says about the other differences, and where nothing."""
+    for comparison in findings.comparisons:
+        control, base = comparison.group, comparison.baseline
+        if base is None or not is_chaos_control(control):
+            continue
+        sentences = (
+            describe_unresolved(control, base, findings.metric, comparison.estimates.get(QUALITY)),
+            describe_equal_losses(control, base),
+        )
+        yield from filter(None, sentences)
 
 
 def _lengths(findings: Findings) -> Iterator[str]:
@@ -355,7 +370,8 @@ def find_deviations(findings: Findings) -> list[str]:
     if plan.max_seeds is not None and seeds > plan.max_seeds:
         deviations.append(f"{seeds} seeds ran instead of at most {plan.max_seeds}")
     if plan.has_control and not any(c.is_control for c in comparisons):
-        deviations.append("the A/A control is missing")
+        name = f"control {plan.control}" if plan.control == "chaos" else "A/A control"
+        deviations.append(f"the {name} is missing")
     return deviations
 
 

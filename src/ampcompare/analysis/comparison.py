@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ampcompare.analysis.bench_results import BenchEstimate, BenchResults
+from ampcompare.analysis.chaos_control import is_chaos_control, is_unresolved
 from ampcompare.analysis.claims import (
     EQUIVALENT,
     NOT_WORSE,
@@ -55,6 +56,7 @@ ENVIRONMENT = "environment."
 DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
+NOT_RESOLVED = "the baseline with changed last bits differs from the baseline, too"
 NOT_IN_BENCH = "the benchmark has no matching arm"
 Levels = Mapping[str, float]
 TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
@@ -177,7 +179,26 @@ def compare_all(
         comparisons.append(
             compare(group, base, levels, control, uncontrolled_settings(group, base, key), bench)
         )
-    return with_spreads(comparisons)
+    return with_spreads(without_unresolved_losses(comparisons))
+
+
+def without_unresolved_losses(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons without a loss in quality where the baseline differs as much from itself.
+
+    If the chaos control of a baseline differs from it, the runs do not resolve such differences.
+    """
+    unresolved = [
+        comparison
+        for comparison in comparisons
+        if is_chaos_control(comparison.group) and is_unresolved(comparison.estimates.get(QUALITY))
+    ]
+    bases = [comparison.baseline for comparison in unresolved]
+    return [
+        replace(comparison, no_loss_reason=NOT_RESOLVED)
+        if comparison.baseline in bases and not comparison.is_control
+        else comparison
+        for comparison in comparisons
+    ]
 
 
 def with_spreads(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -280,8 +301,9 @@ def _estimates(group: Group, base: Group, levels: Levels, bench: BenchResults | 
     """Return the estimates of a group relative to a baseline, by question."""
     bench_ratios = bench.ratios(group, base) if bench else {}
     is_one_device = len(group.devices | base.devices) <= 1 and "" not in group.devices | base.devices
-    # The runs of a control are at the ends of a sweep, so they are not paired with other runs.
-    paired_by = "" if group.is_control or base.is_control else "seed"
+    # The runs of an A/A control are at the ends of a sweep, so they are not paired with other runs.
+    is_apart = any(side.is_control and not is_chaos_control(side) for side in (group, base))
+    paired_by = "" if is_apart else "seed"
     estimates = {}
     is_slow, is_missing = no_native_arithmetic((group, base)), is_missing_in_bench(group, base, bench)
     for question, run_metric in COMPARED_METRICS.items():

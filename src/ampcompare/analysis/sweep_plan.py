@@ -199,7 +199,8 @@ def describe_plan(plan: Plan, metric: ComparedMetric) -> str:
     if plan.max_seeds is not None and plan.looks != (plan.max_seeds,):
         parts.append(f"at most {plural(plan.max_seeds, 'seed')}")
     if plan.has_control:
-        parts.append(f"A/A control ({plan.control})")
+        is_chaos = plan.control == "chaos"
+        parts.append("control chaos" if is_chaos else f"A/A control ({plan.control})")
     return f"planned: {', '.join(parts)}" if parts else ""
 
 

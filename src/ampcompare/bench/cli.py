@@ -34,7 +34,8 @@ BENCH_EPILOG = epilog(
         ),
     },
     {
-        0: "the baseline was measured",
+        0: "all trainings were measured",
+        1: "a training failed; the others were measured",
         2: "an option or an input is wrong, or the baseline cannot be measured",
         **STOPPED,
     },
@@ -118,9 +119,19 @@ def bench(
         typer.Option(
             metavar="MINUTES",
             min=0.1,
-            help="Time limit for the measured rounds of all backends together, without preparation.",
+            help="Time limit for the measured rounds of all backends together, without preparation; with "
+            "--restarts of each start.",
         ),
     ] = 1.0,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Number of times that the process of each backend is started. From 3 on, the confidence "
+            "intervals are those of other starts, too, and not of these processes only.",
+        ),
+    ] = 1,
     prepare_minutes: Annotated[
         float,
         typer.Option(
@@ -159,7 +170,7 @@ def bench(
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
     arms = build_arms([*(["--config", config] if config else []), *(overrides or [])])
-    schedule, console = Schedule(minutes, prepare_minutes), Console(highlight=False)
+    schedule, console = Schedule(minutes, prepare_minutes, starts=restarts), Console(highlight=False)
     _print_prose(console, output.describe_plan(arms, schedule))
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
@@ -176,6 +187,8 @@ def bench(
         write_json(json, output.as_json(result))
     if chart is not None:
         output.draw(result, chart)
+    if any(arm.failed for arm in (*result.arms, result.control)):
+        raise typer.Exit(1)
 
 
 def _print_prose(console: Console, line: str) -> None:

@@ -9,7 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare import __version__
-from ampcompare.analysis.statistics.median_interval import MIN_ROUNDS, is_even, smallest_difference
+from ampcompare.analysis.statistics.median_interval import (
+    MIN_DIFFERENCE,
+    MIN_ROUNDS,
+    MIN_STARTS,
+    is_even,
+    resolved_difference,
+    smallest_difference,
+)
 from ampcompare.bench.runner import CONTROL, ArmResult, Benchmark, BenchmarkArm, Schedule
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision.registry import PLAIN, REGISTRY
@@ -23,6 +30,7 @@ DISPENSABLE = (ROUNDS, STEP, PEAK)
 # took 3 ms, and did not when a step took 12 ms.
 SHORT_STEP = 10
 CLEARLY_SLOWER = 0.5  # times the other's speed
+MORE_STARTS = 5  # that are proposed
 MAX_NAMES = 3  # of trainings in a sentence
 # What all trainings have in common is named in this order.
 COMMON = ("model.name", "backend", "batch_size", "execution", "memory_format")
@@ -37,7 +45,8 @@ def describe_plan(arms: Sequence[BenchmarkArm], schedule: Schedule) -> str:
     listed = " ".join(f"{option}={','.join(dict.fromkeys(each))}" for option, each in values.items())
     limit = f"{schedule.minutes:g} minute{'s' * (schedule.minutes != 1)}"
     count = formatting.plural(len(arms), "training")
-    return f"Measuring {count} and an A/A control, interleaved, for up to {limit}: {listed}"
+    restarts = f" in each of {schedule.starts} starts" if schedule.starts > 1 else ""
+    return f"Measuring {count} and an A/A control, interleaved, for up to {limit}{restarts}: {listed}"
 
 
 def print_table(result: Benchmark, console: Console, width: int | None) -> None:
@@ -115,14 +124,21 @@ def sentences(result: Benchmark) -> Iterator[str]:
     setting = "; ".join(part for part in (common_settings(result), machine_of(result)) if part)
     yield f"Measured: {setting}. Data loading is not part of a step."
     measured = [arm for arm in (*others, result.control) if not arm.failed]
-    yield (
-        "Speed-up: relative to the first row, the median of the ratios within rounds. It can differ from the "
-        "quotient of two rates in the table."
-    )
-    if any(arm.high is not None for arm in measured):
-        yield "All intervals of the table hold together with 95% confidence."
+    yield _describe_speed_up(result)
+    has_intervals = any(arm.high is not None for arm in measured)
+    if has_intervals and result.starts >= MIN_STARTS:
+        yield (
+            f"Each training was started {result.starts} times. All intervals of the table hold together with "
+            "95% confidence, for other starts, too."
+        )
+    elif has_intervals:
+        yield (
+            "All intervals of the table hold together with 95% confidence, for these processes only: another "
+            f"start of a training can differ. Differences below {100 * MIN_DIFFERENCE:g}% mean nothing; to "
+            f"measure them: --restarts {MORE_STARTS}"
+        )
     if not result.control.failed:
-        yield _describe_control(result.control, baseline)
+        yield _describe_control(result, baseline)
     for arm in (*result.arms, result.control):
         if arm.failed:
             yield f"{arm.label} failed: {arm.failed}"
@@ -140,12 +156,25 @@ def sentences(result: Benchmark) -> Iterator[str]:
     yield from _describe_precision(result, measured)
 
 
+def _describe_speed_up(result: Benchmark) -> str:
+    """Return what a speed-up is, and its difference from the quotient of two rates."""
+    if result.starts >= MIN_STARTS:
+        return (
+            "Speed-up: relative to the first row, the geometric mean over starts of the median of the ratios "
+            "within rounds. It can differ from the quotient of two rates in the table."
+        )
+    return (
+        "Speed-up: relative to the first row, the median of the ratios within rounds. It can differ from the "
+        "quotient of two rates in the table."
+    )
+
+
 def _describe_precision(result: Benchmark, measured: Sequence[ArmResult]) -> Iterator[str]:
     """Yield which speed-ups are not known to within 5%, and what would help."""
     vague = [arm.label for arm in measured if not arm.is_precise()]
     if not vague:
         return
-    rounds, limit = result.arms[0].rounds, result.schedule.looks[-1]
+    rounds, limit = result.arms[0].rounds, result.schedule.looks[-1] * result.starts
     if len(vague) == len(measured) > 1:
         text = "No speed-up is known to within 5%"
     else:
@@ -153,7 +182,9 @@ def _describe_precision(result: Benchmark, measured: Sequence[ArmResult]) -> Ite
         text = (
             f"{len(vague)} of {formatting.plural(len(measured), 'speed-up')} not known to within 5%: {names}"
         )
-    if rounds < limit:
+    if result.starts >= MIN_STARTS:
+        yield f"{text}. For narrower intervals, start more often: --restarts {2 * result.starts}"
+    elif rounds < limit:
         yield f"{text}. For narrower intervals, measure longer: --minutes {_longer(result.schedule.minutes)}"
     else:
         yield f"{text}, after all {rounds} rounds. Other programs on the machine are the usual cause."
@@ -172,12 +203,13 @@ def next_command(result: Benchmark, arms: Sequence[BenchmarkArm]) -> str:
     """
     baseline, *others = result.arms
     references = {_other_options(arm): arm for arm in result.arms if _backend(arm) == _backend(baseline)}
+    margin = resolved_difference(result.control.low, result.control.high, result.starts)
     slower = []
     for arm in others:
         reference = references.get(_other_options(arm))
         if reference is None or arm.facts.get("is_computed_in_fp32") or not _is_mixed(_backend(arm)):
             continue
-        if _is_slower(arm, reference):
+        if _is_slower(arm, reference, margin):
             slower.append((arm, reference))
     if not slower:
         return ""
@@ -201,27 +233,33 @@ def _is_mixed(backend: str) -> bool:
     return backend not in REGISTRY or not REGISTRY[backend].is_fp32
 
 
-def _is_slower(arm: ArmResult, reference: ArmResult) -> bool:
+def _is_slower(arm: ArmResult, reference: ArmResult, margin: float) -> bool:
     """Return whether a training is shown to be slower than another one.
 
-    With intervals, these must not overlap. Without, the ratio must be too small for chance.
+    With intervals, these must be further apart than the margin. Without, the ratio must be too small for
+    chance.
     """
     if arm.ratio is None or reference.ratio is None:
         return False
     if arm.high is None or reference.low is None:
         return arm.ratio / reference.ratio < CLEARLY_SLOWER
-    return arm.high < reference.low
+    return arm.high * (1 + margin) < reference.low
 
 
-def _describe_control(control: ArmResult, baseline: ArmResult) -> str:
+def _describe_control(result: Benchmark, baseline: ArmResult) -> str:
+    control = result.control
     text = f"Control ({baseline.label}, measured a second time): {control.ratio:.2f}x"
     if control.low is None or control.high is None:
         return f"{text}. Below {MIN_ROUNDS} rounds there are no intervals: speed-ups near 1 may be chance."
     text = f"{text} (95% CI {_interval(control)})"
-    difference = f"{formatting.number(100 * smallest_difference(control.low, control.high), 2)}%"
-    if is_even(control.low, control.high):
-        return f"{text}. The smallest difference that this measurement resolves is {difference}."
-    return f"{text}. The machine is uneven: differences up to {difference} mean nothing."
+    if not is_even(control.low, control.high):
+        reach = f"{formatting.number(100 * smallest_difference(control.low, control.high), 2)}%"
+        return f"{text}. The machine is uneven: differences up to {reach} mean nothing."
+    if result.starts >= MIN_STARTS:
+        return f"{text}. Its true value is 1."
+    resolved = resolved_difference(control.low, control.high, result.starts)
+    difference = f"{formatting.number(100 * resolved, 2)}%"
+    return f"{text}. The smallest difference that this measurement resolves is {difference}."
 
 
 def common_settings(result: Benchmark) -> str:
@@ -256,7 +294,8 @@ def as_json(result: Benchmark) -> dict[str, Any]:
         "minutes": result.schedule.minutes,
         "varied": result.varied,
         "fingerprint": baseline.facts.get("fingerprint", {}) | {"package_version": __version__},
-        "control": _arm_as_json(result.control) | _control_as_json(result.control),
+        "starts": result.starts,
+        "control": _arm_as_json(result.control) | _control_as_json(result.control, result.starts),
         "device": baseline.facts["environment"]["device_name"],
         "arms": [_arm_as_json(arm) for arm in result.arms],
     }
@@ -265,16 +304,17 @@ def as_json(result: Benchmark) -> dict[str, Any]:
 def _arm_as_json(arm: ArmResult) -> dict[str, Any]:
     fields = dataclasses.asdict(arm)
     facts = fields.pop("facts")
+    del fields["round_ratios"]
     options = arm.options | facts.get("settings", {})
     return fields | {"options": options, "backend_source": facts.get("backend_source")}
 
 
-def _control_as_json(control: ArmResult) -> dict[str, Any]:
+def _control_as_json(control: ArmResult, starts: int) -> dict[str, Any]:
     if control.low is None or control.high is None:
         return {"is_even": None, "smallest_difference": None}
     return {
         "is_even": is_even(control.low, control.high),
-        "smallest_difference": smallest_difference(control.low, control.high),
+        "smallest_difference": resolved_difference(control.low, control.high, starts),
     }
 
 
@@ -306,10 +346,13 @@ def draw(result: Benchmark, path: Path) -> None:
             "encoding": {"x": end, "text": {"field": "text"} | nominal},
         },
     ]
+    what = "median ratio within rounds, with joint 95% confidence intervals of these processes"
+    if result.starts >= MIN_STARTS:
+        what = f"mean ratio of {result.starts} starts, with joint 95% confidence intervals"
     labels = {"field": "label", "sort": None, "title": None, "axis": {"labelLimit": 320}} | nominal
     spec = chart(
         f"Speed-up relative to {result.arms[0].label}",
-        f"median ratio within rounds, with joint 95% confidence intervals; {machine_of(result)}",
+        f"{what}; {machine_of(result)}",
         layers,
         values,
         encoding={"y": labels, "x": quantity("ratio", zero=True)},

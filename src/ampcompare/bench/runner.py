@@ -2,7 +2,8 @@
 
 Other work on the machine, clock speeds and heat change from minute to minute, for all trainings that run in
 the same seconds alike. So a round is a few steps of each training, in random order, and speed is compared
-within rounds. The baseline runs twice: the second copy is an A/A control. Free of torch.
+within rounds. The baseline runs twice: the second copy is an A/A control. Processes of one training differ,
+too, for example by where their memory lies. So all processes may be started several times. Free of torch.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from ampcompare.analysis.statistics.median_interval import Ratio, ratio_of
+from ampcompare.analysis.statistics.median_interval import (
+    MIN_STARTS,
+    Ratio,
+    interval,
+    ratio_of,
+    ratio_of_starts,
+)
 from ampcompare.runtime.startup import let_threads_sleep
 
 PRECISE = 0.05  # A ratio is precise enough when half its interval is at most this fraction of it.
@@ -67,7 +74,7 @@ class Schedule:
     """The times of a benchmark: preparation and interleaved rounds.
 
     Attributes:
-        minutes: Limit for the rounds; preparation does not count.
+        minutes: Limit for the rounds of a start; preparation does not count.
         preparation_minutes: Limit for building all trainings, and again for the first steps of each one, in
             which it compiles, lets cuDNN choose its algorithms and captures.
         looks: Numbers of rounds after which the benchmark may end because every ratio is precise enough. The
@@ -75,6 +82,7 @@ class Schedule:
         turn_seconds: Seconds of a turn; None divides `minutes` among all rounds.
         slow_fraction: A training whose step takes longer than this fraction of `minutes` is measured by one
             step, without an interval.
+        starts: How often the process of each training is started.
     """
 
     minutes: float = 1.0
@@ -82,15 +90,18 @@ class Schedule:
     looks: tuple[int, ...] = (12, 24, 48)
     turn_seconds: float | None = None
     slow_fraction: float = 0.1
+    starts: int = 1
 
-    def level(self, arms: int) -> float:
+    def level(self, arms: int, starts: int = 1) -> float:
         """Return the level of each interval, so that those of all arms and looks hold together at 95%.
 
         Args:
             arms: Number of trainings, without the control. Each has an interval but the baseline, and so has
                 the control.
+            starts: Number of starts that were measured. Intervals over starts have no looks.
         """
-        return 1 - 0.05 / (arms * len(self.looks))
+        looks = len(self.looks) if starts < MIN_STARTS else 1
+        return 1 - 0.05 / (arms * looks)
 
     def seconds_per_turn(self, trainings: int) -> float:
         """Return the seconds of a turn when so many trainings take turns."""
@@ -106,13 +117,16 @@ class ArmResult:
     Attributes:
         label: Name of the training.
         options: Options in which the trainings may differ, as given.
-        ratio: Median speed-up over the baseline within rounds; above 1 is faster.
-        low: Lower end of its interval; None for fewer than 12 rounds.
+        ratio: Median speed-up over the baseline within rounds; above 1 is faster. From three starts on the
+            geometric mean of the starts.
+        low: Lower end of its interval; None for fewer than 12 rounds and fewer than three starts.
         high: Upper end of its interval.
         step_ms: Median milliseconds of a step.
         images_per_second: Median samples per second.
         peak_mib: Peak memory in MiB; None where the device does not report it.
-        rounds: Rounds in which it was measured.
+        rounds: Rounds in which it was measured, of all starts together.
+        start_ratios: The speed-up in each start.
+        round_ratios: The speed-up in each round of all starts.
         failed: Why it was not measured; None where it was.
         facts: What its process reports of dtype, settings and machine.
     """
@@ -126,6 +140,8 @@ class ArmResult:
     images_per_second: float | None = None
     peak_mib: float | None = None
     rounds: int = 0
+    start_ratios: tuple[float, ...] = ()
+    round_ratios: tuple[float, ...] = ()
     failed: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -145,12 +161,14 @@ class Benchmark:
         schedule: How long the trainings took turns at most.
         control: The second copy of the baseline.
         arms: One result per training, the baseline first.
+        starts: Number of starts that were measured. From three on, the intervals are over starts.
     """
 
     level: float
     schedule: Schedule
     control: ArmResult
     arms: list[ArmResult]
+    starts: int = 1
 
     @property
     def varied(self) -> list[str]:
@@ -252,6 +270,7 @@ class Worker:
             ratio = 1.0, 1.0, 1.0
         elif self.rates and baseline.rates:
             ratio = ratio_of(self.rates, baseline.rates, level)
+        pairs = zip(self.rates, baseline.rates, strict=False)
         return dataclasses.replace(
             arm,
             ratio=ratio[0],
@@ -261,6 +280,8 @@ class Worker:
             images_per_second=self.rate,
             peak_mib=self.last["peak_mib"],
             rounds=len(self.rates) or 1,
+            start_ratios=(ratio[0],),
+            round_ratios=tuple(own / base for own, base in pairs),
         )
 
 
@@ -301,14 +322,15 @@ def _serve(connection: Any, overrides: Sequence[str]) -> None:
 
 
 def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Progress) -> Benchmark:
-    """Interleave the trainings until every ratio is precise enough or the minutes are over.
+    """Interleave the trainings until every ratio is precise enough or the minutes are over, in each start.
 
-    Ctrl-C ends the rounds and keeps what was measured. A training that runs out of memory while the others
-    hold theirs is measured afterwards, interleaved with the baseline alone, for as long again.
+    Ctrl-C ends the rounds and keeps what was measured; of several starts those that were complete. A training
+    that fails in one start is not started again. A training that runs out of memory while the others hold
+    theirs is measured afterwards, interleaved with the baseline alone, for as long again.
 
     Args:
         arms: The trainings, the baseline first. The control is added.
-        schedule: Limits of preparation and rounds.
+        schedule: Limits of preparation and rounds, and the number of starts.
         report: Receives the progress line again and again.
 
     Raises:
@@ -316,11 +338,49 @@ def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Prog
     """
     let_threads_sleep()
     level = schedule.level(len(arms))
-    control = dataclasses.replace(arms[0], label=CONTROL)
+    remaining = [arms[0], dataclasses.replace(arms[0], label=CONTROL), *arms[1:]]
+    starts: dict[str, list[ArmResult]] = {arm.label: [] for arm in remaining}
+    complete = 0
+    while complete < schedule.starts:
+        prefix = f"start {complete + 1}/{schedule.starts}: " if schedule.starts > 1 else ""
+        try:
+            results, is_interrupted = _measure_start(remaining, schedule, level, _prefixed(report, prefix))
+        except KeyboardInterrupt:
+            if not complete:
+                raise
+            break
+        if is_interrupted and complete:
+            break
+        complete += 1
+        for result in results:
+            starts[result.label].append(result)
+        if is_interrupted or results[0].failed:
+            break
+        failed = {result.label for result in results if result.failed}
+        remaining = [arm for arm in remaining if arm.label not in failed]
+    level = schedule.level(len(arms), complete)
+    baseline, control, *others = (_combine(own, level, complete) for own in starts.values())
+    if not baseline.failed:
+        baseline = dataclasses.replace(baseline, ratio=1.0, low=1.0, high=1.0)
+    return Benchmark(level, schedule, control, [baseline, *others], complete)
+
+
+def _prefixed(report: Progress, prefix: str) -> Progress:
+    return lambda line: report(f"{prefix}{line}")
+
+
+def _measure_start(
+    arms: Sequence[BenchmarkArm], schedule: Schedule, level: float, report: Progress
+) -> tuple[list[ArmResult], bool]:
+    """Start and measure all trainings once; return their results, and whether Ctrl-C ended the rounds.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C before the baseline has taken its first steps.
+    """
     is_interrupted = False
     workers: list[Worker] = []
     try:
-        _measure([arms[0], control, *arms[1:]], workers, schedule, level, report)
+        _measure(arms, workers, schedule, level, report)
     except KeyboardInterrupt:
         is_interrupted = True
         if not workers or not workers[0].first:
@@ -337,7 +397,46 @@ def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Prog
                 is_interrupted = True
         own_baseline, retried = pair if len(pair) == 2 and pair[0].first else (baseline, worker)
         results.append(retried.result(own_baseline, level))
-    return Benchmark(level, schedule, results[1], [results[0], *results[2:]])
+    return results, is_interrupted
+
+
+def _combine(results: Sequence[ArmResult], level: float, starts: int) -> ArmResult:
+    """Return the result of a training over all starts.
+
+    Below three starts the unit is the round, of all starts together. Then it is the start.
+
+    Args:
+        results: Its result in each start, up to the first in which it failed.
+        level: Level of the interval.
+        starts: Number of starts.
+    """
+    first, last = results[0], results[-1]
+    if len(results) == 1 and (starts == 1 or last.failed):
+        return first
+    if last.failed:
+        return dataclasses.replace(last, failed=f"in start {len(results)} of {starts}: {last.failed}")
+    start_ratios = [ratio for result in results for ratio in result.start_ratios]
+    round_ratios = [ratio for result in results for ratio in result.round_ratios]
+    ratio = ratio_of_starts(start_ratios, level)
+    if starts < MIN_STARTS and round_ratios:
+        ratio = statistics.median(round_ratios), *(interval(round_ratios, level) or (None, None))
+    return dataclasses.replace(
+        first,
+        ratio=ratio[0],
+        low=ratio[1],
+        high=ratio[2],
+        step_ms=_median(result.step_ms for result in results),
+        images_per_second=_median(result.images_per_second for result in results),
+        peak_mib=max((result.peak_mib for result in results if result.peak_mib is not None), default=None),
+        rounds=sum(result.rounds for result in results),
+        start_ratios=tuple(start_ratios),
+        round_ratios=tuple(round_ratios),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _measure(

@@ -16,6 +16,7 @@ from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
 from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY, PrecisionOptions
 
 PLAN_RULE = 2  # the rule by which a report decides; 1 is that of version 0.3
+PERTURBATION, ONE_ULP = "training.perturb_weights", "one_ulp"
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
 _HALF = {name: backend.keeps_batchnorm for name, backend in REGISTRY.items() if backend.half_weights}
@@ -225,6 +226,14 @@ class TrainingConfig:
         "copied in each step.",
         choices=("say", "restore"),
     )
+    perturb_weights: str = option(
+        "none",
+        "Change to the initial weights. one_ulp: move each trainable weight to the next greater or next "
+        "smaller number of its dtype. The seed decides the directions. A training of the baseline with this "
+        "change shows how much the result depends on the last bits (`ampcompare sweep --control chaos`).",
+        choices=("none", ONE_ULP),
+        hints={"null": "none", "false": "none", "true": ONE_ULP, "ulp": ONE_ULP},
+    )
     find_unused_parameters: bool = option(
         False,
         "The option of DistributedDataParallel with this name, for training with several processes.",
@@ -309,8 +318,8 @@ class PublishedConfig:
 class PlanConfig:
     """The analysis plan, fixed before the runs. It is recorded and does not change the training.
 
-    A sweep adds the position of a run to the recorded plan: `arm` (first, last) of the control, `block` and
-    `place`.
+    A sweep adds the position of a run to the recorded plan: `arm` (first, last or chaos) of a control,
+    `block` and `place`.
     """
 
     margin: float | None = option(
@@ -348,9 +357,10 @@ class PlanConfig:
     )
     control: str = option(
         "none",
-        "A/A control: run the baseline again as a group of its own. bookends: before and after all other "
-        "runs of the sweep.",
-        choices=("none", "bookends"),
+        "Control: run the baseline again as a group of its own. bookends: an A/A control, before and after "
+        "all other runs of the sweep. chaos: with the last bits of the initial weights changed "
+        "(training.perturb_weights=one_ulp), among the other runs.",
+        choices=("none", "bookends", "chaos"),
         hints={"null": "none", "false": "none", "true": "bookends"},
     )
 

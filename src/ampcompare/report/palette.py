@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.grouping.backend_info import AA_SUFFIX, order_backends
+from ampcompare.analysis.grouping.backend_info import (
+    CHAOS_SUFFIX,
+    is_control_value,
+    order_backends,
+    repeated_value,
+)
 
 Pen = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)
@@ -51,6 +56,7 @@ _SPARE_PENS: tuple[Pen, ...] = (
     ("#8c564b", (6, 2, 1, 2)),
 )
 CONTROL_DASH: tuple[int, ...] = (3, 3)
+CHAOS_DASH: tuple[int, ...] = (1, 3)
 
 
 KNOWN = tuple(Style(label, *pen) for label, pen in _PENS.items())
@@ -68,7 +74,7 @@ def choose_styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
     by its name, so it has the same pen in every report unless another value has taken that pen.
     """
     pairs = list(dict.fromkeys(labels))
-    values = order_backends(value.removesuffix(AA_SUFFIX) for _, value in pairs)
+    values = order_backends(repeated_value(value) for _, value in pairs)
     pens = dict(_PENS)
     unused = [(colour, SOLID) for value, (colour, _) in _PENS.items() if value not in values]
     taken: list[Pen] = []
@@ -80,11 +86,11 @@ def choose_styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
     uses: Counter[str] = Counter()
     styles = {}
     for label, value in pairs:
-        colour, dash = pens[value.removesuffix(AA_SUFFIX)]
+        colour, dash = pens[repeated_value(value)]
         if uses[value]:
             dash = _SPARE_PENS[(uses[value] - 1) % len(_SPARE_PENS)][1]
-        elif value.endswith(AA_SUFFIX):
-            dash = CONTROL_DASH
+        elif is_control_value(value):
+            dash = CHAOS_DASH if value.endswith(CHAOS_SUFFIX) else CONTROL_DASH
         uses[value] += 1
         styles[label] = Style(label, colour, dash)
     return styles

@@ -88,9 +88,10 @@ def sweep(
     control: Annotated[
         str | None,
         typer.Option(
-            metavar="bookends",
-            help="A/A control: repeat the baseline runs, before and after all other runs. Only value: "
-            "bookends.",
+            metavar="KIND",
+            help="Repeat the baseline runs. bookends: before and after all other runs, which shows what the "
+            "machine does (A/A control). chaos: with the last bits of the initial weights changed, which "
+            "shows how much the baseline differs from itself.",
         ),
     ] = None,
     until_decided: Annotated[

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.load import parse_override
-from ampcompare.config.schema import PlanConfig
+from ampcompare.config.schema import PERTURBATION, PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
-from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, Sweep
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
 from ampcompare.sweeps.training_options import check, trains_here
 
-CONTROL, BOOKENDS = "plan.control", "bookends"
+CONTROL = "plan.control"
 LOOKS = (3, 6, 10)  # numbers of seeds; the default of plan.looks
 
 
@@ -28,7 +28,7 @@ class SweepOptions:
     Attributes:
         workers: Number of runs at a time.
         name: Name of the sweep, in place of the file's.
-        control: `bookends`, or `none`.
+        control: `bookends`, `chaos`, or `none`.
         until_decided: Whether seeds are added until each claim is decided.
         cluster: `slurm` or `ray`; None runs on this machine.
         wait: Whether the driver stays until a job array has ended.
@@ -87,14 +87,14 @@ class PreparedSweep:
         None to record nothing, not even the run's index: another program, or a run of W&B's server, records
         a plan only where there is one.
         """
-        shared: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
+        shared: dict[str, Any] = {"control": self.sweep.control} if self.sweep.control else {}
         shared |= {"looks": [*self.looks]} if self.looks else {}
         return shared if shared or (self.trains_here and not self.sweep.on_server) else None
 
     @property
     def plan_summary(self) -> str:
         """A summary such as `margin 0.5, looks [3, 6, 10]`; empty where nothing was planned."""
-        own = vars(self.plan) | ({"control": BOOKENDS} if self.sweep.control else {})
+        own = vars(self.plan) | ({"control": self.sweep.control} if self.sweep.control else {})
         return ", ".join(f"{key} {value}" for key, value in own.items() if value != vars(PlanConfig())[key])
 
     def command(self, *flags: str) -> str:
@@ -181,11 +181,11 @@ def prepare_sweep(
     if sweep.on_server and (conflicting := [override for override in overrides if override not in own]):
         raise UserError(f"{conflicting[0]}: the sweep varies it; leave it out")
     plan, cells, messages = check(sweep, own)
-    has_control = not sweep.on_server and _has_control(plan, sweep, options.control)
+    control = None if sweep.on_server else _control_of(plan, sweep, own, options.control)
     values = dict(parse_override(override) for override in own)
     is_ours = trains_here(sweep)
     return PreparedSweep(
-        replace(sweep, control=has_control, cells=cells),
+        replace(sweep, control=control, cells=cells),
         plan,
         all_overrides=tuple(overrides),
         overrides=tuple(override for override in own if key_of(override) != "output_dir"),
@@ -199,30 +199,50 @@ def prepare_sweep(
     )
 
 
-def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
-    """Return whether the sweep has a control, given `--control`.
+def _control_of(plan: PlanConfig, sweep: Sweep, overrides: Sequence[str], asked: str | None) -> str | None:
+    """Return the control of the sweep, BOOKENDS or CHAOS, given `--control`; None for none.
 
     Raises:
         UserError: If it cannot have one.
     """
-    if asked not in (None, "none", BOOKENDS):
-        raise UserError(f"--control {asked!r}: expected one of none, {BOOKENDS}")
+    if asked not in (None, "none", BOOKENDS, CHAOS):
+        raise UserError(f"--control {asked!r}: expected one of none, {BOOKENDS}, {CHAOS}")
     if asked not in (None, plan.control) and CONTROL in {p.key for p in sweep.parameters}:
         raise UserError(
             f"--control {asked}: the sweep file has plan.control={plan.control}; change one of them"
         )
-    if (asked or plan.control) != BOOKENDS:
-        return False
+    control = asked or plan.control
+    if control == "none":
+        return None
     option = f"--control {asked}" if asked else f"plan.control={plan.control}"
     if not sweep.is_grid or sweep.hyperband:
         what = "early_terminate" if sweep.is_grid else f"method {sweep.method}"
         raise UserError(
             f"{option}: needs a grid that trains every run to its end, but the file has {what}; leave one out"
         )
-    if sweep.run_cap is not None and sweep.run_cap <= 2 * sweep.seeds:
+    if control == CHAOS:
+        _check_chaos(sweep, overrides, option)
+    elif sweep.run_cap is not None and sweep.run_cap <= 2 * sweep.seeds:
         least = f"more than the {2 * sweep.seeds} runs of the control"
         raise UserError(f"run_cap={sweep.run_cap}: {option} needs {least}; raise it or leave one out")
-    return True
+    return control
+
+
+def _check_chaos(sweep: Sweep, overrides: Sequence[str], option: str) -> None:
+    """Check that runs of the sweep can begin with changed last bits, and that no others do.
+
+    Raises:
+        UserError: If they cannot, or others do.
+    """
+    if not trains_here(sweep):
+        program = sweep.program or sweep.command[0]
+        todo = f"a program of your own can repeat the baseline with --control {BOOKENDS}"
+        raise UserError(
+            f"{option}: {program} is no training of ampcompare, which alone has {PERTURBATION}; {todo}"
+        )
+    words = (*sweep.command, *overrides)
+    if PERTURBATION in {*(p.key for p in sweep.parameters), *(key_of(word) for word in words)}:
+        raise UserError(f"{option}: it sets {PERTURBATION} itself; leave {PERTURBATION} out")
 
 
 def _looks_of(plan: PlanConfig) -> tuple[int, ...]:

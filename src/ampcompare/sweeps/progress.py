@@ -130,7 +130,7 @@ class SweepProgress:
 def point_text(run: SweepRun) -> str:
     """Return the parameters of a run as they would be typed: `backend=native seed=223`.
 
-    The plan, which is the same for all runs, is left out; a run of the A/A control is marked.
+    The plan, which is the same for all runs, is left out; a run of a control is marked.
     """
     pairs = flatten(dict(run.parameters))
     words = [f"{key}={value}" for key, value in pairs if not key.startswith("plan.")]

@@ -20,13 +20,13 @@ import psutil
 import yaml
 
 from ampcompare.config.load import RESUME_VARIABLE
-from ampcompare.config.schema import PlanConfig
+from ampcompare.config.schema import ONE_ULP, PERTURBATION, PlanConfig
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
-from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep import CHAOS, Sweep
 
 STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 LEFTOVER_SECONDS = 5.0  # for processes that a program leaves running when it ends
@@ -180,6 +180,7 @@ class RunLauncher:
             if self.trains_here:
                 known = PlanConfig.__dataclass_fields__
                 command += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
+                command += [f"{PERTURBATION}={ONE_ULP}"] if run.plan.get("arm") == CHAOS else []
             environment = self._environment(run, file, gpu)
             return RunProcess([*self.prefix, *command], environment, log, guard, run.run_id)
         except (OSError, ValueError) as problem:  # ValueError: a NUL in an argument

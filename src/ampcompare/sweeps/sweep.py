@@ -21,7 +21,9 @@ from ampcompare.sweeps.randomized_blocks import orders
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
-FIRST, LAST = "first", "last"
+BOOKENDS, CHAOS = "bookends", "chaos"  # kinds of control, as in plan.control
+CHAOS_KEY = ""  # no parameter has this key
+FIRST, LAST = "first", "last"  # arms of the control BOOKENDS; CHAOS is an arm, too
 MAX_BANDS = 20  # with min_iter alone, the number of bands has no end
 MAX_FRACTIONAL_BANDS = 100  # with a fractional eta, bands are closer
 MAX_FRACTIONAL_S = 1000  # limit of `s` with a fractional eta
@@ -154,7 +156,8 @@ class Point:
         parameters: Its parameters as a tree.
         index: Its index in the sweep; runs record it as `plan.place`.
         block: The number of its block; None where the order has no blocks.
-        arm: `first` or `last` for a run of the control: the baseline once more, before or after all others.
+        arm: For a run of a control, the baseline once more: `first` or `last` of all runs, or `chaos` for
+            one that begins with changed last bits.
     """
 
     parameters: dict[str, Any]
@@ -163,7 +166,9 @@ class Point:
     arm: str | None = None
 
 
-Cell = Mapping[str, int]  # a run without its seed: for each parameter's key, the index of its value
+# A run without its seed: for each parameter's key, the index of its value. Runs of the control CHAOS have
+# CHAOS_KEY, too.
+Cell = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,8 @@ class Sweep:
         project: W&B's project.
         entity: W&B's entity.
         raw: The file's content.
-        control: Whether the baseline is run once more, before and after all other runs.
+        control: How the baseline is run once more: BOOKENDS, before and after all other runs; or CHAOS, with
+            the last bits of its initial weights changed, in every block. None: not at all.
         added: Groups of seeds beyond the file's, oldest first.
         cells: Which points are runs, where some train the same or cannot run; None: all.
         on_server: Whether W&B's server knows the sweep under its name.
@@ -215,7 +221,7 @@ class Sweep:
     project: str | None = None
     entity: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    control: bool = False
+    control: str | None = None
     added: tuple[tuple[Any, ...], ...] = ()
     cells: Cells | None = None
     on_server: bool = False
@@ -258,14 +264,14 @@ class Sweep:
     def points(self) -> list[Point]:
         """Every run of a grid: first the file's seeds, then each group of added seeds, oldest first.
 
-        `run_cap` leaves out the last points of the grid, not its control.
+        `run_cap` leaves out the last points of the grid, not the bookends around it.
         """
         points: list[Point] = []
         blocks = self._blocks()
-        cells = [cell for block in blocks for cell in block]
-        baseline = cells[0]
-        if (compared := self.compared) is not None:
-            baseline = next((cell for cell in cells if cell[compared.key] == baseline_of(compared)), baseline)
+        baseline = self._baselines([cell for block in blocks for cell in block])[0]
+        if self.control == CHAOS:
+            repeats = [[{**cell, CHAOS_KEY: 1} for cell in self._baselines(block)] for block in blocks]
+            blocks = [[*block, *again] for block, again in zip(blocks, repeats, strict=True)]
 
         def add(seed: Any, cell: Cell, block: int | None = None, arm: str | None = None) -> None:
             values = [seed if p.key == SEED else p.grid_value(cell[p.key]) for p in self.parameters]
@@ -274,17 +280,24 @@ class Sweep:
         drawn = enumerate(orders(self.name, len(blocks[0]), len(blocks)))
         for seeds in [self.seed.values() if self.seed else [None], *self.added]:
             grid = [*self._ordered(len(seeds), blocks, drawn)]
-            around = seeds if self.control else ()
+            around = seeds if self.control == BOOKENDS else ()
             remaining = None if self.run_cap is None else self.run_cap - len(points) - 2 * len(around)
             if remaining is not None and remaining <= 0:
                 break
             for seed in around:
                 add(seed, baseline, arm=FIRST)
             for n, cell, at in grid[:remaining]:
-                add(seeds[n], cell, at)
+                add(seeds[n], cell, at, CHAOS if CHAOS_KEY in cell else None)
             for seed in around:
                 add(seed, baseline, arm=LAST)
         return points
+
+    def _baselines(self, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Return the cells of the baseline; the first cell if no other is."""
+        compared = self.compared
+        if compared is None:
+            return cells[:1]
+        return [cell for cell in cells if cell[compared.key] == baseline_of(compared)] or cells[:1]
 
     def _ordered(
         self, seeds: int, blocks: Sequence[Sequence[Cell]], drawn: Iterator[tuple[int, Sequence[int]]]

@@ -13,7 +13,7 @@ from ampcompare.errors import UserError
 from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.journal import NEW_FOLDER_HINT
-from ampcompare.sweeps.sweep import SEED, Sweep
+from ampcompare.sweeps.sweep import BOOKENDS, SEED, Sweep
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
 PARAMETERS, OVERRIDES = "parameters", "words of the command line"
@@ -25,8 +25,10 @@ def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
     content: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
     # As a list: the order of parameters is the order of the grid.
     content[PARAMETERS] = [*(sweep.raw.get(PARAMETERS) or {}).items()]
-    content |= {OVERRIDES: sorted(overrides), "control": sweep.control}
-    if sweep.control:  # the last runs of the control come behind the cap
+    # Bookends were the only control of earlier versions, which wrote true and false.
+    control = {None: False, BOOKENDS: True}.get(sweep.control, sweep.control)
+    content |= {OVERRIDES: sorted(overrides), "control": control}
+    if sweep.control == BOOKENDS:  # the last runs of the control come behind the cap
         content["run_cap"] = sweep.run_cap
     if sweep.cells:  # another version of AMP Compare may find other equal points
         content["points that are runs"] = [sweep.cells.keys, sorted(sweep.cells.combinations)]

@@ -200,7 +200,7 @@ def _same_runs(
     if len(representatives) == points or points > MAX_TRIED or sweep.on_server:  # the server runs all points
         return None, []
     cells = Cells(tuple(p.key for p in deciding), frozenset(representatives.values()))
-    runs = len(replace(sweep, cells=cells, control=False, run_cap=None).points)
+    runs = len(replace(sweep, cells=cells, control=None, run_cap=None).points)
     why = "; points that train the same share a run" if len(representatives) < len(configs) else ""
     messages = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
     if refusals:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.config.load import Config
-from ampcompare.config.schema import TaskConfig
+from ampcompare.config.schema import ONE_ULP, TaskConfig
 from ampcompare.data.batch import list_tensors
 from ampcompare.data.dataset import ImageSplit, Split, TensorSplit
 from ampcompare.data.factory import Dataset, build_dataset
@@ -31,6 +31,7 @@ from ampcompare.training.preflight import run_preflight
 from ampcompare.training.task import build_task
 from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap_in_ddp
+from ampcompare.training.weight_perturbation import perturb_weights
 
 
 def allows_tf32(config: Config) -> bool:
@@ -103,6 +104,8 @@ def build_trainer(
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
     if in_parts and not has_equal_target_counts(data.train):
         task = task.weighted_by_targets()
+    if config.training.perturb_weights == ONE_ULP:
+        perturb_weights(optimizer, precision, config.seed)
     per_epoch = steps_per_epoch(config, train)
     schedule = partial(
         learning_rate_factor,

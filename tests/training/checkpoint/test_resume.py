@@ -1,5 +1,6 @@
 """Which run a new process goes on with, and what it says when it does not."""
 
+import json
 import random
 import shutil
 from functools import partial
@@ -83,6 +84,16 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, begun
         f"run {begun.name} differs in epochs (2 in that run, 3 now), optimizer.lr (0.1 in that run, 0.05 now)"
     )
     assert f"resume=auto: starting a new run, because {why}" in passed_over
+
+
+@pytest.mark.parametrize("option", ["training.perturb_weights", "eval.autocast", "data.mean"])
+def test_an_option_that_is_newer_than_the_run_had_its_default(play, begun: Path, option: str):
+    described = json.loads((begun / "run.json").read_text())
+    del described["identity"][option]
+    (begun / "run.json").write_text(json.dumps(described))
+    passed_over = play("resume=auto", "training.perturb_weights=one_ulp", "max_steps=1")
+    assert "differs in training.perturb_weights (none in that run, one_ulp now)" in passed_over
+    assert f"resuming run {begun.name}" in play("resume=auto")
 
 
 def test_a_run_that_is_still_going_on_is_left_alone(play, begun: Path):

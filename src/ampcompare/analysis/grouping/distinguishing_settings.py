@@ -10,7 +10,7 @@ from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, describe_device
 from ampcompare.config.canonical import canonical
 from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import find_option, with_role
+from ampcompare.config.schema import ONE_ULP, PERTURBATION, find_option, with_role
 from ampcompare.data import sources
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
@@ -88,9 +88,17 @@ def is_distinguishing(key: str) -> bool:
 
 
 def control_position(run: RunRecord) -> str:
-    """Return the position of an A/A control run in its sweep (`first`, `last`), "" for any other run."""
+    """Return the arm of a control run in its sweep, "" for any other run.
+
+    It is `first` or `last` for an A/A control, and `chaos` for a run that began with changed last bits.
+    """
     arm = run.option("plan.arm")
     return as_text(arm) if arm or arm == 0 else ""
+
+
+def is_perturbed(run: RunRecord) -> bool:
+    """Return whether the last bits of the initial weights were changed (`training.perturb_weights`)."""
+    return as_text(run.option(PERTURBATION, "")) == ONE_ULP
 
 
 def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:

@@ -14,13 +14,21 @@ from typing import Any
 import pandas as pd
 
 from ampcompare.analysis.grouping import run_table
-from ampcompare.analysis.grouping.backend_info import AA_SUFFIX, display_name, order_backends
+from ampcompare.analysis.grouping.backend_info import (
+    AA_SUFFIX,
+    CHAOS_SUFFIX,
+    display_name,
+    is_control_value,
+    order_backends,
+    repeated_value,
+)
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
     NOT_SET,
     control_position,
     differing_keys,
+    is_perturbed,
     make_labels,
 )
 from ampcompare.analysis.grouping.run_metrics import (
@@ -37,10 +45,14 @@ from ampcompare.analysis.grouping.run_table import OUTCOME, REFUSED, RUN, SEED, 
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import estimate_mean
 from ampcompare.analysis.statistics.multiplicity import Proportion, estimate_proportion
+from ampcompare.config.schema import OPTIONS, PERTURBATION
 from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import plural
 
+CHAOS_ARM = "chaos"  # of a sweep, as `control_position` returns it
+UNPERTURBED = as_text(OPTIONS[PERTURBATION].default)
 Pool = tuple[tuple[str, str], ...]  # the settings that all runs share, sorted
 
 
@@ -87,7 +99,8 @@ class Group:
         settings: The settings that all runs share.
         distinguishing_settings: The settings, with their values, that differ from other groups of the same
             value.
-        is_control: Whether this is the A/A control: the baseline once more.
+        is_control: Whether this is a control, the baseline once more: an A/A control, or one that begins with
+            changed last bits (`analysis.chaos_control`).
         bench_estimates: Estimates from a benchmark that replace those of the runs, by column.
         outcomes: How the runs ended.
         rows: The counted rows: finished runs; else unfinished runs as far as they came; else failed runs.
@@ -184,8 +197,8 @@ def group_runs(
 ) -> list[Group]:
     """Pool the runs of a table into groups, known backends first.
 
-    The runs of the A/A control have a value of their own, `none again (A/A)`, and follow the group that they
-    repeat.
+    The runs of a control have a value of their own, `none again (A/A)` or `none again (last bits changed)`,
+    and follow the group that they repeat.
 
     Args:
         rows: The table of runs.
@@ -195,10 +208,17 @@ def group_runs(
     """
     pools: dict[str, dict[Pool, list[Any]]] = {}
     is_refused = rows[OUTCOME] == REFUSED
+    chaotic = _find_chaos_runs(rows, keys)
+    ordinary_arms = ("", CHAOS_ARM) if PERTURBATION in keys else ("",)
     for index, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
         settings_of_row = {k: v for k, v in row[SETTINGS].items() if k not in ignored}
         value = row[SETTINGS].get(keys[0], NOT_SET)
-        if control_position(row[RUN]):
+        if index in chaotic:
+            value = chaos_value(value)
+            # The value names the change, so the group's other settings are those of the baseline.
+            settings_of_row |= {keys[0]: value} if keys[0] in settings_of_row else {}
+            settings_of_row |= {PERTURBATION: UNPERTURBED} if PERTURBATION in settings_of_row else {}
+        elif control_position(row[RUN]) not in ordinary_arms:
             value = control_value(value)
             settings_of_row |= {keys[0]: value} if keys[0] in settings_of_row else {}
         pools_of_value, pool = pools.setdefault(value, {}), tuple(sorted(settings_of_row.items()))
@@ -211,11 +231,11 @@ def group_runs(
             )
         pools_of_value.setdefault(pool, []).append(index)
     groups: list[Group] = []
-    plain_values = order_backends(value.removesuffix(AA_SUFFIX) for value in pools)
+    plain_values = order_backends(map(repeated_value, pools))
     for value in (
         named
         for candidate in plain_values
-        for named in (candidate, control_value(candidate))
+        for named in (candidate, control_value(candidate), chaos_value(candidate))
         if named in pools
     ):
         settings = [dict(pool) for pool in pools[value]]
@@ -223,7 +243,7 @@ def group_runs(
         labels = make_labels(value, settings, keys[1:], differing, labels_taken)
         for label, settings_of_row, indices in zip(labels, settings, pools[value].values(), strict=True):
             distinguishing_settings = tuple((key, settings_of_row.get(key, NOT_SET)) for key in differing)
-            group_rows, is_control = rows[rows.index.isin(indices)], value.endswith(AA_SUFFIX)
+            group_rows, is_control = rows[rows.index.isin(indices)], is_control_value(value)
             groups.append(
                 Group(
                     label,
@@ -249,6 +269,24 @@ def count_ended_seeds(groups: Sequence[Group]) -> int:
 def control_value(value: str) -> str:
     """Return the value of the A/A control of a baseline with this value."""
     return f"{value}{AA_SUFFIX}"
+
+
+def chaos_value(value: str) -> str:
+    """Return the value of the control of such a baseline that begins with changed last bits."""
+    return f"{value}{CHAOS_SUFFIX}"
+
+
+def _find_chaos_runs(rows: pd.DataFrame, keys: Sequence[str]) -> frozenset[Any]:
+    """Return the index of each run that repeats others of its compared value with changed last bits.
+
+    If all runs of a value began so, or if this is what is compared, they are an ordinary group.
+    """
+    if PERTURBATION in keys:
+        return frozenset()
+    values = {index: own.get(keys[0], NOT_SET) for index, own in rows[SETTINGS].items()}
+    changed = {index for index, run in rows[RUN].items() if is_perturbed(run)}
+    repeated = {value for index, value in values.items() if index not in changed}
+    return frozenset(index for index in changed if values[index] in repeated)
 
 
 # Columns of published measurements that have another name there.

@@ -1,10 +1,18 @@
-"""Median speed-up over rounds, with a distribution-free confidence interval. Does not import torch."""
+"""Speed-up with a confidence interval: over the rounds of one start, or over starts. Does not import torch.
+
+The rounds of one start repeat the same processes. Their interval is distribution-free, and true of these
+processes only: another start of the same training can differ by more. Over starts, the process is the unit.
+"""
 
 import math
 import statistics
 from collections.abc import Sequence
 
+from ampcompare.analysis.statistics.estimate import quantile
+
 MIN_ROUNDS = 12  # Fewer rounds have no interval.
+MIN_STARTS = 3  # From so many starts on, the process is the unit of the interval.
+MIN_DIFFERENCE = 0.02  # As a fraction. Processes of one training may differ by less, which fewer starts hide.
 UNEVEN = 0.01  # An A/A control this far from 1, as a whole interval, calls the machine uneven.
 
 Ratio = tuple[float, float | None, float | None]
@@ -51,6 +59,27 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     return ends if n >= MIN_ROUNDS else None
 
 
+def ratio_of_starts(ratios: Sequence[float], level: float = 0.95) -> Ratio:
+    """Return the geometric mean of the ratios of several starts, and Student's interval on their logarithms.
+
+    Args:
+        ratios: The speed-up in each start, at least one.
+        level: Confidence level of the interval.
+
+    Returns:
+        Geometric mean, lower end, upper end; both ends are None for fewer than three starts.
+
+    >>> ratio_of_starts([2.0, 8.0])
+    (4.0, None, None)
+    """
+    logs = [math.log(ratio) for ratio in ratios]
+    center = math.fsum(logs) / len(logs)
+    if len(logs) < MIN_STARTS:
+        return math.exp(center), None, None
+    half = quantile((1 + level) / 2, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(center), math.exp(center - half), math.exp(center + half)
+
+
 def is_even(low: float, high: float) -> bool:
     """Return whether the interval of an A/A control comes within 1% of 1.
 
@@ -69,3 +98,22 @@ def smallest_difference(low: float, high: float) -> float:
     (0.0032, 0.25)
     """
     return max(high, 1 / low) - 1
+
+
+def resolved_difference(low: float | None, high: float | None, starts: int) -> float:
+    """Return how far from 1, as a fraction, a speed-up has to be so that it is no chance of the processes.
+
+    Args:
+        low: Lower end of the interval of the A/A control; None without an interval.
+        high: Upper end of it.
+        starts: Number of starts. From three on, the intervals of the speed-ups include what differs between
+            processes; 0 is returned.
+
+    >>> [resolved_difference(low, 1.01, starts) for low, starts in ((0.999, 1), (0.8, 1), (0.8, 3))]
+    [0.02, 0.25, 0.0]
+    """
+    if starts >= MIN_STARTS:
+        return 0.0
+    if low is None or high is None or low <= 0:
+        return MIN_DIFFERENCE
+    return max(MIN_DIFFERENCE, smallest_difference(low, high))

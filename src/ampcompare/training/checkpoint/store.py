@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from ampcompare.config.canonical import canonical
 from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import Config, with_role
+from ampcompare.config.schema import OPTIONS, Config, with_role
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import replacing
@@ -206,6 +206,9 @@ def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> l
         "data": f"data (different {images})",
         "train_data": "the training data (different data for the same seed)",
     }
+    # An option that is newer than the other run had its default there.
+    newer = {key: OPTIONS[key].default for key in here if key in OPTIONS}
+    there = newer | dict(there)
     keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
     return [special.get(key, f"{key} ({there.get(key)} in that run, {here.get(key)} now)") for key in keys]
 

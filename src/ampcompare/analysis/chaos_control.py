@@ -1,0 +1,112 @@
+"""The control "chaos": the baseline trained again after the last bits of its initial weights were changed.
+
+`ampcompare sweep FILE --control chaos` trains it. Nothing but one ulp in each weight differs, so its
+difference from the baseline shows how much the baseline differs from itself. Runs that show a difference here
+do not resolve such differences: then no group is shown to be worse.
+"""
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.analysis.grouping.backend_info import CHAOS_SUFFIX
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_table import SEED
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.runs import RunRecord
+from ampcompare.runtime import formatting
+from ampcompare.runtime.formatting import some
+
+
+def is_chaos_control(group: Group) -> bool:
+    """Return whether the runs of a group repeat a baseline with changed last bits.
+
+    Such a group has `is_control`, too. Unlike an A/A control, its runs are among those of the other groups,
+    so they are paired by seed.
+    """
+    return group.is_control and group.value.endswith(CHAOS_SUFFIX)
+
+
+def find_seeds_with_equal_losses(control: Group, baseline: Group) -> list[str]:
+    """Return the seeds at which the control logged the same training losses as the baseline, bit by bit.
+
+    At such a seed the changed bits had no effect. A seed without a loss on either side, or without a common
+    step, is not among them.
+
+    Args:
+        control: A chaos control.
+        baseline: The group that it repeats.
+    """
+    base_runs: dict[str, list[RunRecord]] = {}
+    for seed, run in zip(baseline.rows[SEED], baseline.records, strict=True):
+        base_runs.setdefault(seed, []).append(run)
+    equal: dict[str, None] = {}
+    for seed, run in zip(control.rows[SEED], control.records, strict=True):
+        if seed is not None and any(has_equal_losses(run, base) for base in base_runs.get(seed, ())):
+            equal[seed] = None
+    return sorted(equal, key=formatting.numeric_sort_key)
+
+
+def has_equal_losses(run: RunRecord, other: RunRecord) -> bool:
+    """Return whether two runs logged equal training losses at all common steps, of which there is one."""
+    losses, other_losses = _losses_by_step(run), _losses_by_step(other)
+    common = losses.keys() & other_losses.keys()
+    values = np.array([[losses[step], other_losses[step]] for step in common])
+    return bool(common) and np.array_equal(values[:, 0], values[:, 1], equal_nan=True)
+
+
+def _losses_by_step(run: RunRecord) -> dict[float, float]:
+    rows, losses = run.logged_numbers(metrics.LOSS)
+    steps = run.numbers(metrics.STEP)[rows]
+    return dict(zip(steps.tolist(), losses.tolist(), strict=True))
+
+
+def describe_equal_losses(control: Group, baseline: Group) -> str:
+    """Return a sentence that names the seeds at which the changed bits had no effect, "" if there are none.
+
+    Args:
+        control: A chaos control.
+        baseline: The group that it repeats.
+    """
+    seeds = find_seeds_with_equal_losses(control, baseline)
+    if not seeds:
+        return ""
+    noun = "seed" if len(seeds) == 1 else "seeds"
+    return (
+        f"The training losses of {control.display_name} equal those of {baseline.display_name} at {noun} "
+        f"{some(seeds)}: there the changed bits had no effect, so these runs do not show how much "
+        f"{baseline.display_name} differs from itself."
+    )
+
+
+def is_unresolved(estimate: Estimate | None) -> bool:
+    """Return whether the interval of a chaos control's difference in quality excludes zero.
+
+    Args:
+        estimate: The control's difference in quality from the baseline; None if nothing was compared.
+    """
+    return estimate is not None and estimate.side_of(0.0) != 0
+
+
+def describe_unresolved(
+    control: Group, baseline: Group, metric: ComparedMetric, estimate: Estimate | None
+) -> str:
+    """Return a sentence that these runs do not resolve such differences, "" if the interval includes zero.
+
+    Where it is not empty, no group may be called worse.
+
+    Args:
+        control: A chaos control.
+        baseline: The group that it repeats.
+        metric: The compared metric.
+        estimate: The control's difference in quality from the baseline; None if nothing was compared.
+    """
+    if estimate is None or not is_unresolved(estimate):
+        return ""
+    difference = metric.with_unit(formatting.signed(estimate.value))
+    span = formatting.interval(estimate.low, estimate.high, formatting.signed)
+    return (
+        f"{control.display_name} differs from {baseline.display_name} by {difference} of {metric.noun} "
+        f"({formatting.level(estimate.level)} CI {span}), although nothing but the last bits of the initial "
+        f"weights differs: these runs do not resolve such differences, so none is called worse."
+    )

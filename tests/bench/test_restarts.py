@@ -1,0 +1,239 @@
+"""`bench --restarts N`: processes of one training differ, so from three starts on the process is the unit."""
+
+import itertools
+import json
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis.simulated.records import record
+from scipy import stats
+from typer.testing import CliRunner
+
+from ampcompare import analyse_runs
+from ampcompare.analysis.statistics.median_interval import ratio_of_starts, resolved_difference
+from ampcompare.bench import output, runner
+from ampcompare.bench.runner import BenchmarkArm, Schedule, run_benchmark
+from ampcompare.cli import app
+from ampcompare.errors import UserError
+
+FACTS = {
+    "dtype": "float32",
+    "is_computed_in_fp32": False,
+    "settings": {},
+    "unit": "images",
+    "preparation": "",
+    "fingerprint": {},
+    "backend_source": None,
+    "environment": {"device_name": "GPU", "device_type": "cuda", "torch": "2.14.1"},
+}
+ROUNDS = 12
+
+
+def serve(connection: Any, overrides: Sequence[str]) -> None:
+    """Answer as a training whose rates are in a file: a list for each start, or why it fails."""
+    file = Path(overrides[0])
+    for start in itertools.count():
+        try:
+            file.with_suffix(f".{start}").touch(exist_ok=False)
+            break
+        except FileExistsError:
+            continue
+    rates = json.loads(file.read_text())[start]
+    if isinstance(rates, str):
+        connection.send({"failed": rates, "full": False})
+        return
+    connection.send(FACTS)
+    answers = itertools.cycle(rates)
+    try:
+        while True:
+            steps = connection.recv()
+            rate = rates[0] if steps is None else next(answers)
+            connection.send({"rate": rate, "seconds": 1 / rate, "peak_mib": 100.0 + start})
+    except EOFError:
+        return
+
+
+@pytest.fixture
+def measure(tmp_path: Path):
+    """Return a function that measures trainings with these rates in each start."""
+
+    def measured(starts: int, **rates: Sequence[Sequence[float] | str]):
+        arms = []
+        for name, own in {"control": rates.pop("control", rates["none"]), **rates}.items():
+            file = tmp_path / f"{name}.json"
+            file.write_text(json.dumps(own))
+            if name != "control":
+                arms.append(BenchmarkArm({"backend": name}, (str(file),), name, serve))
+        schedule = Schedule(5, looks=(ROUNDS,), turn_seconds=1e-9, starts=starts)
+        lines: list[str] = []
+        # The control has the baseline's words; its own start is the next one of that file.
+        return run_benchmark(arms, schedule, lines.append), lines
+
+    return measured
+
+
+def flat(rate: float) -> list[float]:
+    return [rate] * ROUNDS
+
+
+def by_scipy(ratios: Sequence[float], level: float) -> tuple[float, float]:
+    logs = [math.log(ratio) for ratio in ratios]
+    low, high = stats.t.interval(level, len(logs) - 1, statistics.mean(logs), stats.sem(logs))
+    return math.exp(low), math.exp(high)
+
+
+@pytest.mark.slow
+def test_from_three_starts_on_the_process_is_the_unit(measure):
+    """Two processes of the baseline in each start, of which the second is the control."""
+    base = [flat(100), flat(101), flat(98), flat(100), flat(102), flat(100)]
+    own = [flat(200), flat(190), flat(210)]
+    result, lines = measure(3, none=base, native=own)
+    assert result.starts == 3
+    level = 1 - 0.05 / 2
+    assert result.level == level
+    speed_ups = sorted([200 / 100, 190 / 98, 210 / 102])
+    picks = itertools.product((0, 1), repeat=3)
+    possible = [sorted(own[n][0] / base[2 * n + pick[n]][0] for n in range(3)) for pick in picks]
+    (native,) = result.arms[1:]
+    assert sorted(native.start_ratios) in [pytest.approx(one) for one in possible]
+    assert speed_ups in possible
+    assert (native.low, native.high) == pytest.approx(by_scipy(native.start_ratios, level))
+    assert native.ratio == pytest.approx(stats.gmean(native.start_ratios))
+    assert (native.rounds, native.images_per_second, native.peak_mib) == (3 * ROUNDS, 200, 102.0)
+    assert (result.arms[0].ratio, result.arms[0].low, result.arms[0].high) == (1, 1, 1)
+    assert len(result.control.start_ratios) == 3
+    text = " ".join(output.sentences(result))
+    assert "started 3 times" in text
+    assert "these processes only" not in text
+    found = output.as_json(result)
+    assert (found["starts"], found["arms"][1]["start_ratios"]) == (3, native.start_ratios)
+    assert "round_ratios" not in found["arms"][1]
+    assert any(line.startswith("start 3/3: ") for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("starts", [1, 2])
+def test_below_three_starts_the_round_is_the_unit_and_nothing_below_two_per_cent_is_claimed(measure, starts):
+    result, _ = measure(starts, none=[flat(100)] * 4, native=[flat(101), flat(103)])
+    (native,) = result.arms[1:]
+    rounds = [1.01] * ROUNDS + [1.03] * ROUNDS * (starts - 1)
+    assert (result.starts, native.rounds) == (starts, ROUNDS * starts)
+    assert native.ratio == pytest.approx(statistics.median(rounds))
+    assert native.low == pytest.approx(1.01)
+    assert native.high == pytest.approx(max(rounds))
+    text = " ".join(output.sentences(result))
+    assert "for these processes only" in text
+    assert "The smallest difference that this measurement resolves is 2.0%" in text
+    assert output.as_json(result)["control"]["smallest_difference"] == 0.02
+
+
+@pytest.mark.slow
+def test_a_training_that_fails_is_not_started_again(measure):
+    later = [flat(200), "no memory", flat(200)]
+    result, _ = measure(3, none=[flat(100)] * 6, native=later, bf16=["broken"] * 3, fp16=[flat(300)] * 3)
+    by_label = {arm.label: arm for arm in result.arms}
+    assert by_label["native"].failed == "in start 2 of 3: no memory"
+    assert by_label["bf16"].failed == "broken"
+    assert by_label["fp16"].failed is None
+    assert by_label["fp16"].ratio == pytest.approx(3)
+    assert result.starts == 3
+
+
+def test_identical_trainings_differ_in_at_most_one_table_in_twenty():
+    """The error of the review: 0.5% between processes, 0.2% between rounds, three arms and a control."""
+    draw, level, wrong, tables = random.Random(63), Schedule().level(4, 5), 0, 1000
+    for _ in range(tables):
+        is_wrong = False
+        base = [draw.gauss(0, 0.005) for _ in range(5)]
+        for _ in range(4):
+            own = [draw.gauss(0, 0.005) - one + draw.gauss(0, 0.002) for one in base]
+            _, low, high = ratio_of_starts([math.exp(one) for one in own], level)
+            is_wrong |= not low <= 1 <= high
+        wrong += is_wrong
+    assert wrong / tables <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / tables)
+
+
+def test_ratio_of_starts_is_students_interval_of_logarithms():
+    draw = random.Random(1)
+    for n in (3, 4, 5, 10):
+        ratios = [draw.lognormvariate(0.5, 0.1) for _ in range(n)]
+        ratio, *ends = ratio_of_starts(ratios, 0.975)
+        assert ratio == pytest.approx(stats.gmean(ratios))
+        assert ends == pytest.approx(by_scipy(ratios, 0.975))
+    assert ratio_of_starts([1.5]) == (pytest.approx(1.5), None, None)
+    assert resolved_difference(None, None, 2) == 0.02
+
+
+def bench_file(folder: Path, ratio: float, spread: float, starts: int | None, control: float = 0.001) -> str:
+    """Write a file of `bench --json`; without `starts` as version 0.3 wrote it."""
+    common = {"options": {}, "images_per_second": 100.0, "peak_mib": 100.0, "rounds": 24, "failed": None}
+
+    def arm(label: str, ratio: float, spread: float) -> dict[str, Any]:
+        ends = {"low": ratio * (1 - spread), "high": ratio * (1 + spread), "ratio": ratio}
+        return {"label": label, **common, **ends, "options": {"backend": label}}
+
+    content = {"baseline": "none", "level": 0.99, "machine": "GPU, torch 2.14.1", "device": "GPU"}
+    content |= {"arms": [arm("none", 1.0, 0.0), arm("native", ratio, spread)]}
+    content |= {"control": arm("control", 1.0, control), "fingerprint": {}}
+    content |= {} if starts is None else {"starts": starts}
+    file = folder / "bench.json"
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "starts", "side"),
+    [
+        (1.015, 0.002, None, 1),  # a file of 0.3 is read as before
+        (1.015, 0.002, 1, 0),
+        (1.015, 0.002, 2, 0),
+        (1.015, 0.002, 3, 1),
+        (1 / 1.015, 0.002, 1, 0),
+        (1 / 1.015, 0.002, 5, -1),
+        (1.05, 0.002, 1, 1),
+        (0.9, 0.01, 1, -1),
+        (1.05, 0.06, 5, 0),
+    ],
+)
+def test_a_report_claims_nothing_below_two_per_cent_from_one_start(tmp_path, ratio, spread, starts, side):
+    runs = [record(backend, seed) for backend in ("none", "native") for seed in (1, 2, 3)]
+    analysis = analyse_runs(runs, bench=bench_file(tmp_path, ratio, spread, starts))
+    estimate = analysis.comparison("native").estimates["speed"]
+    assert estimate.side_of(1.0) == side
+    is_over_starts = (starts or 1) >= 3
+    assert (f"{starts} starts" in analysis.bench.text) == is_over_starts
+    assert estimate.basis == (f"{starts} starts" if is_over_starts else "24 interleaved rounds")
+    assert ("below 2% are not resolved" in analysis.bench.text) == (starts in (1, 2))
+
+
+@pytest.mark.parametrize("failing", ["", "native", "control", "none"])
+def test_exit_code_is_1_if_a_training_failed_and_2_if_the_baseline_did(failing, tmp_path, monkeypatch):
+    """The table, the file and the other results are there all the same."""
+
+    def measured(arms, schedule, report):
+        assert schedule.starts == 4
+        made = {
+            label: runner.ArmResult(
+                label, {"backend": label}, 1.0, 0.99, 1.01, 10.0, 100.0, 100.0, facts=FACTS
+            )
+            for label in ("none", "native", "control")
+        }
+        if failing:
+            made[failing] = runner.ArmResult(failing, {"backend": failing}, failed="out of luck", facts=FACTS)
+        return runner.Benchmark(0.99, schedule, made["control"], [made["none"], made["native"]], 4)
+
+    monkeypatch.setattr(runner, "run_benchmark", measured)
+    words = ["bench", "model.name=tiny", "data.source=synthetic", "device=cpu", "backend=none,native"]
+    file = tmp_path / "bench.json"
+    done = CliRunner().invoke(app, [*words, "--restarts", "4", "--json", str(file)])
+    if failing == "none":
+        assert isinstance(done.exception, UserError)
+    else:
+        assert done.exit_code == (1 if failing else 0), done.output
+    assert file.exists() == (failing != "none")
+    assert not failing or "out of luck" in f"{done.output}{done.exception}"
