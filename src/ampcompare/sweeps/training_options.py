@@ -18,6 +18,7 @@ from ampcompare.config import task_spec
 from ampcompare.config.canonical import canonical
 from ampcompare.config.compose import ConfigSource, compose
 from ampcompare.config.load import check_option, check_parameters, config_from_cli, parse_override
+from ampcompare.config.recipes import RECIPE, describe_recipe
 from ampcompare.config.schema import OPTIONS, Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runtime.formatting import plural, some
@@ -87,6 +88,29 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> tuple[PlanConfig, Cells | N
     _check_metric(sweep, config)
     cells, notes = _same_runs(sweep, deciding, configs, refusals)
     return config.plan, cells, [*unused, *notes]
+
+
+def recipe_line(sweep: Sweep, overrides: Sequence[str]) -> str:
+    """Return the recipe of the runs, with its settings.
+
+    Args:
+        sweep: The sweep, which has been checked.
+        overrides: Options for every run (`key=value`).
+
+    Returns:
+        The line; "" for another program, or if runs have different recipes or settings of a publication.
+    """
+    if not trains_here(sweep):
+        return ""
+    varied = {p.key for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)}
+    if varied & {RECIPE, "model.name"}:
+        return ""
+    deciding = _deciding_parameters(sweep)
+    for numbers in islice(product(*(range(p.grid_size()) for p in deciding)), MAX_TRIED):
+        with suppress(UserError):  # a point that cannot run
+            config = config_from_cli(_options_of_run(sweep, _point(sweep, deciding, numbers), overrides))
+            return "" if config.published.name is not None else describe_recipe(config, varied)
+    return ""
 
 
 def trains_here(sweep: Sweep) -> bool:
