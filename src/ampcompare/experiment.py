@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ampcompare import metrics
 from ampcompare.config.load import Config, check_sweep_values
+from ampcompare.config.recipes import describe_recipe
 from ampcompare.config.validate import ignored_options, resolve_backend
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES as DATA
@@ -123,6 +124,7 @@ def _run(
         label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.unit}"
         what = f"{config.model.name} on {get_source(data.source).label}, {counts}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
+        log.info(describe_recipe(config))
         for line in (*remarks, *data_warnings(config, data), *_arithmetic_remarks(environment)):
             log.warning(line)
         identity = _identify(config, environment, data)

@@ -173,7 +173,7 @@ def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_pa
 @pytest.mark.parametrize("content", ["", "optimizer:\nseed: 223\n"])
 def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path, content: str):
     (tmp_path / "empty.yaml").write_text(content)
-    assert load_config(str(tmp_path / "empty.yaml")) == Config()
+    assert load_config(str(tmp_path / "empty.yaml")) == Config(recipe="reference")
 
 
 def test_settings_are_the_same_that_train_the_same():

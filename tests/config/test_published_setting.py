@@ -52,6 +52,7 @@ def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(subtests: pyte
             told = {key.split(".kwargs.")[0] for key in keys} | {"published.name", "published.arm"}
             told |= {"model.kwargs", "data.kwargs"}
             rest = {key: spec.default for key, spec in OPTIONS.items() if key not in told}
+            rest["recipe"] = "reference"  # a publication has its own settings
             assert {key: config.value(key) for key in rest} == rest
 
 

@@ -182,8 +182,8 @@ def test_where_no_set_of_modules_helps_the_parameters_outside_of_modules_are_nam
 def test_only_the_planted_module_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)
-    words = ["backend=fp16", "model.name=./net.py:plain", *SMALL, "optimizer.lr=1e-4", "--margin", "0.2"]
-    words = ["why", "guard", *words, "--steps", "8", "--json", "out/found.json"]
+    words = ["backend=fp16", "model.name=./net.py:plain", *SMALL, "recipe=reference", "optimizer.lr=1e-4"]
+    words = ["why", "guard", *words, "--margin", "0.2", "--steps", "8", "--json", "out/found.json"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0
     assert "use: precision.keep_fp32=0" in result.output

@@ -163,6 +163,8 @@ def bench(
 
     from ampcompare.bench import output
     from ampcompare.bench.runner import Schedule, run_benchmark
+    from ampcompare.config.load import config_from_cli
+    from ampcompare.config.recipes import describe_recipe
     from ampcompare.runtime.atomic_files import write_json
     from ampcompare.runtime.console import print_line
     from ampcompare.runtime.paths import shell_command
@@ -172,6 +174,7 @@ def bench(
     arms = build_arms([*(["--config", config] if config else []), *(overrides or [])])
     schedule, console = Schedule(minutes, prepare_minutes, starts=restarts), Console(highlight=False)
     _print_prose(console, output.describe_plan(arms, schedule))
+    _print_prose(console, describe_recipe(config_from_cli(arms[0].overrides)))
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
     if why := result.arms[0].failed:

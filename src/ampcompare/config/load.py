@@ -11,8 +11,9 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ampcompare.config.compose import ConfigSource, compose, read_mapping
+from ampcompare.config.compose import ConfigSource, compose, read_mapping, read_options
 from ampcompare.config.publication_config import publication_sources
+from ampcompare.config.recipes import RECIPE, recipe_settings, resolve_recipe
 from ampcompare.config.schema import OPTIONS, Config, find_option
 from ampcompare.config.validate import validate
 from ampcompare.errors import UserError, did_you_mean, reason
@@ -140,11 +141,18 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
 
 
 def _load(name: str | None, values: Iterable[tuple[str, Any]], default: str | None = None) -> Config:
-    overrides = [ConfigSource({key: value}) for key, value in values]
+    # From the lowest: the default file, the recipe, a publication, the file that was named, the overrides.
+    base = _read_file(default) if name is None else []
+    explicit = [*_read_file(name), *(ConfigSource({key: value}) for key, value in values)]
     try:
-        config = compose(*_read_file(name or default), *overrides)
-        if config.published != Config().published:  # file and overrides take precedence over its setting
-            config = compose(*publication_sources(config.published), *_read_file(name), *overrides)
+        config = compose(*base, *explicit)
+        if config.published != Config().published:
+            base, explicit = [], [*publication_sources(config.published), *explicit]
+            config = compose(*explicit)
+        recipe = resolve_recipe(config)
+        keys = {spec.key for source in explicit for spec, _ in read_options(source.values)}
+        settings = ConfigSource(recipe_settings(recipe, config, keys))
+        config = compose(*base, settings, *explicit, ConfigSource({RECIPE: recipe}))
     except RecursionError:  # JSON of a thousand levels
         raise UserError("the options are nested too deeply; write fewer brackets") from None
     validate(config)
@@ -197,7 +205,9 @@ def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     recorded = ConfigSource(config.to_dict())
 
     def read(key: str, value: Any) -> Any:
-        return compose(recorded, ConfigSource({key: value})).value(key)
+        composed = compose(recorded, ConfigSource({key: value}))
+        composed.recipe = resolve_recipe(composed)  # auto in a sweep is stable or adamw in a run
+        return composed.value(key)
 
     for key, value in flatten({key: read_mapping(key, value) for key, value in chosen.items()}):
         if not find_option(key) or (actual := config.value(key)) == (expected := read(key, value)):

@@ -34,10 +34,10 @@ def _training_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
         yield "optimizer.nesterov", "needs optimizer.name=sgd and optimizer.momentum above 0; set them"
     if optimizer.momentum and optimizer.name != "sgd":
-        yield (
-            "optimizer.momentum",
-            "only optimizer.name=sgd has momentum; set optimizer.momentum=0 or use optimizer.name=sgd",
-        )
+        only = "only optimizer.name=sgd has momentum"
+        if config.recipe == optimizer.name:
+            only = f"{only}, and recipe={config.recipe} trains with {optimizer.name}"
+        yield "optimizer.momentum", f"{only}; set optimizer.momentum=0 or use optimizer.name=sgd"
 
     if schedule.name == "multistep" and not schedule.milestones:
         yield (

@@ -24,6 +24,7 @@ from ampcompare.sweeps.samplers import load_optuna
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_identity import continued_sweep, definition
+from ampcompare.sweeps.training_options import recipe_line
 
 EXIT_FAILED_RUNS = 1
 
@@ -294,3 +295,5 @@ def _start_messages(driver: SweepDriver, executor: Executor, progress: SweepProg
     yield f"{', '.join(parts)}, in {driver.journal.folder}"
     if prepared.plan_summary:
         yield f"plan: {prepared.plan_summary}"
+    if line := recipe_line(sweep, prepared.overrides):
+        yield line

@@ -15,7 +15,7 @@ from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, Sweep
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
-from ampcompare.sweeps.training_options import check, trains_here
+from ampcompare.sweeps.training_options import check, trains_here, trains_on_cpu
 
 CONTROL = "plan.control"
 LOOKS = (3, 6, 10)  # numbers of seeds; the default of plan.looks
@@ -61,7 +61,7 @@ class PreparedSweep:
         trains_here: Whether the runs are our own training.
         messages: Lines to print before the first run.
         looks: Numbers of seeds for interim looks, with `--until-decided`.
-        on_cpu: Whether the overrides ask for a CPU.
+        on_cpu: Whether all runs train on the CPU.
         code_files: The user's own files that the runs execute.
         file: The sweep file as it was named.
         options: The options.
@@ -193,7 +193,7 @@ def prepare_sweep(
         trains_here=is_ours,
         messages=tuple(messages),
         looks=_looks_of(plan) if options.until_decided else (),
-        on_cpu=values.get("device", "").startswith("cpu"),
+        on_cpu=trains_on_cpu(sweep, own),
         code_files=code_files(sweep, own, trains_here=is_ours),
         options=options,
     )

@@ -142,7 +142,7 @@ def print_best(console: Console, sweep: Sweep, state: SweepState) -> None:
     metric = sweep.metric
     ranked = [run for run in state.with_state(RunState.FINISHED) if run.value is not None]
     if metric and ranked:
-        best = (max if metric.maximize else min)(ranked, key=lambda run: run.value or 0.0)
+        best = (max if sweep.is_higher_better else min)(ranked, key=lambda run: run.value or 0.0)
         text = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {point_text(best)}"
         print_line(console, one_line(text))
 

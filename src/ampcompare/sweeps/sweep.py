@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ampcompare import metrics
 from ampcompare.runtime.strict_model import Number, StrictModel, Text, validation_error
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND
 from ampcompare.sweeps.distributions import Parameter, Whole, nested, whole
@@ -255,6 +256,18 @@ class Sweep:
         """
         varied = [p for p in self.parameters if p.key != SEED and p.grid_size() > 1]
         return min(varied, key=lambda p: p.key != BACKEND, default=None)
+
+    @property
+    def is_higher_better(self) -> bool:
+        """Return whether results are shown with the greatest value of the metric first.
+
+        Where the file has no goal, the metric's name tells more than W&B's default, minimize.
+        """
+        if self.metric is None:
+            return False
+        if (self.raw.get("metric") or {}).get("goal"):
+            return self.metric.maximize
+        return metrics.guess_direction(self.metric.name) == metrics.HIGHER
 
     def total(self) -> int | None:
         """Return the number of runs; None for a search without `run_cap`, which has no end."""

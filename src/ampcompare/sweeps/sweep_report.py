@@ -1,29 +1,40 @@
 """The report of a sweep: at its end, and at the interim looks on the way."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from ampcompare import metrics
 from ampcompare.analysis.external.reader import is_quality
+from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, infer_goal
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
+from ampcompare.analysis.run_ranking import RankedRun, RunRanking, rank_runs
+from ampcompare.config.canonical import canonical
 from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import with_role
+from ampcompare.config.schema import OPTIONS, with_role
+from ampcompare.config.task_spec import compared_key
 from ampcompare.errors import UserError, one_line
 from ampcompare.report.options import FORMATS, PICTURES, ReportOptions
 from ampcompare.report.pipeline import make_report
+from ampcompare.report.ranking import write_ranking
+from ampcompare.runs import RunRecord, load_runs
+from ampcompare.runs.nested import as_text, flatten, lookup
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import count_range, listed, plural
+from ampcompare.sweeps.distributions import Parameter, whole
 from ampcompare.sweeps.interim_looks import Look
-from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.journal import SweepRun, read_journal
 from ampcompare.sweeps.run_process import CODE_KEY
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
 from ampcompare.sweeps.training_options import trains_here
 
 PUBLISHED = "published.name"
+EXIT_NO_REPORT = 1
 
 
 def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> ReportOptions:
@@ -47,6 +58,9 @@ def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) ->
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
     keys = [p.key for p in varied if p.key not in no_setting]
     by = sorted(keys, key=lambda key: key != BACKEND) or [BACKEND]
+    if is_own_training:  # records have the keys in a mapping as settings of their own
+        inner = {p.key: _keys_of_values(p) for p in varied}
+        by = [by[0], *(name for key in by[1:] for name in inner[key])]
     # A grid has the same values under every backend, so runs with equal values are compared. A search has
     # other values under each backend, so the report compares the best runs and pools nothing.
     groups = by if sweep.is_grid else [BACKEND]
@@ -55,7 +69,7 @@ def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) ->
     # The baseline is the value that a control repeats. Of drawn values the report takes one.
     baseline = BASELINE if groups[0] == BACKEND else None
     if (first := listed_parameters.get(groups[0])) is not None:
-        baseline = str(first.grid_value(baseline_of(first)))
+        baseline = _setting_text(first, first.grid_value(baseline_of(first)), is_own_training)
     metric = _metric(sweep)
     # Where the file has no goal, the metric's name tells more than W&B's default, minimize.
     goal = (sweep.raw.get("metric") or {}).get("goal")
@@ -77,16 +91,113 @@ def _metric(sweep: Sweep) -> str | None:
     return name if name is not None and not is_taken and is_quality(name) else None
 
 
+def _keys_of_values(parameter: Parameter) -> list[str]:
+    """Return the dotted keys that the values of a parameter set: its own, or those in its mappings."""
+    values = parameter.values() if parameter.is_listed else []
+    if not any(isinstance(value, Mapping) for value in values):
+        return [parameter.key]
+    mappings = [value for value in values if isinstance(value, Mapping)]
+    return list(dict.fromkeys(key for value in mappings for key, _ in flatten(value, f"{parameter.key}.")))
+
+
+def _setting_text(parameter: Parameter, value: Any, is_own_training: bool) -> str:
+    """Return a value of a parameter as the analysis of records writes it.
+
+    Of our own options null has its meaning. Records have whole numbers without a decimal point.
+    """
+    spec = OPTIONS.get(parameter.key) if is_own_training else None
+    if spec is not None and not spec.is_free_form:
+        value = canonical({spec.key: spec.convert(value)}).get(spec.key, value)
+    values = value if isinstance(value, list) and spec is not None else [value]
+    return ",".join(as_text(whole(one)) for one in values)
+
+
 def report(console: Console, sweep: Sweep, folder: Path) -> int:
-    """Make the table and the page, if the runs left records; return the report's exit code."""
-    if not _records(folder):
-        print_line(console, one_line(f"no report: the runs wrote no W&B record under {folder}"))
-        return 0
+    """Make the report of a sweep that has ended.
+
+    It compares the runs with the baseline. Without a usable baseline it is a table of the runs.
+
+    Returns:
+        The exit code of the report; EXIT_NO_REPORT if there is none.
+    """
     try:
-        return make_report(_report_options_with_code(sweep, folder), console)
+        state = read_journal(folder)
+        runs = [*state.runs.values()] if state else []
+        reason = f"the runs wrote no W&B record under {folder}" if not _records(folder) else ""
+        is_reproduction = False
+        if not reason:
+            reason = _baseline_problem(sweep, runs)
+        if not reason:
+            try:
+                options = _report_options_with_code(sweep, folder)
+                is_reproduction = options.reproduce is not None
+                return make_report(options, console)
+            except UserError as problem:
+                if is_reproduction or not runs:  # a table of runs does not say whether they reproduce it
+                    raise
+                reason = str(problem)
+        if not runs:
+            raise UserError(reason)
+        write_ranking(_ranking(sweep, folder, runs, reason), folder / "report", console)
     except UserError as problem:
         print_line(console, one_line(f"no report: {problem}"))
-        return 0
+        return EXIT_NO_REPORT
+    return 0
+
+
+def _baseline_problem(sweep: Sweep, runs: Sequence[SweepRun]) -> str:
+    """Return why the runs of a sweep cannot be compared with a baseline; "" if they can."""
+    listed = {p.key: p for p in sweep.parameters if p.is_listed}
+    if not runs or (trains_here(sweep) and PUBLISHED in listed):
+        return ""
+    key, *_ = (report_options(sweep, Path()).group_by or BACKEND).split(",")
+    parameter = listed.get(key)
+    if parameter is None or parameter.grid_size() == 1:
+        if sweep.is_grid:
+            return ""
+        if key == BACKEND:
+            return "the search does not vary the backend"
+        return f"the search draws {key} from a range, so no value has several runs"
+    baseline = parameter.grid_value(baseline_of(parameter))
+    if any(isinstance(value, Mapping) for value in parameter.values()):
+        return f"the values of {key} are mappings, which are not compared"
+    if not any(lookup(run.parameters, key) == baseline for run in runs):
+        return f"no run has the baseline, {key}={as_text(baseline)}"
+    return ""
+
+
+def _ranking(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], reason: str) -> RunRanking:
+    """Return the runs of a sweep by its metric, best first."""
+    varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
+    ranked = [
+        RankedRun(
+            run.run_id,
+            run.state,
+            run.value,
+            {p.key: lookup(run.parameters, p.key) for p in varied},
+        )
+        for run in sorted(runs, key=lambda run: run.index)
+    ]
+    metric = sweep.metric.name if sweep.metric else ""
+    if not metric and trains_here(sweep) and (records := _load_records(folder)):
+        metric = _task_metric(next(iter(records.values())))
+        last = {run_id: record.values(metric)[-1:] for run_id, record in records.items()}
+        ranked = [replace(run, value=next(map(float, last.get(run.run_id, ())), None)) for run in ranked]
+    maximize = sweep.is_higher_better if sweep.metric else infer_goal(metric) == MAXIMIZE
+    keys = [p.key for p in varied]
+    return rank_runs(sweep.name, metric, ranked, keys, maximize=maximize, reason=reason)
+
+
+def _load_records(folder: Path) -> dict[str, RunRecord]:
+    try:
+        return {run.id: run for run in load_runs([str(folder)])}
+    except UserError:
+        return {}
+
+
+def _task_metric(record: RunRecord) -> str:
+    """Return the metric that our own training compares."""
+    return compared_key(*(record.option(f"task.{name}") for name in ("loss", "metrics", "metric")))
 
 
 def _report_options_with_code(sweep: Sweep, folder: Path) -> ReportOptions:

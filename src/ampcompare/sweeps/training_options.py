@@ -17,7 +17,14 @@ from ampcompare import metrics
 from ampcompare.config import task_spec
 from ampcompare.config.canonical import canonical
 from ampcompare.config.compose import ConfigSource, compose
-from ampcompare.config.load import check_option, check_parameters, config_from_cli, parse_override
+from ampcompare.config.load import (
+    check_option,
+    check_parameters,
+    config_from_cli,
+    parse_override,
+    split_override,
+)
+from ampcompare.config.recipes import RECIPE, describe_recipe
 from ampcompare.config.schema import OPTIONS, Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runtime.formatting import plural, some
@@ -29,6 +36,8 @@ from ampcompare.sweeps.sweep import BACKEND, Cells, Sweep, count_of
 MAX_TRIED = 200  # combinations of backend and precision; if there are more, every point is a run
 MAX_NAMED = 3
 GROUP = "plan."
+DEVICE, CPU = "device", "cpu"
+DEVICE_NAMES = (DEVICE, "accelerator")  # accelerator: Lightning's name
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 COMMAND = (  # a line to copy
     'command: ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto", "${args_no_hyphens}"]'
@@ -87,6 +96,57 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> tuple[PlanConfig, Cells | N
     _check_metric(sweep, config)
     cells, notes = _same_runs(sweep, deciding, configs, refusals)
     return config.plan, cells, [*unused, *notes]
+
+
+def recipe_line(sweep: Sweep, overrides: Sequence[str]) -> str:
+    """Return the recipe of the runs, with its settings.
+
+    Args:
+        sweep: The sweep, which has been checked.
+        overrides: Options for every run (`key=value`).
+
+    Returns:
+        The line; "" for another program, or if runs have different recipes or settings of a publication.
+    """
+    varied = {p.key for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)}
+    if not trains_here(sweep) or varied & {RECIPE, "model.name"}:
+        return ""
+    config = _first_config(sweep, overrides)
+    return "" if config is None or config.published.name is not None else describe_recipe(config, varied)
+
+
+def trains_on_cpu(sweep: Sweep, overrides: Sequence[str]) -> bool:
+    """Return whether all runs of a sweep train on the CPU, wherever the sweep says so.
+
+    For our own training this is the option `device`. For another program it is every parameter, word of the
+    command and override with the name `device` or `accelerator`, in any group.
+
+    Args:
+        sweep: The sweep, which has been checked.
+        overrides: Options for every run (`key=value`).
+    """
+    parameters = [p for p in sweep.parameters if p.key.rpartition(".")[2] in DEVICE_NAMES]
+    if trains_here(sweep):
+        device = next((p for p in parameters if p.key == DEVICE), None)
+        if device is None:
+            config = _first_config(sweep, overrides)
+            return config is not None and config.device == CPU
+        return device.is_listed and all(value == CPU for value in device.values())
+    named: list[Any] = [value for p in parameters for value in (p.values() if p.is_listed else [None])]
+    for word, following in pairwise([*sweep.command, *overrides, ""]):
+        key, equals, value = split_override(word)
+        if key.rpartition(".")[2] in DEVICE_NAMES:
+            named.append(value if equals else following)
+    return bool(named) and all(str(value).lower().startswith(CPU) for value in named)
+
+
+def _first_config(sweep: Sweep, overrides: Sequence[str]) -> Config | None:
+    """Return the config of the first point of our own training that can run."""
+    deciding = _deciding_parameters(sweep)
+    for numbers in islice(product(*(range(p.grid_size()) for p in deciding)), MAX_TRIED):
+        with suppress(UserError):
+            return config_from_cli(_options_of_run(sweep, _point(sweep, deciding, numbers), overrides))
+    return None
 
 
 def trains_here(sweep: Sweep) -> bool:

@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
+from ampcompare.config.load import config_from_cli
+from ampcompare.config.recipes import describe_recipe
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
 from ampcompare.precision import get_backend
@@ -355,6 +357,7 @@ def run_diff(
     lines = difference.by_worst()
     setting = f"model {difference.network}, data {difference.data}, {difference.samples} samples"
     print_line(console, f"{difference.backend} compared with fp32 in one training step: {setting}")
+    print_line(console, describe_recipe(config_from_cli(overrides)))
     table = Table(
         title="Relative errors", title_justify="left", title_style="bold", header_style="dim", box=None
     )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare.config.load import Config
+from ampcompare.config.recipes import describe_recipe
 from ampcompare.data.batch import list_tensors
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
@@ -115,6 +116,7 @@ def run_explain(
     setting = f"model {other.model.name}, data {other.data.source}, batch {shapes}, device {device}"
     heading = f"{other.backend} compared with {against} in one training step: {setting}"
     print_line(console, heading)
+    print_line(console, describe_recipe(other))
     times: Sequence[StepTimes | None] = (None, None)
     if seconds:
         times = measure_steps(trainers, batches, device, seconds)

@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import nn
 
 from ampcompare.config.load import Config
+from ampcompare.config.recipes import describe_recipe
 from ampcompare.data.batch import map_tensors
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision import get_backend
@@ -243,6 +244,8 @@ def run_guard(
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
+
+    say(describe_recipe(config))
 
     def config_with(backend: str, kept: Kept) -> Config:
         names = [*(config.precision.keep_fp32 or ()), *kept] or None

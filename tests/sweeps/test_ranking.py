@@ -1,0 +1,252 @@
+"""A sweep always ends with a report: without a baseline to compare, a table of its runs, best first."""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from ampcompare.analysis.run_ranking import RankedRun, rank_runs
+from ampcompare.report.ranking import write_ranking
+from ampcompare.runs.run_state import RunState
+from ampcompare.sweeps import sweep_report
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep_file import read_sweep
+from ampcompare.sweeps.sweep_report import report, report_options
+
+OWN = ["${env}", "${interpreter}", "-m", "${program}", "run", "${args_no_hyphens}"]
+
+
+def sweep_of(folder: Path, **content: Any) -> Sweep:
+    (folder / "train.py").write_text("")
+    file = {"program": str(folder / "train.py"), "method": "random", "run_cap": 9, **content}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(file, sort_keys=False))
+    return read_sweep(folder / "sweep.yaml")
+
+
+def finished(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, points: list[tuple[dict[str, Any], float | None]]
+):
+    """Let the folder look like a sweep with these finished runs, each a point and a value of the metric."""
+    runs = {
+        number: SweepRun(number, f"run{number}", parameters, state=RunState.FINISHED, value=value)
+        for number, (parameters, value) in enumerate(points)
+    }
+
+    class State:
+        def __init__(self) -> None:
+            self.runs = runs
+
+    monkeypatch.setattr(sweep_report, "read_journal", lambda folder: State())
+    monkeypatch.setattr(sweep_report, "_records", lambda folder: {run.run_id for run in runs.values()})
+
+
+def reported(sweep: Sweep, folder: Path) -> tuple[int, str, list[dict[str, str]]]:
+    """Return the exit code, the output, and the rows of the table."""
+    output = io.StringIO()
+    code = report(Console(file=output, width=200), sweep, folder)
+    table = folder / "report" / "runs.csv"
+    rows = [*csv.DictReader(io.StringIO(table.read_text()))] if table.exists() else []
+    return code, output.getvalue(), rows
+
+
+LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("content", "parameters", "reason"),
+    [
+        # The first listed value was not drawn.
+        ({"parameters": {"kind": {"values": ["a", "b", "c"]}, "lr": LR}}, {"kind": "b"}, "kind=a"),
+        (
+            {"method": "bayes", "parameters": {"units": {"values": [1, 2, 4]}, "lr": LR}},
+            {"units": 4},
+            "units=1",
+        ),
+        ({"method": "grid", "run_cap": 3, "parameters": {"n": {"values": [1, 2]}}}, {"n": 2}, "n=1"),
+        ({"parameters": {"flag": {"values": [True, False]}, "lr": LR}}, {"flag": False}, "flag=True"),
+        ({"parameters": {"clip": {"values": [None, 0.5]}, "lr": LR}}, {"clip": 0.5}, "clip=null"),
+        ({"parameters": {"wd": {"values": [1e-5, 0.1]}, "lr": LR}}, {"wd": 0.1}, "wd=1e-05"),
+        (
+            {"parameters": {"betas": {"values": [[0.9, 0.99], [0.8, 0.9]]}}},
+            {"betas": [0.8, 0.9]},
+            "betas=[0.9",
+        ),
+        ({"parameters": {"backend": {"values": ["native", "none"]}}}, {"backend": "native"}, "backend=none"),
+        # A nested parameter.
+        (
+            {"parameters": {"opt": {"parameters": {"name": {"values": ["sgd", "adam"]}}}}},
+            {"opt": {"name": "adam"}},
+            "opt.name=sgd",
+        ),
+        # Values that are mappings, also in a grid and as the first of several.
+        (
+            {"method": "grid", "parameters": {"aug": {"values": [{"a": 1}, {"a": 2}]}}},
+            {"aug": {"a": 1}},
+            "the values of aug are mappings",
+        ),
+        # Nothing has listed values.
+        ({"method": "bayes", "parameters": {"lr": LR}}, {}, "draws lr from a range"),
+        ({"parameters": {"lr": LR, "opt": {"value": "sgd"}}}, {"opt": "sgd"}, "draws lr from a range"),
+        (
+            {
+                "program": "ampcompare",
+                "command": OWN,
+                "parameters": {"optimizer.lr": LR, "batch_size": {"values": [8, 16]}},
+            },
+            {"batch_size": 8},
+            "does not vary the backend",
+        ),
+    ],
+)
+def test_without_a_usable_baseline_the_report_is_a_table_of_the_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: dict[str, Any],
+    parameters: dict[str, Any],
+    reason: str,
+):
+    sweep = sweep_of(tmp_path, metric={"name": "val_loss", "goal": "minimize"}, **content)
+    key = "optimizer.lr" if "command" in content else "lr"
+    rates = (0.1, 0.001, 0.02)
+    points = [
+        ({**parameters, **({key: rate} if key in content["parameters"] else {})}, rate) for rate in rates
+    ]
+    finished(tmp_path, monkeypatch, points)
+    code, output, rows = reported(sweep, tmp_path)
+    assert code == 0, output
+    assert reason in output
+    assert [float(row["val_loss"]) for row in rows] == [0.001, 0.02, 0.1]
+    assert [row["run"] for row in rows] == ["run1", "run2", "run0"]
+    page = (tmp_path / "report" / "index.html").read_text()
+    varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
+    assert page.count("<svg") == len([p for p in varied if p.key != "lr" or key == "lr"])
+    for word in ("faster", "the same within", "inconclusive", "higher than", "lower than"):
+        assert word not in output.lower()
+
+
+def test_the_table_has_runs_that_failed_and_every_kind_of_value(tmp_path: Path):
+    values: list[Any] = [0.1, None, True, [1, None], {"a": [1, "<b>"]}, "text", 1e-9]
+    runs = [
+        RankedRun(f"r{number}", RunState.FINISHED, number / 10, {"x": value})
+        for number, value in enumerate(values)
+    ]
+    runs += [
+        RankedRun("nan", RunState.FINISHED, math.nan, {"x": 1}),
+        RankedRun("failed", RunState.FAILED, None, {"x": 1}),
+        RankedRun("stopped", RunState.STOPPED, 99.0, {"x": 1}),
+        RankedRun("absent", RunState.FINISHED, None, {}),
+    ]
+    ranking = rank_runs("s", "score", runs, ["x"], maximize=True)
+    assert [run.run_id for run in ranking.runs[:7]] == [f"r{number}" for number in range(6, -1, -1)]
+    assert {run.run_id for run in ranking.runs[7:9]} == {"nan", "absent"}
+    assert [run.run_id for run in ranking.runs[9:]] == ["stopped", "failed"]
+    console = Console(file=io.StringIO(), width=60)
+    write_ranking(ranking, tmp_path, console)
+    assert "<b>" not in (tmp_path / "index.html").read_text().replace("<body>", "")
+    rows = [*csv.DictReader((tmp_path / "runs.csv").open())]
+    shown = ["1.0000000000000001e-09", "text", '{"a": [1, "<b>"]}', "[1, null]", "true", "null"]
+    assert [float(row["x"]) if number == 0 else row["x"] for number, row in enumerate(rows[:6])] == [
+        float(shown[0]),
+        *shown[1:],
+    ]
+    content = json.loads((tmp_path / "runs.json").read_text())
+    assert [run["parameters"] for run in content["runs"][:2]] == [{"x": 1e-9}, {"x": "text"}]
+    assert content["runs"][7]["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "first"),
+    [
+        ({"name": "val_acc"}, "high"),  # without a goal the name tells
+        ({"name": "val_loss"}, "low"),
+        ({"name": "val_acc", "goal": "minimize"}, "low"),
+        ({"name": "val_loss", "goal": "maximize"}, "high"),
+        ({"name": "thing"}, "low"),  # W&B's default
+    ],
+)
+def test_the_best_run_is_first_by_the_files_goal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: dict[str, str], first: str
+):
+    sweep = sweep_of(tmp_path, metric=metric, parameters={"lr": LR, "x": {"value": 1}})
+    finished(tmp_path, monkeypatch, [({"lr": 0.01}, 0.25), ({"lr": 0.02}, 0.75)])
+    _, _, rows = reported(sweep, tmp_path)
+    assert float(rows[0][metric["name"]]) == {"high": 0.75, "low": 0.25}[first]
+
+
+def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sweep = sweep_of(tmp_path, metric={"name": "loss"}, parameters={"lr": LR})
+    finished(tmp_path, monkeypatch, [({"lr": 0.01}, 0.25)])
+    (tmp_path / "report").write_text("a file, not a folder")
+    code, output, _ = reported(sweep, tmp_path)
+    assert code == 1
+    assert output.startswith("no report: ")
+
+
+def test_a_folder_without_a_sweep_has_no_report(tmp_path: Path):
+    code, output, _ = reported(sweep_of(tmp_path, parameters={"lr": LR}), tmp_path / "empty")
+    assert (code, "no report: the runs wrote no W&B record" in output) == (1, True)
+
+
+def test_runs_without_records_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sweep = sweep_of(tmp_path, method="grid", parameters={"x": {"values": [1, 2]}})
+    finished(tmp_path, monkeypatch, [({"x": 1}, None), ({"x": 2}, None)])
+    monkeypatch.setattr(sweep_report, "_records", lambda folder: set())
+    code, output, rows = reported(sweep, tmp_path)
+    assert code == 0
+    assert "the runs wrote no W&B record" in output
+    assert [row["x"] for row in rows] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "group_by", "baseline"),
+    [
+        # As records have it: whole numbers without a point, lists with commas, null by its meaning.
+        ({"optimizer.lr": {"values": [1, 0.1]}}, "optimizer.lr", "1"),
+        ({"optimizer.lr": {"values": [1e-5, 0.1]}}, "optimizer.lr", "1e-05"),
+        ({"optimizer.nesterov": {"values": [False, True]}}, "optimizer.nesterov", "False"),
+        ({"training.clip_norm": {"values": [None, 1.0]}}, "training.clip_norm", "null"),
+        ({"model.kwargs.width": {"values": [64, 128]}}, "model.kwargs.width", "64"),
+        ({"precision.loss_scale": {"values": ["dynamic", 128]}}, "precision.loss_scale", "dynamic"),
+        ({"data.mean": {"values": [[0, 0.5, 0.5], [0.5, 0.5, 0.5]]}}, "data.mean", "0,0.5,0.5"),
+        # A mapping sets several options: runs that differ in one of them are not pooled.
+        (
+            {
+                "backend": {"values": ["none", "native"]},
+                "model.kwargs": {"values": [{"width": 1}, {"deep": 2}]},
+            },
+            "backend,model.kwargs.width,model.kwargs.deep",
+            "none",
+        ),
+    ],
+)
+def test_the_baseline_of_our_own_training_is_written_as_in_records(
+    tmp_path: Path, parameters: dict[str, Any], group_by: str, baseline: str
+):
+    sweep = sweep_of(tmp_path, program="ampcompare", method="grid", command=OWN, parameters=parameters)
+    options = report_options(sweep, tmp_path)
+    assert (options.group_by, options.baseline) == (group_by, baseline)
+
+
+@pytest.mark.slow
+def test_a_random_search_that_missed_the_baseline_ends_with_the_table(project):
+    project.write_file(
+        program="logger.py",
+        method="random",
+        run_cap=2,
+        metric={"name": "score", "goal": "maximize"},
+        parameters={"x": {"values": [*range(100, 140)]}, "steps": {"value": 1}},
+    )
+    code, output = project.sweep()
+    assert code == 0, output
+    assert "No comparison: no run has the baseline, x=100" in output
+    rows = [*csv.DictReader((project.out / "report" / "runs.csv").open())]
+    scores = [float(row["score"]) for row in rows]
+    assert scores == sorted((float(row["x"]) for row in rows), reverse=True)
+    assert (project.out / "report" / "index.html").is_file()
