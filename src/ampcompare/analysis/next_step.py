@@ -9,7 +9,7 @@ from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import SEED
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
-from ampcompare.analysis.sweep_plan import SEQUENTIAL_LOOKS
+from ampcompare.config.schema import SEQUENTIAL_LOOKS
 from ampcompare.runtime.formatting import count_range, listed, some
 
 MAX_NAMED = 4

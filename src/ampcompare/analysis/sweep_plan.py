@@ -13,9 +13,6 @@ from ampcompare.runtime.formatting import listed, plural, printable, short, some
 
 RULE = PLAN_RULE  # the version of the rule by which a comparison is decided now
 OLD_RULE = 1  # of records of 0.3 that planned looks: every arm counts, also arms that cannot be told apart
-LOOKS = (5,)  # numbers of seeds; the default of plan.looks in a sweep
-# With `--until-decided`: most of the error is kept for the last look, which has the most seeds.
-SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES = (5, 10), (0.2, 0.8)
 FIELDS = ("margin", "target", "max_seeds", "control")
 MAX_COUNT = 10_000  # largest number of seeds and looks; more is a typing error
 SHARES_TOLERANCE = 1e-9

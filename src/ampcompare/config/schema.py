@@ -16,6 +16,9 @@ from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
 from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY, PrecisionOptions
 
 PLAN_RULE = 2  # the rule by which a report decides; 1 is that of version 0.3
+LOOKS = (5,)  # numbers of seeds; the default of plan.looks in a sweep
+# With `--until-decided`: most of the error is kept for the last look, which has the most seeds.
+SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES = (5, 10), (0.2, 0.8)
 PERTURBATION, ONE_ULP = "training.perturb_weights", "one_ulp"
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)

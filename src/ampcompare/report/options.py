@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -222,7 +224,7 @@ class ReportOptions:
         from ampcompare.runs import load_runs
 
         try:
-            return analyse_runs(
+            analysis = analyse_runs(
                 load_runs(self.sources, step=self.step),
                 group_by=None if self.group_by is None else split_names(self.group_by),
                 split_by=split_names(self.split_by),
@@ -230,6 +232,8 @@ class ReportOptions:
                 require=self.require or (),
                 **{name: getattr(self, name) for name in PASSED_UNCHANGED},
             )
+            analysis.sweep_command = find_sweep_command(self.sources)
+            return analysis
         except MissingInput as missing:
             raise missing.as_command(self.command_with(missing.arms, missing.arguments)) from None
 
@@ -253,6 +257,22 @@ class ReportOptions:
             given += [option] if value is True else [word for item in values for word in (option, str(item))]
         new = [word for pair in added.items() for word in pair]
         return shell_command("ampcompare", "report", *(arms or self.sources), *given, *new)
+
+
+def find_sweep_command(sources: Sequence[str]) -> str:
+    """Return the command that adds seeds to the sweep in the only source, "" if it is not such a folder."""
+    from ampcompare.runtime.paths import shell_command
+
+    if len(sources) != 1:
+        return ""
+    try:
+        words = json.loads(Path(sources[0], "sweep.json").read_text(encoding="utf-8"))["command"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
+        return ""
+    flag = "--until-decided"
+    return f"`{shell_command('ampcompare', *words, *([] if flag in words else [flag]))}`"
 
 
 def split_names(text: str) -> tuple[str, ...]:

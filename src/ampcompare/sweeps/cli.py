@@ -14,13 +14,14 @@ from ampcompare.runtime.paths import shell_command
 SEEDS = 3  # runs of each arm of a publication
 SWEEP_EPILOG = epilog(
     {
-        "Three backends, three seeds each, five epochs": "ampcompare sweep compare_backends epochs=5",
+        "Three backends, five seeds each, five epochs": "ampcompare sweep compare_backends epochs=5",
         "Your own network and data": (
             "ampcompare sweep compare_backends model.name=./net.py:build data.source=./data.py:build epochs=5"
         ),
         "Other backends and seeds than in the file": (
             "ampcompare sweep compare_backends backend=none,native seed=1,2,3"
         ),
+        "What the sweep can decide, and how long it takes": "ampcompare sweep compare_backends --plan",
         "Add seeds until every claim is decided": "ampcompare sweep compare_backends --until-decided",
         "List the runs that are left (the same options as before)": (
             "ampcompare sweep compare_backends epochs=5 --status"
@@ -132,6 +133,22 @@ def sweep(
             "--changed-code", help="Continue although your own code has changed since the first runs."
         ),
     ] = False,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Print how many runs the sweep makes, how long they take and what they can decide. Start "
+            "nothing.",
+        ),
+    ] = False,
+    bench: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take speed and memory from this file of `ampcompare bench --json`, in the plan and in the "
+            "report.",
+        ),
+    ] = None,
     show: Annotated[
         bool,
         typer.Option("--show", help="Print the sweep file, to change it or to give it to `wandb sweep`."),
@@ -158,7 +175,9 @@ def sweep(
     if any("=" not in word for word in words or ()) and not file.startswith(API_PREFIX):
         check_split_lists(words or [], [parameter.key for parameter in read_sweep(file).parameters])
     console = Console(highlight=False)
-    options = SweepOptions(workers, name, control, until_decided, cluster, wait, again, changed_code)
+    options = SweepOptions(
+        workers, name, control, until_decided, cluster, wait, again, changed_code, bench=bench
+    )
     if status or again:
         from ampcompare.sweeps.status import read_status, rerun, show_status
 
@@ -168,6 +187,14 @@ def sweep(
     if file.startswith(API_PREFIX):
         todo = "add --status to list open runs or --rerun to train them here, or run wandb agent"
         raise UserError(f"{file}: this sweep is on W&B's server; {todo}")
+    if plan:
+        from ampcompare.sweeps.decision_plan import print_plan
+        from ampcompare.sweeps.executors import split_cluster_options
+        from ampcompare.sweeps.prepare import prepare
+
+        _, overrides = split_cluster_options(words or [], cluster)
+        print_plan(prepare(file, overrides, options), console, bench)
+        return
     from ampcompare.sweeps.pipeline import run_sweep
 
     raise typer.Exit(run_sweep(file, words or [], console, options))

@@ -38,6 +38,7 @@ class SweepDriver:
         progress: Prints the progress.
         stop: The stop request.
         look: Makes an interim look at the runs, with `--until-decided`.
+        describe_first_run: Returns lines about the other runs, after the first run has finished.
 
     Attributes:
         sweep: The sweep, with the seeds that were added so far.
@@ -52,10 +53,12 @@ class SweepDriver:
         progress: SweepProgress,
         stop: SweepStopRequest,
         look: Callable[[Sweep, Path, Sequence[SweepRun]], Look],
+        describe_first_run: Callable[[PreparedSweep, Path, SweepRun], list[str]] | None = None,
     ) -> None:
         self.prepared, self.journal, self.executor = prepared, journal, executor
         self.progress, self.stop = progress, stop
         self._look = look
+        self._describe_first_run = describe_first_run
         self.sweep = self.progress.sweep = self._sweep_now()
         self._seed = seed_of(prepared.sweep, journal.state.definition)
         self._code = CodeWatch(prepared.code_files, journal.state.code_versions)
@@ -154,6 +157,10 @@ class SweepDriver:
         value = tail.final_value() if state in (RunState.FINISHED, RunState.STOPPED) else None
         run = self.journal.end(run, state, value, event.exit_code, by_signal=event.by_signal)
         self.progress.end(run)
+        is_first = state is RunState.FINISHED and len(self.journal.state.with_state(state)) == 1
+        if is_first and self._describe_first_run is not None:
+            for line in self._describe_first_run(self.prepared, self.journal.folder, run):
+                self.progress.say(line)
         if state is RunState.PREEMPTED and not self.stop.is_made():
             self._waiting.append(run)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -23,7 +24,7 @@ from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
 from ampcompare.sweeps.samplers import load_optuna
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
-from ampcompare.sweeps.sweep_identity import continued_sweep, definition
+from ampcompare.sweeps.sweep_identity import check_same_options, continued_sweep, definition
 from ampcompare.sweeps.training_options import recipe_line
 
 EXIT_FAILED_RUNS = 1
@@ -121,7 +122,9 @@ def run_to_completion(
         executor = make_executor(journal)
         try:
             progress = SweepProgress(console, prepared.sweep, journal.state, journal.folder, executor.slots)
-            driver = SweepDriver(prepared, journal, executor, progress, stop, look_at_runs)
+            driver = SweepDriver(
+                prepared, journal, executor, progress, stop, _look_of(prepared), describe_first_run
+            )
             for line in _start_messages(driver, executor, progress):
                 say(line)
             with progress:
@@ -150,14 +153,26 @@ def _submit_and_leave(
 
     executor = make_executor(journal)
     assert isinstance(executor, SlurmExecutor)
-    return submit_and_leave(prepared, journal, executor, look_at_runs, console)
+    return submit_and_leave(prepared, journal, executor, _look_of(prepared), console)
 
 
-def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
+def _look_of(prepared: PreparedSweep) -> Callable[[Sweep, Path, Sequence[SweepRun]], Look]:
+    """Return the function that makes an interim look, with the benchmark of the command line."""
+    return partial(look_at_runs, bench=prepared.options.bench)
+
+
+def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: str | None = None) -> Look:
     """Make an interim look at the runs, with the report's analysis, which is imported only here."""
     from ampcompare.sweeps import sweep_report
 
-    return sweep_report.look_at_runs(sweep, folder, runs)
+    return sweep_report.look_at_runs(sweep, folder, runs, bench)
+
+
+def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> list[str]:
+    """Return what the first finished run tells of the others; the report's analysis is imported only here."""
+    from ampcompare.sweeps import decision_plan
+
+    return decision_plan.describe_first_run(prepared, folder, run)
 
 
 def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
@@ -178,7 +193,7 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
     elif prepared.options.report:
         from ampcompare.sweeps.sweep_report import report
 
-        status = report(console, sweep, folder)
+        status = report(console, sweep, folder, prepared.options.bench)
     return EXIT_FAILED_RUNS if state.with_state(RunState.FAILED) else status
 
 
@@ -192,9 +207,12 @@ def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journa
     # Neither --rerun nor --changed-code is for a new sweep, except that W&B's server needs --rerun.
     begins = replace(prepared.options, rerun=prepared.sweep.on_server, changed_code=False)
     words = replace(prepared, options=begins).words() if prepared.file else ()
-    journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.overrides), words)
+    began = definition(prepared.sweep, prepared.overrides)
+    options = prepared.config.to_dict() if prepared.config else None
+    journal = Journal(folder, prepared.sweep.name, began, words, options)
     try:
         state = journal.state
+        check_same_options(prepared.sweep, state, options, str(folder))
         sweep, more = continued_sweep(
             prepared.sweep,
             prepared.overrides,
@@ -295,5 +313,9 @@ def _start_messages(driver: SweepDriver, executor: Executor, progress: SweepProg
     yield f"{', '.join(parts)}, in {driver.journal.folder}"
     if prepared.plan_summary:
         yield f"plan: {prepared.plan_summary}"
+    if not progress.done:
+        from ampcompare.sweeps.decision_plan import describe_decision_plan
+
+        yield from describe_decision_plan(prepared, prepared.options.bench)
     if line := recipe_line(sweep, prepared.overrides):
         yield line

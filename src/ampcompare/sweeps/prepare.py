@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.load import parse_override
-from ampcompare.config.schema import PERTURBATION, PlanConfig
+from ampcompare.config.schema import (
+    LOOKS,
+    PERTURBATION,
+    SEQUENTIAL_LOOKS,
+    SEQUENTIAL_SHARES,
+    Config,
+    PlanConfig,
+)
 from ampcompare.errors import UserError
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.paths import shell_command
@@ -18,7 +25,6 @@ from ampcompare.sweeps.sweep_file import key_of, read_sweep
 from ampcompare.sweeps.training_options import check, trains_here, trains_on_cpu
 
 CONTROL = "plan.control"
-LOOKS = (3, 6, 10)  # numbers of seeds; the default of plan.looks
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class SweepOptions:
         rerun: Whether to make new runs of what is neither finished nor running.
         changed_code: Whether to continue although the user's code has changed.
         report: Whether to make the report at the end.
+        bench: A file of `ampcompare bench --json` with the speed, for the report and the planned time.
     """
 
     workers: int | None = None
@@ -46,6 +53,7 @@ class SweepOptions:
     rerun: bool = False
     changed_code: bool = False
     report: bool = True
+    bench: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,9 @@ class PreparedSweep:
         trains_here: Whether the runs are our own training.
         messages: Lines to print before the first run.
         looks: Numbers of seeds for interim looks, with `--until-decided`.
+        shares: The fraction of the error for each of these looks; empty for equal fractions.
+        single_look: The number of seeds of a sweep that is compared once, if the file plans another number.
+        config: The options of the first run; None for another program.
         on_cpu: Whether all runs train on the CPU.
         code_files: The user's own files that the runs execute.
         file: The sweep file as it was named.
@@ -75,6 +86,9 @@ class PreparedSweep:
     trains_here: bool
     messages: tuple[str, ...] = ()
     looks: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+    single_look: int | None = None
+    config: Config | None = None
     on_cpu: bool = False
     code_files: tuple[Path, ...] = ()
     file: str = ""
@@ -88,7 +102,10 @@ class PreparedSweep:
         a plan only where there is one.
         """
         shared: dict[str, Any] = {"control": self.sweep.control} if self.sweep.control else {}
-        shared |= {"looks": [*self.looks]} if self.looks else {}
+        if self.looks:
+            shared |= {"looks": [*self.looks], "shares": [*self.shares] or None}
+        elif self.single_look:
+            shared |= {"looks": [self.single_look]}
         return shared if shared or (self.trains_here and not self.sweep.on_server) else None
 
     @property
@@ -113,6 +130,7 @@ class PreparedSweep:
             "--name": options.name,
             "--control": options.control,
             "--cluster": options.cluster,
+            "--bench": options.bench,
         }
         set_flags = {
             "--rerun": options.rerun,
@@ -180,8 +198,9 @@ def prepare_sweep(
     own = tuple(override for override in overrides if key_of(override) not in varied)
     if sweep.on_server and (conflicting := [override for override in overrides if override not in own]):
         raise UserError(f"{conflicting[0]}: the sweep varies it; leave it out")
-    plan, cells, messages = check(sweep, own)
+    plan, cells, messages, config = check(sweep, own)
     control = None if sweep.on_server else _control_of(plan, sweep, own, options.control)
+    looks, shares = _looks_of(plan) if options.until_decided else ((), ())
     values = dict(parse_override(override) for override in own)
     is_ours = trains_here(sweep)
     return PreparedSweep(
@@ -192,7 +211,10 @@ def prepare_sweep(
         output=Path(values.get("output_dir") or Path("runs") / sweep.name),
         trains_here=is_ours,
         messages=tuple(messages),
-        looks=_looks_of(plan) if options.until_decided else (),
+        looks=looks,
+        shares=shares,
+        single_look=None if options.until_decided else _single_look(plan, sweep),
+        config=config,
         on_cpu=trains_on_cpu(sweep, own),
         code_files=code_files(sweep, own, trains_here=is_ours),
         options=options,
@@ -245,8 +267,26 @@ def _check_chaos(sweep: Sweep, overrides: Sequence[str], option: str) -> None:
         raise UserError(f"{option}: it sets {PERTURBATION} itself; leave {PERTURBATION} out")
 
 
-def _looks_of(plan: PlanConfig) -> tuple[int, ...]:
-    """Return the numbers of seeds for interim looks; the last look ends the sweep."""
-    looks = plan.looks or LOOKS
-    maximum = plan.max_seeds or looks[-1]
-    return (*(look for look in looks if look < maximum), maximum)
+def _looks_of(plan: PlanConfig) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return the looks of `--until-decided`, and the fraction of the error for each (empty: equal ones).
+
+    The default of one look becomes two, and most of the error is kept for the second. The last look ends the
+    sweep.
+    """
+    looks, shares = tuple(plan.looks or LOOKS), tuple(plan.shares or ())
+    if looks == LOOKS:
+        looks, shares = SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
+    if plan.max_seeds and plan.max_seeds != looks[-1]:
+        looks = (*(look for look in looks if look < plan.max_seeds), plan.max_seeds)
+    return looks, shares if len(shares) == len(looks) else ()
+
+
+def _single_look(plan: PlanConfig, sweep: Sweep) -> int | None:
+    """Return the number of seeds at which a sweep is compared once, if the file plans another number.
+
+    The seeds of the command line are chosen before the first run, as those of the file are.
+    """
+    is_single = plan.looks is not None and len(plan.looks) == 1
+    if not is_single or not sweep.is_grid or sweep.seed is None or sweep.on_server:
+        return None
+    return None if plan.looks == [sweep.seeds] else sweep.seeds

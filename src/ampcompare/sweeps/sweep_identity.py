@@ -9,10 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ampcompare.config.canonical import canonical
+from ampcompare.config.recipes import REFERENCE
 from ampcompare.errors import UserError
-from ampcompare.runtime.paths import shell_command
+from ampcompare.runtime.paths import shell_command, shipped
 from ampcompare.sweeps.distributions import Parameter, parse_spec
-from ampcompare.sweeps.journal import NEW_FOLDER_HINT
+from ampcompare.sweeps.journal import NEW_FOLDER_HINT, SweepState
 from ampcompare.sweeps.sweep import BOOKENDS, SEED, Sweep
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
@@ -87,6 +89,43 @@ def continued_sweep(
         raise UserError(f"{sweep.path}: {why}; {todo}")
     groups = (*map(tuple, filter(None, added)), *([more] if more else []))
     return dataclasses.replace(sweep, added=groups), more
+
+
+def check_same_options(
+    sweep: Sweep, state: SweepState, options: Mapping[str, Any] | None, where: str
+) -> None:
+    """Refuse to continue a sweep whose remaining runs would train with other options than its first runs.
+
+    Defaults and recipes may change between versions, although file and command line are the same.
+
+    Args:
+        sweep: The sweep of the file.
+        state: The state of the sweep in the folder.
+        options: The options of the first run, as this version resolves them; None for another program.
+        where: Folder of the sweep, for the message.
+
+    Raises:
+        UserError: An option differs, or version 0.3 began the sweep and had another default.
+    """
+    if options is None or not state.has_begun:
+        return
+    todo = f"finish it with that version, or {NEW_FOLDER_HINT}"
+    if not state.version:
+        recipe = options["recipe"]
+        if sweep.path.resolve().parent == shipped("sweeps").resolve():
+            why = f"version 0.3 began this sweep, and its bundled file {sweep.path.name} has changed since"
+            raise UserError(f"{where}: {why}; {todo}")
+        if recipe not in (None, REFERENCE):
+            why = f"version 0.3 began this sweep, which trained without recipe={recipe}"
+            raise UserError(f"{where}: {why}; {todo}")
+        return
+    varied = {SEED, *(p.key for p in sweep.parameters)}
+    began, present = canonical(state.options or {}), canonical(options)
+    differing = [key for key in present if key not in varied and began.get(key) != present[key]]
+    if state.options and differing:
+        key = differing[0]
+        change = f"{key} was {began.get(key)!r} and is {present[key]!r} now"
+        raise UserError(f"{where}: version {state.version} began this sweep, and {change}; {todo}")
 
 
 def _parts(content: Mapping[str, Any]) -> dict[str, str]:

@@ -112,7 +112,7 @@ def _setting_text(parameter: Parameter, value: Any, is_own_training: bool) -> st
     return ",".join(as_text(whole(one)) for one in values)
 
 
-def report(console: Console, sweep: Sweep, folder: Path) -> int:
+def report(console: Console, sweep: Sweep, folder: Path, bench: str | None = None) -> int:
     """Make the report of a sweep that has ended.
 
     It compares the runs with the baseline. Without a usable baseline it is a table of the runs.
@@ -129,7 +129,7 @@ def report(console: Console, sweep: Sweep, folder: Path) -> int:
             reason = _baseline_problem(sweep, runs)
         if not reason:
             try:
-                options = _report_options_with_code(sweep, folder)
+                options = _report_options_with_code(sweep, folder, bench)
                 is_reproduction = options.reproduce is not None
                 return make_report(options, console)
             except UserError as problem:
@@ -200,7 +200,7 @@ def _task_metric(record: RunRecord) -> str:
     return compared_key(*(record.option(f"task.{name}") for name in ("loss", "metrics", "metric")))
 
 
-def _report_options_with_code(sweep: Sweep, folder: Path) -> ReportOptions:
+def _report_options_with_code(sweep: Sweep, folder: Path, bench: str | None = None) -> ReportOptions:
     """Return the report of a sweep whose user's code may have changed.
 
     A program that does not use W&B's client to log does not record the change.
@@ -208,7 +208,8 @@ def _report_options_with_code(sweep: Sweep, folder: Path) -> ReportOptions:
     files = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime)
     recorded = read_wandb_file(files[-1]).config.get(CODE_KEY) if files else None
     keys = recorded if isinstance(recorded, Mapping) else {}
-    return report_options(sweep, folder, [f"{CODE_KEY}.{name}" for name in keys])
+    options = report_options(sweep, folder, [f"{CODE_KEY}.{name}" for name in keys])
+    return replace(options, bench=bench)
 
 
 def _records(folder: Path) -> set[str]:
@@ -216,8 +217,14 @@ def _records(folder: Path) -> set[str]:
     return {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
 
 
-def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
+def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: str | None = None) -> Look:
     """Return whether the report has decided every claim.
+
+    Args:
+        sweep: The sweep.
+        folder: Its output folder.
+        runs: Its runs.
+        bench: A file of `ampcompare bench --json` with the speed.
 
     Raises:
         UserError: If the record of a finished run is missing, or no run logged the metric.
@@ -230,7 +237,7 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
         raise UserError(
             f"{folder}: {what}; --until-decided needs an output_dir on a drive that all workers share"
         )
-    analysis = _report_options_with_code(sweep, folder).analyse()
+    analysis = _report_options_with_code(sweep, folder, bench).analyse()
     if not analysis.comparisons:
         return Look(
             True, (f"look at {seeds}: nothing could be compared, and more seeds would not change this",)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ampcompare import metrics
 from ampcompare.config import task_spec
@@ -46,16 +46,28 @@ COMMAND = (  # a line to copy
 Numbers = tuple[int, ...]  # indices of the values of the deciding parameters: a point of the grid
 
 
-def check(sweep: Sweep, overrides: Sequence[str]) -> tuple[PlanConfig, Cells | None, list[str]]:
+class CheckedOptions(NamedTuple):
+    """What `check` found out about a sweep.
+
+    Attributes:
+        plan: The plan that all runs have. For another program that of the file and the overrides.
+        cells: Which points of the grid are runs; None for all of them.
+        messages: Lines to print before the first run.
+        config: The options of the first run; None for another program.
+    """
+
+    plan: PlanConfig
+    cells: Cells | None
+    messages: list[str]
+    config: Config | None
+
+
+def check(sweep: Sweep, overrides: Sequence[str]) -> CheckedOptions:
     """Check that the program of a sweep exists and, if it is our training, takes the sweep's options.
 
     Args:
         sweep: The sweep.
         overrides: Options for every run (`key=value`).
-
-    Returns:
-        The plan that all runs have, which points of the grid are runs (None: all of them), and the messages
-        to print before the first run. For another program the plan is that of the file and the overrides.
 
     Raises:
         UserError: If the program does not exist, an option is refused, or the metric is never logged.
@@ -72,7 +84,7 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> tuple[PlanConfig, Cells | N
         todo = "run the command in the folder that has it, or write its path"
         raise UserError(f"{sweep.path}: program={named!r}: no such file in {Path.cwd()}; {todo}")
     if not is_own_training:
-        return _plan_of_others(sweep, overrides), None, unused
+        return CheckedOptions(_plan_of_others(sweep, overrides), None, unused, None)
     if lines := [*_wrong_options(sweep)]:
         raise file_error(sweep.path, lines)
     deciding = _deciding_parameters(sweep)
@@ -95,7 +107,7 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> tuple[PlanConfig, Cells | N
         raise UserError(f"{sweep.path}: the first run would fail: {problem}") from None
     _check_metric(sweep, config)
     cells, notes = _same_runs(sweep, deciding, configs, refusals)
-    return config.plan, cells, [*unused, *notes]
+    return CheckedOptions(config.plan, cells, [*unused, *notes], config)
 
 
 def recipe_line(sweep: Sweep, overrides: Sequence[str]) -> str:

@@ -1,0 +1,346 @@
+"""What a sweep can decide about quality, and what it costs: said before its first run and after it."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+from rich.table import Table
+
+from ampcompare import metrics
+from ampcompare.analysis.analysis import analyse_runs
+from ampcompare.analysis.grouping.compared_metric import ACCURACY_MARGIN
+from ampcompare.analysis.grouping.run_metrics import QUALITY
+from ampcompare.analysis.statistics.multiplicity import joint_level
+from ampcompare.analysis.statistics.sample_size import MAX_SEEDS, largest_deviation, seeds_to_clear
+from ampcompare.config.schema import Config
+from ampcompare.data.sources import SOURCES
+from ampcompare.errors import UserError, reason
+from ampcompare.runs import RunRecord, load_runs
+from ampcompare.runtime.formatting import count, number, plural
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.prepare import PreparedSweep
+from ampcompare.sweeps.sweep import SEED, baseline_of
+
+BOTH_SIDES = 2  # "the same" has a limit on either side of no difference
+GUESSED_ERROR = 0.1  # fraction of wrong answers, for the guess from the size of the test set
+TABLE_DEVIATIONS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0)
+TABLE_MARGINS = (0.25, 0.5, 1.0)
+# Options that decide how far two runs of one setting differ. Earlier records count if they agree in them.
+RECIPE_OPTIONS = (
+    *(
+        "model.name",
+        "data.source",
+        "data.train_limit",
+        "data.test_limit",
+        "batch_size",
+        "epochs",
+        "max_steps",
+    ),
+    *("optimizer.name", "optimizer.lr", "optimizer.momentum", "optimizer.weight_decay", "schedule.name"),
+)
+
+
+@dataclass(frozen=True)
+class DecisionPlan:
+    """The design of a sweep that compares the quality of several groups with a baseline.
+
+    Attributes:
+        looks: Numbers of seeds at which the runs are compared.
+        shares: The fraction of the error for each look.
+        groups: Number of groups that are compared with the baseline.
+        runs_per_seed: Number of runs of each seed, the baseline's and a control's included.
+        margin: The largest loss that counts as none, in the shown unit. None: no margin is set.
+        unit: The unit of the margin.
+        test_samples: Number of test samples, None if it is not known yet.
+        train_samples: Number of training samples, None if it is not known yet.
+        config: The options of the first run; None for another program.
+    """
+
+    looks: tuple[int, ...]
+    shares: tuple[float, ...]
+    groups: int
+    runs_per_seed: int
+    margin: float | None
+    unit: str
+    test_samples: int | None
+    train_samples: int | None
+    config: Config | None
+
+    def level(self, look: int) -> float:
+        """Return the level of the intervals at a look, by its position."""
+        return joint_level(self.groups, share=self.shares[look])
+
+    def largest_deviation(self, look: int) -> float:
+        """Return the largest standard deviation of a pair that a look decides in 9 of 10 comparisons."""
+        assert self.margin is not None
+        return largest_deviation(self.margin, self.looks[look], self.level(look), BOTH_SIDES)
+
+
+def make_decision_plan(prepared: PreparedSweep) -> DecisionPlan | None:
+    """Return the design of a sweep; None if it does not compare groups over seeds."""
+    sweep = prepared.sweep
+    if not sweep.is_grid or sweep.seed is None or sweep.compared is None or sweep.run_cap is not None:
+        return None
+    total = sweep.total()
+    if not total or sweep.seeds < 1:
+        return None
+    own_points = [point for point in sweep.points if point.arm is None]
+    compared, keys = sweep.compared, [p.key for p in sweep.parameters if p.key != SEED]
+    baseline = compared.grid_value(baseline_of(compared))
+    cells = {
+        json.dumps([_lookup(point.parameters, key) for key in keys], default=str) for point in own_points
+    }
+    base_cells = {
+        json.dumps([_lookup(point.parameters, key) for key in keys], default=str)
+        for point in own_points
+        if _lookup(point.parameters, compared.key) == baseline
+    }
+    groups = len(cells) - len(base_cells)
+    if groups < 1:
+        return None
+    config = prepared.config
+    is_accuracy = sweep.metric is None or sweep.metric.name == metrics.EVAL_ACCURACY
+    default = ACCURACY_MARGIN if is_accuracy and prepared.trains_here else None
+    looks = prepared.looks or (sweep.seeds,)
+    shares = prepared.shares or tuple(1 / len(looks) for _ in looks)
+    return DecisionPlan(
+        looks=looks,
+        shares=shares,
+        groups=groups,
+        runs_per_seed=math.ceil(total / sweep.seeds),
+        margin=prepared.plan.margin or default,
+        unit="points" if is_accuracy else "",
+        test_samples=_samples(config, "test") if config else None,
+        train_samples=_samples(config, "train") if config else None,
+        config=config,
+    )
+
+
+def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) -> list[str]:
+    """Return what a sweep costs and what it can decide, one line each; nothing for a search.
+
+    Args:
+        prepared: The sweep.
+        bench: A file of `ampcompare bench --json`, for the time of a run.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    plan = make_decision_plan(prepared)
+    if plan is None:
+        return []
+    records = _earlier_records(prepared.output, plan.config)
+    seconds, source = _seconds_per_run(plan, bench, records)
+    lines = [_describe_cost(plan, seconds, source)]
+    if plan.margin is None:
+        return [*lines, "no margin is set (plan.margin=X): the report can only show higher or lower"]
+    lines.append(_describe_resolution(plan))
+    deviation = _recorded_deviation(records)
+    if deviation is not None:
+        lines.append(_describe_expectation(plan, deviation, "measured in earlier runs of this recipe"))
+    elif plan.test_samples:
+        lines.append(_describe_guess(plan, plan.test_samples))
+    return lines
+
+
+def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> list[str]:
+    """Return what the first finished run tells of the others: their time, and what the test set resolves.
+
+    Args:
+        prepared: The sweep.
+        folder: Its output folder.
+        run: The first run that finished.
+    """
+    plan = make_decision_plan(prepared)
+    record = _read_record(folder, run.run_id)
+    if plan is None or record is None:
+        return []
+    lines = []
+    seconds = _elapsed(record)
+    if seconds is not None and prepared.options.bench is None:
+        lines.append(_describe_cost(plan, seconds, "as the first run took"))
+    samples = record.summary_number(metrics.TEST_IMAGES)
+    if plan.margin is not None and plan.test_samples is None and samples:
+        lines.append(_describe_guess(plan, int(samples)))
+    return lines
+
+
+def print_plan(prepared: PreparedSweep, console: Console, bench: str | None = None) -> None:
+    """Print what a sweep costs and can decide, with a table of seeds by standard deviation and margin."""
+    lines = describe_decision_plan(prepared, bench)
+    plan = make_decision_plan(prepared)
+    if plan is None:
+        console.print(f"{prepared.sweep.name}: a search compares no groups over seeds, so it decides nothing")
+        return
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    level = plan.level(len(plan.looks) - 1)
+    unit = f" {plan.unit}" if plan.unit else ""
+    table = Table(
+        title=f"Seeds that decide 9 of 10 comparisons of {plural(plan.groups, 'group')} with equal quality",
+        title_justify="left",
+    )
+    table.add_column(f"Standard deviation of paired differences,{unit}".rstrip(","), justify="right")
+    margins = dict.fromkeys(sorted({*TABLE_MARGINS, *([plan.margin] if plan.margin else [])}))
+    for margin in margins:
+        table.add_column(f"margin {margin:g}", justify="right")
+    for deviation in TABLE_DEVIATIONS:
+        cells = [seeds_to_clear([margin] * BOTH_SIDES, deviation, level) for margin in margins]
+        table.add_row(f"{deviation:g}", *(f"{n}" if n else f"over {MAX_SEEDS:,}" for n in cells))
+    console.print(table)
+
+
+def _describe_cost(plan: DecisionPlan, seconds: float | None, source: str) -> str:
+    """Return `5 seeds x 3 backends: 15 runs, about 2.5 h (600 s a run, from bench.json)`."""
+    parts = []
+    for look in plan.looks:
+        runs = look * plan.runs_per_seed
+        time = "" if seconds is None else f", about {_duration(runs * seconds)}"
+        parts.append(f"{plural(look, 'seed')}: {plural(runs, 'run')}{time}")
+    text = "; at most ".join(parts)
+    if seconds is None:
+        return f"{text}; the first run shows how long the others take"
+    return f"{text} one after the other ({_duration(seconds)} a run, {source})"
+
+
+def _describe_resolution(plan: DecisionPlan) -> str:
+    """Return up to which standard deviation the seeds decide."""
+    deviation = number(plan.largest_deviation(len(plan.looks) - 1), 2)
+    design = f"with {plural(plan.looks[-1], 'seed')} and {plural(plan.groups, 'group')} beside the baseline"
+    return (
+        f"{design}: decided within {_with_unit(plan, plan.margin)} in 9 of 10 comparisons if paired "
+        f"differences have a standard deviation of at most {deviation}"
+    )
+
+
+def _describe_expectation(plan: DecisionPlan, deviation: float, source: str) -> str:
+    """Return the expected standard deviation, and what it takes if the seeds are too few for it."""
+    assert plan.margin is not None
+    text = f"expected standard deviation: {number(deviation, 2)} ({source})"
+    look = len(plan.looks) - 1
+    if deviation <= plan.largest_deviation(look):
+        return f"{text}: enough seeds"
+    needed = seeds_to_clear([plan.margin] * BOTH_SIDES, deviation, plan.level(look))
+    wider = plan.margin * deviation / plan.largest_deviation(look)
+    seeds = f"about {needed} seeds" if needed else f"more than {MAX_SEEDS:,} seeds"
+    return f"{text}: a decision takes {seeds}, or a margin of {_with_unit(plan, wider)}"
+
+
+def _describe_guess(plan: DecisionPlan, samples: int) -> str:
+    """Return the standard deviation that the size of the test set suggests, which is a guess."""
+    assert plan.margin is not None
+    deviation = 100 * math.sqrt(GUESSED_ERROR / samples)
+    limit = plan.largest_deviation(len(plan.looks) - 1)
+    source = f"a guess from {count(samples)} test samples at 10% error"
+    text = _describe_expectation(plan, deviation, source)
+    if deviation <= limit:
+        return text
+    return f"{text}, or about {count(math.ceil(GUESSED_ERROR * (100 / limit) ** 2))} test samples"
+
+
+def _seconds_per_run(
+    plan: DecisionPlan, bench: str | None, records: Sequence[RunRecord]
+) -> tuple[float | None, str]:
+    """Return the mean seconds of a run and where they come from; None if nothing tells."""
+    if bench is not None:
+        seconds = _seconds_by_bench(plan, bench)
+        if seconds is not None:
+            return seconds, f"training alone, from {bench}"
+    elapsed = [seconds for record in records if (seconds := _elapsed(record)) is not None]
+    if elapsed:
+        return fmean(elapsed), f"from {plural(len(elapsed), 'earlier run')}"
+    return None, ""
+
+
+def _seconds_by_bench(plan: DecisionPlan, file: str) -> float | None:
+    """Return the mean training time of a run in seconds by a benchmark; None if the data's size is unknown.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    try:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        rates = [arm["images_per_second"] for arm in content["arms"] if arm.get("images_per_second")]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        todo = "write it with `ampcompare bench --json FILE`"
+        raise UserError(f"--bench {file!r}: cannot be read ({reason(problem)}); {todo}") from None
+    if plan.config is None or plan.train_samples is None or not rates:
+        return None
+    samples = plan.train_samples * plan.config.epochs
+    return fmean(samples / rate for rate in rates)
+
+
+def _read_record(folder: Path, run_id: str) -> RunRecord | None:
+    """Return the record of a run; None if it left none that can be read."""
+    try:
+        return next((record for record in load_runs([str(folder)]) if record.id == run_id), None)
+    except UserError:
+        return None
+
+
+def _earlier_records(folder: Path, config: Config | None) -> list[RunRecord]:
+    """Return the finished runs of the same recipe in the output folder; none if there is nothing to read."""
+    if config is None or not (folder / "wandb").is_dir():
+        return []
+    try:
+        records = load_runs([str(folder)])
+    except UserError:
+        return []
+    expected = {key: config.value(key) for key in RECIPE_OPTIONS}
+    return [
+        record
+        for record in records
+        if record.exit_code == 0 and all(record.option(key) == value for key, value in expected.items())
+    ]
+
+
+def _recorded_deviation(records: Sequence[RunRecord]) -> float | None:
+    """Return the standard deviation of paired differences in earlier records, pooled over groups."""
+    if not records:
+        return None
+    try:
+        analysis = analyse_runs(records)
+    except UserError:
+        return None
+    spreads = [comparison.spreads.get(QUALITY) for comparison in analysis.comparisons]
+    return next((spread[0] for spread in spreads if spread), None)
+
+
+def _elapsed(record: RunRecord) -> float | None:
+    """Return how long a run took in seconds; None if it does not say."""
+    values = record.values(metrics.ELAPSED)
+    return float(values.max()) if len(values) else None
+
+
+def _samples(config: Config, split: str) -> int | None:
+    """Return the number of samples of a split of a built-in data source; None if only the data tells."""
+    source = SOURCES.get(config.data.source)
+    size = getattr(source, f"{split}_images", 0)
+    limit = config.data.train_limit if split == "train" else config.data.test_limit
+    if not size:
+        return None
+    return min(size, limit) if limit else size
+
+
+def _lookup(parameters: object, key: str) -> object:
+    """Return a value of a nested mapping by its dotted key."""
+    for part in key.split("."):
+        parameters = parameters[part]  # type: ignore[index]
+    return parameters
+
+
+def _with_unit(plan: DecisionPlan, value: float | None) -> str:
+    return f"{number(value or 0.0, 2)} {plan.unit}".rstrip()
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in the unit that suits it: `40 s`, `12 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{number(seconds / 3600, 2)} h"
