@@ -21,22 +21,8 @@ from support.refusals import line_of
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
-from ampcompare.recorder import recorder
 
 PARTS = {"seed": 1, "batch_size": 8}
-
-
-@pytest.fixture
-def tracker(monkeypatch: pytest.MonkeyPatch) -> InMemoryTracker:
-    """Return the tracker of every Recorder in the test."""
-    made = InMemoryTracker()
-
-    def start(told: Any, *_: Any) -> InMemoryTracker:
-        made.start = told
-        return made
-
-    monkeypatch.setattr(recorder, "open_record", start)
-    return made
 
 
 @pytest.fixture
