@@ -182,6 +182,7 @@ class Recorder:
         self._shutdown: ShutdownHandler
         self._has_loss: bool | None = None
         self.may_lack_loss = False  # whether a trainer may skip batches
+        self.replaces_last = False  # whether a trainer begins again after a failed attempt
         self.may_lack_samples = False  # whether a trainer may not tell the samples of a batch
         self._best: Row = {}  # the best evaluation so far
         self._warned: set[str] = set()
@@ -224,7 +225,8 @@ class Recorder:
                 f"{self._backend!r} for a name of your own",
             )
         groups = {} if self._diagnostics is None else group_parameters(self._optimizer, self._model)
-        self._tracker = open_record(self._record_start, self._run)
+        continues = self.steps > 0 or self.replaces_last
+        self._tracker = open_record(self._record_start, self._run, continues)
         self._tracker.update_summary(self._recorded_facts)
         if self._diagnostics is not None:
             self._gradient_diagnostics = GradientDiagnostics(
