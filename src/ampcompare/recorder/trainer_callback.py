@@ -102,7 +102,7 @@ class TrainerCallbackBase:
                 del taken[key]
 
     def evaluate(self, values: Mapping[str, Any]) -> None:
-        """Record the numbers among the results of an evaluation; name the others, each set of them once."""
+        """Record the numbers among the results of an evaluation; name the others once."""
         numbers: dict[str, float] = {}
         left_out: list[str] = []
         for key, value in values.items():
@@ -113,7 +113,9 @@ class TrainerCallbackBase:
                 numbers[str(key)] = number
         if left_out:
             names = one_line(", ".join(left_out))
-            self.warn_once(f"evaluation {names}", f"an evaluation is recorded without {names}: only numbers are")
+            self.warn_once(
+                f"evaluation {names}", f"an evaluation is recorded without {names}: only numbers are"
+            )
         self.record.evaluate(**numbers)
 
     def count_samples(self, batch: Any) -> int | None:
