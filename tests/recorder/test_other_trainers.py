@@ -265,7 +265,7 @@ def test_hugging_faces_trainer_is_recorded(tmp_path: Path, bf16: bool):
     assert named == {metrics.EVAL_LOSS, metrics.EVAL_ACCURACY}
 
 
-def hugging_face(folder: Path, rows: Any, model: Any = None, **how: Any) -> RunRecord:
+def hugging_face(folder: Path, rows: Any, model: Any = None, samples: Any = None, **how: Any) -> RunRecord:
     """Train a small BERT on the rows, and return the one record."""
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
@@ -275,7 +275,7 @@ def hugging_face(folder: Path, rows: Any, model: Any = None, **how: Any) -> RunR
     config = BertConfig(vocab_size=30, max_position_embeddings=16, **sizes)
     options = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True} | how
     arguments = TrainingArguments(output_dir=str(folder / "out"), **options)
-    record = RecorderCallback(output_dir=folder, every=1, warmup_steps=0)
+    record = RecorderCallback(samples, output_dir=folder, every=1, warmup_steps=0)
     made = (model or BertForSequenceClassification)(config)
     Trainer(model=made, args=arguments, train_dataset=rows, callbacks=[record]).train()
     (run,) = load_runs([folder])
@@ -304,9 +304,17 @@ def test_the_metric_of_hugging_faces_best_model_is_recorded(tmp_path: Path):
     assert "task" not in hugging_face(tmp_path / "none", rows).environment
 
 
-def test_hugging_faces_samples_are_counted_and_not_assumed(tmp_path: Path):
-    """The last step is short, and nobody knows of it beforehand."""
-    run = hugging_face(tmp_path, Endless(), max_steps=2, per_device_train_batch_size=8)
+def test_samples_that_hugging_faces_data_loader_does_not_tell_are_counted_by_the_users_function(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """The last step is short, and nobody knows of it beforehand. Nor is there a length in epochs."""
+    how = {"max_steps": 2, "per_device_train_batch_size": 8}
+    run = hugging_face(tmp_path / "unknown", Endless(), **how)
+    assert run.history[metrics.STEP].max() == 2
+    assert run.history[metrics.STEP_TIME].notna().any()
+    assert not {metrics.THROUGHPUT, metrics.EPOCH} & set(run.history)
+    assert len([line for line in caplog.messages if "throughput is not recorded" in line]) == 1
+    run = hugging_face(tmp_path / "told", Endless(), samples=lambda batch: len(batch["labels"]), **how)
     assert count_samples(run)[-1] == 7
 
 

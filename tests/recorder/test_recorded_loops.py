@@ -1,8 +1,10 @@
 """Loops of people's own, recorded by W&B's client: read back, compared, killed, in a run of theirs."""
 
+import logging
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,58 @@ def test_a_loop_that_resumes_from_its_checkpoint_keeps_its_earlier_record(
     assert run.history[run.history[metrics.EVAL_ACCURACY].notna()][metrics.STEP].tolist() == [20, 50]
     looks = run.history[run.history[metrics.ZEROS].notna()]
     assert looks[metrics.STEP].tolist() == [10, 30, 40, 50]
+
+
+@pytest.mark.parametrize("sweep", [None, "of-w-and-b", "local"])
+def test_each_fold_of_a_program_has_a_record_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: str | None
+):
+    """The first has the id that a sweep reads, and a later part continues the fold before it."""
+    monkeypatch.setenv("WANDB_RUN_ID", f"first-{sweep}")
+    if sweep:
+        monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
+    if sweep == "local":
+        monkeypatch.setenv("AMPCOMPARE_LOCAL_SWEEP", "sweep")
+        monkeypatch.delenv("WANDB_RUN_GROUP", raising=False)
+    for fold, parts in enumerate(((0,), (0, 3), (0,))):
+        for start in parts:
+            with Recorder(backend="none", start_step=start, every=1, output_dir=tmp_path, **QUIET) as record:
+                for _ in range(3):
+                    record.step(loss=float(fold), samples=8)
+                record.evaluate(accuracy=fold / 10 + start / 100)
+    runs = load_runs([tmp_path])
+    assert sorted(run.values(metrics.EVAL_ACCURACY).tolist() for run in runs) == [[0.0], [0.1, 0.13], [0.2]]
+    assert {run.history[metrics.STEP].max() for run in runs} == {3, 6}
+    (named,) = [run for run in runs if run.id == f"first-{sweep}"]
+    assert named.values(metrics.EVAL_ACCURACY).tolist() == [0.0]
+    assert not any(run.problems for run in runs)
+    assert {run.group for run in runs} == {"sweep" if sweep else ""}
+
+
+def test_a_program_that_names_the_run_of_each_fold_has_these_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for fold in ("a", "b"):
+        monkeypatch.setenv("WANDB_RUN_ID", f"fold-{fold}")
+        with Recorder(backend="none", every=1, output_dir=tmp_path, **QUIET) as record:
+            record.step(loss=1.0, samples=8)
+    assert {run.id for run in load_runs([tmp_path])} == {"fold-a", "fold-b"}
+
+
+def test_the_logging_of_the_program_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A failure of the program's own log is still printed, with W&B's client writing beside it."""
+    log, before = logging.getLogger("mine"), logging.raiseExceptions
+    handler = logging.FileHandler("/dev/full")
+    log.addHandler(handler)
+    with Recorder(backend="none", output_dir=tmp_path, **QUIET) as record:
+        record.step(loss=1.0, samples=8)
+        assert logging.raiseExceptions is before
+        log.warning("a line")
+    log.removeHandler(handler)
+    with suppress(OSError):
+        handler.close()
+    assert logging.raiseExceptions is before
+    assert "No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("first", "stride"), [(0, 1), (1, 1), (0, 3), (1, 3), (0, 100)])

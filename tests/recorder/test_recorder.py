@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,22 +22,8 @@ from support.refusals import line_of
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
-from ampcompare.recorder import recorder
 
 PARTS = {"seed": 1, "batch_size": 8}
-
-
-@pytest.fixture
-def tracker(monkeypatch: pytest.MonkeyPatch) -> InMemoryTracker:
-    """Return the tracker of every Recorder in the test."""
-    made = InMemoryTracker()
-
-    def start(told: Any, *_: Any) -> InMemoryTracker:
-        made.start = told
-        return made
-
-    monkeypatch.setattr(recorder, "open_record", start)
-    return made
 
 
 @pytest.fixture
@@ -119,6 +106,27 @@ def test_throughput_covers_training_steps_only(tracker: InMemoryTracker, manual_
     # All but the step behind the evaluation, whose 77.5 s may be anything.
     assert tracker.values_of(metrics.TRAIN_SECONDS)[-1] == pytest.approx(3 * 1000.375 + 16 * 0.5)
     assert tracker.summary[metrics.THROUGHPUT_MEDIAN] == pytest.approx(20.0)
+
+
+def test_an_exception_within_a_pause_ends_the_pause_and_passes(
+    tracker: InMemoryTracker, manual_clock: SimpleNamespace
+):
+    with Recorder(backend="none", every=1, warmup_steps=0, **PARTS) as record:
+        with suppress(ValueError), record.paused():
+            manual_clock.now += 100.0
+            raise ValueError("mine")
+        assert not record.is_paused
+        manual_clock.now += 0.5
+        record.step(loss=1.0, samples=10)
+    assert tracker.values_of(metrics.THROUGHPUT) == pytest.approx([20.0])
+
+    def end_within() -> None:
+        with Recorder(backend="none", **PARTS) as record, record.paused():
+            record.close()
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        end_within()
 
 
 @pytest.fixture(params=[torch.float32, torch.float64], ids=str)

@@ -1,6 +1,7 @@
 """A look at two samples before the first step: what does not go together is a line; it leaves no trace."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from support.refusals import line_of
 from support.training import play, task_of
 from torch import Tensor, nn
 
+from ampcompare import load_runs, metrics
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import TensorSplit
 from ampcompare.data.device_loaders import TensorLoader
@@ -158,3 +160,98 @@ def test_mismatched_parts_are_one_line_before_the_record_starts(
     said = line_of(play, *OWN, *words.split())
     assert said.startswith(REFUSALS[words]), said
     assert not list(Path().glob("runs/wandb/*run-*"))
+
+
+FIXED_NET = """
+import torch
+
+
+def build():
+    net = torch.nn.Linear(4, 3)
+    with torch.no_grad():
+        net.weight.copy_(torch.linspace(-1, 1, 12).reshape(3, 4))
+        net.bias.zero_()
+    return net
+"""
+MIXED_DATA = """
+import torch
+
+CLASSES, SAMPLES = 3, 12
+
+
+def table(train):
+    draw = torch.Generator().manual_seed(int(train))
+    x = torch.randn(SAMPLES, 4, generator=draw)
+    first, second = torch.randint(0, CLASSES, (2, SAMPLES), generator=draw)
+    share = torch.rand(SAMPLES, 1, generator=draw)
+    return x, first, second, share
+
+
+def soft(train):
+    x, first, second, share = table(train)
+    eye = torch.eye(CLASSES)
+    return x, share * eye[first] + (1 - share) * eye[second] if train else first
+
+
+def named(train):
+    x, targets = soft(train)
+    return x, {"labels": targets}
+
+
+def pairs(train):
+    x, first, second, share = table(train)
+    return x, torch.stack([first, second], 1) if train else first
+
+"""
+MIXED_LOSSES = """
+from torch.nn.functional import cross_entropy
+
+
+def of_pairs(outputs, targets):
+    if targets.ndim == 1:
+        return cross_entropy(outputs, targets)
+    return (cross_entropy(outputs, targets[:, 0]) + cross_entropy(outputs, targets[:, 1])) / 2
+
+"""
+MIXED = {
+    "soft": ("cross_entropy", "accuracy"),
+    "named": ("cross_entropy", "accuracy,top5_accuracy"),
+    "pairs": ("./losses.py:of_pairs", "accuracy"),
+}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("kind", MIXED)
+def test_training_targets_that_mix_classes_go_with_test_targets_that_are_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, micro_batches: int
+):
+    """As mixup makes them. The first loss is that of the fixed weights over all samples, in fp64."""
+    files = {"net.py": FIXED_NET, "data.py": MIXED_DATA, "losses.py": MIXED_LOSSES}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    loss, scores = MIXED[kind]
+    words = ["model.name=./net.py:build", f"data.source=./data.py:{kind}", f"task.loss={loss}"]
+    words += [
+        f"task.metrics=[{scores}]",
+        "task.metric=accuracy",
+        "output_dir=runs",
+        f"batch_size={12 // micro_batches}",
+    ]
+    words += [f"training.accumulate={micro_batches}", "log.every=1", "epochs=1"]
+    play(*words, "data.train_limit=null", "data.test_limit=null")
+    (run,) = load_runs(["runs"])
+
+    data: dict[str, Any] = {}
+    exec(MIXED_DATA, data)
+    x, first, second, share = data["table"](True)
+    share = torch.full_like(share, 0.5) if kind == "pairs" else share
+    logits = x.double() @ torch.linspace(-1, 1, 12).reshape(3, 4).double().T
+    wanted = (
+        share.double() * torch.eye(3).double()[first] + (1 - share.double()) * torch.eye(3).double()[second]
+    )
+    expected = float(-(wanted * torch.log_softmax(logits, 1)).sum(1).mean())
+    assert run.values(metrics.LOSS).tolist() == pytest.approx([expected], rel=1e-5)
+    assert metrics.ACCURACY not in run.history  # nobody knows which class of a mixed sample is right
+    (accuracy,) = run.values(metrics.EVAL_ACCURACY)
+    assert round(accuracy * 12) == pytest.approx(accuracy * 12)

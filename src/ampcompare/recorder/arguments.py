@@ -4,10 +4,12 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +17,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.precision.base import Precision
 from ampcompare.precision.registry import DTYPES, LABELS_BY_ALIAS, REGISTRY
+from ampcompare.recorder.run_id import choose_run_id
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.system.device import current_numerics
 from ampcompare.system.distributed import DistributedContext
@@ -170,8 +173,13 @@ def make_run_name(backend: str) -> str:
     return f"{backend}_{program}" if program else backend
 
 
-def open_record(settings: RunSettings, run: Any) -> Tracker:
+def open_record(settings: RunSettings, run: Any, continues: bool) -> Tracker:
     """Start the record, in the open W&B `run` or in a new one.
+
+    Args:
+        settings: The settings of a new run.
+        run: The open W&B run, None for a new one.
+        continues: Whether the record continues the last one of this process.
 
     Raises:
         UserError: A W&B run is open that was not given, or the record cannot be started.
@@ -190,6 +198,7 @@ def open_record(settings: RunSettings, run: Any) -> Tracker:
         "WANDB_DIR"
     ):  # else the client would take a temporary folder for it, with a warning
         make_folder(Path(settings.output_dir), f"output_dir={settings.output_dir!r}")
+    settings = replace(settings, run_id=choose_run_id(continues=continues))
     return start_record(settings, on_lost=on_lost)
 
 
@@ -235,12 +244,22 @@ def to_number(name: str, value: Any) -> float:
     Raises:
         UserError: It is neither a number nor a tensor with one element.
     """
+    number = find_number(value)
+    if number is None:
+        raise UserError(f"{name}={shorten(value)}: expected a number or a tensor with one element")
+    return number
+
+
+def find_number(value: Any) -> float | None:
+    """Return a number, or the one element of a tensor or array, as float; None if it is neither."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if isinstance(value, str | bytes | bytearray):
+        return None
     try:
-        if not isinstance(value, str):
-            return float(value.detach() if isinstance(value, Tensor) else value)
+        return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        pass
-    raise UserError(f"{name}={shorten(value)}: expected a number or a tensor with one element")
+        return None
 
 
 def shorten(value: Any) -> str:

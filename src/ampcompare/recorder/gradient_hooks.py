@@ -1,7 +1,8 @@
-"""Diagnostics of a loop's gradients, measured by a hook of the optimizer.
+"""Gradients and learning rate of the updates of a loop, read by hooks of the optimizer.
 
-When the hook runs, gradients are complete, reduced over processes and clipped, and `zero_grad` has not been
-called, wherever it is in the loop.
+When a hook runs, gradients are complete, reduced over processes and clipped, and `zero_grad` has not been
+called, wherever it is in the loop. A closure that `step` is called with computes the gradients later, within
+the step, so gradients are then measured when the closure has run.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
@@ -20,10 +21,88 @@ WRAPPERS = ("module.", "_orig_mod.")  # prefixes of names by DDP and torch.compi
 
 
 def unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer inside the wrappers of Lightning and accelerate."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = inner
+    """Return the optimizer that makes the updates, inside the wrappers of trainers and of two-step methods.
+
+    Lightning, accelerate and most wrappers keep it in `optimizer`. Others (SAM keeps it in `base_optimizer`)
+    keep it in another attribute; there it is recognized by having the same parameters.
+    """
+    seen: set[int] = set()
+    while id(optimizer) not in seen:
+        seen.add(id(optimizer))
+        inner = _find_inner_optimizer(optimizer)
+        optimizer = optimizer if inner is None else inner
     return optimizer
+
+
+def _find_inner_optimizer(optimizer: Any) -> Optimizer | None:
+    """Return the optimizer that a wrapper keeps, or None if this is no wrapper."""
+    named = getattr(optimizer, "optimizer", None)
+    if isinstance(named, Optimizer):
+        return named
+    kept = {id(value): value for value in _get_attributes(optimizer) if isinstance(value, Optimizer)}
+    if len(kept) != 1:  # a combination of several optimizers has its own parameter groups
+        return None
+    (inner,) = kept.values()
+    own = _list_parameter_ids(optimizer)
+    return inner if own in (set(), _list_parameter_ids(inner)) else None
+
+
+def _get_attributes(value: Any) -> list[Any]:
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _list_parameter_ids(optimizer: Any) -> set[int]:
+    groups = getattr(optimizer, "param_groups", None)
+    if not isinstance(groups, list):
+        return set()
+    return {id(parameter) for group in groups for parameter in group["params"]}
+
+
+class LearningRateReader:
+    """Reads the learning rate that an update uses, before a scheduler changes it for the next step.
+
+    Args:
+        optimizer: The optimizer. Of one without hooks, the rate is read when the step is recorded.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._used: Tensor | float | None = None
+        self._hook = _register(optimizer, "register_step_pre_hook", self._before_step)
+
+    def close(self) -> None:
+        """Remove the hook."""
+        if self._hook is not None:
+            self._hook.remove()
+
+    def take(self) -> Tensor | float | None:
+        """Return the rate of the last update, or the rate now if the optimizer was not called.
+
+        Returns:
+            A number, or a 0-d copy of a tensor, on its device; None where the optimizer has no rate.
+        """
+        used, self._used = self._used, None
+        return self._read() if used is None else used
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():  # a compiled step must not be compiled again for each rate
+            self._used = self._read()
+
+    def _read(self) -> Tensor | float | None:
+        groups = self._optimizer.param_groups
+        rate = groups[0].get("lr") if groups else None
+        if not isinstance(rate, Tensor):
+            return rate if isinstance(rate, int | float) else None
+        # A scheduler writes the next rate into the same tensor.
+        return rate.detach().clone().reshape(()) if rate.numel() == 1 else None
+
+
+def _register(optimizer: Any, name: str, hook: Callable[..., Any]) -> Any:
+    """Register a hook of a step and return its handle, None for an optimizer without hooks."""
+    try:
+        return getattr(optimizer, name)(hook)
+    except AttributeError:  # no torch.optim.Optimizer, or one whose constructor did not call PyTorch's
+        return None
 
 
 class GradientDiagnostics:
@@ -32,12 +111,17 @@ class GradientDiagnostics:
     GradScaler does not call an optimizer that is not fused for a skipped step. Then the next step that calls
     the optimizer is measured.
 
+    `step(closure)` may run the closure several times. LBFGS makes several updates in a step: the gradients of
+    the first run are measured, to which the returned loss belongs. Any other optimizer makes one update (SAM
+    runs the closure a second time, at other weights): the gradients of the last run are measured.
+
     Args:
         optimizer: The optimizer.
         groups: Its parameters by layer group.
         every: The number of steps from one measurement to the next.
         scale: Returns the loss scale of the step, 0-d on the device.
         start: The number of steps before the first.
+        may_skip: Whether a scaler may leave the optimizer out of a step.
     """
 
     def __init__(
@@ -47,16 +131,22 @@ class GradientDiagnostics:
         every: int,
         scale: Callable[[], Tensor],
         start: int = 0,
+        *,
+        may_skip: bool = False,
     ) -> None:
-        self._groups = groups
-        self._every, self._scale = every, scale
+        self._optimizer, self._groups = optimizer, groups
+        self._every, self._scale, self._may_skip = every, scale, may_skip
         self._diagnostics: dict[str, Tensor] = {}
         self._due = (start + 1) % every == 0
         self._sampled_weights: dict[str, WeightSample] = {}
-        self._hooks = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+        self._skips: Tensor | None = None
+        self._has_measured = self._was_due = self._was_called = False
+        self._runs_of_closure: int | None = None  # in this call of the optimizer; None: it has no closure
+        hooks = [
+            _register(optimizer, "register_step_pre_hook", self._before_step),
+            _register(optimizer, "register_step_post_hook", self._after_step),
         ]
+        self._hooks = [hook for hook in hooks if hook is not None]
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -66,13 +156,59 @@ class GradientDiagnostics:
     def take(self, step: int) -> dict[str, Tensor]:
         """Return the diagnostics of a finished step by metric, empty if it was not measured."""
         diagnostics, self._diagnostics = self._diagnostics, {}
+        self._was_due |= self._due
+        self._has_measured |= bool(diagnostics)
         self._due = (self._due and not diagnostics) or (step + 1) % self._every == 0
         return diagnostics
 
+    def find_problem(self, *, at_end: bool = False) -> str | None:
+        """Return why no gradients have been measured, for the user; None if there is nothing to say.
+
+        Args:
+            at_end: Whether the loop has ended. Before that, a scaler may have skipped the steps so far.
+        """
+        name = type(self._optimizer).__name__
+        what = f"diagnostics={self._every}: no gradients are measured"
+        if not self._hooks:
+            return f"{what}: {name} has no hooks of torch.optim.Optimizer; pass the optimizer inside it"
+        if self._has_measured or not self._was_due:
+            return None
+        if not self._was_called and (at_end or not self._may_skip):
+            return f"{what}: {name}.step() was not called; pass the optimizer whose step() makes the update"
+        if self._was_called and at_end:
+            return f"{what}: no parameter of {name} had a .grad when step() ran"
+        return None
+
     @torch.no_grad()
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        self._was_called = True
+        self._runs_of_closure = None
+        self._sampled_weights = {}
         if not self._due:
-            return
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self._measure(optimizer)
+            return None
+        self._runs_of_closure = 0
+
+        def closure_then_measurement(*inputs: Any, **named: Any) -> Any:
+            result = closure(*inputs, **named)
+            self._after_closure(optimizer)
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": closure_then_measurement}
+        return (args[0], closure_then_measurement, *args[2:]), kwargs
+
+    @torch.no_grad()
+    def _after_closure(self, optimizer: Optimizer) -> None:
+        runs = self._runs_of_closure or 0
+        self._runs_of_closure = runs + 1
+        if runs == 0 or not isinstance(optimizer, LBFGS):
+            self._measure(optimizer)
+
+    def _measure(self, optimizer: Optimizer) -> None:
         # A fused optimizer gets scaled gradients, with their scale and whether to skip the step.
         grad_scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         by_group = {
@@ -88,11 +224,15 @@ class GradientDiagnostics:
             }
         norm = gradient_norm([g for group in gradients.values() for g in group])
         self._diagnostics = {metrics.GRADIENT_NORM: norm} | measure_gradients(gradients, self._scale())
-        self._sampled_weights = {name: sample_weights(group) for name, group in self._groups.items()}
+        if not self._sampled_weights:  # the weights before the step, whatever a closure is run for
+            self._sampled_weights = {name: sample_weights(group) for name, group in self._groups.items()}
         self._skips = torch.zeros_like(norm) if found_inf is None else found_inf
 
+    @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._sampled_weights:
+        if self._runs_of_closure == 0:  # this optimizer ignores its closure, so the gradients are still there
+            self._measure(optimizer)
+        elif self._sampled_weights and self._skips is not None:
             self._diagnostics |= lost_updates(self._sampled_weights, self._skips > 0)
         self._sampled_weights = {}
 

@@ -31,7 +31,12 @@ from ampcompare.recorder.arguments import (
     open_record,
     to_number,
 )
-from ampcompare.recorder.gradient_hooks import GradientDiagnostics, group_parameters, unwrap_optimizer
+from ampcompare.recorder.gradient_hooks import (
+    GradientDiagnostics,
+    LearningRateReader,
+    group_parameters,
+    unwrap_optimizer,
+)
 from ampcompare.recorder.scaler_adapter import make_scale_reader
 from ampcompare.recorder.shutdown import ShutdownHandler, get_exit_code
 from ampcompare.runtime.console import hidden_messages
@@ -54,8 +59,8 @@ class Recorder:
 
     The report compares recorded loops with each other and with runs of `ampcompare run`. Call `step` once per
     optimizer step, after `scaler.update()`; with micro-batches, after the last one. `step` never waits for
-    the device. Gradients are measured when the optimizer reads them, after clipping, so `zero_grad` may be
-    called at any place of the loop.
+    the device. Gradients are measured when the optimizer reads them, after clipping and after the closure of
+    `optimizer.step(closure)`, so `zero_grad` may be called at any place of the loop.
 
     With several processes, process 0 records, and the recorded loss is the loss of process 0. SIGTERM,
     SIGHUP, SIGUSR1 and SIGUSR2 end loop and record with `sys.exit`, unless the program handles the signal.
@@ -78,7 +83,8 @@ class Recorder:
         processes: The number of processes that train, by which samples are multiplied. By default the
             number in torch.distributed.
         start_step: The steps that were done before, in a loop that resumes from a checkpoint. Parts with the
-            same WANDB_RUN_ID make one record.
+            same WANDB_RUN_ID make one record. The first recorder of a process has this id, and so have those
+            that continue it. Another one that begins at step 0 (a further fold) has an id of its own.
         test_samples: The number of samples of an evaluation.
         metric: The key of the metric that runs are compared by, such as "eval/f1".
         better: "higher" or "lower": which values of `metric` are better.
@@ -170,11 +176,14 @@ class Recorder:
         self._quiet, self._hidden_messages = quiet, ExitStack()
         self._was_entered = False
         self._gradient_diagnostics: GradientDiagnostics | None = None
+        self._learning_rate: LearningRateReader | None = None
         self._logger: MetricsLogger | None = None  # in the recording process, between begin and close
         self._tracker: Tracker
         self._shutdown: ShutdownHandler
         self._has_loss: bool | None = None
         self.may_lack_loss = False  # whether a trainer may skip batches
+        self.replaces_last = False  # whether a trainer begins again after a failed attempt
+        self.may_lack_samples = False  # whether a trainer may not tell the samples of a batch
         self._best: Row = {}  # the best evaluation so far
         self._warned: set[str] = set()
 
@@ -216,13 +225,20 @@ class Recorder:
                 f"{self._backend!r} for a name of your own",
             )
         groups = {} if self._diagnostics is None else group_parameters(self._optimizer, self._model)
-        self._tracker = open_record(self._record_start, self._run)
+        continues = self.steps > 0 or self.replaces_last
+        self._tracker = open_record(self._record_start, self._run, continues)
         self._tracker.update_summary(self._recorded_facts)
         if self._diagnostics is not None:
-            scale = self._scale_reader.scale_factor
             self._gradient_diagnostics = GradientDiagnostics(
-                self._optimizer, groups, self._diagnostics, scale, self.steps
+                self._optimizer,
+                groups,
+                self._diagnostics,
+                self._scale_reader.scale_factor,
+                self.steps,
+                may_skip=self._scale_reader.scales_dynamically(),
             )
+        if self._optimizer is not None:
+            self._learning_rate = LearningRateReader(self._optimizer)
         energy = EnergyCounter(self.device) if is_cuda(self.device) and self._is_single_process else None
         self._logger = MetricsLogger(
             self._scale_reader,
@@ -247,7 +263,7 @@ class Recorder:
         Args:
             loss: The mean loss of the step, a number or a tensor with one. Give it at all steps or at none.
             samples: The number of samples that this process trained on in the step.
-            epoch: The position in the training, in epochs.
+            epoch: The position in the training, in epochs: 1.5 in the middle of the second one.
 
         Raises:
             UserError: An argument is invalid, or the record has not begun.
@@ -256,18 +272,28 @@ class Recorder:
             return
         logger = self._get_logger("step")
         if type(samples) is not int or samples < 1:  # a tensor would need a wait
-            samples = check_count("Recorder.step: samples", samples, 1)
+            samples = check_count("Recorder.step: samples", samples, 1, optional=self.may_lack_samples)
         with self._shutdown:
             self.steps += 1
             if self.steps == self._start_step + 1:
                 # Lightning installs its handlers when training begins, and only where there are none.
                 self._shutdown.listen(PREEMPTION_SIGNALS)
-            diagnostics = self._gradient_diagnostics.take(self.steps) if self._gradient_diagnostics else {}
-            rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
-            result = StepResult(self._copy_loss(loss), samples * self.processes, diagnostics=diagnostics)
+            diagnostics = self._take_diagnostics()
+            rate = None if self._learning_rate is None else self._learning_rate.take()
+            samples_of_all = None if samples is None else samples * self.processes
+            result = StepResult(self._copy_loss(loss), samples_of_all, diagnostics=diagnostics)
             logger.log_step(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.advance(self.steps)
+
+    def _take_diagnostics(self) -> Mapping[str, Tensor]:
+        """Return the diagnostics of the step, and warn once if there can be none."""
+        if self._gradient_diagnostics is None:
+            return {}
+        diagnostics = self._gradient_diagnostics.take(self.steps)
+        if not diagnostics and (problem := self._gradient_diagnostics.find_problem()):
+            self._warn_once("gradients", problem)
+        return diagnostics
 
     def mark_batch_ready(self) -> None:
         """Mark the end of loading the next step's batch; the time since the last step was data time.
@@ -277,7 +303,7 @@ class Recorder:
         if not self.rank:
             self._get_logger("mark_batch_ready").timing.mark_batch_ready()
 
-    def log(self, **values: Any) -> None:
+    def log(self, /, **values: Any) -> None:
         """Record further values of the training at this step, as `train/NAME`.
 
         Waits for the device if a value is a tensor there.
@@ -293,7 +319,7 @@ class Recorder:
                     "loss", f"step {self.steps}: the training loss is not finite; the training continues"
                 )
 
-    def evaluate(self, **values: Any) -> None:
+    def evaluate(self, /, **values: Any) -> None:
         """Record the results of an evaluation, as `eval/NAME`.
 
         The time from the last step to the next one does not count as training time. Waits for the device.
@@ -341,8 +367,11 @@ class Recorder:
     def paused(self) -> Iterator[None]:
         """Return a context whose time does not count as training: an evaluation, a checkpoint."""
         self.pause()
-        yield
-        self.resume()
+        try:
+            yield
+        finally:
+            if self._logger is not None:  # else the record has ended meanwhile
+                self.resume()
 
     def _get_logger(self, method: str) -> MetricsLogger:
         if self._logger is None:
@@ -424,8 +453,12 @@ class Recorder:
                 self._shutdown.close()
 
     def _end_rows(self, logger: MetricsLogger, problem: BaseException | None) -> None:
-        if self._gradient_diagnostics:
+        if self._learning_rate is not None:
+            self._learning_rate.close()
+        if self._gradient_diagnostics is not None:
             self._gradient_diagnostics.close()
+            if why := self._gradient_diagnostics.find_problem(at_end=True):
+                self._warn_once("gradients", why)
         if problem is not None:
             logger.flush_on_error(problem)
             return

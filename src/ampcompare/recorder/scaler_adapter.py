@@ -33,17 +33,18 @@ def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
     """
     if isinstance(scaler, Precision):
         return LossScaleReader(scaler)
-    if not _is_scaler(scaler):
+    if not is_scaler(scaler):
         scaler = getattr(scaler, "scaler", scaler)
-    if scaler is None or (_is_scaler(scaler) and not scaler.is_enabled()):
+    if scaler is None or (is_scaler(scaler) and not scaler.is_enabled()):
         return LossScaleReader(Precision(device))
-    if not _is_scaler(scaler):
+    if not is_scaler(scaler):
         message = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of AMP Compare"
         raise UserError(f"{message}, an object with an attribute `scaler`, or None")
     return GradScalerReader(scaler, device)
 
 
-def _is_scaler(value: Any) -> bool:
+def is_scaler(value: Any) -> bool:
+    """Return whether a value has the methods of a GradScaler that are read."""
     return all(callable(getattr(value, name, None)) for name in ("scale", "get_scale", "is_enabled"))
 
 

@@ -1,12 +1,14 @@
 """The Recorder as a callback of Hugging Face's Trainer: `Trainer(..., callbacks=[RecorderCallback()])`."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ampcompare.errors import UserError
+from ampcompare.recorder.arguments import find_number
+from ampcompare.recorder.batch_size import count_batch_samples
 from ampcompare.recorder.recorder import Recorder
+from ampcompare.recorder.trainer_callback import TrainerCallbackBase, add_known, keep_training
 
 try:
     from transformers import TrainerCallback
@@ -26,29 +28,36 @@ def _read_declared_metric(args: Any) -> dict[str, Any]:
     return {"metric": f"eval/{named.removeprefix('eval_')}", "better": "higher" if greater else "lower"}
 
 
-class RecorderCallback(TrainerCallback):
+class RecorderCallback(TrainerCallbackBase, TrainerCallback):
     """Records `Trainer.train`.
 
-    The trainer gives the loss to callbacks only every `logging_steps` steps, so these rows have it.
+    The trainer gives the loss to callbacks only every `logging_steps` steps, so these rows have it. What
+    cannot be recorded is left out with one line; the callback never ends the training.
 
     Args:
+        samples: Counts the samples of a batch. It is called once for each batch, with the keyword arguments
+            of the model's forward as a dict, since the trainer does not give batches to callbacks. By default
+            the DataLoader determines the samples: its batch size, and the rest of the data set in the last
+            batch. Where it does not (an iterable data set, a batch sampler of your own), no throughput is
+            recorded.
         **options: Options of the Recorder. By default they are taken from the trainer: backend (fp16 or
             bf16 in its arguments, or the dtype of the weights), loss scale, optimizer, model, seed, batch
             size, `metric_for_best_model` with `greater_is_better`, and the open W&B run, such as the
             trainer's own.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._options = options
-        self.record: Any = None
+    def __init__(self, samples: Callable[[Any], int] | None = None, **options: Any) -> None:
+        super().__init__(samples, options)
         self._recorder: Recorder | None = None  # that has not begun
         self._hook: Any = None
-        self._samples = 0  # in the current step
+        self._finished_batches: list[int | None] = []  # samples of the finished batches of this step
+        self._samples_of_batch: int | None = None  # of the current one, as the user's function counts them
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Create the recorder with the trainer's settings, and begin the record."""
         # With `auto_find_batch_size` the trainer begins again after it has run out of memory.
-        self.on_train_end(args, state, control, problem=KeyboardInterrupt("another batch size is tried"))
+        is_another_attempt = args.auto_find_batch_size and self.record is not None
+        self._end(KeyboardInterrupt("another batch size is tried"))
         weights = next((str(p.dtype) for p in kwargs["model"].parameters()), "")
         mixed = "fp16-mixed" if args.fp16 else "bf16-mixed" if args.bf16 else ""
         settings = {
@@ -59,57 +68,109 @@ class RecorderCallback(TrainerCallback):
         settings["optimizer"] = kwargs.get("optimizer")
         settings["scaler"] = getattr(settings["optimizer"], "scaler", None)  # accelerate wraps both
         settings["batch_size"] = args.per_device_train_batch_size
+        if args.auto_find_batch_size and state.train_batch_size:
+            settings["batch_size"] = state.train_batch_size // max(1, args.n_gpu)
         settings["run"] = getattr(sys.modules.get("wandb"), "run", None)
         settings["start_step"] = state.global_step  # not 0 after a checkpoint
-        if "metric" not in self._options:
+        if "metric" not in self.options:
             settings |= _read_declared_metric(args)
-        self._recorder = Recorder(**settings | self._options)
-        self._hook = kwargs["model"].register_forward_pre_hook(self._count, with_kwargs=True)
+        self._recorder = self.make_recorder(settings)
+        self._recorder.replaces_last = is_another_attempt
+        if self.count is not None:
+            self._hook = kwargs["model"].register_forward_pre_hook(self._count, with_kwargs=True)
         if not args.auto_find_batch_size:
             self._begin()
 
+    @keep_training
     def _begin(self) -> None:
         if self._recorder is not None:
-            self.record, self._recorder = self._recorder.begin(), None
+            recorder, self._recorder = self._recorder, None
+            self.record = recorder.begin()
 
+    @keep_training
     def _count(self, model: Any, args: Any, kwargs: Any) -> None:
-        """Count the samples of a training forward, since callbacks do not get the batches."""
-        if model.training:
-            tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.ndim)
-            self._samples += next((len(tensor) for tensor in tensors), 0)
+        """Count the samples of a batch at its first forward; a loss may need several."""
+        if model.training and self._samples_of_batch is None:
+            self._samples_of_batch = self.count_samples(kwargs or args[0])
 
+    @keep_training
     def on_step_begin(self, *_: Any, **kwargs: Any) -> None:
         """Count training time again."""
+        self._finished_batches, self._samples_of_batch = [], None
         if self.record and self.record.is_paused:
             self.record.resume()
 
+    @keep_training
+    def on_substep_end(self, *_: Any, **kwargs: Any) -> None:
+        """Take over the samples of a batch whose gradients are accumulated."""
+        self._finish_batch()
+
+    def _finish_batch(self) -> None:
+        self._finished_batches.append(self._samples_of_batch)
+        self._samples_of_batch = None
+
+    @keep_training
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record a step."""
         self._begin()  # with `auto_find_batch_size` once a batch size has fitted
-        self.record.step(samples=max(1, self._samples), epoch=state.epoch)
-        self._samples = 0
+        self._finish_batch()
+        if not self.record:
+            return
+        loader = kwargs.get("train_dataloader")
+        epoch = state.epoch if _has_length(loader) else None  # else a fraction of `max_steps`
+        samples = self._count_samples_of_step(loader, epoch)
+        self.record.step(samples=samples, epoch=epoch)
 
+    def _count_samples_of_step(self, loader: Any, epoch: float | None) -> int | None:
+        """Return the samples of the step's batches, None where they are not known."""
+        counts = self._finished_batches
+        if self.count is None:
+            end = 0 if epoch is None else round((epoch % 1 or 1.0) * len(loader))
+            counts = [count_batch_samples(loader, index) for index in range(end - len(counts), end)]
+            if None in counts:
+                self.warn_of_samples()
+        return add_known(counts)
+
+    @keep_training
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Record the loss."""
-        if self.record and "loss" in (logs or {}):
-            self.record.log(loss=logs["loss"])
+        loss = find_number((logs or {}).get("loss"))
+        if self.record and loss is not None:
+            self.record.log(loss=loss)
 
+    @keep_training
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Record the metrics of an evaluation."""
         values = {k[5:]: v for k, v in (metrics or {}).items() if k[:5] == "eval_" and not k.endswith(TIMES)}
         if self.record:
-            self.record.evaluate(**values)
+            self.evaluate(values)
 
+    @keep_training
     def on_save(self, *_: Any, **kwargs: Any) -> None:
         """Pause the training time."""
         if self.record:
             self.record.pause(since_step=True)
 
-    def on_train_end(self, *_: Any, problem: BaseException | None = None, **kwargs: Any) -> None:
+    def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         """End the record."""
-        if self.record:
-            self.record.close(problem)
+        self._end(None)
+
+    def _end(self, problem: BaseException | None) -> None:
         if self._hook is not None:
             self._hook.remove()
-        self.record = self._recorder = self._hook = None
-        self._samples = 0
+        self._recorder = self._hook = None
+        self._close(problem)
+
+    @keep_training
+    def _close(self, problem: BaseException | None) -> None:
+        record, self.record = self.record, None
+        if record:
+            record.close(problem)
+
+
+def _has_length(loader: Any) -> bool:
+    """Return whether a loader knows its number of batches: that of an iterable data set does not."""
+    try:
+        return len(loader) > 0
+    except TypeError:
+        return False

@@ -18,6 +18,7 @@ from ampcompare.runs.migrations import migrate_config
 from ampcompare.runs.nested import as_float, flatten, is_number, lookup, with_floats
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.system_metrics import MachineFacts, merge_machines
+from ampcompare.wandb_client.record_folders import parse_start
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -242,9 +243,11 @@ def merge_parts(parts: Sequence[RunRecord]) -> RunRecord:
     )
 
 
-def _age(part: RunRecord) -> tuple[float, str]:
+def _age(part: RunRecord) -> tuple[float, tuple[str, int], str]:
     moment = part.started_at or part.last_write
-    return (moment.timestamp() if moment else math.inf, part.paths[0].parent.name)
+    name = part.paths[0].parent.name
+    start = parse_start(name, part.id) or ("", 0)  # starts within a second are numbered
+    return (moment.timestamp() if moment else math.inf, start, name)
 
 
 def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

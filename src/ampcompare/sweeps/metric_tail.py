@@ -7,6 +7,7 @@ from pathlib import Path
 from ampcompare.runs.run_record import merge_parts
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
+from ampcompare.wandb_client.record_folders import find_record_files
 
 MAX_CORE_FRACTION = 0.02  # of one core's time that may go into reading
 
@@ -62,5 +63,4 @@ class MetricTail:
 
     def files(self) -> list[Path]:
         """Return the run's record files, oldest first: one for each start of the run, online or offline."""
-        files = (self.folder / "wandb").glob(f"*run-*-{self.run_id}/run-{self.run_id}.wandb")
-        return sorted(files, key=lambda file: file.parent.name.removeprefix("offline-"))
+        return find_record_files(self.folder, self.run_id)

@@ -6,9 +6,10 @@ W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, ...) take precedence
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from ampcompare.wandb_client.client import (
 log = logging.getLogger(__name__)
 
 MAX_TAG_CHARS = 64  # W&B's limit
+CLIENT_LOGGER = "wandb"  # of W&B's client, which writes it to a file and nowhere else
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s only those of the last second
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
@@ -43,6 +45,7 @@ class RunSettings:
         logged: The config of the run, with its environment.
         output_dir: The folder under which the record lies.
         resumes: Whether to add to the run that the server has under this id, if it has one.
+        run_id: The id of the run. None: that in WANDB_RUN_ID, or a new one.
     """
 
     logged: Mapping[str, Any]
@@ -55,6 +58,7 @@ class RunSettings:
     notes: str | None = None
     mode: str = "auto"
     resumes: bool = False
+    run_id: str | None = None
 
 
 def start_record(
@@ -76,13 +80,13 @@ def start_record(
     Raises:
         UserError: W&B refuses the settings (an API key of the wrong form, a tag that is too long, ...).
     """
-    # On a full disk W&B's client cannot write its own log, and Python would print a traceback for each line.
-    logging.raiseExceptions = False
+    _ignore_failures_of_client_log()
     if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):  # W&B's server does not know its id
         os.environ.pop("WANDB_SWEEP_ID", None)
         os.environ.setdefault("WANDB_RUN_GROUP", sweep)
     # Both attempts have the same id: a failed start leaves an empty folder, and readers merge runs by id.
-    run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+    named = settings.run_id or os.environ.get("WANDB_RUN_ID")
+    run_id = resumed["run_id"] if resumed else named or secrets.token_hex(4)
     try:
         mode = _mode(settings.mode)
         is_online = mode == "online"
@@ -163,15 +167,18 @@ def _init(
     resume: str | None = None,
 ) -> Any:
     getenv = os.environ.get
+    sweep_id, sweeps_run_id = getenv("WANDB_SWEEP_ID"), getenv("WANDB_RUN_ID")
+    is_other_run = bool(sweep_id and sweeps_run_id and sweeps_run_id != run_id)
     options: dict[str, Any] = {"project": settings.project, "entity": settings.entity, "name": settings.name}
     options |= {"notes": settings.notes, "tags": list(settings.tags), "job_type": "train", "resume": resume}
     timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
-    return wandb.init(
-        # If a sweep has set the id, the client warns about another one.
-        id=None if getenv("WANDB_SWEEP_ID") and getenv("WANDB_RUN_ID") else run_id,
+    start = partial(
+        wandb.init,
+        # If a sweep has set the id, the client warns about an id, even about the same one.
+        id=None if sweep_id and sweeps_run_id and not is_other_run else run_id,
         dir=getenv("WANDB_DIR") or str(Path(settings.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
-        group=getenv("WANDB_RUN_GROUP") or getenv("WANDB_SWEEP_ID") or settings.group,
+        group=getenv("WANDB_RUN_GROUP") or sweep_id or settings.group,
         config=dict(settings.logged),
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
@@ -182,3 +189,41 @@ def _init(
         ),
         **{key: value for key, value in options.items() if not getenv(f"WANDB_{key.upper()}")},
     )
+    # Within a sweep the client takes the sweep's id for every run, also for the second one of a program.
+    with _without_variables("WANDB_SWEEP_ID", "WANDB_RUN_ID") if is_other_run else nullcontext():
+        return start()
+
+
+@contextmanager
+def _without_variables(*names: str) -> Iterator[None]:
+    """Return a context in which the environment lacks some variables."""
+    values = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ |= values
+
+
+class _IgnoreFailures(logging.Handler):
+    """Lets the files of a logger fail silently. It has to be the logger's first handler.
+
+    On a full disk W&B's client cannot write its own log, and Python would print a traceback for each line.
+    The client makes a file for each run, and logs to it before `wandb.init` returns.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prepare the logger's other handlers, which come next."""
+        for handler in logging.getLogger(CLIENT_LOGGER).handlers:
+            if isinstance(handler, logging.FileHandler):
+                handler.handleError = _ignore  # type: ignore[method-assign]
+
+
+def _ignore(record: logging.LogRecord) -> None:
+    """Do nothing about a line of the log that could not be written."""
+
+
+def _ignore_failures_of_client_log() -> None:
+    """Keep a full disk from filling the terminal; the user's own logging stays as it is."""
+    handlers = logging.getLogger(CLIENT_LOGGER).handlers
+    if not any(isinstance(handler, _IgnoreFailures) for handler in handlers):
+        handlers.insert(0, _IgnoreFailures())

@@ -144,7 +144,7 @@ class WandbTracker(Tracker):
                 log.warning(
                     f"W&B's server lacks {missing} rows of this run's earlier part; "
                     "they are on this disk, in "
-                    f"the folders *run-*-{self.run_id} next to {self.record}; send each with: "
+                    f"the folders *run-*-{self.run_id}* next to {self.record}; send each with: "
                     f"{shell_command('wandb', 'sync', '--include-online')} FOLDER"
                 )
             self._count = rows - len(again)

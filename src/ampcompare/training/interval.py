@@ -23,7 +23,7 @@ class StepResult:
     Attributes:
         loss: The mean loss, a 0-d tensor, or a number on the host. None in all steps or in none, unless the
             loop is somebody else's.
-        samples: The samples of all processes.
+        samples: The samples of all processes; None where somebody else's loop does not tell.
         classified: For each micro-batch with an accuracy: its logits [N, C] or predicted classes [N], and its
             classes [N]. They are compared when the row is made, since to count at each step took two thirds
             of the loop's own time.
@@ -33,7 +33,7 @@ class StepResult:
     """
 
     loss: Any
-    samples: int
+    samples: int | None
     classified: Sequence[tuple[Tensor, Tensor]] = ()
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
     compiled: bool = False
@@ -48,7 +48,7 @@ class Interval:
         observations: What `LossScaleReader.observe` returned before the first step since the last pause, and
             after each.
         losses: The losses of the steps that have one, and `loss_positions` which steps these are.
-        samples: The samples of each step.
+        samples: The samples of each step, None where they are not known.
         skips: The skips of the steps before the last pause.
         diagnostics: For each diagnostic step the start of its row, and its values.
         overflows: For each step that may have overflowed its position, the start of its row, and the source.
@@ -60,7 +60,7 @@ class Interval:
     observations: list[Any] = field(default_factory=list)
     losses: list[Any] = field(default_factory=list)
     loss_positions: list[int] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)
+    samples: list[int | None] = field(default_factory=list)
     skips: list[Tensor] = field(default_factory=list)
     diagnostics: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
     overflows: list[tuple[int, Row, OverflowSource]] = field(default_factory=list)
@@ -91,6 +91,12 @@ class Interval:
         if isinstance(self.losses[0], Tensor):
             return torch.stack(self.losses)
         return torch.tensor(self.losses, dtype=widest_float(device))  # numbers, of a loop on the host
+
+    def loss_weights(self) -> list[int]:
+        """Return the weight of each loss in the mean of the row: its samples, or 1 if they are not known."""
+        known = [self.samples[position] for position in self.loss_positions]
+        weights = [samples for samples in known if samples is not None]
+        return weights if len(weights) == len(known) else [1] * len(known)
 
     def correct_counts(self) -> Tensor | None:
         """Return how many predictions are correct, and how many classes count, int64 [2].

@@ -251,7 +251,7 @@ class MetricsLogger:
         if self.buffers is not None:
             row[metrics.NONFINITE_BUFFERS] = round(values.get("buffers", 0)) if self._skipped_steps else 0
         if losses := values.get("losses"):
-            weights = [interval.samples[position] for position in interval.loss_positions]
+            weights = interval.loss_weights()
             total = sum([weight * loss for weight, loss in zip(weights, losses, strict=True)])
             row[metrics.LOSS] = total / sum(weights)
         correct, counted = values.get("correct", (0, 0))

@@ -1,6 +1,6 @@
-"""Checks before the first step, on two samples of each split, that network, loss and metrics fit."""
+"""Checks before the first step, on two samples of each split, that network, loss and metrics fit the data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ampcompare.errors import TrainingError, UserError, describe_exception, desc
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor, flatten_by_class
-from ampcompare.training.task import Task
+from ampcompare.training.task import Score, Task
 
 SAMPLES = 2
 NO_KERNEL = "could not create a primitive"  # oneDNN, for example for fp16 in recurrent layers
@@ -38,7 +38,10 @@ def run_preflight(
     loader: Any,
     data: Dataset | None = None,
 ) -> None:
-    """Run network, loss and metrics on two samples of the test split, and of the training split.
+    """Run network, loss and metrics on two samples of the test split, network and loss on the training split.
+
+    The metrics are computed on the test split only, also in the run: the targets of the training split may be
+    of another kind, such as fractions of the classes (mixup) where the test split has classes.
 
     The network runs in evaluation mode under the backend, and nothing of it changes.
 
@@ -60,21 +63,27 @@ def run_preflight(
     model.eval()
     try:
         with precision.training_context():
-            outputs, targets = _run_first_samples(task, model, precision, config, batch)
+            outputs, targets = _run_first_samples(task, model, precision, config, batch, task.scores)
             if data is not None:
                 _check_classes(config, outputs, targets, data)
                 if not isinstance(data.train, ImageSplit):  # images have the same shape in both
                     sample = tuple(
                         map_tensors(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
                     )
-                    _run_first_samples(task, model, precision, config, sample, "the training data's ")
+                    _run_first_samples(task, model, precision, config, sample, (), "the training data's ")
     finally:
         for module, mode in modes.items():
             module.training = mode
 
 
 def _run_first_samples(
-    task: Task, model: nn.Module, precision: Precision, config: Config, batch: Any, whose: str = ""
+    task: Task,
+    model: nn.Module,
+    precision: Precision,
+    config: Config,
+    batch: Any,
+    scores: Sequence[Score],
+    whose: str = "",
 ) -> tuple[Any, Field]:
     """Run network, scores and loss on the first samples of a batch; return outputs and targets.
 
@@ -84,6 +93,7 @@ def _run_first_samples(
         precision: The backend.
         config: The options of the run.
         batch: The batch.
+        scores: The scores that are computed on such batches.
         whose: Which data these are, for the message: empty, or `the training data's `.
 
     Raises:
@@ -96,7 +106,7 @@ def _run_first_samples(
     description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
     with torch.no_grad():  # first, because the built-in scores explain best what does not fit
         evaluated = EvalBatch(outputs, targets)
-        for score in task.scores:
+        for score in scores:
             with _asked(*score.option, description):
                 score.sums(evaluated)
     with _asked("task.loss", config.task.loss, description), precision.forward_context():

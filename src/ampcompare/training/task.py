@@ -53,17 +53,20 @@ def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | No
 
     Returns:
         The logits [N, C] of all samples or tokens and their classes [N]. Large logits are replaced by the
-        predicted classes [N], so that no memory waits for a row. None for targets that are fractions of the
-        classes, which have no accuracy.
+        predicted classes [N], so that no memory waits for a row. None for targets that have no accuracy:
+        fractions of the classes, or whatever else a loss of the user's own takes.
     """
     has_classes = isinstance(targets, Tensor) and not targets.is_floating_point()
-    if has_classes and isinstance(outputs, Tensor) and outputs.ndim == 2:
+    if has_classes and isinstance(outputs, Tensor) and outputs.ndim == 2 and targets.ndim == 1:
         logits, classes = outputs, targets
     else:  # GoogLeNet returns more outputs in training, for one
         labels = losses_and_metrics.find_tensor(targets, "labels")
-        if labels is not None and labels.is_floating_point():
+        if labels is None or labels.is_floating_point():
             return None
-        logits, classes = losses_and_metrics.flatten_by_class(outputs, targets)
+        try:
+            logits, classes = losses_and_metrics.flatten_by_class(outputs, targets)
+        except TrainingError:  # two classes for each sample, for one; a built-in loss has said so before
+            return None
     logits = logits.detach()
     # The storage, since logits may be a view of something larger.
     if logits.untyped_storage().nbytes() > MAX_LOGITS_BYTES:

@@ -18,9 +18,9 @@ Row = dict[str, Any]
 FIRST_STEPS = 3
 
 
-# The start of a step, when its batch was ready (None: nobody told), its end, and its samples. One is made at
-# each step, so it is a plain tuple.
-StepMarks = tuple[TimingEvent, TimingEvent | None, TimingEvent, int]
+# The start of a step, when its batch was ready (None: nobody told), its end, and its samples (None: nobody
+# told). One is made at each step, so it is a plain tuple.
+StepMarks = tuple[TimingEvent, TimingEvent | None, TimingEvent, int | None]
 
 
 class Timing:
@@ -62,7 +62,7 @@ class Timing:
         self._step_start: TimingEvent = self._mark()
         self._batch_ready: TimingEvent | None = None
         self._marks: list[StepMarks] = []
-        self._energy_samples = 0
+        self._energy_samples: int | None = 0  # None: not known
         # Arrays of numbers: a run of two million steps must not keep as many Python floats.
         self._step_times = array("f")
         self._throughputs, self._steps_of_row = array("f"), array("l")  # one of each per row
@@ -79,8 +79,11 @@ class Timing:
         """Note that the batch of the next step is there. Optional: it separates loading from computing."""
         self._batch_ready = self._mark()
 
-    def end_step(self, samples: int, *, compiled: bool) -> None:
-        """End a step of so many samples; one that compiled something has no step time."""
+    def end_step(self, samples: int | None, *, compiled: bool) -> None:
+        """End a step of so many samples; one that compiled something has no step time.
+
+        A step whose samples are not known (None) has no throughput.
+        """
         end = self._mark()
         self._steps += 1
         if self._steps == self._peak_starts:
@@ -90,7 +93,10 @@ class Timing:
             self._start_energy()
         if self._steps > self._warmup_steps and not (compiled or self.is_paused):
             self._marks.append((self._step_start, self._batch_ready, end, samples))
-            self._energy_samples += samples
+            if samples is None or self._energy_samples is None:
+                self._energy_samples = None
+            else:
+                self._energy_samples += samples
         self._step_start, self._batch_ready = end, None
         now = self._clock()
         if not self.is_paused:
@@ -121,7 +127,7 @@ class Timing:
     @property
     def has_energy(self) -> bool:
         """Return whether `joules_per_sample` would have steps to measure."""
-        return self._energy is not None and self._energy.is_available and self._energy_samples > 0
+        return self._energy is not None and self._energy.is_available and bool(self._energy_samples)
 
     def joules_per_sample(self) -> float | None:
         """Return the energy per sample since warm-up or the last pause. Waits for the device."""
@@ -141,13 +147,19 @@ class Timing:
         if not marks:
             return {}
         times = [elapsed_ms(start, end) for start, _, end, _ in marks]
-        throughput = sum([samples for *_, samples in marks]) / sum(times) * 1e3
-        row = {metrics.THROUGHPUT: throughput, metrics.STEP_TIME: sum(times) / len(times)}
+        row: Row = {}
+        counted = [
+            (samples, took) for (*_, samples), took in zip(marks, times, strict=True) if samples is not None
+        ]
+        if counted:
+            throughput = sum([samples for samples, _ in counted]) / sum([took for _, took in counted]) * 1e3
+            row[metrics.THROUGHPUT] = throughput
+            self._throughputs.append(throughput)
+            self._steps_of_row.append(len(counted))
+        row[metrics.STEP_TIME] = sum(times) / len(times)
         loading = [elapsed_ms(start, ready) for start, ready, *_ in marks if ready is not None]
         if loading:
             row[metrics.DATA_TIME] = sum(loading) / len(times)
-        self._throughputs.append(throughput)
-        self._steps_of_row.append(len(times))
         self._step_times.extend(times)
         return row
 
@@ -156,13 +168,15 @@ class Timing:
         times = self._step_times
         if not times:
             return {}
-        # Weighted by steps: the last row of an epoch may be of a few.
-        by_steps = np.repeat(np.array(self._throughputs, dtype=np.float64), self._steps_of_row)
-        return {
-            metrics.THROUGHPUT_MEDIAN: float(np.median(by_steps)),
+        summary: Row = {
             metrics.STEP_TIME_P50: median(times),
             metrics.STEP_TIME_P95: (quantiles(times, n=20) if len(times) > 1 else times)[-1],
         }
+        if self._throughputs:
+            # Weighted by steps: the last row of an epoch may be of a few.
+            by_steps = np.repeat(np.array(self._throughputs, dtype=np.float64), self._steps_of_row)
+            summary[metrics.THROUGHPUT_MEDIAN] = float(np.median(by_steps))
+        return summary
 
     def state_dict(self) -> Row:
         """Return plain values and tensors for a checkpoint. No row may wait."""

@@ -25,6 +25,7 @@ from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers, end_state
 from ampcompare.sweeps.stop_request import SweepStopRequest
+from ampcompare.wandb_client.record_folders import find_record_folders, parse_start
 
 POLL_SECONDS = 0.1
 NOTES = Path("cluster") / "ray"  # in the output folder: the token, and the task of each run
@@ -191,7 +192,7 @@ def end_leftovers_here(runs: list[SweepRun], folder: Path) -> None:
 def read_files(folder: Path, run_id: str) -> dict[str, bytes]:
     """Return the content of a run's log and records by their path in the folder, without links."""
     paths = [folder / "logs" / f"{run_id}.log"]
-    for record in (folder / "wandb").glob(f"*run-*-{run_id}"):
+    for record in find_record_folders(folder, run_id):
         paths += sorted(record.rglob("*"))
     files = [path for path in paths if path.is_file() and not path.is_symlink()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
@@ -207,7 +208,7 @@ def write_files(folder: Path, run_id: str, files: Mapping[str, bytes]) -> None:
     log = f"logs/{run_id}.log"
     for name in files:
         parts = Path(name).parts
-        is_record = len(parts) > 2 and parts[0] == "wandb" and Path(parts[1]).match(f"*run-*-{run_id}")
+        is_record = len(parts) > 2 and parts[0] == "wandb" and parse_start(parts[1], run_id) is not None
         is_inside = (folder / name).resolve().is_relative_to(folder.resolve())
         if not is_inside or ".." in parts or not (is_record or name == log):
             raise ValueError(f"{name!r} is not a file of run {run_id}")
