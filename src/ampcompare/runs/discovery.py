@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampcompare.errors import UserError, reason
+from ampcompare.runs.chart_exports import chart_columns, chart_problem
+from ampcompare.runs.table_format import has_header, read_format
 from ampcompare.runs.trainer_logs import KNOWN_NAMES, STATE_FILE, json_step, read_head, step_column
 from ampcompare.wandb_client.framing import FILE_HEADER
 
@@ -28,7 +30,6 @@ OWN_HIDDEN = ".wandb"  # W&B's folder, where one of that name exists
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 JSON_LINES = (".jsonl", ".ndjson")
 TEXTS = (".csv", ".json", *JSON_LINES, ".txt", ".log")
-SEPARATORS = {";": "semicolons", "\t": "tabs"}  # separators of other programs' tables
 HEAD_BYTES = 65_536
 MAX_SUFFIXES, MAX_LEFT_OUT = 4, 5
 COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
@@ -123,7 +124,7 @@ def _classify(path: Path, step: str | None, discovery: Discovery) -> None:
         discovery.files.setdefault(kind, []).append(path)
     elif why:
         is_table = path.suffix.lower() in (".csv", *JSON_LINES) and path.name not in KNOWN_NAMES
-        is_data = is_table and ("--step" in why or "separated" in why)
+        is_data = is_table and "--step" in why
         (discovery.tables if is_data else discovery.left_out).append((path, why))
     else:
         discovery.others[path.suffix or "without a suffix"] += 1
@@ -195,31 +196,26 @@ def table_problem(head: bytes, step: str | None) -> str:
     """Return why a CSV file with this beginning contains no run, "" if it may contain one."""
     if b"\0" in head:
         return "it is not text"
-    lines = head.decode("utf-8-sig", "replace").splitlines()
     try:
-        names = [name.strip() for name in next(csv.reader(lines[:1], skipinitialspace=True))]
-    except (StopIteration, csv.Error):
-        return "it is empty" if not lines else "its first line is not a row of a table"
-    if names and all(map(_is_number, names)):
+        form = read_format(head)
+    except csv.Error:
+        return "its first line is not a row of a table"
+    if form is None:
+        return "it is empty"
+    if not has_header(form.names):
         return "it has no header: its first line is all numbers; write the names of the columns above them"
-    if separator := next(
-        (word for sign, word in SEPARATORS.items() if len(names) == 1 and sign in lines[0]), ""
-    ):
-        return f"its columns are separated by {separator}; only commas are read"
-    if step_column(names, step) is None:
+    if why := chart_problem(form.names):
+        return why
+    if step_column(form.names, step) is None:
+        if chart_columns(form.names):
+            axis = form.names[0]
+            return f"it is a chart of W&B over {axis!r}; set the x axis to Step and export it again"
         problem = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
-        return f"{problem}; --step COLUMN names it (columns: {', '.join(names[:8])})"
+        return f"{problem}; --step COLUMN names it (columns: {', '.join(form.names[:8])})"
+    lines = head.decode("utf-8-sig", "replace").splitlines()[form.header :]
     if not any(line.strip(" ,;\t") for line in lines[1:]) and len(head) < HEAD_BYTES:
         return "it has a header and no row"
     return ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _set_copies_aside(discovery: Discovery) -> None:

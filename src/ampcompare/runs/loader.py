@@ -33,6 +33,7 @@ from ampcompare.runs.discovery import (
 from ampcompare.runs.migrations import reason_unreadable
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord, merge_parts
 from ampcompare.runs.run_state import RunState
+from ampcompare.runs.same_run import unite_files
 from ampcompare.runs.tensorboard import read_event_files
 from ampcompare.runs.trainer_logs import read_csv_files, read_json_lines, read_trainer_states
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
@@ -93,10 +94,12 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
             f"{nameless}: has no name, but the other sources have ({names}); name it too: NAME={nameless}"
         )
     runs: list[RunRecord] = []
-    arm_of_run: dict[tuple[Path, ...] | str, str] = {}
+    arm_of_run: dict[tuple[tuple[Path, ...], str], str] = {}
     for arm, arm_sources in arms.items():
-        for run in _load_places(arm_sources, step):
-            key = tuple(path.resolve() for path in run.paths) or f"{run.entity}/{run.project}/{run.id}"
+        for run in _load_places(arm_sources, step, arm):
+            # A table that was exported from a chart holds several runs.
+            name = str(Path(run.id).resolve()) if run.paths else f"{run.entity}/{run.project}/{run.id}"
+            key = tuple(path.resolve() for path in run.paths), name
             if key in arm_of_run:
                 raise UserError(
                     f"{run.name}: this run is in both {arm_of_run[key]} and {arm}; "
@@ -116,12 +119,14 @@ def split_arm(source: str | Path) -> tuple[str, str]:
     return (name.strip(), path) if is_named and not os.path.lexists(source) else ("", str(source))
 
 
-def _load_places(sources: Sequence[str], step: str | None) -> list[RunRecord]:
-    """Return the runs of some sources, oldest first."""
+def _load_places(sources: Sequence[str], step: str | None, arm: str) -> list[RunRecord]:
+    """Return the runs of the sources of one arm, oldest first."""
     server_sources = [source for source in sources if source.startswith(API_PREFIX)]
     for source in server_sources:
         parse_source(source)  # check all sources before reading
-    runs = _read_folders([source for source in sources if source not in server_sources], step)
+    local_sources = [source for source in sources if source not in server_sources]
+    named_files = {Path(source).resolve() for source in local_sources if os.path.isfile(source)}
+    runs = unite_files(_read_folders(local_sources, step), arm, named_files)
     for source in server_sources:
         for run in read_server(source):
             _add(runs, run)
