@@ -19,6 +19,7 @@ from ampcompare.analysis.external.key_mapping import (
     with_clock,
 )
 from ampcompare.analysis.external.missing_input import MissingInput, direction_question, metric_question
+from ampcompare.analysis.external.row_kinds import apply_conditions, ask_about_kinds, parse_conditions
 from ampcompare.analysis.grouping.compared_metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -66,6 +67,7 @@ class ReadingOptions:
     throughput: str | None = None
     time: str | None = None
     memory: str | None = None
+    where: Sequence[str] = ()
 
 
 @dataclass
@@ -104,6 +106,9 @@ def interpret_runs(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
 
 
 def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
+    if options.where:
+        problem = "these runs are of AMP Compare or its Recorder, whose keys have one meaning; leave it out"
+        raise UserError(f"--where {options.where[0]!r}: {problem}")
     is_own = not any(run.is_recorded for run in runs)
     mappings = _measures(options, runs)
     reading = RunReading(
@@ -123,6 +128,8 @@ def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
 
 
 def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
+    conditions = parse_conditions(options.where, runs)
+    unfiltered, runs = runs, apply_conditions(runs, conditions)
     mappings = _measures(options, runs)
     questions: list[str] = []
     arguments: list[str] = []
@@ -138,6 +145,9 @@ def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
         metric = _external_metric(runs, options)
     except MissingInput as missing:
         questions, arguments = [*questions, *missing.questions], [*arguments, *missing.arguments]
+    if not questions:
+        speeds = [one.key for one in mappings if one.role != MEMORY and not one.is_cumulative]
+        questions, arguments = ask_about_kinds(unfiltered, [metric.key, *speeds], metric.key, conditions)
     if questions:
         raise MissingInput(questions, arguments, arms)
     steps = [_step_key(run, metric.key) for run in runs]
@@ -151,6 +161,8 @@ def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
     parts = [f"the {choice} {printable(metric.key)} ({_way(metric)} is better) as the metric"]
     parts += [mapping.text for mapping in mappings]
     reading.notes += [f"read {listed(parts)}", *grouping.notes]
+    if conditions:
+        reading.notes.append(f"of the rows where {listed(printable(one.text) for one in conditions)}")
     reading.doubts += grouping.doubts
     return reading
 
