@@ -22,7 +22,11 @@ from ampcompare.analysis.grouping.groups import Group, control_value
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED, TIME, RunMetric
 from ampcompare.analysis.grouping.run_table import is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
-from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, explain_degenerate
+from ampcompare.analysis.grouping.validity_checks import (
+    estimate_control_drift,
+    explain_degenerate,
+    explain_placeholder,
+)
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference
 from ampcompare.analysis.statistics.multiplicity import count_further_seeds
@@ -238,6 +242,8 @@ def compare(
     no_claim_reason = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in sides if o.failed)
     if not no_claim_reason and (reason := explain_degenerate(base)):
         no_claim_reason = f"{base.display_name} is {reason}"
+    if not no_claim_reason and (reason := explain_placeholder(group)):
+        no_claim_reason = f"{group.display_name} is {reason}"
     if not no_claim_reason and not group.metric.is_best and not has_early_stopping((base, group)):
         no_claim_reason = unequal_lengths((base, group))
     relative_to_control = {}
