@@ -1,7 +1,7 @@
 """Tables that a person exports from a chart: W&B's has a column per run, TensorBoard's a file per tag."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -93,7 +93,7 @@ def _with_steps(run: RunRecord, table: RunRecord) -> RunRecord:
     return replace(run, rows=len(rows), logged=logged)
 
 
-def _renumbered(numbers: Sequence[int], new: dict[int, int]) -> np.ndarray:
+def _renumbered(numbers: Iterable[int], new: dict[int, int]) -> np.ndarray:
     return np.array([new[int(number)] for number in numbers], np.int64)
 
 

@@ -18,7 +18,14 @@ from pathlib import Path
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.chart_exports import chart_columns, chart_problem
 from ampcompare.runs.table_format import has_header, read_format
-from ampcompare.runs.trainer_logs import KNOWN_NAMES, STATE_FILE, json_step, read_head, step_column
+from ampcompare.runs.trainer_logs import (
+    KNOWN_NAMES,
+    STATE_FILE,
+    count_objects,
+    json_step,
+    read_head,
+    step_column,
+)
 from ampcompare.wandb_client.framing import FILE_HEADER
 
 # The kinds of logs, in order of preference if a folder has several.
@@ -29,9 +36,14 @@ SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__"})
 OWN_HIDDEN = ".wandb"  # W&B's folder, where one of that name exists
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 JSON_LINES = (".jsonl", ".ndjson")
-TEXTS = (".csv", ".json", *JSON_LINES, ".txt", ".log")
+TABLE_TEXTS = (".txt", ".log", ".tsv")  # texts that may be tables
+TEXTS = (".csv", ".json", *JSON_LINES, *TABLE_TEXTS)
 HEAD_BYTES = 65_536
 MAX_SUFFIXES, MAX_LEFT_OUT = 4, 5
+# Folders of programs whose own formats are not read.
+MLFLOW, SACRED = "MLflow (mlruns)", "Sacred (FileStorageObserver)"
+EXPORT = "write one CSV file per run, with a column step and a column per metric"
+EXPORT_HELP = "docs/reports.md has the lines under 'MLflow and Sacred'"
 COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
 
 
@@ -45,12 +57,14 @@ class Discovery:
         tables: CSV and JSON lines files without a step, which may be data. They are named only if nothing
             else is read.
         others: The number of files that are no logs, by suffix. They are named only if nothing is read.
+        programs: Programs whose folders were found and are not read, with the first such folder.
     """
 
     files: dict[str, list[Path]] = field(default_factory=dict)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     tables: list[tuple[Path, str]] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
+    programs: dict[str, Path] = field(default_factory=dict)
 
 
 def discover(source: str, step: str | None) -> Discovery:
@@ -69,6 +83,10 @@ def discover(source: str, step: str | None) -> Discovery:
             os.scandir(top).close()  # os.walk silently skips unreadable folders
             for path in _walk(top):
                 _classify(path, step, discovery)
+                if program := _program_of(path):
+                    discovery.programs.setdefault(program, path.parent)
+            if top.name == "metrics" and _program_of(top.parent / "meta.yaml"):
+                discovery.programs[MLFLOW] = top
             _set_copies_aside(discovery)
         elif top.exists():
             _classify_named(top, step, discovery)
@@ -86,6 +104,11 @@ def discover(source: str, step: str | None) -> Discovery:
 
 def nothing_found(source: str, discovery: Discovery) -> UserError:
     """Return the error for a source without a run: what was left out and why, and what can be read."""
+    if discovery.programs:
+        program = next(iter(discovery.programs))
+        return UserError(
+            f"{source}: this is a folder of {program}, whose format is not read; {EXPORT} ({EXPORT_HELP})"
+        )
     if Path(source).is_file():
         why = (
             "; ".join(dict.fromkeys(why for _, why in discovery.left_out))
@@ -99,6 +122,17 @@ def nothing_found(source: str, discovery: Discovery) -> UserError:
     expected = f"looked for {', '.join(KINDS)}, at any depth"
     action = "name the output_dir of a run (wandb.mode=offline or online), or a folder of logs"
     return UserError(f"{source}: no runs in this folder ({expected}{not_read}); {action}", details)
+
+
+def _program_of(path: Path) -> str:
+    """Return the program in whose folder a file lies, as its name and those beside it say; "" for none."""
+    folder = path.parent
+    if path.name == "mlflow.db" or (path.name == "meta.yaml" and (folder / "metrics").is_dir()):
+        return MLFLOW
+    is_sacred = path.name == "run.json" and (folder / "config.json").is_file()
+    if is_sacred and any((folder / name).is_file() for name in ("metrics.json", "cout.txt")):
+        return SACRED
+    return ""
 
 
 def _walk(top: Path) -> Iterator[Path]:
@@ -149,6 +183,10 @@ def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
         why = table_problem(head, step)
         return ("", why) if why else (TABLES, "")
     kind = kind_of_content(head, step)
+    if suffix in TABLE_TEXTS and kind == TABLES:
+        return TABLES, ""
+    if suffix == ".json" and kind == LINES and count_objects(head) < 2:
+        return "", ""  # the summary of a run, which many programs write beside its log
     if suffix in JSON_LINES and kind not in (STATES, LINES):
         row = f"a JSON object with {step or 'a step'} and a value"
         return "", f"none of its first lines is {row}; --step KEY names the step"
@@ -158,6 +196,14 @@ def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
 def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
     """Add a file that the user named, whatever its name is."""
     kind, why = _kind_in_folder(path, step)
+    if (
+        not kind
+        and not why
+        and path.parent.name == "metrics"
+        and _program_of(path.parent.parent / "meta.yaml")
+    ):
+        discovery.programs[MLFLOW] = path
+        return
     if not kind and not why and path.is_file():
         kind = kind_of_content(read_head(path, HEAD_BYTES), step)
         why = "" if kind else f"{path.suffix or 'such'} files are not read; expected {', '.join(KINDS)}"
@@ -184,6 +230,8 @@ def kind_of_content(head: bytes, step: str | None) -> str:
         if b'"log_history"' in head:
             return STATES
         return LINES if json_step(head, step) is not None else ""
+    if json_step(head, step) is not None:  # after lines of text
+        return LINES
     return "" if table_problem(head, step) else TABLES
 
 

@@ -21,6 +21,8 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.runs.cache import open_cache, trim_cache
 from ampcompare.runs.discovery import (
     EVENTS,
+    EXPORT,
+    EXPORT_HELP,
     KINDS,
     LINES,
     MAX_LEFT_OUT,
@@ -231,6 +233,8 @@ class _SourceReader:
             taken = taken or (kind if with_runs else "")
         if not parts and not real_paths & self._read:
             raise nothing_found(source, discovery)
+        for program, folder in discovery.programs.items():
+            log.warning(one_line(f"{folder}: not read: a folder of {program}; {EXPORT} ({EXPORT_HELP})"))
         for path, why in discovery.left_out[:MAX_LEFT_OUT]:
             log.warning(one_line(f"{path}: left out: {why}"))
         if (more := len(discovery.left_out) - MAX_LEFT_OUT) > 0:

@@ -30,7 +30,7 @@ KNOWN_NAMES = ("metrics.csv", "summary.csv", "progress.csv")
 MAX_HEAD_BYTES = 1_000_000  # limit of the first line
 PANDAS_INDEX = "Unnamed: 0"  # name of pandas' own index when a table is read again
 PERCENTAGE = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?) ?%", re.I)
-HEAD_LINES = 100  # lines of JSON that must contain the step
+HEAD_LINES = 1_000  # lines of which one must be JSON with the step
 STATE_FILE = "trainer_state.json"
 EARLY_STOPPING = "EarlyStoppingCallback"  # Hugging Face's callback
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
@@ -59,6 +59,12 @@ def step_column(names: Sequence[str], step: str | None) -> int | None:
     available = list(names) if step else [name.lower() for name in names]
     wanted = [name for name in ((step,) if step else STEPS) if name in available]
     return available.index(wanted[0]) if wanted and len(available) > 1 else None
+
+
+def count_objects(head: bytes) -> int:
+    """Return how many JSON objects stand in lines of their own, at the beginning of a file."""
+    lines = head.decode("utf-8-sig", "replace").splitlines()[:HEAD_LINES]
+    return sum(_object_in(line) is not None for line in lines)
 
 
 def json_step(head: bytes, step: str | None) -> str | None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, nearest_key
+from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, logged_keys, nearest_key, sample_of
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
-from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import STEPS as GLOBAL_STEPS
 from ampcompare.runtime.formatting import printable
 
@@ -131,9 +130,13 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
     if not key or unit not in UNITS[role]:
         raise UserError(f"--{role} {text!r}: expected {FORMS[role]}")
     if not is_logged(key, runs):
-        names = {name for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
-        sorted_names = sorted(name for name in names if not name.startswith("_"))
-        hint, listing = nearest_key(key, sorted_names), ", ".join(sorted_names[:12]) or "nothing"
+        names = logged_keys(runs)
+        listing = ", ".join(names[:12]) or "nothing"
+        if sample := sample_of(key, runs):
+            raise UserError(
+                f"--{role} {key!r}: its values are no numbers, such as {sample}; logged as numbers: {listing}"
+            )
+        hint = nearest_key(key, names)
         raise UserError(
             f"--{role} {key!r}: no run logged this key as a number; {hint and hint + ' '}logged: {listing}"
         )

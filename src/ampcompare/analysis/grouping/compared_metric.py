@@ -11,7 +11,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import flatten
-from ampcompare.runtime.formatting import amount, capital, in_percent, number
+from ampcompare.runtime.formatting import amount, capital, in_percent, number, printable, short
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points
@@ -191,8 +191,12 @@ def choose_metric(
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
     if is_asked and key != DEFAULT_METRIC and not is_logged(key, runs):
-        names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
-        logged = sorted(name for name in names if not name.startswith("_"))
+        if sample := sample_of(key, runs):
+            numeric = ", ".join(logged_keys(runs)[:MAX_NAMES]) or "nothing"
+            raise UserError(
+                f"--metric {key!r}: its values are no numbers, such as {sample}; logged as numbers: {numeric}"
+            )
+        logged = logged_keys(runs)
         hint, listing = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
         if (head := _logged_head(key, runs)) != key:
             suffixes = ("min", "max", *UNIT_WORDS)
@@ -279,6 +283,18 @@ def without_value(run: RunRecord, key: str, value: float) -> RunRecord:
     logged = {k: column for k, column in run.logged.items() if k != key}
     logged |= {key: (rows[is_kept], values[is_kept])} if is_kept.any() else {}
     return replace(run, summary=summary, logged=logged)
+
+
+def logged_keys(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the keys that have a number in any run, sorted, without W&B's own."""
+    names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
+    return sorted(name for name in names if not name.startswith("_") and is_logged(name, runs))
+
+
+def sample_of(key: str, runs: Sequence[RunRecord]) -> str:
+    """Return a value that was logged under a key, as text; "" without one."""
+    values = (value for run in runs for value in run.logged.get(key, ((), ()))[1])
+    return next((short(printable(repr(value))) for value in values), "")
 
 
 def nearest_key(asked: str, keys: Sequence[str]) -> str:
