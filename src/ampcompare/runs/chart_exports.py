@@ -75,7 +75,7 @@ def _read_chart(table: RunRecord) -> list[RunRecord]:
     for column in chart_columns(list(table.logged)):
         name, _, key = column.rpartition(WANDB_SEPARATOR)
         if name not in runs:
-            config = table.config | {RUN: _without_number(name)}
+            config = table.config | {RUN: without_number(name)}
             path = (folder / name).as_posix()
             runs[name] = replace(table, id=path, name=name, logged={}, config=config)
         runs[name].logged[key] = table.logged[column]
@@ -97,7 +97,7 @@ def _renumbered(numbers: Iterable[int], new: dict[int, int]) -> np.ndarray:
     return np.array([new[int(number)] for number in numbers], np.int64)
 
 
-def _without_number(name: str) -> str:
+def without_number(name: str) -> str:
     """Return the name of a run without the number, or the seed and its number, at its end."""
     bare = re.sub(r"[-_. ]*(?:seed|run|rep|trial|s|v)?[-_.= ]*\d+$", "", name, flags=re.I)
     return bare or name

@@ -35,7 +35,7 @@ from ampcompare.runs.discovery import (
 from ampcompare.runs.migrations import reason_unreadable
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord, merge_parts
 from ampcompare.runs.run_state import RunState
-from ampcompare.runs.same_run import unite_files
+from ampcompare.runs.same_run import join_rows, unite_files
 from ampcompare.runs.tensorboard import read_event_files
 from ampcompare.runs.trainer_logs import read_csv_files, read_json_lines, read_trainer_states
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
@@ -176,7 +176,13 @@ def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
     reader = _SourceReader(step)
     parts = [part for source in sources for part in reader.read(source)]
     reader.close()
-    return [merge_parts(parts_of_run) for parts_of_run in _group_by_run(parts)]
+    return [_joined(parts_of_run) for parts_of_run in _group_by_run(parts)]
+
+
+def _joined(parts: Sequence[RunRecord]) -> RunRecord:
+    """Return the parts of a run as one run. Tables of one run have its metrics, and none continues another."""
+    is_of_tables = all(path.suffix.lower() == ".csv" for part in parts for path in part.paths)
+    return join_rows(parts) if is_of_tables and len(parts) > 1 else merge_parts(parts)
 
 
 class _SourceReader:

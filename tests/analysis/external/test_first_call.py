@@ -175,6 +175,30 @@ def test_the_first_call_on_wandbs_chart_export_gives_a_command(tmp_path, monkeyp
     assert analysis.comparison("bf16").estimates["quality"].value == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize(
+    ("writer", "metric"),
+    [
+        (csv_file, "val_acc"),
+        (tensorboard_downloads, "val_acc"),
+        (lightning, "val_acc"),
+        (keras, "val_accuracy"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_the_first_call_on_one_folder_with_all_runs_names_repeats(tmp_path, monkeypatch, writer, metric):
+    monkeypatch.chdir(tmp_path)
+    for arm, gain in GAIN.items():
+        for seed in (1, 2, 3):
+            writer(Path("logs", f"{arm}_seed{seed}"), gain + seed / 1000)
+    with pytest.raises(UserError) as caught:
+        ReportOptions(["logs"]).analyse()
+    *arms, option, value = arguments_of(caught.value)
+    assert (option, value) == ("--metric", f"{metric}:max")
+    analysis = ReportOptions(arms, metric=value).analyse()
+    assert {group.label: group.n for group in analysis.groups} == dict.fromkeys(GAIN, 3)
+    assert analysis.baseline_value == "fp32"
+
+
 @pytest.mark.parametrize("source", ["mlruns", "mlruns/0", "mlruns/0/abc", "mlruns/0/abc/metrics"])
 def test_mlflows_folder_is_refused_by_name(tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS
 from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
+from ampcompare.runs.chart_exports import without_number
 from ampcompare.runs.same_run import EVALUATION_WORDS, SCHEDULE_WORDS, TIME_WORDS, TRAIN_WORDS
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
@@ -175,19 +177,31 @@ def values_in(column: Sequence[str]) -> str:
 
 
 def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
-    """Return `NAME=FOLDER` or `NAME=FILE` for each folder or file with runs, if there are few."""
+    """Return `NAME=FOLDER` or `NAME=FILE` for each folder or file with runs, if there are few.
+
+    Several of them that differ in a number at the end (`fp32_1`, `fp32_2`) are repeats of one arm.
+    """
     files = [path for run in runs for path in run.paths[:1]]
     folders = [path.parent for path in files]
+    places: list[tuple[str, list[str]]] = []
     if len({*folders}) < 2:
-        names = {path.stem for path in files if not set(path.stem) & set("=:")}
-        named = sorted(files, key=lambda path: _is_other_than_fp32(path.stem))
-        return [f"{path.stem}={path}" for path in named] if 2 <= len(names) == len(files) <= MAX_ARMS else []
-    top = os.path.commonpath(folders)
-    parts = Counter(folder.relative_to(top).parts[:1] for folder in folders)
-    if () in parts or not 2 <= len(parts) <= MAX_ARMS:
+        places = [(PurePath(run.name).name, [str(path) for path in run.paths]) for run in runs]
+    else:
+        top = os.path.commonpath(folders)
+        parts = Counter(folder.relative_to(top).parts[:1] for folder in folders)
+        if () in parts:
+            return []
+        places = [(name, [os.path.join(top, name)]) for (name,) in parts]
+    places = [(name, paths) for name, paths in places if not set(name) & set("=:")]
+    prefixes = {name: without_number(name) for name, _ in places}
+    if 2 <= len({*prefixes.values()}) < len(prefixes):
+        places = [(prefixes[name], paths) for name, paths in places]
+    names = {name for name, _ in places}
+    is_each_run_named = len({*folders}) >= 2 or len(places) == len(files)
+    if not (2 <= len(names) <= MAX_ARMS and is_each_run_named):
         return []
-    names = sorted((name for (name,) in parts), key=_is_other_than_fp32)
-    return [f"{name}={os.path.join(top, name)}" for name in names]
+    places.sort(key=lambda place: _is_other_than_fp32(place[0]))
+    return [f"{name}={path}" for name, paths in places for path in paths]
 
 
 def _is_other_than_fp32(name: str) -> bool:
