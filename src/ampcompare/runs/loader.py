@@ -68,7 +68,8 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
 
     If a source has no `.wandb` file, logs of other programs are read: TensorBoard's event files, else CSV
     files with a step column, else Hugging Face's trainer_state.json, else JSON lines with a step. What was
-    read and what else is there is logged. A file that is left out gives a warning with the reason.
+    read and what else is there is logged. A file that is left out gives a warning with the reason. A run
+    whose rows stand in several files or folders counts once; docs/reports.md states the rule.
 
     `NAME=SOURCE` names the arm of the runs in a source. It becomes their setting `arm`. Then every source
     needs a name, and the runs of the first source come first.
@@ -79,7 +80,8 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
 
     Raises:
         UserError: A source does not exist, cannot be read, or has no run. A single file without a run among
-            others gives a warning instead, and a damaged file gives a sentence in `problems`.
+            others gives a warning instead, and a damaged file gives a sentence in `problems`. Or two logs of
+            an arm are equal, and nothing tells whether they are one run.
 
     >>> from ampcompare import load_runs
     >>> for run in load_runs(["runs"]):
@@ -180,7 +182,7 @@ def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
 
 
 def _joined(parts: Sequence[RunRecord]) -> RunRecord:
-    """Return the parts of a run as one run. Tables of one run have its metrics, and none continues another."""
+    """Return the parts of a run as one run. Tables of one run have its metrics; none continues another."""
     is_of_tables = all(path.suffix.lower() == ".csv" for part in parts for path in part.paths)
     return join_rows(parts) if is_of_tables and len(parts) > 1 else merge_parts(parts)
 
