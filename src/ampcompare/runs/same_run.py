@@ -90,10 +90,11 @@ def _without_duplicates(
             left_out[outer] = found[0][0]
         else:
             left_out |= {inner: outer for inner, _ in found}
-    for number, kept in left_out.items():
+    for number, kept in list(left_out.items())[:1]:
         evidence = _evidence_text(runs[number], runs[kept])
         files = f"{runs[number].paths[0]} and {runs[kept].paths[0]}"
-        log.info(one_line(f"{files} are one run: steps, values and {evidence} agree"))
+        others = f"; {len(left_out) - 1:,} more files repeat another one" if len(left_out) > 1 else ""
+        log.info(one_line(f"{files} are one run: steps, values and {evidence} agree{others}"))
     return [run for number, run in enumerate(runs) if number not in left_out]
 
 

@@ -170,7 +170,7 @@ def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
     parts += [mapping.text for mapping in mappings]
     reading.notes += [f"read {listed(parts)}", *grouping.notes]
     if conditions:
-        reading.notes.append(f"of the rows where {listed(printable(one.text) for one in conditions)}")
+        reading.notes.append(f"rows chosen by --where {listed(printable(one.text) for one in conditions)}")
     reading.doubts += grouping.doubts
     return reading
 
