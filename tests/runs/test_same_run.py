@@ -123,6 +123,18 @@ def test_equal_digits_without_a_time_in_repeats_are_asked_about(tmp_path):
     assert len(load_runs(named[:1])) == 1
 
 
+def test_a_log_that_may_continue_another_is_asked_about(tmp_path):
+    for part, steps in (("first", range(1, 9)), ("second", range(8, 15))):  # resumed at step 8
+        write(tmp_path / part / "scalars.json", lines(rows_of(1, steps, clock=steps.start)))
+    with pytest.raises(UserError, match=r"second/scalars.json begins at step 8, .* of .*first/scalars.json"):
+        load_runs([f"fp32={tmp_path}"])
+    named = [f"fp32={tmp_path / part / 'scalars.json'}" for part in ("first", "second")]
+    assert len(load_runs(named)) == 2
+    text = "".join(Path(name.removeprefix("fp32=")).read_text() for name in named)
+    (run,) = load_runs([f"fp32={write(tmp_path / 'whole.json', text)}"])
+    assert run.values("step").max() == 14
+
+
 def test_equal_files_of_two_arms_are_two_runs(tmp_path):
     for arm in ("a", "b"):
         write(tmp_path / arm / "log.csv", table(rows_of(1, range(1, 6), clock=1)))

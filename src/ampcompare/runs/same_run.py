@@ -50,11 +50,14 @@ def unite_files(runs: Sequence[RunRecord], arm: str, named_files: Collection[Pat
         named_files: The real paths of files that the user named one by one.
 
     Raises:
-        UserError: Two logs agree in every value, and nothing tells whether they are one run.
+        UserError: Two logs agree in every value, and nothing tells whether they are one run. Or one begins
+            in the middle of another, so that it may continue that run.
     """
     own = [run for run in runs if not _is_of_file(run)]
-    others = _without_duplicates([run for run in runs if _is_of_file(run)], arm, named_files)
-    return own + join_splits(others)
+    others = join_splits(_without_duplicates([run for run in runs if _is_of_file(run)], arm, named_files))
+    if arm:
+        _ask_about_continuations(others, arm, named_files)
+    return own + others
 
 
 def _is_of_file(run: RunRecord) -> bool:
@@ -201,6 +204,35 @@ def _ask(one: RunRecord, other: RunRecord, arm: str, named_files: Collection[Pat
 def _first_step(run: RunRecord) -> float:
     steps = run.values(metrics.STEP)
     return float(steps[0]) if len(steps) else 0.0
+
+
+def _ask_about_continuations(runs: Sequence[RunRecord], arm: str, named_files: Collection[Path]) -> None:
+    """Ask whether a log that begins in the middle of another, and ends after it, continues that run.
+
+    Raises:
+        UserError: There is such a log, and the user did not name both files.
+    """
+    for later in runs:
+        for earlier in runs:
+            paths = (earlier.paths[0], later.paths[0])
+            if not _may_continue(earlier, later) or all(path.resolve() in named_files for path in paths):
+                continue
+            named = " ".join(f"{arm}={path}" for path in paths)
+            raise UserError(
+                f"{arm}: {paths[1]} begins at step {_first_step(later):,.0f}, in the middle or at the end of "
+                f"{paths[0]}; if it continues that run, make one file of both (of event files, one folder); "
+                f"name each file of the arm to count both as runs: {named}"
+            )
+
+
+def _may_continue(earlier: RunRecord, later: RunRecord) -> bool:
+    before, after = earlier.values(metrics.STEP), later.values(metrics.STEP)
+    if len(before) < 2 or not len(after):
+        return False
+    steps = np.unique(before)
+    gap = float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
+    is_inside = steps[0] + 2 * gap < after[0] <= steps[-1] + 2 * gap
+    return bool(is_inside and after.max() > steps[-1])
 
 
 # The parts `train` and `validation`
