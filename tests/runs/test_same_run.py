@@ -83,6 +83,15 @@ def test_a_file_that_concatenates_whole_runs_is_left_out(tmp_path):
     assert names(tmp_path) == ["0", "1", "2"]
 
 
+def test_lists_and_texts_are_compared_as_they_are(tmp_path):
+    rows = [row | {"shape": [8, row["step"]], "note": "a"} for row in rows_of(1, range(1, 6), clock=1)]
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.jsonl", lines(rows))
+    other = [row | {"shape": [9, row["step"]]} for row in rows]
+    write(tmp_path / "c.jsonl", lines(other))
+    assert names(tmp_path) == ["a", "c"]
+
+
 def test_an_early_copy_of_a_log_is_the_same_run(tmp_path):
     rows = rows_of(1, range(1, 20), clock=1)
     write(tmp_path / "backup" / "log.csv", table(rows[:7]))

@@ -129,7 +129,12 @@ def _find_rows(inner: RunRecord, outer: RunRecord) -> int | None:
         if key not in outer.logged:
             return None
         outer_rows, outer_values = outer.logged[key]
-        same = outer_rows[np.asarray(outer_values == values[0], bool)]
+        # A value may be a list, which NumPy would compare element by element.
+        if outer_values.dtype == object:
+            is_same = np.array([value == values[0] for value in outer_values], bool)
+        else:
+            is_same = outer_values == values[0]
+        same = outer_rows[is_same]
         starts = same if starts is None else np.intersect1d(starts, same)
         if not len(starts):
             return None
@@ -159,7 +164,8 @@ def _agree_from(inner: RunRecord, outer: RunRecord, start: int) -> bool:
 def _evidence(run: RunRecord) -> str:
     """Return what proves that a log with the same values is the same run: `time`, `digits`, or ""."""
     has_digits = False
-    for key, (_, values) in run.logged.items():
+    for key in run.logged:
+        _, values = run.logged_numbers(key)
         words = {*metrics.split_words(key)}
         if words & TIME_WORDS:
             distinct = dict.fromkeys(values)
@@ -171,12 +177,10 @@ def _evidence(run: RunRecord) -> str:
     return "digits" if has_digits else ""
 
 
-def _significant_digits(value: object) -> int:
+def _significant_digits(value: float) -> int:
     """Return how many digits a value has without leading and trailing zeros."""
-    text = repr(float(value)) if isinstance(value, int | float) else str(value)
-    mantissa = text.lower().partition("e")[0] if isinstance(value, int | float) else text
-    digits = re.sub(r"\D", "", mantissa.removesuffix(".0"))
-    return len(digits.strip("0"))
+    mantissa = repr(float(value)).partition("e")[0]
+    return len(re.sub(r"\D", "", mantissa.removesuffix(".0")).strip("0"))
 
 
 def _looks_like_repeat(one: RunRecord, other: RunRecord) -> bool:

@@ -67,6 +67,13 @@ def with_flag(arm: str, seed: int) -> Iterable[Row]:
             yield {"epoch": epoch, "is_training": is_training, "acc": score + seed / 1000}
 
 
+def with_codes(arm: str, seed: int) -> Iterable[Row]:
+    """Yield rows whose kind is a number."""
+    for epoch in (1, 2, 3):
+        for phase, score in ((0, 0.9), (1, 0.7)):
+            yield {"epoch": epoch, "phase": phase, "acc": score + seed / 1000}
+
+
 def with_more_keys(arm: str, seed: int) -> Iterable[Row]:
     """Yield training rows that have a key more than the rows of an evaluation at the same step."""
     for step in (1, 2, 3):
@@ -86,6 +93,7 @@ def quality(analysis: Analysis) -> list[float]:
         (long_format, "acc", "set (train and valid)", "set=valid", 73.2),
         (tidy, "value", "metric (acc and loss)", "metric=acc", 70.2),
         (with_flag, "acc", "is_training (False and True)", "is_training=False", 70.2),
+        (with_codes, "acc", "phase (0 and 1)", "phase=1", 70.2),
         (with_more_keys, "acc", "grad_norm", "acc:!grad_norm", 70.2),
     ],
 )
@@ -176,13 +184,20 @@ def restarting(arm: str, seed: int) -> Iterable[Row]:
         yield row | ({"grad_norm": 1.0} if number % 4 == 0 else {})
 
 
+def few_epochs(arm: str, seed: int) -> Iterable[Row]:
+    """Yield rows of three epochs, whose name has a capital letter, and of a setting with whole numbers."""
+    for number in range(9):
+        epoch = number // 3
+        yield {"Epoch": epoch, "step": number % 3, "growth": epoch // 2, "acc": 0.7, "time": SPEED[arm]}
+
+
 def stages(arm: str, seed: int) -> Iterable[Row]:
     """Yield rows with a text column that names no kind of row."""
     for step in range(1, 7):
         yield {"step": step, "stage": "warmup" if step < 3 else "main", "acc": 0.7, "time": SPEED[arm]}
 
 
-@pytest.mark.parametrize("rows_of", [every_few, resumed, restarting, stages])
+@pytest.mark.parametrize("rows_of", [every_few, resumed, restarting, few_epochs, stages])
 def test_rows_of_one_kind_are_not_asked_about(tmp_path, rows_of):
     runs = load_runs(sources(tmp_path, rows_of))
     analysis = analyse_runs(runs, metric="acc:max:fraction", time="time:seconds", ignore=["device"])

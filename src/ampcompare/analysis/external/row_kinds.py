@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS
+from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS, epoch_key
 from ampcompare.analysis.grouping.compared_metric import nearest_key
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
@@ -90,7 +90,7 @@ def _parse(text: str, runs: Sequence[RunRecord]) -> Condition:
 
 
 def _values(column: str, runs: Sequence[RunRecord]) -> str:
-    values = {as_text(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
+    values = {_label(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
     return some([short(printable(value), 24) for value in sorted(values, key=numeric_sort_key)], MAX_KINDS)
 
 
@@ -166,7 +166,7 @@ def _describe(kind: str, runs: Sequence[RunRecord]) -> str:
 
 def listed_values(column: str, runs: Sequence[RunRecord]) -> str:
     """Return the values of a column in words: `train and val`."""
-    values = {as_text(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
+    values = {_label(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
     return listed(short(printable(value), 24) for value in sorted(values, key=numeric_sort_key))
 
 
@@ -206,10 +206,11 @@ def _kinds_by_column(run: RunRecord, key: str) -> list[str]:
     rows, _ = run.logged_numbers(key)
     steps = _steps(run)[rows]
     for column, (column_rows, values) in run.logged.items():
-        if column == key or column in COUNTERS or not _may_name_kinds(values):
+        is_counter = column in COUNTERS or column == epoch_key(run)
+        if column == key or is_counter or not _may_name_kinds(column, values):
             continue
         labels = np.full(run.rows, "", object)
-        labels[column_rows] = [as_text(value) for value in values]
+        labels[column_rows] = [_label(value) for value in values]
         of_key = labels[rows]
         names = sorted({*of_key} - {""}, key=numeric_sort_key)
         if len(names) < 2:
@@ -222,21 +223,29 @@ def _kinds_by_column(run: RunRecord, key: str) -> list[str]:
     return []
 
 
+def _label(value: object) -> str:
+    """Return a value as the user writes it after `--where COLUMN=`: 1 for 1.0."""
+    return f"{value:g}" if isinstance(value, float) else as_text(value)
+
+
 def _as_written(names: Sequence[str]) -> set[str]:
     """Return the names that are words for a split of the data."""
     return {name for name in names if {*metrics.split_words(name)} & SPLIT_WORDS}
 
 
-def _may_name_kinds(values: np.ndarray) -> bool:
-    if values.dtype != object:
-        return False
-    return len({as_text(value) for value in values}) <= MAX_KINDS
+def _may_name_kinds(column: str, values: np.ndarray) -> bool:
+    """Return whether a column has a few values: texts, truth values, or small whole numbers."""
+    if values.dtype == object:
+        return len({as_text(value) for value in values}) <= MAX_KINDS
+    numbers = {*values}
+    are_whole = all(float(number).is_integer() and abs(number) < MAX_KINDS for number in numbers)
+    return are_whole and len(numbers) <= MAX_KINDS and not _is_common(column)
 
 
 def _steps(run: RunRecord) -> np.ndarray:
     """Return a step for each row: with the epoch, where there is one, because a step may restart."""
     step = next((run.numbers(name) for name in STEP_KEYS if name in run.logged), np.arange(float(run.rows)))
-    epoch = next((run.numbers(name) for name in EPOCH_KEYS if name in run.logged), np.zeros(run.rows))
+    epoch = run.numbers(name) if (name := epoch_key(run)) else np.zeros(run.rows)
     # Complex numbers are pairs that can be compared; NaN would differ from itself.
     return np.nan_to_num(step, nan=-1.0) + 1j * np.nan_to_num(epoch, nan=-1.0)
 
