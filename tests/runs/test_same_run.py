@@ -122,12 +122,13 @@ def test_a_learning_rate_with_all_digits_is_no_evidence(tmp_path):
     assert names(tmp_path) == ["seed1", "seed2"]
 
 
-def test_equal_digits_without_a_time_in_repeats_are_asked_about(tmp_path):
-    for number in (1, 2):
-        write(tmp_path / f"seed{number}.csv", table(rows_of(1, range(1, 6))))
-    with pytest.raises(UserError, match=r"seed1.csv and .*seed2.csv have the same values in every row"):
+@pytest.mark.parametrize("files", [("seed1.csv", "seed2.csv"), ("a/log.csv", "b/log.csv")])
+def test_equal_digits_without_a_time_in_repeats_are_asked_about(tmp_path, files):
+    for file in files:
+        write(tmp_path / file, table(rows_of(1, range(1, 6))))
+    with pytest.raises(UserError, match=rf"{files[0]} and .*{files[1]} have the same values in every row"):
         load_runs([f"fp32={tmp_path}"])
-    named = [f"fp32={tmp_path / f'seed{number}.csv'}" for number in (1, 2)]
+    named = [f"fp32={tmp_path / file}" for file in files]
     assert len(load_runs(named)) == 2  # the answer: each file that is named is a run
     assert len(load_runs(named[:1])) == 1
 
@@ -142,6 +143,12 @@ def test_a_log_that_may_continue_another_is_asked_about(tmp_path):
     text = "".join(Path(name.removeprefix("fp32=")).read_text() for name in named)
     (run,) = load_runs([f"fp32={write(tmp_path / 'whole.json', text)}"])
     assert run.values("step").max() == 14
+
+
+def test_equal_digits_in_one_folder_under_other_names_are_one_run(tmp_path):
+    for name in ("training.csv", "history.csv"):
+        write(tmp_path / name, table(rows_of(1, range(1, 6))))
+    assert len(load_runs([f"fp32={tmp_path}"])) == 1
 
 
 def test_equal_files_of_two_arms_are_two_runs(tmp_path):

@@ -184,9 +184,9 @@ def _significant_digits(value: float) -> int:
 
 
 def _looks_like_repeat(one: RunRecord, other: RunRecord) -> bool:
-    """Return whether the names differ in numbers alone, as those of `seed1.csv` and `seed2.csv`."""
+    """Return whether two logs lie as repeats do: in two folders, or as `seed1.csv` and `seed2.csv`."""
     names = {re.sub(r"\d+", "#", run.name) for run in (one, other)}
-    return len(names) == 1
+    return len(names) == 1 or one.paths[0].parent != other.paths[0].parent
 
 
 def _ask(one: RunRecord, other: RunRecord, arm: str, named_files: Collection[Path]) -> None:
