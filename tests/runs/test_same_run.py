@@ -291,3 +291,9 @@ def test_a_chart_of_group_means_is_refused(tmp_path):
     text = CHART.replace("fp32-1", "precision: 32").replace("bf16-1", "precision: bf16")
     with pytest.raises(UserError, match="means over groups"):
         charted(tmp_path / "chart.csv", text)
+
+
+@pytest.mark.parametrize("axis", ["Relative Time (Process)", "Wall Time"])
+def test_a_chart_over_time_is_refused_with_what_to_do(tmp_path, axis):
+    with pytest.raises(UserError, match=r"a chart of W&B over .* set the x axis to Step"):
+        charted(tmp_path / "chart.csv", CHART.replace("Step", axis))

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.cache import open_cache, trim_cache
+from ampcompare.runs.chart_exports import split_exports
 from ampcompare.runs.discovery import (
     EVENTS,
     EXPORT,
@@ -255,7 +256,7 @@ class _SourceReader:
         readers: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
             WANDB: lambda paths: _read_wandb_files(paths, self._memory),
             EVENTS: read_event_files,
-            TABLES: partial(read_csv_files, step=self.step),
+            TABLES: lambda paths: split_exports(read_csv_files(paths, self.step)),
             STATES: read_trainer_states,
             LINES: partial(read_json_lines, step=self.step),
         }

@@ -133,10 +133,8 @@ def _read_json_lines(path: Path, step: str | None) -> RunRecord:
 
 
 def read_csv_files(paths: Iterable[Path], step: str | None = None) -> list[RunRecord]:
-    """Return a run for each CSV file. A table that was exported from a chart may have several."""
-    from ampcompare.runs.chart_exports import split_exports  # it reads tables by this module
-
-    return split_exports([_read_csv_file(path, step) for path in paths])
+    """Return a run for each CSV file."""
+    return [_read_csv_file(path, step) for path in paths]
 
 
 def _read_csv_file(path: Path, step: str | None) -> RunRecord:
