@@ -77,5 +77,46 @@ def test_a_placeholder_is_named_and_not_compared(tmp_path):
     assert any("acc is -1 in 4 rows" in remark for remark in analysis.caveats)
     with pytest.raises(UserError, match=r"--metric acc:percent: it is logged as -2 to 85"):
         analyse_runs([table(tmp_path, "epoch,acc\n1,-1\n2,85\n3,-2\n")], metric="acc:max:percent")
-    plain = analyse_runs(runs, metric="acc:max")  # nothing says that it cannot be -1
-    assert plain.groups[0].estimates["quality"].value == -1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step;acc;note\n1;0,5;a\n2;0,75;b\n",
+        "step\tacc\tnote\n1\t0.5\ta\n2\t0.75\tb\n",
+        "# my log\n# lr=0.1, epochs=3\nstep,acc,note\n1,0.5,a\n2,0.75,b\n",
+        "\n# my log\nstep;acc;note\n1;0.5;a\n2;0.75;b\n",
+        "sep=;\nstep;acc;note\n1;0,5;a\n2;0,75;b\n",
+        "step,acc,note\n1,0.5,a\nstep,acc,note\n2,0.75,b\n",  # continued, with its header again
+        "step,acc,note\n1,0.5,a\n# resumed\n2,0.75,b\n",
+    ],
+)
+def test_separators_comments_and_repeated_headers(tmp_path, text):
+    run = table(tmp_path, text)
+    assert run.values("step").tolist() == [1, 2]
+    assert run.values("acc").tolist() == [0.5, 0.75]
+    assert run.logged["note"][1].tolist() == ["a", "b"]
+    assert run.problems == []
+
+
+def test_a_comment_that_names_the_columns_of_numbers_is_the_header(tmp_path):
+    run = table(tmp_path, "# written by numpy.savetxt\n# step,acc\n1,0.5\n2,0.75\n")
+    assert run.values("acc").tolist() == [0.5, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("cells", "seconds"),
+    [
+        (("0:00:12", "0:21:12"), (12.0, 1272.0)),
+        (("00:00:01.5", "1 day, 2:03:04"), (1.5, 93784.0)),
+        (("2026-01-01 00:00:00", "2026-01-01T00:01:00"), (1767225600.0, 1767225660.0)),
+        (("2026-01-01 00:00:00+00:00", "2026-01-01 01:01:00+01:00"), (1767225600.0, 1767225660.0)),
+    ],
+)
+def test_durations_and_dates_are_seconds(tmp_path, cells, seconds):
+    rows = "".join(f'{number},"{cell}"\n' for number, cell in enumerate(cells))
+    assert table(tmp_path, f"epoch,elapsed\n{rows}").values("elapsed").tolist() == list(seconds)
+    lines = "".join(f'{{"step": {number}, "elapsed": "{cell}"}}\n' for number, cell in enumerate(cells))
+    (tmp_path / "log.jsonl").write_text(lines)
+    (run,) = load_runs([tmp_path / "log.jsonl"])
+    assert run.values("elapsed").tolist() == list(seconds)

@@ -57,6 +57,22 @@ def test_a_file_without_a_run_is_left_out_among_others_and_refused_alone(tmp_pat
         assert any(str(bad) in note and why in note for note in notes)
 
 
+@pytest.mark.parametrize("name", ["wandb-summary.json", "all_results.json"])
+def test_the_summary_of_a_run_is_not_announced_as_a_log(tmp_path, name):
+    write(tmp_path / "metrics.csv", TABLE)
+    write(tmp_path / name, '{"_step": 2, "step": 2, "loss": 0.25}\n')
+    runs, notes = names_and_notes(tmp_path)
+    assert runs == ["metrics.csv"]
+    assert not any("JSON lines" in note for note in notes)
+
+
+@pytest.mark.parametrize("name", ["log.txt", "train.log", "log.tsv"])
+def test_tables_in_files_of_text_are_read_in_a_folder(tmp_path, name):
+    write(tmp_path / name, TABLE.replace(",", "\t") if name.endswith("tsv") else TABLE)
+    write(tmp_path / "notes.txt", "Dear diary, today I trained, and trained.\nIt was fine.\n")
+    assert names_and_notes(tmp_path)[0] == [name]
+
+
 def test_lightnings_placeholder_alone_is_no_run(tmp_path):
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
     with tensorboard.SummaryWriter(str(tmp_path / "version_0")) as writer:
@@ -118,8 +134,8 @@ def test_json_lines_are_rows_with_nested_keys_joined(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("a.csv", "step;acc\n1;0,5\n", "its columns are separated by semicolons; only commas are read"),
-        ("a.csv", "step\tacc\n1\t0.5\n", "its columns are separated by tabs; only commas are read"),
+        ("a.csv", "size;acc\n1;0,5\n", "none of its columns is a step"),
+        ("a.csv", "step|acc\n1|0.5\n", "none of its columns is a step"),
         ("a.jsonl", '{"loss": 1}\n', "none of its first lines is a JSON object with a step and a value"),
     ],
 )

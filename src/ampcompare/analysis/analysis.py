@@ -148,6 +148,7 @@ def analyse_runs(
     throughput: str | None = None,
     time: str | None = None,
     memory: str | None = None,
+    where: Sequence[str] = (),
     reproduce: str | None = None,
     within: float = WITHIN,
     target: float | None = None,
@@ -176,6 +177,7 @@ def analyse_runs(
         time: `KEY:seconds` or `KEY:ms` of a step or an epoch. With `:cumulative` the time counts from the
             start.
         memory: `KEY:MiB`, `KEY:GiB` or `KEY:bytes`.
+        where: `[KEY:]COLUMN=VALUE`: the rows that count, where a key stands in rows of several kinds.
         reproduce: Name or file of a publication. The analysis then tells whether the runs reproduce it.
         within: The fraction by which a ratio may differ from a published ratio.
         target: The value of the metric, as logged or as shown, up to which training is timed. None takes the
@@ -210,6 +212,7 @@ def analyse_runs(
         throughput=throughput,
         time=time,
         memory=memory,
+        where=where,
     )
     reading = interpret_runs(runs, options)
     grouping, ignored = reading.grouping, frozenset(ignore)

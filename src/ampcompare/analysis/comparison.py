@@ -43,6 +43,7 @@ from ampcompare.analysis.grouping.training_length import has_early_stopping, une
 from ampcompare.analysis.grouping.validity_checks import (
     estimate_control_drift,
     explain_degenerate,
+    explain_placeholder,
     measure_speed_resolution,
 )
 from ampcompare.analysis.statistics.estimate import Estimate
@@ -272,6 +273,8 @@ def compare(
     no_claim_reason = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in sides if o.failed)
     if not no_claim_reason and (reason := explain_degenerate(base)):
         no_claim_reason = f"{base.display_name} is {reason}"
+    if not no_claim_reason and (reason := explain_placeholder(group)):
+        no_claim_reason = f"{group.display_name} is {reason}"
     if not no_claim_reason and not group.metric.is_best and not has_early_stopping((base, group)):
         no_claim_reason = unequal_lengths((base, group))
     relative_to_control = {}

@@ -81,6 +81,14 @@ class ReportOptions:
             help="Metric with the peak memory in runs of other programs: KEY:MiB, KEY:GiB or KEY:bytes.",
         ),
     ] = None
+    where: Annotated[
+        list[str] | None,
+        Option(
+            metavar="[KEY:]COLUMN=VALUE",
+            help="Rows that count in logs of other programs, where training and evaluation rows have the "
+            "same key: split=val, or time:split=train for one key. May be given several times.",
+        ),
+    ] = None
     step: Annotated[
         str | None, Option(metavar="COLUMN", help="Step column of CSV files, if its name is unusual.")
     ] = None
@@ -230,6 +238,7 @@ class ReportOptions:
                 split_by=split_names(self.split_by),
                 ignore=split_names(self.ignore),
                 require=self.require or (),
+                where=self.where or (),
                 **{name: getattr(self, name) for name in PASSED_UNCHANGED},
             )
             analysis.sweep_command = find_sweep_command(self.sources)
@@ -246,7 +255,8 @@ class ReportOptions:
         """
         from ampcompare.runtime.paths import shell_command
 
-        added = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
+        added = {option for option, _ in pairs} - {"--where"}  # further conditions do not replace others
         given: list[str] = []
         for field in fields(self):
             option = OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
@@ -255,7 +265,7 @@ class ReportOptions:
                 continue
             values = value if isinstance(value, list) else [value]
             given += [option] if value is True else [word for item in values for word in (option, str(item))]
-        new = [word for pair in added.items() for word in pair]
+        new = [word for pair in pairs for word in pair]
         return shell_command("ampcompare", "report", *(arms or self.sources), *given, *new)
 
 

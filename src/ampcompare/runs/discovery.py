@@ -16,7 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampcompare.errors import UserError, reason
-from ampcompare.runs.trainer_logs import KNOWN_NAMES, STATE_FILE, json_step, read_head, step_column
+from ampcompare.runs.chart_exports import chart_columns, chart_problem
+from ampcompare.runs.table_format import has_header, read_format
+from ampcompare.runs.trainer_logs import (
+    KNOWN_NAMES,
+    STATE_FILE,
+    count_objects,
+    json_step,
+    read_head,
+    step_column,
+)
 from ampcompare.wandb_client.framing import FILE_HEADER
 
 # The kinds of logs, in order of preference if a folder has several.
@@ -27,10 +36,14 @@ SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__"})
 OWN_HIDDEN = ".wandb"  # W&B's folder, where one of that name exists
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 JSON_LINES = (".jsonl", ".ndjson")
-TEXTS = (".csv", ".json", *JSON_LINES, ".txt", ".log")
-SEPARATORS = {";": "semicolons", "\t": "tabs"}  # separators of other programs' tables
+TABLE_TEXTS = (".txt", ".log", ".tsv")  # texts that may be tables
+TEXTS = (".csv", ".json", *JSON_LINES, *TABLE_TEXTS)
 HEAD_BYTES = 65_536
 MAX_SUFFIXES, MAX_LEFT_OUT = 4, 5
+# Folders of programs whose own formats are not read.
+MLFLOW, SACRED = "MLflow (mlruns)", "Sacred (FileStorageObserver)"
+EXPORT = "write one CSV file per run, with a column step and a column per metric"
+EXPORT_HELP = "docs/reports.md has the lines under 'MLflow and Sacred'"
 COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
 
 
@@ -44,12 +57,14 @@ class Discovery:
         tables: CSV and JSON lines files without a step, which may be data. They are named only if nothing
             else is read.
         others: The number of files that are no logs, by suffix. They are named only if nothing is read.
+        programs: Programs whose folders were found and are not read, with the first such folder.
     """
 
     files: dict[str, list[Path]] = field(default_factory=dict)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     tables: list[tuple[Path, str]] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
+    programs: dict[str, Path] = field(default_factory=dict)
 
 
 def discover(source: str, step: str | None) -> Discovery:
@@ -68,6 +83,10 @@ def discover(source: str, step: str | None) -> Discovery:
             os.scandir(top).close()  # os.walk silently skips unreadable folders
             for path in _walk(top):
                 _classify(path, step, discovery)
+                if program := _program_of(path):
+                    discovery.programs.setdefault(program, path.parent)
+            if top.name == "metrics" and _program_of(top.parent / "meta.yaml"):
+                discovery.programs[MLFLOW] = top
             _set_copies_aside(discovery)
         elif top.exists():
             _classify_named(top, step, discovery)
@@ -85,6 +104,11 @@ def discover(source: str, step: str | None) -> Discovery:
 
 def nothing_found(source: str, discovery: Discovery) -> UserError:
     """Return the error for a source without a run: what was left out and why, and what can be read."""
+    if discovery.programs:
+        program = next(iter(discovery.programs))
+        return UserError(
+            f"{source}: this is a folder of {program}, whose format is not read; {EXPORT} ({EXPORT_HELP})"
+        )
     if Path(source).is_file():
         why = (
             "; ".join(dict.fromkeys(why for _, why in discovery.left_out))
@@ -98,6 +122,17 @@ def nothing_found(source: str, discovery: Discovery) -> UserError:
     expected = f"looked for {', '.join(KINDS)}, at any depth"
     action = "name the output_dir of a run (wandb.mode=offline or online), or a folder of logs"
     return UserError(f"{source}: no runs in this folder ({expected}{not_read}); {action}", details)
+
+
+def _program_of(path: Path) -> str:
+    """Return the program in whose folder a file lies, as its name and those beside it say; "" for none."""
+    folder = path.parent
+    if path.name == "mlflow.db" or (path.name == "meta.yaml" and (folder / "metrics").is_dir()):
+        return MLFLOW
+    is_sacred = path.name == "run.json" and (folder / "config.json").is_file()
+    if is_sacred and any((folder / name).is_file() for name in ("metrics.json", "cout.txt")):
+        return SACRED
+    return ""
 
 
 def _walk(top: Path) -> Iterator[Path]:
@@ -123,7 +158,7 @@ def _classify(path: Path, step: str | None, discovery: Discovery) -> None:
         discovery.files.setdefault(kind, []).append(path)
     elif why:
         is_table = path.suffix.lower() in (".csv", *JSON_LINES) and path.name not in KNOWN_NAMES
-        is_data = is_table and ("--step" in why or "separated" in why)
+        is_data = is_table and "--step" in why
         (discovery.tables if is_data else discovery.left_out).append((path, why))
     else:
         discovery.others[path.suffix or "without a suffix"] += 1
@@ -148,6 +183,10 @@ def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
         why = table_problem(head, step)
         return ("", why) if why else (TABLES, "")
     kind = kind_of_content(head, step)
+    if suffix in TABLE_TEXTS and kind == TABLES:
+        return TABLES, ""
+    if suffix == ".json" and kind == LINES and count_objects(head) < 2:
+        return "", ""  # the summary of a run, which many programs write beside its log
     if suffix in JSON_LINES and kind not in (STATES, LINES):
         row = f"a JSON object with {step or 'a step'} and a value"
         return "", f"none of its first lines is {row}; --step KEY names the step"
@@ -157,6 +196,14 @@ def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
 def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
     """Add a file that the user named, whatever its name is."""
     kind, why = _kind_in_folder(path, step)
+    if (
+        not kind
+        and not why
+        and path.parent.name == "metrics"
+        and _program_of(path.parent.parent / "meta.yaml")
+    ):
+        discovery.programs[MLFLOW] = path
+        return
     if not kind and not why and path.is_file():
         kind = kind_of_content(read_head(path, HEAD_BYTES), step)
         why = "" if kind else f"{path.suffix or 'such'} files are not read; expected {', '.join(KINDS)}"
@@ -183,6 +230,8 @@ def kind_of_content(head: bytes, step: str | None) -> str:
         if b'"log_history"' in head:
             return STATES
         return LINES if json_step(head, step) is not None else ""
+    if json_step(head, step) is not None:  # after lines of text
+        return LINES
     return "" if table_problem(head, step) else TABLES
 
 
@@ -195,31 +244,26 @@ def table_problem(head: bytes, step: str | None) -> str:
     """Return why a CSV file with this beginning contains no run, "" if it may contain one."""
     if b"\0" in head:
         return "it is not text"
-    lines = head.decode("utf-8-sig", "replace").splitlines()
     try:
-        names = [name.strip() for name in next(csv.reader(lines[:1], skipinitialspace=True))]
-    except (StopIteration, csv.Error):
-        return "it is empty" if not lines else "its first line is not a row of a table"
-    if names and all(map(_is_number, names)):
+        form = read_format(head)
+    except csv.Error:
+        return "its first line is not a row of a table"
+    if form is None:
+        return "it is empty"
+    if not has_header(form.names):
         return "it has no header: its first line is all numbers; write the names of the columns above them"
-    if separator := next(
-        (word for sign, word in SEPARATORS.items() if len(names) == 1 and sign in lines[0]), ""
-    ):
-        return f"its columns are separated by {separator}; only commas are read"
-    if step_column(names, step) is None:
+    if why := chart_problem(form.names):
+        return why
+    if step_column(form.names, step) is None:
+        if chart_columns(form.names):
+            axis = form.names[0]
+            return f"it is a chart of W&B over {axis!r}; set the x axis to Step and export it again"
         problem = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
-        return f"{problem}; --step COLUMN names it (columns: {', '.join(names[:8])})"
+        return f"{problem}; --step COLUMN names it (columns: {', '.join(form.names[:8])})"
+    lines = head.decode("utf-8-sig", "replace").splitlines()[form.header :]
     if not any(line.strip(" ,;\t") for line in lines[1:]) and len(head) < HEAD_BYTES:
         return "it has a header and no row"
     return ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _set_copies_aside(discovery: Discovery) -> None:

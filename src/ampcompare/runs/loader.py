@@ -19,8 +19,11 @@ from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.cache import open_cache, trim_cache
+from ampcompare.runs.chart_exports import split_exports
 from ampcompare.runs.discovery import (
     EVENTS,
+    EXPORT,
+    EXPORT_HELP,
     KINDS,
     LINES,
     MAX_LEFT_OUT,
@@ -33,6 +36,7 @@ from ampcompare.runs.discovery import (
 from ampcompare.runs.migrations import reason_unreadable
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord, merge_parts
 from ampcompare.runs.run_state import RunState
+from ampcompare.runs.same_run import join_rows, unite_files
 from ampcompare.runs.tensorboard import read_event_files
 from ampcompare.runs.trainer_logs import read_csv_files, read_json_lines, read_trainer_states
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
@@ -65,7 +69,8 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
 
     If a source has no `.wandb` file, logs of other programs are read: TensorBoard's event files, else CSV
     files with a step column, else Hugging Face's trainer_state.json, else JSON lines with a step. What was
-    read and what else is there is logged. A file that is left out gives a warning with the reason.
+    read and what else is there is logged. A file that is left out gives a warning with the reason. A run
+    whose rows stand in several files or folders counts once; docs/reports.md states the rule.
 
     `NAME=SOURCE` names the arm of the runs in a source. It becomes their setting `arm`. Then every source
     needs a name, and the runs of the first source come first.
@@ -76,7 +81,8 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
 
     Raises:
         UserError: A source does not exist, cannot be read, or has no run. A single file without a run among
-            others gives a warning instead, and a damaged file gives a sentence in `problems`.
+            others gives a warning instead, and a damaged file gives a sentence in `problems`. Or two logs of
+            an arm are equal, and nothing tells whether they are one run.
 
     >>> from ampcompare import load_runs
     >>> for run in load_runs(["runs"]):
@@ -93,10 +99,12 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
             f"{nameless}: has no name, but the other sources have ({names}); name it too: NAME={nameless}"
         )
     runs: list[RunRecord] = []
-    arm_of_run: dict[tuple[Path, ...] | str, str] = {}
+    arm_of_run: dict[tuple[tuple[Path, ...], str], str] = {}
     for arm, arm_sources in arms.items():
-        for run in _load_places(arm_sources, step):
-            key = tuple(path.resolve() for path in run.paths) or f"{run.entity}/{run.project}/{run.id}"
+        for run in _load_places(arm_sources, step, arm):
+            # A table that was exported from a chart holds several runs.
+            name = str(Path(run.id).resolve()) if run.paths else f"{run.entity}/{run.project}/{run.id}"
+            key = tuple(path.resolve() for path in run.paths), name
             if key in arm_of_run:
                 raise UserError(
                     f"{run.name}: this run is in both {arm_of_run[key]} and {arm}; "
@@ -116,12 +124,14 @@ def split_arm(source: str | Path) -> tuple[str, str]:
     return (name.strip(), path) if is_named and not os.path.lexists(source) else ("", str(source))
 
 
-def _load_places(sources: Sequence[str], step: str | None) -> list[RunRecord]:
-    """Return the runs of some sources, oldest first."""
+def _load_places(sources: Sequence[str], step: str | None, arm: str) -> list[RunRecord]:
+    """Return the runs of the sources of one arm, oldest first."""
     server_sources = [source for source in sources if source.startswith(API_PREFIX)]
     for source in server_sources:
         parse_source(source)  # check all sources before reading
-    runs = _read_folders([source for source in sources if source not in server_sources], step)
+    local_sources = [source for source in sources if source not in server_sources]
+    named_files = {Path(source).resolve() for source in local_sources if os.path.isfile(source)}
+    runs = unite_files(_read_folders(local_sources, step), arm, named_files)
     for source in server_sources:
         for run in read_server(source):
             _add(runs, run)
@@ -169,7 +179,13 @@ def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
     reader = _SourceReader(step)
     parts = [part for source in sources for part in reader.read(source)]
     reader.close()
-    return [merge_parts(parts_of_run) for parts_of_run in _group_by_run(parts)]
+    return [_joined(parts_of_run) for parts_of_run in _group_by_run(parts)]
+
+
+def _joined(parts: Sequence[RunRecord]) -> RunRecord:
+    """Return the parts of a run as one run. Tables of one run have its metrics; none continues another."""
+    is_of_tables = all(path.suffix.lower() == ".csv" for part in parts for path in part.paths)
+    return join_rows(parts) if is_of_tables and len(parts) > 1 else merge_parts(parts)
 
 
 class _SourceReader:
@@ -226,6 +242,8 @@ class _SourceReader:
             taken = taken or (kind if with_runs else "")
         if not parts and not real_paths & self._read:
             raise nothing_found(source, discovery)
+        for program, folder in discovery.programs.items():
+            log.warning(one_line(f"{folder}: not read: a folder of {program}; {EXPORT} ({EXPORT_HELP})"))
         for path, why in discovery.left_out[:MAX_LEFT_OUT]:
             log.warning(one_line(f"{path}: left out: {why}"))
         if (more := len(discovery.left_out) - MAX_LEFT_OUT) > 0:
@@ -238,7 +256,7 @@ class _SourceReader:
         readers: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
             WANDB: lambda paths: _read_wandb_files(paths, self._memory),
             EVENTS: read_event_files,
-            TABLES: partial(read_csv_files, step=self.step),
+            TABLES: lambda paths: split_exports(read_csv_files(paths, self.step)),
             STATES: read_trainer_states,
             LINES: partial(read_json_lines, step=self.step),
         }

@@ -19,16 +19,18 @@ import yaml
 from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.runs.nested import flatten, is_number, parse_json
+from ampcompare.runs.run_record import STEPS as GLOBAL_STEPS
 from ampcompare.runs.run_record import RunRecord, build_columns
 from ampcompare.runs.run_state import RunState
+from ampcompare.runs.table_format import COMMENT, TableFormat, as_seconds, read_cell, read_format
 
-STEPS = (metrics.STEP, "step", "_step", "iteration", "iter", "epoch")
+STEPS = (*GLOBAL_STEPS, "step", "_step", "iteration", "iter", "epoch")
 # File names of trainers; a folder with one of them is one run.
 KNOWN_NAMES = ("metrics.csv", "summary.csv", "progress.csv")
 MAX_HEAD_BYTES = 1_000_000  # limit of the first line
 PANDAS_INDEX = "Unnamed: 0"  # name of pandas' own index when a table is read again
 PERCENTAGE = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?) ?%", re.I)
-HEAD_LINES = 100  # lines of JSON that must contain the step
+HEAD_LINES = 1_000  # lines of which one must be JSON with the step
 STATE_FILE = "trainer_state.json"
 EARLY_STOPPING = "EarlyStoppingCallback"  # Hugging Face's callback
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
@@ -59,6 +61,12 @@ def step_column(names: Sequence[str], step: str | None) -> int | None:
     return available.index(wanted[0]) if wanted and len(available) > 1 else None
 
 
+def count_objects(head: bytes) -> int:
+    """Return how many JSON objects stand in lines of their own, at the beginning of a file."""
+    lines = head.decode("utf-8-sig", "replace").splitlines()[:HEAD_LINES]
+    return sum(_object_in(line) is not None for line in lines)
+
+
 def json_step(head: bytes, step: str | None) -> str | None:
     """Return the key of the step in JSON lines that begin like this, None without one."""
     lines = head.decode("utf-8-sig", "replace").splitlines()[:HEAD_LINES]
@@ -69,9 +77,15 @@ def json_step(head: bytes, step: str | None) -> str | None:
 
 
 def _object_in(line: str) -> dict[str, Any] | None:
-    """Return the JSON object in a line, None for any other line."""
+    """Return the JSON object in a line, None for any other line.
+
+    A logger may have written time and level before it: `INFO:root:{"step": 1}`.
+    """
+    begin = line.find("{")
+    if begin < 0:
+        return None
     try:
-        value = parse_json(line)
+        value = parse_json(line[begin:])
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
@@ -127,14 +141,14 @@ def _read_csv_file(path: Path, step: str | None) -> RunRecord:
     """Return one file as a run. What is wrong with it becomes a sentence in `problems`."""
     is_alone = path.name in KNOWN_NAMES and sum((path.parent / name).is_file() for name in KNOWN_NAMES) < 2
     run = _run(path.parent if is_alone else path.with_suffix(""), path)
-    head = _head(path)
-    if (column := step_column(head, step)) is None:
+    form = _table_format(path)
+    if (column := step_column(form.names, step)) is None:
         expected = f"none is called {step!r}" if step else f"expected one of {', '.join(STEPS)}"
         run.problems.append(f"{path.name} has no step column ({expected}).")
         return run
     try:
         run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        _fill(run, path, head, column)
+        _fill(run, path, form, column)
     except OSError as problem:
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
     return run
@@ -149,21 +163,21 @@ def _run(name: Path, path: Path) -> RunRecord:
     )
 
 
-def _head(path: Path) -> list[str]:
-    """Return the names of the columns; empty if the file is no text, or no plain file."""
+def _table_format(path: Path) -> TableFormat:
+    """Return the form of a table; without names if the file is no text, or no plain file."""
     try:
-        line = read_head(path, MAX_HEAD_BYTES).partition(b"\n")[0].decode("utf-8-sig", "replace")
-        return [name.strip() for name in next(csv.reader([line], skipinitialspace=True))]
-    except (csv.Error, StopIteration):
-        return []
+        return read_format(read_head(path, MAX_HEAD_BYTES)) or TableFormat(())
+    except csv.Error:
+        return TableFormat(())
 
 
-def _fill(run: RunRecord, path: Path, head: Sequence[str], step: int) -> None:
+def _fill(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
     """Read the rows of a table.
 
-    If two columns have the same name, the last one counts. The unnamed index of pandas is ignored.
+    If two columns have the same name, the last one counts. The unnamed index of pandas is ignored, and so is
+    the header where it stands again: a program that continues a run appends it.
     """
-    names = ["" if index == 0 and name == PANDAS_INDEX else name for index, name in enumerate(head)]
+    names = ["" if index == 0 and name == PANDAS_INDEX else name for index, name in enumerate(form.names)]
     columns = [name for index, name in enumerate(names) if index or name]
     if "" in columns or len({*columns}) < len(columns):
         run.problems.append("Columns have no name, or one that another has.")
@@ -173,41 +187,53 @@ def _fill(run: RunRecord, path: Path, head: Sequence[str], step: int) -> None:
         """Yield the rows of the table."""
         nonlocal irregular
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            table = csv.reader(file, skipinitialspace=True, strict=True)
+            for _ in range(form.header):
+                file.readline()
+            table = csv.reader(file, skipinitialspace=True, strict=True, delimiter=form.separator)
             try:
                 next(table, None)
                 for row in filter(None, table):
+                    is_header = tuple(cell.strip() for cell in row) == form.names
+                    if is_header or row[0].startswith(COMMENT):
+                        continue
                     irregular += len(row) != len(names)
-                    yield {name: _cell(cell) for name, cell in zip(names, row, strict=False) if name}
+                    cells = zip(names, row, strict=False)
+                    yield {name: read_cell(cell, form.separator) for name, cell in cells if name}
             except csv.Error as problem:
-                run.problems.append(f"Reading {path.name} stopped at line {table.line_num:,}: {problem}.")
+                line = form.header + table.line_num
+                run.problems.append(f"Reading {path.name} stopped at line {line:,}: {problem}.")
 
     run.rows, run.logged = build_columns(rows())
     _clean(run)
-    if metrics.STEP not in run.logged and head[step] in run.logged:
-        run.logged[metrics.STEP] = run.logged[head[step]]
+    step_name = form.names[step]
+    if metrics.STEP not in run.logged and step_name in run.logged:
+        run.logged[metrics.STEP] = run.logged[step_name]
     if irregular:
         run.problems.append(f"{irregular:,} rows have another number of cells than there are columns.")
     if not run.rows:
         run.problems.append(f"{path.name} has no row.")
 
 
-def _cell(text: str) -> Any:
-    word = text.strip()
-    try:
-        return float(word)
-    except ValueError:
-        return {"": None, "true": True, "false": False}.get(word.lower(), word)
-
-
 def _clean(run: RunRecord) -> None:
-    """Read percentages as numbers, report other cells, and drop NaN that means "no evaluation"."""
+    """Read percentages and times as numbers, report other cells, and drop NaN that means "no evaluation"."""
     for key, (rows, values) in run.logged.items():
         if values.dtype == object:
-            run.logged[key] = rows, _percentages(run, key, values)
+            seconds = _seconds(values)
+            run.logged[key] = rows, _percentages(run, key, values) if seconds is None else seconds
         else:
             is_kept = _is_logged(values)
             run.logged[key] = rows[is_kept], values[is_kept]
+
+
+def _seconds(values: np.ndarray) -> np.ndarray | None:
+    """Return a column of durations (`0:21:12`) or of dates with times in seconds, None for another column."""
+    seconds = []
+    for value in values:
+        number = as_seconds(value) if isinstance(value, str) else None
+        if number is None:
+            return None
+        seconds.append(number)
+    return np.array(seconds, np.float64)
 
 
 def _percentages(run: RunRecord, key: str, values: np.ndarray) -> np.ndarray:

@@ -90,7 +90,7 @@ def test_without_a_metric_the_report_asks_for_it_and_gives_a_command(tmp_path: P
     make_logs(tmp_path, "CSV")
     done = run_command(tmp_path, "ampcompare report fp32=csv/fp32 bf16=csv/bf16")
     assert done.returncode == 2
-    example = "ampcompare report fp32=csv/fp32 bf16=csv/bf16 --metric step_time:min"
+    example = "ampcompare report fp32=csv/fp32 bf16=csv/bf16 --metric val_acc:max"
     assert example in done.stderr
     assert example in PAGE
 

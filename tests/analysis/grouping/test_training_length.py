@@ -91,3 +91,58 @@ def test_hugging_faces_state_has_planned_length_and_early_stopping(tmp_path: Pat
         state = json.loads(path.read_text()) | {"stateful_callbacks": {"EarlyStoppingCallback": {}}}
         path.write_text(json.dumps(state))
     assert analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b").no_claim_reason == ""
+
+
+def tables(folder: Path, epochs: dict[str, int], columns: str, row: str) -> list[str]:
+    """Write CSV files for three runs per arm, with ten rows in each epoch, and return the sources."""
+    for arm, count in epochs.items():
+        for seed in (1, 2, 3):
+            lines = [
+                row.format(epoch=epoch, step=step, total=10 * epoch + step, acc=0.5 + seed / 100 + epoch / 10)
+                for epoch in range(count)
+                for step in range(10)
+            ]
+            path = folder / arm / f"{seed}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join([columns, *lines]))
+    return [f"{arm}={folder / arm}" for arm in epochs]
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "lengths"),
+    [
+        ("epoch,step,acc", "{epoch},{step},{acc}", "step 39 and b ended at step 19"),
+        ("Epoch,iter,acc", "{epoch},{step},{acc}", "step 39 and b ended at step 19"),
+        ("step,acc", "{step},{acc}", "step 39 and b ended at step 19"),
+        ("epoch,acc", "{epoch},{acc}", "epoch 3 and b ended at epoch 1"),
+        ("epoch,global_step,acc", "{epoch},{total},{acc}", "step 39 and b ended at step 19"),
+    ],
+)
+def test_a_step_that_restarts_in_each_epoch_does_not_hide_unequal_lengths(tmp_path, columns, row, lengths):
+    runs = load_runs(tables(tmp_path, {"a": 4, "b": 2}, columns, row))
+    analysis = analyse_runs(runs, metric="acc:max:fraction")
+    assert analysis.comparison("b").no_claim_reason == f"a ended at {lengths}"
+    equal = load_runs(tables(tmp_path / "equal", {"a": 4, "b": 4}, columns, row))
+    assert analyse_runs(equal, metric="acc:max:fraction").comparison("b").no_claim_reason == ""
+
+
+def test_a_resumed_run_with_repeated_steps_is_as_long_as_its_last_step(tmp_path):
+    paths = tables(tmp_path, {"a": 4, "b": 4}, "step,acc", "{total},{acc}")
+    resumed = tmp_path / "b" / "1.csv"
+    header, *rows = resumed.read_text().splitlines()
+    resumed.write_text("\n".join([header, *rows[:25], *rows[20:]]))
+    assert analyse_runs(load_runs(paths), metric="acc:max").comparison("b").no_claim_reason == ""
+
+
+def test_epochs_that_agree_do_not_hide_steps_that_differ():
+    runs = arms(40)
+    for run in runs:
+        rows, values = run.logged["step"]
+        is_mixed = run.config["arm"] == "amp"
+        run.logged |= {"epoch": (rows, values / 10), "step": (rows, values * (0.5 if is_mixed else 1.0))}
+    named = {"metric": "val_acc:max:fraction"}
+    unequal = analyse_runs(runs, **named).comparison("amp")
+    assert unequal.no_claim_reason == "fp32 ended at step 400 and amp ended at step 200"
+    for run in runs:  # twice the batch size halves the steps of equally many epochs
+        run.config["batch_size"] = 64 if run.config["arm"] == "amp" else 32
+    assert analyse_runs(runs, **named).comparison("amp").no_claim_reason == ""

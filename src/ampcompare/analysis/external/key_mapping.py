@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, nearest_key
+from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, logged_keys, nearest_key, sample_of
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, relative_resolution
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
-from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import STEPS as GLOBAL_STEPS
 from ampcompare.runtime.formatting import printable
 
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
 CUMULATIVE = "cumulative"
+MAX_RUN_SECONDS = 3e8  # ten years; a larger time is a date in seconds since 1970
 # Factors from logged values to our units: items per second, seconds, MiB.
 UNITS = {
     THROUGHPUT: {"per_second": 1.0},
@@ -64,10 +64,10 @@ class KeyMapping:
 
     @property
     def shown_unit(self) -> str:
-        """The unit in which the value is shown."""
+        """The unit in which the value is shown; a cumulative time is shown in steps or epochs per second."""
         if self.role == MEMORY:
             return MIB
-        return printable(self.key) if self.role == THROUGHPUT else "steps/s" if self.is_cumulative else "1/s"
+        return printable(self.key) if self.role == THROUGHPUT else "1/s"
 
     def apply(self, run: RunRecord) -> RunRecord:
         """Return the run with the values of the key under our name and in our unit.
@@ -80,7 +80,10 @@ class KeyMapping:
             summary={key: value for key, value in run.summary.items() if key not in (in_rows, in_summary)},
             logged={key: column for key, column in run.logged.items() if key not in (in_rows, in_summary)},
         )
-        values = run.numbers(self.key) * UNITS[self.role][self.unit]
+        logged, factor = run.numbers(self.key), UNITS[self.role][self.unit]
+        if self.is_cumulative and _is_date(logged * factor):
+            logged -= np.nanmin(logged)  # before the conversion, which would round a date
+        values = logged * factor
         if self.role in (THROUGHPUT, TIME):
             bare.summary[THROUGHPUT_RESOLUTION] = self._resolution(run)
         if self.is_cumulative:
@@ -105,6 +108,12 @@ class KeyMapping:
         """Return the compared value: for a duration, how many of it fit in a second."""
         with np.errstate(all="ignore"):
             return 1 / values if self.role == TIME else values
+
+
+def _is_date(seconds: np.ndarray) -> bool:
+    """Return whether times count from 1970 and not from the start of a run."""
+    finite = seconds[np.isfinite(seconds)]
+    return len(finite) > 0 and float(finite.min()) > MAX_RUN_SECONDS
 
 
 def _rates(run: RunRecord, seconds: np.ndarray) -> np.ndarray:
@@ -132,12 +141,20 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
     if not key or unit not in UNITS[role]:
         raise UserError(f"--{role} {text!r}: expected {FORMS[role]}")
     if not is_logged(key, runs):
-        names = {name for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
-        sorted_names = sorted(name for name in names if not name.startswith("_"))
-        hint, listing = nearest_key(key, sorted_names), ", ".join(sorted_names[:12]) or "nothing"
+        names = logged_keys(runs)
+        listing = ", ".join(names[:12]) or "nothing"
+        if sample := sample_of(key, runs):
+            raise UserError(
+                f"--{role} {key!r}: its values are no numbers, such as {sample}; logged as numbers: {listing}"
+            )
+        hint = nearest_key(key, names)
         raise UserError(
             f"--{role} {key!r}: no run logged this key as a number; {hint and hint + ' '}logged: {listing}"
         )
+    is_step_time = role == TIME and not is_cumulative
+    if is_step_time and any(_is_date(run.numbers(key) * UNITS[role][unit]) for run in runs):
+        problem = "its values are dates in seconds since 1970, and no time of a step"
+        raise UserError(f"--time {text!r}: {problem}; write --time {text}:{CUMULATIVE}")
     return KeyMapping(role, key, unit, is_cumulative)
 
 
@@ -163,13 +180,51 @@ def counts_rows(run: RunRecord) -> bool:
     return bool((np.diff(run.values(OWN_STEP), prepend=-1) == 1).all())
 
 
+def epoch_key(run: RunRecord) -> str:
+    """Return the key that counts the epochs of a run, "" without one. Its letters may have any case."""
+    logged = {key.lower(): key for key in run.logged if len(run.values(key))}
+    return next((logged[key] for key in EPOCH_KEYS if key in logged), "")
+
+
 def with_clock(run: RunRecord, step: str) -> RunRecord:
-    """Return the run with step, epoch and clock under our names."""
-    keys = {metrics.STEP: step, metrics.EPOCH: next((key for key in EPOCH_KEYS if key in run.logged), "")}
+    """Return the run with step, epoch and clock under our names.
+
+    A step that restarts in each epoch is no global step: the steps of the epochs before are added to it.
+    """
+    keys = {metrics.STEP: step, metrics.EPOCH: epoch_key(run)}
     if (clock := _clock(run)) is not None and metrics.ELAPSED not in run.logged:
         run = run.with_columns({metrics.ELAPSED: clock})
     added = {name: run.logged[key] for name, key in keys.items() if key in run.logged}
-    return replace(run, logged=run.logged | added)
+    run = replace(run, logged=run.logged | added)
+    total = _continued_steps(run.numbers(metrics.STEP), run.numbers(metrics.EPOCH))
+    return run if total is None else run.with_columns({metrics.STEP: total})
+
+
+def _continued_steps(steps: np.ndarray, epochs: np.ndarray) -> np.ndarray | None:
+    """Return the steps since the start of a run if they restart in each epoch, None if they do not.
+
+    They restart if they go back and never exceed the largest step from before. A run that continues from a
+    checkpoint repeats some steps and then exceeds them.
+
+    Args:
+        steps: The logged step of each row, NaN for none.
+        epochs: The logged epoch of each row, NaN for none.
+    """
+    rows = np.flatnonzero(np.isfinite(steps))
+    logged = steps[rows]
+    falls = np.flatnonzero(np.diff(logged) < 0)
+    if not len(falls) or logged[falls[0] + 1 :].max() > logged[: falls[0] + 1].max():
+        return None
+    parts = epochs[rows]
+    if not np.isfinite(parts).all() or len({*parts}) < 2:  # no epoch is recorded: each fall begins one
+        parts = np.concatenate([[0], np.cumsum(np.diff(logged) < 0)])
+    total, offset = steps.copy(), 0.0
+    for part in np.unique(parts):
+        is_part = parts == part
+        total[rows[is_part]] = logged[is_part] + offset
+        # The first step of an epoch may be 0 or 1.
+        offset += logged[is_part].max() + (1.0 if logged.min() == 0 else 0.0)
+    return total
 
 
 def _clock(run: RunRecord) -> np.ndarray | None:

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 import numpy as np
 
@@ -12,9 +13,17 @@ from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS
 from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
+from ampcompare.runs.chart_exports import without_number
+from ampcompare.runs.same_run import EVALUATION_WORDS, SCHEDULE_WORDS, TIME_WORDS, TRAIN_WORDS
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
+UNLIKELY = 3  # rank of keys that measure no quality
+LEARNING_RATE_WORDS = frozenset({"lr", "lrs", "wd", "momentum"})
+MACHINE_WORDS = frozenset(
+    "memory mem gpu cpu ram vram throughput speed fps per ips flops tflops mfu util power energy".split()
+)
+BASELINE_WORDS = frozenset({"fp32", "float32", "32", "f32", "full", "none", "baseline", "base"})
 MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
 NO_CANDIDATES = frozenset({*STEP_KEYS, *EPOCH_KEYS})
 
@@ -55,7 +64,10 @@ def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None
     candidates = some(texts, MAX_CANDIDATES) if texts else "no numbers"
     form = "--metric KEY:max or KEY:min (for an accuracy also :percent or :fraction)"
     question = f"metric: add {form}; logged: {candidates}"
-    return question, ["--metric", f"{names[0]}:{suggested_way(names[0], runs)}"] if names else []
+    likely = [key for key in names if _likelihood(key) < UNLIKELY]
+    if not likely:
+        return question, ["--metric", "KEY:max"] if names else []
+    return question, ["--metric", f"{likely[0]}:{suggested_way(likely[0], runs)}"]
 
 
 def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> MissingInput:
@@ -80,8 +92,9 @@ def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
 def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     """Return the keys that were logged as numbers, the most likely metrics first.
 
-    Keys that most runs have come first. Keys that are logged rarely (an evaluation) come before keys that are
-    logged often. Keys that are logged once come last.
+    Keys that are named like a score come first, then losses; times, counters and learning rates come last.
+    Of these, keys that most runs have come first. Keys that are logged rarely (an evaluation) come before
+    keys that are logged often. Keys that are logged once come last.
     """
     counts: dict[str, list[int]] = {}
     for run in runs:
@@ -89,12 +102,31 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
             if key[:1] != "_" and key.lower() not in NO_CANDIDATES and (count := len(run.values(key))):
                 counts.setdefault(key, []).append(count)
 
-    def rank(key: str) -> tuple[int, bool, float, str]:
+    def rank(key: str) -> tuple[int, int, int, bool, float, str]:
         """Return the sort key of a logged key."""
         count = float(np.median(counts[key]))
-        return -len(counts[key]), count <= 1, count, key
+        words = {*metrics.split_words(key)}
+        # An evaluation comes before a key that names no data, and the training comes last.
+        split = 2 if words & TRAIN_WORDS else 1
+        if words & EVALUATION_WORDS:
+            split = 0
+        return _likelihood(key), split, -len(counts[key]), count <= 1, count, key
 
     return sorted(counts, key=rank)
+
+
+def _likelihood(key: str) -> int:
+    """Return how likely a key is the metric, by its name: 0 for a score, UNLIKELY or more for no metric."""
+    words = {*metrics.split_words(key)}
+    if words & LEARNING_RATE_WORDS or "learning_rate" in key.lower():
+        return UNLIKELY + 1
+    if words & (TIME_WORDS | MACHINE_WORDS):
+        return UNLIKELY
+    if "loss" in words:
+        return 1
+    if metrics.guess_direction(key):
+        return 0
+    return UNLIKELY if words & SCHEDULE_WORDS else 2
 
 
 def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
@@ -122,7 +154,8 @@ def arms_question(
     form = "name each source as NAME=SOURCE, baseline first"
     question = f"groups: {form}, or add --group-by KEY --baseline VALUE{candidates}"
     if differing:
-        return question, ["--group-by", differing[0], "--baseline", columns[differing[0]][0]], []
+        values = sorted(dict.fromkeys(columns[differing[0]]), key=_is_other_than_fp32)
+        return question, ["--group-by", differing[0], "--baseline", values[0]], []
     return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
 
 
@@ -144,14 +177,33 @@ def values_in(column: Sequence[str]) -> str:
 
 
 def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
-    """Return `NAME=FOLDER` or `NAME=FILE` for each folder or file with runs, if there are few."""
+    """Return `NAME=FOLDER` or `NAME=FILE` for each folder or file with runs, if there are few.
+
+    Several of them that differ in a number at the end (`fp32_1`, `fp32_2`) are repeats of one arm.
+    """
     files = [path for run in runs for path in run.paths[:1]]
     folders = [path.parent for path in files]
+    places: list[tuple[str, list[str]]] = []
     if len({*folders}) < 2:
-        names = {path.stem for path in files if not set(path.stem) & set("=:")}
-        return [f"{path.stem}={path}" for path in files] if 2 <= len(names) == len(files) <= MAX_ARMS else []
-    top = os.path.commonpath(folders)
-    parts = Counter(folder.relative_to(top).parts[:1] for folder in folders)
-    if () in parts or not 2 <= len(parts) <= MAX_ARMS:
+        places = [(PurePath(run.name).name, [str(path) for path in run.paths]) for run in runs]
+    else:
+        top = os.path.commonpath(folders)
+        parts = Counter(folder.relative_to(top).parts[:1] for folder in folders)
+        if () in parts:
+            return []
+        places = [(name, [os.path.join(top, name)]) for (name,) in parts]
+    places = [(name, paths) for name, paths in places if not set(name) & set("=:")]
+    prefixes = {name: without_number(name) for name, _ in places}
+    if 2 <= len({*prefixes.values()}) < len(prefixes):
+        places = [(prefixes[name], paths) for name, paths in places]
+    names = {name for name, _ in places}
+    is_each_run_named = len({*folders}) >= 2 or len(places) == len(files)
+    if not (2 <= len(names) <= MAX_ARMS and is_each_run_named):
         return []
-    return [f"{name}={os.path.join(top, name)}" for (name,) in parts]
+    places.sort(key=lambda place: _is_other_than_fp32(place[0]))
+    return [f"{name}={path}" for name, paths in places for path in paths]
+
+
+def _is_other_than_fp32(name: str) -> bool:
+    """Return False for a name that is likely the baseline; an example to copy names it first."""
+    return not {*metrics.split_words(name)} & BASELINE_WORDS

@@ -19,6 +19,7 @@ from ampcompare.analysis.external.key_mapping import (
     with_clock,
 )
 from ampcompare.analysis.external.missing_input import MissingInput, direction_question, metric_question
+from ampcompare.analysis.external.row_kinds import apply_conditions, ask_about_kinds, parse_conditions
 from ampcompare.analysis.grouping.compared_metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -30,6 +31,7 @@ from ampcompare.analysis.grouping.compared_metric import (
     Unit,
     choose_metric,
     infer_goal,
+    interleaved_placeholder,
     is_logged,
     parse_metric,
     placeholder_of,
@@ -66,6 +68,7 @@ class ReadingOptions:
     throughput: str | None = None
     time: str | None = None
     memory: str | None = None
+    where: Sequence[str] = ()
 
 
 @dataclass
@@ -80,6 +83,7 @@ class RunReading:
         notes: How the runs were read.
         doubts: Doubts about how they were read.
         is_own: Whether this program trained all of the runs, so that its sweeps can add more.
+        is_of_our_programs: Whether this program or its Recorder wrote the records.
     """
 
     runs: list[RunRecord]
@@ -89,6 +93,7 @@ class RunReading:
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     is_own: bool = True
+    is_of_our_programs: bool = True
 
 
 def interpret_runs(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
@@ -104,6 +109,9 @@ def interpret_runs(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
 
 
 def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
+    if options.where:
+        problem = "these runs are of AMP Compare or its Recorder, whose keys have one meaning; leave it out"
+        raise UserError(f"--where {options.where[0]!r}: {problem}")
     is_own = not any(run.is_recorded for run in runs)
     mappings = _measures(options, runs)
     reading = RunReading(
@@ -123,6 +131,8 @@ def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
 
 
 def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
+    conditions = parse_conditions(options.where, runs)
+    unfiltered, runs = runs, apply_conditions(runs, conditions)
     mappings = _measures(options, runs)
     questions: list[str] = []
     arguments: list[str] = []
@@ -138,19 +148,29 @@ def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
         metric = _external_metric(runs, options)
     except MissingInput as missing:
         questions, arguments = [*questions, *missing.questions], [*arguments, *missing.arguments]
+    if not questions:
+        speeds = [one.key for one in mappings if one.role != MEMORY and not one.is_cumulative]
+        questions, arguments = ask_about_kinds(unfiltered, [metric.key, *speeds], metric.key, conditions)
     if questions:
         raise MissingInput(questions, arguments, arms)
     steps = [_step_key(run, metric.key) for run in runs]
     mapped = [with_clock(run, step) for run, step in zip(runs, steps, strict=True)]
     mapped = [_apply(run, mappings) for run in _with_machines(mapped, DEVICE in options.ignore)]
-    unit = _step_unit(runs, steps)
+    unit = _step_unit(mapped, steps)
     reading = RunReading(
-        mapped, metric, grouping, _quantities(Quantities("", "", step=unit), mappings), is_own=False
+        mapped,
+        metric,
+        grouping,
+        _quantities(Quantities("", "", step=unit), mappings),
+        is_own=False,
+        is_of_our_programs=False,
     )
     choice = "best" if options.best else "last"
     parts = [f"the {choice} {printable(metric.key)} ({_way(metric)} is better) as the metric"]
     parts += [mapping.text for mapping in mappings]
     reading.notes += [f"read {listed(parts)}", *grouping.notes]
+    if conditions:
+        reading.notes.append(f"rows chosen by --where {listed(printable(one.text) for one in conditions)}")
     reading.doubts += grouping.doubts
     return reading
 
@@ -172,8 +192,13 @@ def _apply(run: RunRecord, mappings: Sequence[Any]) -> RunRecord:
 
 def _quantities(quantities: Quantities, mappings: Sequence[Any]) -> Quantities:
     for mapping in mappings:
-        name = "memory" if mapping.role == MEMORY else "speed"
-        quantities = replace(quantities, **{name: mapping.shown_unit})
+        if mapping.role == MEMORY:
+            quantities = replace(quantities, memory=mapping.shown_unit)
+        elif mapping.is_cumulative:
+            counted = quantities.step if quantities.step in ("epoch", "row") else "step"
+            quantities = replace(quantities, speed=f"{counted}s/s")
+        else:
+            quantities = replace(quantities, speed=mapping.shown_unit)
     return quantities
 
 
@@ -211,8 +236,11 @@ def _step_key(run: RunRecord, metric: str) -> str:
 
 
 def _step_unit(runs: Sequence[RunRecord], steps: Sequence[str]) -> str:
-    """Return what a step is called in the charts."""
-    if {*steps} <= {*EPOCH_KEYS}:
+    """Return what a step is called in the charts. A table without a step counts epochs."""
+    columns = [(run.numbers(metrics.STEP), run.numbers(metrics.EPOCH)) for run in runs]
+    if {*steps} <= {*EPOCH_KEYS} or all(
+        np.array_equal(step, epoch, equal_nan=True) and np.isfinite(step).any() for step, epoch in columns
+    ):
         return "epoch"
     is_row = {*steps} == {OWN_STEP} and any(map(counts_rows, runs))
     return "row" if is_row else "step"
@@ -351,7 +379,7 @@ def _with_machines(runs: list[RunRecord], is_one_device: bool) -> list[RunRecord
 
 
 def _drop_placeholder(reading: RunReading) -> None:
-    """Remove the value of the metric that means "no evaluation" (-1), and add a sentence about it."""
+    """Remove the values of the metric that mean "no evaluation" (0, -1, NaN), and say so."""
     key, runs = reading.metric.key, reading.runs
     candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
     values = [float(value) for value in candidates if value is not None and np.isfinite(value)]
@@ -361,4 +389,29 @@ def _drop_placeholder(reading: RunReading) -> None:
         reading.doubts.append(
             f"{printable(key)} is {placeholder:g} in {plural(values.count(placeholder), 'row')}, which is no "
             "percentage. The report treats it as a row without an evaluation."
+        )
+    if not reading.is_of_our_programs:
+        _drop_interleaved(reading)
+
+
+def _drop_interleaved(reading: RunReading) -> None:
+    """Remove placeholders that stand between results, run by run."""
+    key = reading.metric.key
+    counts: dict[str, int] = {}
+    cleaned = []
+    for run in reading.runs:
+        _, values = run.logged_numbers(key)
+        placeholder = interleaved_placeholder(values)
+        if placeholder is None:
+            cleaned.append(run)
+            continue
+        new = without_value(run, key, placeholder)
+        cleaned.append(new)
+        name = "NaN" if placeholder != placeholder else f"{placeholder:g}"
+        counts[name] = counts.get(name, 0) + len(values) - len(new.logged_numbers(key)[1])
+    reading.runs = cleaned
+    for name, count in counts.items():
+        reading.doubts.append(
+            f"{printable(key)} is {name} in {plural(count, 'row')}, between other values. The report treats "
+            "such a row as one without an evaluation."
         )

@@ -5,11 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import numpy as np
+
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import flatten
-from ampcompare.runtime.formatting import amount, capital, in_percent, number
+from ampcompare.runtime.formatting import amount, capital, in_percent, number, printable, short
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points
@@ -19,6 +21,8 @@ PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
 # parts of a name; "accuracy" counts inside a part, too
 ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})
 MAX_NAMES = 12
+PLACEHOLDERS = (0.0, -1.0)  # what programs write for a metric that was not evaluated, besides NaN
+FAR_FROM_ZERO = 0.05  # of the largest result: a metric that falls to 0 comes closer before
 GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MAXIMIZE}
 
 
@@ -187,8 +191,12 @@ def choose_metric(
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
     if is_asked and key != DEFAULT_METRIC and not is_logged(key, runs):
-        names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
-        logged = sorted(name for name in names if not name.startswith("_"))
+        if sample := sample_of(key, runs):
+            numeric = ", ".join(logged_keys(runs)[:MAX_NAMES]) or "nothing"
+            raise UserError(
+                f"--metric {key!r}: its values are no numbers, such as {sample}; logged as numbers: {numeric}"
+            )
+        logged = logged_keys(runs)
         hint, listing = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
         if (head := _logged_head(key, runs)) != key:
             suffixes = ("min", "max", *UNIT_WORDS)
@@ -233,14 +241,60 @@ def placeholder_of(unit: Unit | None, values: Iterable[float]) -> float | None:
     return negative.pop() if has_bounds and len(negative) == 1 and max(distinct) >= 0 else None
 
 
+def interleaved_placeholder(values: np.ndarray) -> float | None:
+    """Return the value (0, -1 or NaN) of the rows in which a metric was not evaluated, None if there is none.
+
+    Every second row, or more of them, must have this value between at least two results.
+    """
+    for placeholder in (*PLACEHOLDERS, math.nan):
+        results = np.flatnonzero(~_is_value(values, placeholder))
+        gaps = np.diff(results, prepend=-1)
+        if 2 <= len(results) < len(values) and np.median(gaps) >= 2:
+            return placeholder
+    return None
+
+
+def final_placeholder(values: np.ndarray) -> float | None:
+    """Return the last value if it is exactly 0 or -1 and may mean "not evaluated", None otherwise.
+
+    It may if the results before are far from 0, or for -1, if none of them is negative.
+    """
+    for placeholder in PLACEHOLDERS:
+        results = values[values != placeholder]
+        if not len(results) or values[-1] != placeholder:
+            continue
+        if placeholder == 0 and abs(results[-1]) >= FAR_FROM_ZERO * np.abs(results).max():
+            return placeholder
+        if placeholder < 0 and results.min() >= 0:
+            return placeholder
+    return None
+
+
+def _is_value(values: np.ndarray, value: float) -> np.ndarray:
+    return np.isnan(values) if math.isnan(value) else values == value
+
+
 def without_value(run: RunRecord, key: str, value: float) -> RunRecord:
     """Return the run without one value of a key, in its rows and its summary."""
     rows, values = run.logged_numbers(key)
-    summary = {k: v for k, v in run.summary.items() if not (k == key and v == value)}
-    is_kept = values != value
+    is_value = (lambda v: v != v) if math.isnan(value) else (lambda v: v == value)
+    summary = {k: v for k, v in run.summary.items() if not (k == key and is_value(v))}
+    is_kept = ~_is_value(values, value)
     logged = {k: column for k, column in run.logged.items() if k != key}
     logged |= {key: (rows[is_kept], values[is_kept])} if is_kept.any() else {}
     return replace(run, summary=summary, logged=logged)
+
+
+def logged_keys(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the keys that have a number in any run, sorted, without W&B's own."""
+    names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
+    return sorted(name for name in names if not name.startswith("_") and is_logged(name, runs))
+
+
+def sample_of(key: str, runs: Sequence[RunRecord]) -> str:
+    """Return a value that was logged under a key, as text; "" without one."""
+    values = (value for run in runs for value in run.logged.get(key, ((), ()))[1])
+    return next((short(printable(repr(value))) for value in values), "")
 
 
 def nearest_key(asked: str, keys: Sequence[str]) -> str:

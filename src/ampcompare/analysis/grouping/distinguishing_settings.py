@@ -204,13 +204,13 @@ EPOCHS = ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max
 def describe_setting(rows: pd.DataFrame) -> CommonSetting:
     """Return the setting that the runs of a table have in common."""
     runs: list[RunRecord] = list(rows[RUN])
-    model, batch = listed(_first_values(runs, MODELS)), listed(_first_values(runs, BATCHES))
+    model, batch = listed(first_values(runs, MODELS)), listed(first_values(runs, BATCHES))
     data_names = [name for name in dict.fromkeys(map(_data_of, runs)) if name]
-    data = " and ".join(data_names or _first_values(runs, DATASETS)) or NO_DATA
+    data = " and ".join(data_names or first_values(runs, DATASETS)) or NO_DATA
     parts = [f"{model} on {data}" if model else data, f"batch {batch}" if batch else ""]
     for unit, keys in (("step", STEPS), ("epoch", EPOCHS)):
         # Trainers write -1 for "no limit".
-        counts = [n for n in _first_values(runs, keys) if n.strip("0.").replace(".", "").isdecimal()]
+        counts = [n for n in first_values(runs, keys) if n.strip("0.").replace(".", "").isdecimal()]
         if counts:
             parts.append(f"{listed(counts)} {unit}{'s' * (counts != ['1'])}")
             break
@@ -220,7 +220,7 @@ def describe_setting(rows: pd.DataFrame) -> CommonSetting:
     return CommonSetting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
 
 
-def _first_values(runs: Sequence[RunRecord], keys: Sequence[str]) -> list[str]:
+def first_values(runs: Sequence[RunRecord], keys: Sequence[str]) -> list[str]:
     """Return the distinct values of the first key that any run has."""
     values_by_key = (dict.fromkeys(_short_value(run.option(key)) for run in runs) for key in keys)
     return next((texts for values in values_by_key if (texts := [value for value in values if value])), [])

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ampcompare.analysis.grouping.distinguishing_settings import BATCHES, first_values
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import EPOCHS, STEPS
 from ampcompare.analysis.grouping.run_table import RUN
@@ -53,6 +54,11 @@ def measure_progress(group: Group, column: str) -> TrainingLength | None:
     return TrainingLength(UNITS[column], float(values.min()), float(values.max()), common)
 
 
+def _counts_epochs(group: Group) -> bool:
+    """Return whether the steps of a group are its epochs, because its log counts nothing else."""
+    return bool((group.rows[STEPS] == group.rows[EPOCHS]).all())
+
+
 def has_early_stopping(groups: Sequence[Group]) -> bool:
     """Return whether a run trained with early stopping, so that runs may end at different lengths."""
     return any(run.is_early_stopped for group in groups for run in group.rows[RUN])
@@ -61,22 +67,26 @@ def has_early_stopping(groups: Sequence[Group]) -> bool:
 def unequal_lengths(groups: Sequence[Group]) -> str:
     """Return how far each group came if they did not come equally far, "" if they did.
 
-    Lengths are equal if steps or epochs agree within TOLERANCE over all runs. They are unknown if a run
+    Lengths are equal if steps and epochs agree within TOLERANCE over all runs, as far as they are recorded.
+    With different batch sizes only one of them can agree, and that is enough. Lengths are unknown if a run
     records neither.
     """
-    text = ""
+    differences, is_one_equal = [], False
     for column in (EPOCHS, STEPS):
         lengths = [measure_progress(group, column) for group in groups]
         recorded = [length for length in lengths if length is not None]
-        if len(recorded) < len(groups):
+        if len(recorded) < len(groups) or (column == STEPS and all(map(_counts_epochs, groups))):
             continue
-        if min(length.first for length in recorded) >= (1 - TOLERANCE) * max(
-            length.last for length in recorded
-        ):
-            return ""
+        shortest, longest = min(one.first for one in recorded), max(one.last for one in recorded)
+        if shortest >= (1 - TOLERANCE) * longest:
+            is_one_equal = True
+            continue
         parts = [
             f"{group.display_name} ended at {length.text}"
             for group, length in zip(groups, recorded, strict=True)
         ]
-        text = " and ".join(parts)
-    return text
+        differences.append(" and ".join(parts))
+    has_other_batch = len(first_values([run for group in groups for run in group.rows[RUN]], BATCHES)) > 1
+    if not differences or (is_one_equal and has_other_batch):
+        return ""
+    return differences[-1]

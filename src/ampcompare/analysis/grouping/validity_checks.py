@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric, final_placeholder
 from ampcompare.analysis.grouping.distinguishing_settings import control_position
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, count_decimals, relative_resolution
@@ -41,12 +41,25 @@ def explain_degenerate(group: Group) -> str:
     if len(at_chance):
         runs = plural(len(rows), "run")
         return f"at chance level in {len(at_chance)} of {runs} ({at_chance.iloc[0] * 100:g}% by guessing)"
+    if why := explain_placeholder(group):
+        return why
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
     series = [run.values(metric.key) * metric.factor for run in rows[RUN]]
     constant = [v for v in series if len(v) >= MIN_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
     return (
         f"the same at every evaluation in {len(constant)} of {plural(len(rows), 'run')}" if constant else ""
     )
+
+
+def explain_placeholder(group: Group) -> str:
+    """Return that the compared value of some runs may be a placeholder and no result, "" if none may be."""
+    metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
+    ends = [final_placeholder(values) for run in rows[RUN] if len(values := run.values(metric.key))]
+    found = [end for end in ends if end is not None]
+    if not found or (metric.is_best and not metric.lower_is_better):
+        return ""
+    count = f"in {len(found)} of {plural(len(rows), 'run')}"
+    return f"exactly {found[0]:g} in the last row, after other values, {count}: perhaps it was not evaluated"
 
 
 def measure_resolution(rows: pd.DataFrame, metric: ComparedMetric) -> float:
