@@ -14,7 +14,7 @@ from ampcompare.runtime.paths import shell_command
 SEEDS = 3  # runs of each arm of a publication
 SWEEP_EPILOG = epilog(
     {
-        "Three backends, three seeds each, five epochs": "ampcompare sweep compare_backends epochs=5",
+        "Three backends, five seeds each, five epochs": "ampcompare sweep compare_backends epochs=5",
         "Your own network and data": (
             "ampcompare sweep compare_backends model.name=./net.py:build data.source=./data.py:build epochs=5"
         ),
@@ -34,7 +34,7 @@ SWEEP_EPILOG = epilog(
     },
     {
         0: "all runs finished; with --status or --rerun: nothing is left to do",
-        1: "runs failed",
+        1: "runs failed, or there is no report",
         **BAD_INPUT,
         3: "with --status or --rerun: runs are left to do",
         "128+": "stopped by a signal, such as 130 for Ctrl-C",

@@ -39,8 +39,9 @@ def run_sweep(file: str, overrides: Sequence[str], console: Console, options: Sw
         options: Options of the command line.
 
     Returns:
-        The exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed; 3 if they repeat
-        a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a batch system.
+        The exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed or there is no
+        report; 3 if they repeat a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a
+        batch system.
 
     Raises:
         UserError: For a bad file, bad overrides, or a folder that cannot be used. Then nothing is started.

@@ -9,15 +9,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
+from ampcompare.runtime.formatting import some
 from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.journal import NEW_FOLDER_HINT
 from ampcompare.sweeps.sweep import SEED, Sweep
+from ampcompare.sweeps.training_options import resolved_options
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
 PARAMETERS, OVERRIDES = "parameters", "words of the command line"
 ORDER = "the order of parameters"
+SETTINGS = "resolved options"
+MAX_NAMED = 4
 
 
 def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
@@ -30,12 +35,17 @@ def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
         content["run_cap"] = sweep.run_cap
     if sweep.cells:  # another version of AMP Compare may find other equal points
         content["points that are runs"] = [sweep.cells.keys, sorted(sweep.cells.combinations)]
+    if settings := resolved_options(sweep, overrides):
+        content[SETTINGS] = settings
     return json.loads(json.dumps(content))
 
 
 def seed_of(sweep: Sweep, began: Mapping[str, Any]) -> str:
-    """Return the seed of a random search: its name, and the definition with which it began."""
-    return json.dumps([sweep.name, began])
+    """Return the seed of a random search: its name, and the definition with which it began.
+
+    The resolved options are left out, so that a new option of AMP Compare changes no draws.
+    """
+    return json.dumps([sweep.name, {key: value for key, value in began.items() if key != SETTINGS}])
 
 
 def continued_sweep(
@@ -75,6 +85,8 @@ def continued_sweep(
         more = tuple(seed for seed in have if seed not in known)
         parameters = tuple(first if p == own else p for p in sweep.parameters)
         sweep = dataclasses.replace(sweep, parameters=parameters)
+    if not differing:
+        _check_settings(sweep, overrides, began, where)
     if differing:
         names = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
         why = f"the folder {where} has a sweep that differs in {names}"
@@ -87,9 +99,34 @@ def continued_sweep(
     return dataclasses.replace(sweep, added=groups), more
 
 
+def _check_settings(sweep: Sweep, overrides: Sequence[str], began: Mapping[str, Any], where: str) -> None:
+    """Raise UserError if runs of a continued sweep would have other settings than its first runs.
+
+    A sweep that version 0.3 began has no resolved options. Its runs had those of `recipe=reference`.
+    """
+    present = json.loads(json.dumps(resolved_options(sweep, overrides)))
+    is_of_0_3 = SETTINGS not in began
+    former = resolved_options(sweep, [*overrides, "recipe=reference"]) if is_of_0_3 else began[SETTINGS]
+    defaults = {key: spec.default for key, spec in OPTIONS.items()}
+    differing = [
+        f"{key}={present[key]} instead of {former.get(key, defaults.get(key))}"
+        for key in present
+        if present[key] != former.get(key, defaults.get(key))
+    ]
+    if not differing:
+        return
+    if is_of_0_3:
+        why = f"the sweep in {where} began with version 0.3, and its next runs would have other settings"
+        todo = f"finish it with version 0.3, or {NEW_FOLDER_HINT}"
+    else:
+        why = f"the next runs of the sweep in {where} would have other settings than its first runs"
+        todo = f"restore the config file or the version of AMP Compare, or {NEW_FOLDER_HINT}"
+    raise UserError(f"{sweep.path}: {why} ({some(differing, MAX_NAMED)}); {todo}")
+
+
 def _parts(content: Mapping[str, Any]) -> dict[str, str]:
     """Return the parts of a definition by name, as JSON text, for the message about a difference."""
-    parts = {k: v for k, v in content.items() if k not in (PARAMETERS, OVERRIDES) and v is not None}
+    parts = {k: v for k, v in content.items() if k not in (PARAMETERS, OVERRIDES, SETTINGS) and v is not None}
     parts |= {f"{PARAMETERS}.{name}": spec for name, spec in content[PARAMETERS]}
     parts |= {f"the option {override}": True for override in content[OVERRIDES]}
     parts[ORDER] = [name for name, _ in content[PARAMETERS]]
