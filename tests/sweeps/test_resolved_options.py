@@ -10,6 +10,7 @@ from support.refusals import line_of
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.sweep_identity import SETTINGS, continued_sweep, definition, seed_of
+from ampcompare.sweeps.training_options import recipe_line
 
 NET = "from torch import nn\n\n\ndef build():\n    return nn.Linear(1, 1)\n"
 COMMAND = [
@@ -93,3 +94,41 @@ def test_the_settings_change_no_draws_of_a_random_search():
     sweep = sweep_of()
     began = definition(sweep, [])
     assert seed_of(sweep, began) == seed_of(sweep, {k: v for k, v in began.items() if k != SETTINGS})
+
+
+@pytest.mark.parametrize("name", ["compare_backends", "compare_gpu", "compare_all"])
+def test_the_bundled_comparisons_train_any_network_with_a_recipe_that_suits_it(name: str):
+    sweep = read_sweep(name)
+    assert sweep.seed is not None
+    assert sweep.seed.values() == [1, 2, 3, 4, 5]
+    built_in = definition(sweep, [])[SETTINGS]
+    assert (built_in["epochs"], built_in["optimizer.momentum"], built_in["schedule.warmup_epochs"]) == (
+        15,
+        0.9,
+        1.5,
+    )
+    assert recipe_line(sweep, ["epochs=5"]).startswith("recipe stable: sgd, lr=0.1, momentum=0.9")
+    own = definition(sweep, ["model.name=./net.py:build", "epochs=5"])[SETTINGS]
+    assert (own["optimizer.name"], own["optimizer.lr"], own["schedule.warmup_epochs"]) == ("adamw", 1e-3, 0.5)
+    explicit = definition(sweep, ["model.name=./net.py:build", "recipe=reference"])[SETTINGS]
+    assert (explicit["optimizer.name"], explicit["optimizer.weight_decay"]) == ("sgd", 0.0)
+
+
+def test_the_search_for_a_learning_rate_names_plain_sgd():
+    for words in ([], ["model.name=./net.py:build"]):
+        settings = definition(read_sweep("learning_rate", words), words)[SETTINGS]
+        assert (settings["optimizer.name"], settings["optimizer.momentum"]) == ("sgd", 0.0)
+        assert recipe_line(read_sweep("learning_rate", words), words) == "recipe reference: sgd, cosine"
+
+
+def test_the_line_about_the_recipe_leaves_out_what_the_sweep_varies():
+    assert recipe_line(sweep_of(recipe={"values": ["stable", "adamw"]}), []) == ""
+    rates = sweep_of(recipe={"value": "stable"}, **{"optimizer.lr": {"values": [0.1, 0.2]}})
+    assert recipe_line(rates, []).startswith("recipe stable: sgd, momentum=0.9, nesterov=true")
+    assert recipe_line(read_sweep_of_other_program(), []) == ""
+
+
+def read_sweep_of_other_program() -> Sweep:
+    Path("train.py").write_text("")
+    Path("other.yaml").write_text("program: train.py\nmethod: grid\nparameters: {recipe: {values: [a, b]}}\n")
+    return read_sweep("other.yaml")
