@@ -11,7 +11,7 @@ from support.properties import MECHANISMS, backends
 from support.same_run import record_of
 from support.training import play
 
-from ampcompare import metrics
+from ampcompare import analyse_runs, metrics
 from ampcompare.precision import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.system.environment import describe_arithmetic
@@ -33,6 +33,23 @@ def quick(tmp_path: Path):
 
 def rows(record: RunRecord, key: str) -> list[float]:
     return record.history[key].dropna().tolist() if key in record.history else []
+
+
+def test_the_recipe_is_printed_and_recorded_and_its_settings_distinguish_runs(quick):
+    stable, printed = quick("recipe=auto", "seed=1", "epochs=1")
+    values = (
+        "momentum=0.9, nesterov=true, weight_decay=0.0005, cosine, warmup_epochs=0.1, label_smoothing=0.1"
+    )
+    assert f"recipe stable: sgd, lr=0.1, {values}" in " ".join(printed.split())
+    assert stable.config["recipe"] == "stable"
+    assert (stable.option("optimizer.momentum"), stable.option("training.label_smoothing")) == (0.9, 0.1)
+    former, printed = quick("seed=2", "epochs=1")
+    assert "recipe reference: sgd, lr=0.1, cosine" in printed
+    assert former.config.pop("recipe") == "reference"  # as in a record of version 0.3
+    reference, _ = quick("recipe=reference", "seed=3", "epochs=1")
+    groups = analyse_runs([stable, former, reference]).groups
+    seeds = sorted(sorted(record.option("seed") for record in group.records) for group in groups)
+    assert seeds == [[1], [2, 3]]
 
 
 @pytest.mark.parametrize("backend", [*MECHANISMS, "bf16_sr"])

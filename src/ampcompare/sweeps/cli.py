@@ -35,7 +35,7 @@ SWEEP_EPILOG = epilog(
     },
     {
         0: "all runs finished; with --status or --rerun: nothing is left to do",
-        1: "runs failed",
+        1: "runs failed, or there is no report",
         **BAD_INPUT,
         3: "with --status or --rerun: runs are left to do",
         "128+": "stopped by a signal, such as 130 for Ctrl-C",

@@ -24,7 +24,6 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
-from ampcompare import __version__
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.atomic_files import replacing
@@ -116,9 +115,6 @@ class SweepState:
         name: Name of the sweep.
         definition: What the sweep began as.
         command: The words after `ampcompare` with which it began; empty if the journal does not have them.
-        options: The options of its first run with all defaults, as they were when it began; None in a journal
-            of version 0.3, and for another program.
-        version: The version of AMP Compare that began it, "" in a journal of version 0.3.
         runs: The newest run of each point that was begun, by index.
         seed_groups: Groups of seeds that were added since the sweep began.
         code_versions: Versions of the user's code, oldest first.
@@ -126,16 +122,8 @@ class SweepState:
         driver: Host and pid of the last driver.
     """
 
-    def __init__(
-        self,
-        name: str,
-        definition: Mapping[str, Any],
-        command: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
-        version: str = __version__,
-    ) -> None:
+    def __init__(self, name: str, definition: Mapping[str, Any], command: Sequence[str] = ()) -> None:
         self.name, self.definition, self.command = name, definition, tuple(command)
-        self.options, self.version = options, version
         self.runs: dict[int, SweepRun] = {}
         self.seed_groups: list[SeedGroup] = []
         self.code_versions: list[CodeVersion] = []
@@ -212,12 +200,7 @@ class Journal:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        name: str,
-        definition: Mapping[str, Any],
-        command: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
+        self, folder: Path, name: str, definition: Mapping[str, Any], command: Sequence[str] = ()
     ) -> None:
         """Lock the folder, and read or begin the journal in it.
 
@@ -228,7 +211,6 @@ class Journal:
             name: Name of the sweep.
             definition: What a new sweep is; an existing journal keeps its own.
             command: The words after `ampcompare` that begin a new sweep.
-            options: The options of the first run of a new sweep, None for another program.
 
         Raises:
             UserError: If another driver or a sweep of another name has the folder, an earlier version of AMP
@@ -255,7 +237,7 @@ class Journal:
             # A run that was proposed may have been started by a driver that was killed in that moment.
             is_same = state is not None and (state.name, state.definition) == (name, definition)
             if state is None or not (state.has_begun or (is_same and state.runs)):
-                state = self._begin(name, definition, command, options)
+                state = self._begin(name, definition, command)
             if state.name != name:
                 raise UserError(
                     f"{folder}: this folder belongs to the sweep {state.name!r}, not to {name!r}; "
@@ -271,29 +253,16 @@ class Journal:
             self.close()
             raise
 
-    def _begin(
-        self,
-        name: str,
-        definition: Mapping[str, Any],
-        command: Sequence[str],
-        options: Mapping[str, Any] | None,
-    ) -> SweepState:
+    def _begin(self, name: str, definition: Mapping[str, Any], command: Sequence[str]) -> SweepState:
         logs = (self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")
         if log := next(logs, None):
             why = f"the folder has the log {log.name} of a run that is not in {EVENTS_FILE}"
             raise UserError(f"{self.folder}: {why}; {NEW_FOLDER_HINT}")
-        content = {
-            "format": FORMAT,
-            "version": __version__,
-            "name": name,
-            "command": [*command],
-            "sweep": definition,
-            "options": options,
-        }
+        content = {"format": FORMAT, "name": name, "command": [*command], "sweep": definition}
         (self.folder / EVENTS_FILE).unlink(missing_ok=True)
         with replacing(self.folder / DEFINITION_FILE) as file:
-            file.write(json.dumps(content, indent=1, default=str).encode())
-        return SweepState(name, definition, command, options)
+            file.write(json.dumps(content, indent=1).encode())
+        return SweepState(name, definition, command)
 
     def append(self, event: str, **fields: Any) -> None:
         """Write an event, have it on the disk, and apply it to the state.
@@ -381,13 +350,7 @@ def read_journal(folder: Path) -> SweepState | None:
         if content["format"] != FORMAT:
             why = f"format {content['format']}, but this version of AMP Compare reads format {FORMAT}"
             raise UserError(f"{path}: {why}; {NEW_FOLDER_HINT}")
-        state = SweepState(
-            content["name"],
-            dict(content["sweep"]),
-            content.get("command", ()),
-            content.get("options"),
-            content.get("version", ""),
-        )
+        state = SweepState(content["name"], dict(content["sweep"]), content.get("command", ()))
         path = events
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
         for line in lines[:-1]:  # behind the last line break is nothing, or what a killed driver was writing

@@ -24,7 +24,7 @@ from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
 from ampcompare.sweeps.samplers import load_optuna
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
-from ampcompare.sweeps.sweep_identity import check_same_options, continued_sweep, definition
+from ampcompare.sweeps.sweep_identity import continued_sweep, definition
 from ampcompare.sweeps.training_options import recipe_line
 
 EXIT_FAILED_RUNS = 1
@@ -40,8 +40,9 @@ def run_sweep(file: str, overrides: Sequence[str], console: Console, options: Sw
         options: Options of the command line.
 
     Returns:
-        The exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed; 3 if they repeat
-        a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a batch system.
+        The exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed or there is no
+        report; 3 if they repeat a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a
+        batch system.
 
     Raises:
         UserError: For a bad file, bad overrides, or a folder that cannot be used. Then nothing is started.
@@ -207,12 +208,9 @@ def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journa
     # Neither --rerun nor --changed-code is for a new sweep, except that W&B's server needs --rerun.
     begins = replace(prepared.options, rerun=prepared.sweep.on_server, changed_code=False)
     words = replace(prepared, options=begins).words() if prepared.file else ()
-    began = definition(prepared.sweep, prepared.overrides)
-    options = prepared.config.to_dict() if prepared.config else None
-    journal = Journal(folder, prepared.sweep.name, began, words, options)
+    journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.overrides), words)
     try:
         state = journal.state
-        check_same_options(prepared.sweep, state, options, str(folder))
         sweep, more = continued_sweep(
             prepared.sweep,
             prepared.overrides,

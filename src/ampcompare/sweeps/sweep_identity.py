@@ -9,17 +9,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampcompare.config.canonical import canonical
-from ampcompare.config.recipes import REFERENCE
+from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
+from ampcompare.runtime.formatting import some
 from ampcompare.runtime.paths import shell_command, shipped
 from ampcompare.sweeps.distributions import Parameter, parse_spec
-from ampcompare.sweeps.journal import NEW_FOLDER_HINT, SweepState
+from ampcompare.sweeps.journal import NEW_FOLDER_HINT
 from ampcompare.sweeps.sweep import BOOKENDS, SEED, Sweep
+from ampcompare.sweeps.training_options import resolved_options
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
 PARAMETERS, OVERRIDES = "parameters", "words of the command line"
 ORDER = "the order of parameters"
+SETTINGS = "resolved options"
+MAX_NAMED = 4
 
 
 def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
@@ -34,12 +37,17 @@ def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
         content["run_cap"] = sweep.run_cap
     if sweep.cells:  # another version of AMP Compare may find other equal points
         content["points that are runs"] = [sweep.cells.keys, sorted(sweep.cells.combinations)]
+    if settings := resolved_options(sweep, overrides):
+        content[SETTINGS] = settings
     return json.loads(json.dumps(content))
 
 
 def seed_of(sweep: Sweep, began: Mapping[str, Any]) -> str:
-    """Return the seed of a random search: its name, and the definition with which it began."""
-    return json.dumps([sweep.name, began])
+    """Return the seed of a random search: its name, and the definition with which it began.
+
+    The resolved options are left out, so that a new option of AMP Compare changes no draws.
+    """
+    return json.dumps([sweep.name, {key: value for key, value in began.items() if key != SETTINGS}])
 
 
 def continued_sweep(
@@ -79,11 +87,16 @@ def continued_sweep(
         more = tuple(seed for seed in have if seed not in known)
         parameters = tuple(first if p == own else p for p in sweep.parameters)
         sweep = dataclasses.replace(sweep, parameters=parameters)
+    if not differing:
+        _check_settings(sweep, overrides, began, where)
     if differing:
         names = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
         why = f"the folder {where} has a sweep that differs in {names}"
         todo = f"{NEW_FOLDER_HINT}, or use the file and the options of that sweep"
-        if command:
+        if SETTINGS not in began and sweep.path.resolve().parent == shipped("sweeps").resolve():
+            why = f"version 0.3 began the sweep in {where}, and its bundled file has changed since ({names})"
+            todo = f"finish it with version 0.3, or {NEW_FOLDER_HINT}"
+        elif command:
             started = shell_command("ampcompare", *command)
             todo = f"{NEW_FOLDER_HINT}; the sweep in this folder was started with: {started}"
         raise UserError(f"{sweep.path}: {why}; {todo}")
@@ -91,46 +104,34 @@ def continued_sweep(
     return dataclasses.replace(sweep, added=groups), more
 
 
-def check_same_options(
-    sweep: Sweep, state: SweepState, options: Mapping[str, Any] | None, where: str
-) -> None:
-    """Refuse to continue a sweep whose remaining runs would train with other options than its first runs.
+def _check_settings(sweep: Sweep, overrides: Sequence[str], began: Mapping[str, Any], where: str) -> None:
+    """Raise UserError if runs of a continued sweep would have other settings than its first runs.
 
-    Defaults and recipes may change between versions, although file and command line are the same.
-
-    Args:
-        sweep: The sweep of the file.
-        state: The state of the sweep in the folder.
-        options: The options of the first run, as this version resolves them; None for another program.
-        where: Folder of the sweep, for the message.
-
-    Raises:
-        UserError: An option differs, or version 0.3 began the sweep and had another default.
+    A sweep that version 0.3 began has no resolved options. Its runs had those of `recipe=reference`.
     """
-    if options is None or not state.has_begun:
+    present = json.loads(json.dumps(resolved_options(sweep, overrides)))
+    is_of_0_3 = SETTINGS not in began
+    former = resolved_options(sweep, [*overrides, "recipe=reference"]) if is_of_0_3 else began[SETTINGS]
+    defaults = {key: spec.default for key, spec in OPTIONS.items()}
+    differing = [
+        f"{key}={present[key]} instead of {former.get(key, defaults.get(key))}"
+        for key in present
+        if present[key] != former.get(key, defaults.get(key))
+    ]
+    if not differing:
         return
-    todo = f"finish it with that version, or {NEW_FOLDER_HINT}"
-    if not state.version:
-        recipe = options["recipe"]
-        if sweep.path.resolve().parent == shipped("sweeps").resolve():
-            why = f"version 0.3 began this sweep, and its bundled file {sweep.path.name} has changed since"
-            raise UserError(f"{where}: {why}; {todo}")
-        if recipe not in (None, REFERENCE):
-            why = f"version 0.3 began this sweep, which trained without recipe={recipe}"
-            raise UserError(f"{where}: {why}; {todo}")
-        return
-    varied = {SEED, *(p.key for p in sweep.parameters)}
-    began, present = canonical(state.options or {}), canonical(options)
-    differing = [key for key in present if key not in varied and began.get(key) != present[key]]
-    if state.options and differing:
-        key = differing[0]
-        change = f"{key} was {began.get(key)!r} and is {present[key]!r} now"
-        raise UserError(f"{where}: version {state.version} began this sweep, and {change}; {todo}")
+    if is_of_0_3:
+        why = f"the sweep in {where} began with version 0.3, and its next runs would have other settings"
+        todo = f"finish it with version 0.3, or {NEW_FOLDER_HINT}"
+    else:
+        why = f"the next runs of the sweep in {where} would have other settings than its first runs"
+        todo = f"restore the config file or the version of AMP Compare, or {NEW_FOLDER_HINT}"
+    raise UserError(f"{sweep.path}: {why} ({some(differing, MAX_NAMED)}); {todo}")
 
 
 def _parts(content: Mapping[str, Any]) -> dict[str, str]:
     """Return the parts of a definition by name, as JSON text, for the message about a difference."""
-    parts = {k: v for k, v in content.items() if k not in (PARAMETERS, OVERRIDES) and v is not None}
+    parts = {k: v for k, v in content.items() if k not in (PARAMETERS, OVERRIDES, SETTINGS) and v is not None}
     parts |= {f"{PARAMETERS}.{name}": spec for name, spec in content[PARAMETERS]}
     parts |= {f"the option {override}": True for override in content[OVERRIDES]}
     parts[ORDER] = [name for name, _ in content[PARAMETERS]]

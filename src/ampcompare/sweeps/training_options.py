@@ -24,8 +24,9 @@ from ampcompare.config.load import (
     parse_override,
     split_override,
 )
+from ampcompare.config.option_spec import Role
 from ampcompare.config.recipes import RECIPE, describe_recipe
-from ampcompare.config.schema import OPTIONS, Config, PlanConfig
+from ampcompare.config.schema import OPTIONS, Config, PlanConfig, find_option
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runtime.formatting import plural, some
 from ampcompare.runtime.strict_model import file_error
@@ -125,6 +126,34 @@ def recipe_line(sweep: Sweep, overrides: Sequence[str]) -> str:
         return ""
     config = _first_config(sweep, overrides)
     return "" if config is None or config.published.name is not None else describe_recipe(config, varied)
+
+
+def resolved_options(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the options of all runs that can change a result, resolved, without what the sweep varies.
+
+    They depend on config files, recipes and defaults of this version, which a sweep file does not show.
+
+    Args:
+        sweep: The sweep.
+        overrides: Options for every run (`key=value`).
+
+    Returns:
+        The options by dotted key; empty for another program.
+    """
+    config = _first_config(sweep, overrides) if trains_here(sweep) else None
+    if config is None:
+        return {}
+    varied = tuple(p.key for p in sweep.parameters)
+    return {
+        key: value
+        for key, value in canonical(config.to_dict()).items()
+        if (option := find_option(key)) and option[0].role is Role.RESULT and not _is_within(key, varied)
+    }
+
+
+def _is_within(key: str, parameters: Sequence[str]) -> bool:
+    """Return whether a parameter sets the option, alone or in a mapping."""
+    return any(key == parameter or key.startswith(f"{parameter}.") for parameter in parameters)
 
 
 def trains_on_cpu(sweep: Sweep, overrides: Sequence[str]) -> bool:
