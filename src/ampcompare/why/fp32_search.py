@@ -247,6 +247,8 @@ def run_guard(
     def config_with(backend: str, kept: Kept) -> Config:
         names = [*(config.precision.keep_fp32 or ()), *kept] or None
         precision = dataclasses.replace(config.precision, keep_fp32=names)
+        if backend == PLAIN:
+            precision = dataclasses.replace(precision, weights="float32")
         tf32 = config.tf32 and backend != PLAIN
         return dataclasses.replace(config, backend=backend, precision=precision, tf32=tf32)
 
