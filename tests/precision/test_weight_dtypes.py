@@ -1,4 +1,4 @@
-"""Weights that arrive in 16 or 64 bits: trained in fp32 under every backend, except frozen and quantised parts."""
+"""Weights that arrive in 16 or 64 bits train in fp32; frozen and quantised parts stay."""
 
 import copy
 import logging
@@ -136,11 +136,19 @@ class Adapted(nn.Module):
 def test_frozen_and_quantised_parts_stay_and_are_named(name, arrives):
     torch.manual_seed(0)
     model = Adapted().to(arrives)
-    frozen = {key: value.clone() for key, value in model.state_dict().items() if key.startswith(("enc", "sm"))}
+    frozen = {
+        key: value.clone() for key, value in model.state_dict().items() if key.startswith(("enc", "sm"))
+    }
     losses = train(name, model, make_images())
     assert losses[-1] < losses[0]
-    after = model.state_dict() if name != "apex_o2" else dict(model.named_parameters()) | dict(model.named_buffers())
-    assert all(torch.equal(after[key], value) and after[key].dtype is value.dtype for key, value in frozen.items())
+    after = (
+        model.state_dict()
+        if name != "apex_o2"
+        else dict(model.named_parameters()) | dict(model.named_buffers())
+    )
+    assert all(
+        torch.equal(after[key], value) and after[key].dtype is value.dtype for key, value in frozen.items()
+    )
     short = str(arrives).removeprefix("torch.")
     parts = describe_frozen_parts(model)
     assert parts == {"encoder": short, "small": f"{short}, int8" if short < "int8" else f"int8, {short}"}

@@ -71,8 +71,9 @@ def written(value: Any) -> str:
 def has_no_effect(key: str, backend: str) -> bool:
     """Return whether an option changes nothing under this backend.
 
-    Under fp32 this is all of `precision` but `weights`; without loss scaling the loss scale; under a backend that always
-    uses TF32 the option `tf32`. For plug-ins, which are not imported here, every option has an effect.
+    Under fp32 this is all of `precision` but `weights`; without loss scaling the loss scale; under a backend
+    that always uses TF32 the option `tf32`. For plug-ins, which are not imported here, every option has an
+    effect.
     """
     if (declared := REGISTRY.get(backend)) is None:
         return False

@@ -1,9 +1,10 @@
 """The contract of a backend. The base class *is* fp32: every method is its no-op default."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, final
 
 import torch
@@ -15,7 +16,13 @@ from ampcompare import plugins
 from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 from ampcompare.precision.keep_fp32 import cast_inputs_to_weights, keep_in_fp32
-from ampcompare.precision.registry import KEEP_WEIGHTS, MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
+from ampcompare.precision.registry import (
+    KEEP_WEIGHTS,
+    MAX_DESCRIPTION,
+    REGISTRY,
+    BackendInfo,
+    PrecisionOptions,
+)
 from ampcompare.precision.weight_dtypes import (
     ONCE,
     convert_to_fp32,
@@ -53,12 +60,14 @@ class Precision:
         metadata: The metadata of the class. The constructor completes it (see `get_metadata`).
         input_dtype: The dtype of the images that a convolution gets inside `forward_context`.
         fp32_modules: Names of the modules that `precision.keep_fp32` keeps in fp32, set by `prepare`.
+        converted_weights: The number of weights that `prepare` converted to fp32, by their dtype before.
         tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
     """
 
     metadata: BackendInfo = REGISTRY["none"]
     input_dtype = torch.float32
     fp32_modules: Sequence[str] = ()
+    converted_weights: Mapping[str, int] = MappingProxyType({})
     tf32: bool | None = None
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
@@ -92,6 +101,7 @@ class Precision:
         self._check_lazy(model)
         mark_frozen_parts(model)
         converted = {} if self.options.weights == KEEP_WEIGHTS else convert_to_fp32(model)
+        self.converted_weights = converted
         if converted:
             log.warning(describe_conversion(converted, describe_frozen_parts(model)), extra=ONCE)
             optimizer.load_state_dict(optimizer.state_dict())  # casts momentum that was there already

@@ -22,7 +22,8 @@ class HalfWeights(Precision):
     """A backend whose networks have weights in `input_dtype`.
 
     The network casts its inputs to this dtype and its outputs to fp32. If modules are kept in fp32, or frozen
-    parts have another dtype, the first module may be one of them; then every module casts its own inputs instead.
+    parts have another dtype, the first module may be one of them; then every module casts its own inputs
+    instead.
     """
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:

@@ -68,9 +68,7 @@ def keep_in_fp32(
     return [name or "(the whole network)" for name in names]
 
 
-def cast_inputs_to_weights(
-    model: nn.Module, dtypes: Collection[torch.dtype] = SIXTEEN_BIT_DTYPES
-) -> None:
+def cast_inputs_to_weights(model: nn.Module, dtypes: Collection[torch.dtype] = SIXTEEN_BIT_DTYPES) -> None:
     """Make each module with weights in one of the dtypes cast its inputs to the dtype of its weights.
 
     Raises:

@@ -1,8 +1,8 @@
 """The dtypes of a network's weights: trainable weights become fp32, frozen and quantised parts stay.
 
-A network may arrive with 16-bit weights; `from_pretrained` loads many so. Every backend gets trainable weights
-in fp32 and converts them itself if it has 16-bit weights. Otherwise "fp32" would train in 16 bits, and the
-backends would start from different weights.
+A network may arrive with 16-bit weights; `from_pretrained` loads many so. Every backend gets trainable
+weights in fp32 and converts them itself if it has 16-bit weights. Otherwise "fp32" would train in 16 bits,
+and the backends would start from different weights.
 """
 
 from collections import Counter
@@ -143,9 +143,11 @@ def _is_inside(name: str, part: str) -> bool:
 
 
 def _list_weights(module: nn.Module) -> list[Tensor]:
-    """Return the module's own parameters; of a quantised module also its buffers, which may be its weights."""
-    parameters = [*module.parameters(recurse=False)]
-    return [*parameters, *module.buffers(recurse=False)] if _is_quantised(module) else parameters
+    """Return the module's own parameters, and the buffers of a quantised module, which may be its weights."""
+    weights: list[Tensor] = [*module.parameters(recurse=False)]
+    if _is_quantised(module):
+        weights += module.buffers(recurse=False)
+    return weights
 
 
 def _is_frozen(module: nn.Module) -> bool:

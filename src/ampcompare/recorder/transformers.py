@@ -49,7 +49,7 @@ class RecorderCallback(TrainerCallback):
         """Create the recorder with the trainer's settings, and begin the record."""
         # With `auto_find_batch_size` the trainer begins again after it has run out of memory.
         self.on_train_end(args, state, control, problem=KeyboardInterrupt("another batch size is tried"))
-        weights = next((str(p.dtype) for p in kwargs["model"].parameters()), "")
+        weights = next((str(p.dtype) for p in kwargs["model"].parameters() if p.requires_grad), "")
         mixed = "fp16-mixed" if args.fp16 else "bf16-mixed" if args.bf16 else ""
         settings = {
             "backend": mixed or PLAIN.get(weights, weights),

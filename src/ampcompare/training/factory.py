@@ -79,7 +79,7 @@ def build_trainer(
     Raises:
         UserError: Model, data and options do not fit.
     """
-    torch.manual_seed(config.seed)
+    machine.seed_process(config.seed)
     options = dataclasses.asdict(config.model)
     model = build_model(num_classes=len(data.classes) or None, **options).to(device)
     if is_channels_last(config.memory_format, device):

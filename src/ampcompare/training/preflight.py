@@ -91,7 +91,8 @@ def _run_first_samples(
     """
     inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
     input_shapes = f"{whose}inputs {_shapes(inputs, with_dtype=True)}"
-    with _asked("model.name", config.model.name, input_shapes), precision.forward_context():
+    network = _asked("model.name", config.model.name, input_shapes, _converted_hint(precision))
+    with network, precision.forward_context():
         outputs = call(model, inputs)
     description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
     with torch.no_grad():  # first, because the built-in scores explain best what does not fit
@@ -102,6 +103,14 @@ def _run_first_samples(
     with _asked("task.loss", config.task.loss, description), precision.forward_context():
         _check_loss(task.loss(outputs, targets))
     return outputs, targets
+
+
+def _converted_hint(precision: Precision) -> str:
+    """Return a hint for a network whose forward may expect the dtype that its weights had."""
+    dtypes = " and ".join(precision.converted_weights)
+    if not dtypes:
+        return ""
+    return f"; its weights were converted from {dtypes} to float32: precision.weights=keep leaves them"
 
 
 def _check_loss(loss: Any) -> None:
@@ -142,8 +151,15 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
 
 
 @contextmanager
-def _asked(option: str, text: str, description: str) -> Iterator[None]:
-    """Turn any exception of a part into a UserError; the traceback is shown for user code."""
+def _asked(option: str, text: str, description: str, hint: str = "") -> Iterator[None]:
+    """Turn any exception of a part into a UserError; the traceback is shown for user code.
+
+    Args:
+        option: The option that names the part.
+        text: The value of the option.
+        description: What the part gets.
+        hint: The end of the message, unless a more specific one is known.
+    """
     try:
         yield
     except TrainingError as problem:
@@ -151,7 +167,7 @@ def _asked(option: str, text: str, description: str) -> Iterator[None]:
     except (Exception, SystemExit) as problem:
         left = text.partition(":")[0]
         why = describe_exception(problem, Path(left).resolve() if left.endswith(".py") else None)
-        todo = NO_LAYER if NO_KERNEL in str(problem) else ""
+        todo = NO_LAYER if NO_KERNEL in str(problem) else hint
         if any(text in str(problem) for text in NO_TRANSFORM):
             todo = KEEP_IT
         error = UserError(f"{option}={text!r}: cannot take {description} ({why}){todo}")

@@ -30,14 +30,14 @@ SPLITS = frozenset(
     device_name device_type cpu_count cpu_threads processes
     driver platform python torch cuda cudnn
     tf32 cudnn_benchmark deterministic memory_format execution fused
-    model_parameters
+    model_parameters frozen_weights
     """.split()
 )
 HASHES = ("_source", "_fingerprint")  # hashes of code and data, by the end of their keys
 # Settings that depend on the compared one: a wider network, for example, has more parameters.
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    BACKEND: ("precision.", "environment.backend_source"),
-    ARM: (BACKEND, "precision.", "environment.backend_source"),
+    BACKEND: ("precision.", "environment.backend_source", "environment.frozen_weights"),
+    ARM: (BACKEND, "precision.", "environment.backend_source", "environment.frozen_weights"),
     "model": ("environment.model_",),
     "data": ("environment.data_",),
 }
