@@ -141,7 +141,7 @@ def test_plain_pytorch_agrees_with_the_run(net: Path):
     )
     torch.manual_seed(5)
     namespace: dict[str, object] = {}
-    exec(NET, namespace)  # noqa: S102
+    exec(NET, namespace)
     model = namespace["in_bf16"]().double()  # type: ignore[operator]
     ((images, labels),) = context.first_steps(1)[0]
     loss = torch.nn.functional.cross_entropy(model(images.double()), labels)

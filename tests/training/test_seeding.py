@@ -66,7 +66,7 @@ def words(tmp_path: Path) -> tuple[str, ...]:
 
 
 def draws_of(model: torch.nn.Module) -> list[list[float]]:
-    import sys  # noqa: PLC0415
+    import sys
 
     return sys.modules[type(model).__module__].DRAWS
 
@@ -103,7 +103,7 @@ def test_the_weights_are_those_of_the_seed_in_plain_pytorch(words: tuple[str, ..
     np.random.seed(7)
     torch.manual_seed(7)
     namespace: dict[str, object] = {}
-    exec(NET, namespace)  # noqa: S102
+    exec(NET, namespace)
     expected = namespace["build"](4)  # type: ignore[operator]
     found = loop.trainer.model.state_dict()
     if found["head.bias"].shape != expected.head.bias.shape:

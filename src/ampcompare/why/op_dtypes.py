@@ -21,7 +21,6 @@ from ampcompare.data.batch import Batch, list_tensors
 from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.system.device import seed_process
-from ampcompare.system.device import seed_process
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.step_capture import floating_tensors
