@@ -280,8 +280,17 @@ def is_channels_last(memory_format: str, device: torch.device) -> bool:
 
 
 def current_numerics() -> dict[str, object]:
-    """Return the current switches of PyTorch, for the record."""
+    """Return the current switches of PyTorch, for the record.
+
+    The switches for reductions in 16 bits (`metrics.REDUCTION_DEFAULTS`) have PyTorch's names. Nothing here
+    sets them: a user's code may. They apply to GPUs, and are recorded on every device.
+    """
+    matmul = torch.backends.cuda.matmul
     return {
+        "allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
+        "allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
+        "allow_fp16_accumulation": matmul.allow_fp16_accumulation,
+        "allow_fp16_bf16_reduction_math_sdp": torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
         "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
