@@ -16,6 +16,7 @@ from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import TrainingError, UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
+from ampcompare.precision.weight_dtypes import find_lazy_modules
 from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor, flatten_by_class
 from ampcompare.training.task import Task
 
@@ -71,6 +72,37 @@ def run_preflight(
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
+    """Run the network on two training samples, so that lazy layers get their weights.
+
+    Optimizer and backend need the weights, and so equal seeds give equal weights under every backend. The
+    network runs in evaluation mode, so that nothing else of it changes.
+
+    Args:
+        model: The network, before it is prepared.
+        config: The options of the run.
+        loader: The loader of the training split.
+
+    Raises:
+        UserError: The network does not take its input.
+    """
+    batch = next(iter(loader.epoch(0)), None)
+    if batch is None:
+        return
+    modes = {module: module.training for module in model.modules()}
+    inputs = map_tensors(batch[0], lambda tensor: tensor[:SAMPLES])
+    description = f"inputs {_shapes(inputs, with_dtype=True)}"
+    try:
+        with torch.no_grad(), _asked("model.name", config.model.name, description):
+            call(model.eval(), inputs)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    if names := find_lazy_modules(model):
+        what = f"the forward does not call its lazy layers {', '.join(names)}, so they have no weights"
+        raise UserError(f"model.name={config.model.name!r}: {what}; remove them, or give them their sizes")
 
 
 def _run_first_samples(
