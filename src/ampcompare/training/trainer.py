@@ -70,7 +70,7 @@ class Trainer:
         self.task = task
         self.forward = (CompiledForward if compiled else Forward)(model, self.task.loss)
         self.buffers = BufferMonitor(model, restores=config.on_nonfinite_buffers == "restore")
-        self.overflows = OverflowDetector(names, precision.device)
+        self.overflows = OverflowDetector(names, precision.device, [*model.parameters()])
         # A compiled graph has no place for hooks.
         self.activations = None if compiled else ActivationRecorder(model, precision.device)
 
@@ -125,7 +125,11 @@ class Trainer:
 
         overflow = None
         # On the host a skip is known at once, and its gradients are read behind it (`_step`).
-        if not self.overflows.on_host and self.overflows.must_check(diagnose):
+        if self.overflows.on_host:
+            # Looked at before the update: afterwards the weights may be NaN because the loss is.
+            if not all(bool(loss.isfinite()) for loss in losses):
+                overflow = self.overflows.locate(self._parameters())
+        elif self.overflows.must_check(diagnose):
             overflow = self.overflows.locate(self._parameters())
         diagnostics: dict[str, Tensor] = {}
         if diagnose or self.config.clip_norm or self.config.clip_value:
