@@ -268,6 +268,15 @@ ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal
 #   (`precision.cpu_arithmetic`).
 TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
 FP32_OPERATIONS = "fp32_operations"
+# PyTorch's switches for reductions in 16 bits, with their defaults, which runs had before they were recorded.
+REDUCTION_DEFAULTS = {
+    "allow_fp16_reduced_precision_reduction": True,
+    "allow_bf16_reduced_precision_reduction": True,
+    "allow_fp16_accumulation": False,
+    "allow_fp16_bf16_reduction_math_sdp": False,
+}
+WEIGHT_DTYPES = "weight_dtypes"  # of the trainable weights in training, such as ["float32"]
+FROZEN_WEIGHTS = "frozen_weights"  # frozen or quantised parts in other dtypes than fp32, by name
 KEPT_FP32 = "kept_fp32"  # names of the modules that `precision.keep_fp32` kept in fp32
 MODEL_PARAMETERS = "model_parameters"  # number of parameters of a network that is not built in
 # Values of ARITHMETIC other than the name of a unit.

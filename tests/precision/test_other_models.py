@@ -49,7 +49,7 @@ def train(name: str, model: nn.Module, steps: int = 3, **options: object) -> lis
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "native"])
+@pytest.mark.parametrize("name", BACKENDS)
 def test_complex_weights_train_with_16_bit_ones_if_their_module_is_kept(name):
     expected = train("none", make_operator())
     assert train(name, make_operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
@@ -57,17 +57,45 @@ def test_complex_weights_train_with_16_bit_ones_if_their_module_is_kept(name):
         assert train(name, make_operator()) == pytest.approx(expected, abs=0.02)
 
 
-def test_native_refuses_complex_weights_and_trains_them_in_modules_that_are_kept():
-    with pytest.raises(UnsupportedModel) as refused:
-        train("native", make_operator())
-    message = str(refused.value)
-    assert message.startswith("backend=native: ")
-    assert "precision.keep_fp32=0" in message
-    assert message.isprintable()
-    expected = train("none", make_operator())
-    assert train("native", make_operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
-    one = build_precision("native", loss_scale=1.0)  # without a GradScaler nothing is refused
-    one.prepare(make_operator(), torch.optim.SGD(make_operator().parameters(), lr=0.1))
+class Spectrum(nn.Module):
+    """A complex matrix product between real layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(192, 8), nn.Linear(8, 4)
+        self.mix = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer((self.inner(x.flatten(1)).to(self.mix.dtype) @ self.mix).abs())
+
+
+@pytest.mark.parametrize("make", [make_operator, lambda: torch.manual_seed(0) and Spectrum()])
+@pytest.mark.parametrize("loss_scale", [1.0, 128.0, "dynamic"])
+def test_native_trains_complex_weights_as_fp64_does(make, loss_scale):
+    """The complex weights after one step of SGD: their update against plain PyTorch in fp64."""
+    images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    model, exact = make(), make().double()  # `double` leaves complex weights
+    for parameter in exact.parameters():
+        if parameter.is_complex():
+            parameter.data = parameter.data.to(torch.complex128)
+    start = [p.detach().clone() for p in exact.parameters() if p.is_complex()]
+    optimizer = torch.optim.SGD(exact.parameters(), lr=0.1)
+    F.cross_entropy(exact(images.double()), torch.arange(8) % 4).backward()
+    optimizer.step()
+    precision = build_precision("native", loss_scale=loss_scale)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with precision.training_context():
+        with precision.forward_context():
+            loss = F.cross_entropy(model(images), torch.arange(8) % 4)
+        precision.backward(loss)
+        precision.step(optimizer)
+    assert precision.skipped_steps().item() == 0
+    found = [p.detach() for p in model.parameters() if p.is_complex()]
+    expected = [p.detach() for p in exact.parameters() if p.is_complex()]
+    assert len(found) == 1
+    for weight, value, before in zip(found, expected, start, strict=True):
+        error = (weight - value).norm() / (value - before).norm()
+        assert error < 8 * torch.finfo(torch.float16).eps
 
 
 @pytest.mark.parametrize("name", SCALED)

@@ -185,7 +185,7 @@ def test_skips_belong_to_their_steps_after_a_pause_within_the_interval(made: Mad
     for name, skipped in (("a", True), ("b", False), ("c", True)):
         made.logger.resume()
         made.scale.skipped = skipped
-        made.step(overflow=OverflowSource(torch.tensor(0), [name]))
+        made.step(overflow=OverflowSource(torch.tensor(0), [name], torch.tensor(-1), []))
         made.logger.pause()
     made.logger.flush()
     named = {row[metrics.STEP]: row.get(metrics.NONFINITE_MODULE) for row in made.rows[:-1]}
@@ -198,7 +198,7 @@ def test_rows_of_one_interval_are_in_the_order_of_their_steps():
     made = Made(every=4)
     for number in range(1, 5):
         made.scale.skipped = number == 2
-        found = OverflowSource(torch.tensor(0), ["layer"]) if number == 2 else None
+        found = OverflowSource(torch.tensor(0), ["layer"], torch.tensor(-1), []) if number == 2 else None
         made.step(overflow=found, diagnostics={metrics.UNDERFLOW: torch.tensor(0.5)} if number == 4 else {})
     made.logger.flush()
     assert [row[metrics.STEP] for row in made.rows] == [2, 4, 4]

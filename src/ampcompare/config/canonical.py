@@ -16,6 +16,7 @@ SCALE_KEYS = tuple(
     GROUP + name
     for name in ("loss_scale", "init_scale", "growth_interval", "min_loss_scale", "max_loss_scale")
 )
+WEIGHTS = f"{GROUP}weights"  # has an effect under every backend, fp32 too
 AUTO = "auto"
 TF32 = "tf32"
 
@@ -70,11 +71,14 @@ def written(value: Any) -> str:
 def has_no_effect(key: str, backend: str) -> bool:
     """Return whether an option changes nothing under this backend.
 
-    Under fp32 this is all of `precision`; without loss scaling the loss scale; under a backend that always
-    uses TF32 the option `tf32`. For plug-ins, which are not imported here, every option has an effect.
+    Under fp32 this is all of `precision` but `weights`; without loss scaling the loss scale; under a backend
+    that always uses TF32 the option `tf32`. For plug-ins, which are not imported here, every option has an
+    effect.
     """
     if (declared := REGISTRY.get(backend)) is None:
         return False
     if declared.uses_tf32 and key == TF32:
         return True
-    return (declared.is_fp32 and key.startswith(GROUP)) or (not declared.scales and key in SCALE_KEYS)
+    if declared.is_fp32 and key.startswith(GROUP):
+        return key != WEIGHTS
+    return not declared.scales and key in SCALE_KEYS

@@ -13,7 +13,7 @@ from ampcompare.config import task_spec
 from ampcompare.config.option_spec import OptionSpec, Role, group, option, option_specs
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
-from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY, PrecisionOptions
+from ampcompare.precision.registry import KEEP_WEIGHTS, LABELS_BY_ALIAS, REGISTRY, PrecisionOptions
 
 PLAN_RULE = 2  # the rule by which a report decides; 1 is that of version 0.3
 LOOKS = (5,)  # numbers of seeds; the default of plan.looks in a sweep
@@ -193,6 +193,14 @@ class PrecisionConfig:
         "its submodules; * matches any characters, dots too. Works under every backend except tf32. In a "
         "YAML file write a list, or put the text in quotes.",
         is_set=True,
+    )
+    weights: str = option(
+        _PRECISION.weights,
+        "Trainable weights that arrive in another dtype, such as those of a network built in bf16. float32: "
+        "convert them to fp32 before the backend prepares the model. keep: leave them. Frozen and quantised "
+        "parts always keep their dtype. Works under every backend.",
+        choices=("float32", KEEP_WEIGHTS),
+        hints={"fp32": "float32", "true": KEEP_WEIGHTS, "false": "float32", "asis": KEEP_WEIGHTS},
     )
 
 

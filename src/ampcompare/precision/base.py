@@ -1,19 +1,40 @@
 """The contract of a backend. The base class *is* fp32: every method is its no-op default."""
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ampcompare import plugins
+from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 from ampcompare.precision.keep_fp32 import cast_inputs_to_weights, keep_in_fp32
-from ampcompare.precision.registry import MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
+from ampcompare.precision.registry import (
+    KEEP_WEIGHTS,
+    MAX_DESCRIPTION,
+    REGISTRY,
+    BackendInfo,
+    PrecisionOptions,
+)
+from ampcompare.precision.weight_dtypes import (
+    ONCE,
+    convert_to_fp32,
+    describe_conversion,
+    describe_frozen_parts,
+    find_lazy_modules,
+    has_mixed_dtypes,
+    mark_frozen_parts,
+)
 from ampcompare.system.device import tf32_as
+
+log = logging.getLogger(__name__)
 
 NO_CONTEXT = nullcontext()  # one object for all steps
 
@@ -39,12 +60,14 @@ class Precision:
         metadata: The metadata of the class. The constructor completes it (see `get_metadata`).
         input_dtype: The dtype of the images that a convolution gets inside `forward_context`.
         fp32_modules: Names of the modules that `precision.keep_fp32` keeps in fp32, set by `prepare`.
+        converted_weights: The number of weights that `prepare` converted to fp32, by their dtype before.
         tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
     """
 
     metadata: BackendInfo = REGISTRY["none"]
     input_dtype = torch.float32
     fp32_modules: Sequence[str] = ()
+    converted_weights: Mapping[str, int] = MappingProxyType({})
     tf32: bool | None = None
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
@@ -58,27 +81,47 @@ class Precision:
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Prepare model and optimizer for the backend; call it once, before DDP wraps the model.
 
-        Keeps the modules of `precision.keep_fp32` in fp32 and calls `convert`, which a backend may override.
+        Keeps the modules of `precision.keep_fp32` in fp32, converts trainable weights in another dtype to
+        fp32 (unless `precision.weights` is "keep"), and calls `convert`, which a backend may override.
 
         Raises:
             KeepFp32Error: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
             UnsupportedModel: The backend cannot train this model.
         """
-        patterns = self.options.keep_fp32
-        if not patterns or self.metadata.is_fp32:
-            return self.convert(model, optimizer)
-        kept = keep_in_fp32(
-            model,
-            patterns,
-            half_weights=self.metadata.half_weights,
-            casts_off=self.casts_off,
-            device_type=self.device.type,
-        )
+        patterns = () if self.metadata.is_fp32 else self.options.keep_fp32
+        kept = []
+        if patterns:
+            kept = keep_in_fp32(
+                model,
+                patterns,
+                half_weights=self.metadata.half_weights,
+                casts_off=self.casts_off,
+                device_type=self.device.type,
+            )
+        self._check_lazy(model)
+        mark_frozen_parts(model)
+        converted = {} if self.options.weights == KEEP_WEIGHTS else convert_to_fp32(model)
+        self.converted_weights = converted
+        if converted:
+            log.warning(describe_conversion(converted, describe_frozen_parts(model)), extra=ONCE)
+            optimizer.load_state_dict(optimizer.state_dict())  # casts momentum that was there already
         prepared = self.convert(model, optimizer)
-        if self.metadata.half_weights:
+        if (converted or self.metadata.half_weights) and has_mixed_dtypes(model):
+            cast_inputs_to_weights(model, (*SIXTEEN_BIT_DTYPES, torch.float32))
+        elif kept and self.metadata.half_weights:
             cast_inputs_to_weights(model)
         self.fp32_modules = kept
         return prepared
+
+    def _check_lazy(self, model: nn.Module) -> None:
+        """Raise UnsupportedModel if weights have to be converted that do not exist yet."""
+        is_fp32 = all(p.dtype is torch.float32 for p in model.parameters() if is_lazy(p))
+        names = find_lazy_modules(model)
+        if names and (self.metadata.half_weights or not is_fp32):
+            why = f"the weights of lazy layers do not exist before the first forward: {', '.join(names[:3])}"
+            raise UnsupportedModel(
+                f"backend={self.metadata.label}: {why}; run the network once before it is prepared"
+            )
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Convert model and optimizer for the backend, in place or as new ones, and return both.

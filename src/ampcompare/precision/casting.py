@@ -156,10 +156,19 @@ def is_kept_in_fp32(module: nn.Module) -> bool:
     return "kept_in_fp32" in vars(module)
 
 
+def keeps_own_dtype(module: nn.Module) -> bool:
+    """Return whether the module's own weights are frozen or quantised and keep their dtype.
+
+    `weight_dtypes.mark_frozen_parts` marks such modules.
+    """
+    return "keeps_own_dtype" in vars(module)
+
+
 def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
     """Convert floating-point parameters and buffers in place.
 
-    Modules that are kept in fp32 (`keep_fp32.py`) do not change. Source: `apex/fp16_utils/fp16util.py`.
+    Modules that are kept in fp32 (`keep_fp32.py`) and marked frozen parts (`weight_dtypes.py`) do not change.
+    Source: `apex/fp16_utils/fp16util.py`.
 
     Args:
         model: The network.
@@ -168,7 +177,7 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
     """
     for module in model.modules():
         is_norm = isinstance(module, _BatchNorm) and module.affine
-        if is_kept_in_fp32(module) or (is_norm and keep_batchnorm_fp32):
+        if is_kept_in_fp32(module) or keeps_own_dtype(module) or (is_norm and keep_batchnorm_fp32):
             continue
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
             if tensor.is_floating_point():

@@ -15,13 +15,15 @@ from ampcompare.precision.base import Precision, UnsupportedModel
 from ampcompare.precision.casting import convert_network, is_kept_in_fp32, save_in_fp32, wrap_forward
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.precision.scaled_backend import ScaledPrecision
+from ampcompare.precision.weight_dtypes import has_mixed_dtypes
 
 
 class HalfWeights(Precision):
     """A backend whose networks have weights in `input_dtype`.
 
-    The network casts its inputs to this dtype and its outputs to fp32. If modules are kept in fp32, the first
-    module may be one of them; then every module casts its own inputs instead.
+    The network casts its inputs to this dtype and its outputs to fp32. If modules are kept in fp32, or frozen
+    parts have another dtype, the first module may be one of them; then every module casts its own inputs
+    instead.
     """
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
@@ -29,7 +31,8 @@ class HalfWeights(Precision):
         option = self.options.keep_batchnorm_fp32
         keeps_batchnorm = self.metadata.keeps_batchnorm if option is None else option
         convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps_batchnorm))
-        inputs = None if any(map(is_kept_in_fp32, model.modules())) else self.input_dtype
+        has_own_casts = any(map(is_kept_in_fp32, model.modules())) or has_mixed_dtypes(model)
+        inputs = None if has_own_casts else self.input_dtype
         wrap_forward(model, inputs=inputs, outputs=torch.float32)
         return super().convert(model, optimizer)
 

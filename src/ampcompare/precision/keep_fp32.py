@@ -9,7 +9,7 @@ modules that share a weight with a kept module are kept as well, since a weight 
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -68,18 +68,19 @@ def keep_in_fp32(
     return [name or "(the whole network)" for name in names]
 
 
-def cast_inputs_to_weights(model: nn.Module) -> None:
-    """Make each module with 16-bit weights cast its inputs to the dtype of its weights.
+def cast_inputs_to_weights(model: nn.Module, dtypes: Collection[torch.dtype] = SIXTEEN_BIT_DTYPES) -> None:
+    """Make each module with weights in one of the dtypes cast its inputs to the dtype of its weights.
 
     Raises:
         KeepFp32Error: The backend converted the weights of a kept module to 16 bits.
     """
     for module in model.modules():
-        weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in SIXTEEN_BIT_DTYPES]
-        if weights and is_kept_in_fp32(module):
-            why = "the backend converted weights to 16 bits that must stay in fp32"
-            raise KeepFp32Error(f"{OPTION}: {why}; call convert_network in its convert")
-        if weights:
+        weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in dtypes]
+        if is_kept_in_fp32(module):
+            if any(dtype in SIXTEEN_BIT_DTYPES for dtype in weights):
+                why = "the backend converted weights to 16 bits that must stay in fp32"
+                raise KeepFp32Error(f"{OPTION}: {why}; call convert_network in its convert")
+        elif weights:
             hook = functools.partial(_cast_inputs, weights[0])  # can be copied and pickled
             module.register_forward_pre_hook(hook, with_kwargs=True)
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision, UnsupportedModel
-from ampcompare.precision.casting import is_kept_in_fp32
 from ampcompare.precision.registry import REGISTRY, PrecisionOptions
 from ampcompare.precision.unscaling import create_momentum_buffers
 
@@ -72,23 +71,16 @@ class Native(NativeBFloat16):
         self._unscaled = False
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Check that there are no complex weights, which fp16 autocast does not support.
-
-        Modules of `precision.keep_fp32` may have them: `ComplexGradScaler` unscales their gradients.
+        """Check that no trainable weight is fp16 (`precision.weights=keep`).
 
         Raises:
-            UnsupportedModel: A module that is not kept in fp32 has complex weights.
+            UnsupportedModel: A trainable weight is fp16.
         """
-        names = [
-            name
-            for name, module in model.named_modules()
-            if not is_kept_in_fp32(module) and any(p.is_complex() for p in module.parameters(recurse=False))
-        ]
+        names = [name for name, p in model.named_parameters() if p.requires_grad and p.dtype is torch.float16]
         if names and self.scaler.is_enabled():
-            message = "PyTorch's GradScaler cannot unscale complex weights"
-            todo = "use backend=native_bf16, backend=apex_o1"
-            todo += f" or precision.keep_fp32={','.join(names)}" if all(names) else ""
-            raise UnsupportedModel(f"backend={self.metadata.label}: {message}; {todo}")
+            why = f"PyTorch's GradScaler cannot unscale gradients in float16, as {names[0]} has"
+            todo = "use precision.weights=float32, or backend=fp16 for float16 weights"
+            raise UnsupportedModel(f"backend={self.metadata.label}: {why}; {todo}")
         return super().convert(model, optimizer)
 
     def scale(self, loss: Tensor) -> Tensor:

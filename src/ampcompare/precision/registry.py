@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+KEEP_WEIGHTS = "keep"  # the value of `precision.weights` that leaves the dtype of the weights
 MAX_DESCRIPTION = 100  # of a description, which is shown in legends
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}"  # used in names of runs and files and in W&B's tags
 
@@ -57,6 +58,11 @@ class BackendInfo:
             raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(DTYPES)}")
 
     @property
+    def weight_dtype(self) -> str:
+        """Return the dtype in which the backend keeps trainable weights."""
+        return self.dtype if self.half_weights else "float32"
+
+    @property
     def is_strict_fp32(self) -> bool:
         """Return whether all its tensors are fp32 and TF32 is off."""
         return self.is_fp32 and not self.uses_tf32
@@ -91,6 +97,8 @@ class PrecisionOptions:
         keep_fp32: Names of modules that compute in fp32; "*" matches any part of a name (`keep_fp32.py`).
         tf32: Whether fp32 products use TF32 in training; None leaves PyTorch's switches as they are.
         seed: The seed of a backend that draws random numbers.
+        weights: "float32" to convert the network's trainable weights to fp32 before the backend prepares
+            them, "keep" to leave the dtype in which they arrive.
     """
 
     loss_scale: float | str = "dynamic"
@@ -102,6 +110,7 @@ class PrecisionOptions:
     keep_fp32: Sequence[str] | str | None = None
     tf32: bool | None = None
     seed: int = 0
+    weights: str = "float32"
 
 
 APEX: dict[str, Any] = {"scales": True, "bounded_scale": True}

@@ -17,6 +17,11 @@ from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.precision.base import Precision
 from ampcompare.precision.registry import DTYPES, LABELS_BY_ALIAS, REGISTRY
+from ampcompare.precision.weight_dtypes import (
+    describe_frozen_parts,
+    find_16bit_dtype,
+    list_trainable_dtypes,
+)
 from ampcompare.recorder.run_id import choose_run_id
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.system.device import current_numerics
@@ -73,15 +78,64 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     return backend, backend if backend in REGISTRY else LABELS_BY_ALIAS.get(backend.lower())
 
 
-def has_other_weights(known: str | None, model: nn.Module | None) -> bool:
-    """Return whether a built-in backend has 16-bit weights, but the model has only fp32 weights."""
-    if known is None or model is None or not REGISTRY[known].half_weights:
-        return False
-    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    return dtypes == {torch.float32}
+def describe_weights(model: nn.Module | None, optimizer: Any) -> dict[str, Any]:
+    """Return the environment's entries for the dtypes of the weights.
+
+    The trainable weights are those of the model, or those of the optimizer if the model is not known.
+
+    Args:
+        model: The Recorder's `model`.
+        optimizer: The optimizer without wrappers, or None.
+    """
+    if model is None:
+        groups = optimizer.param_groups if optimizer is not None else []
+        parameters = [p for group in groups for p in group["params"]]
+    else:
+        parameters = [*model.parameters()]
+    dtypes, frozen = list_trainable_dtypes(parameters), {} if model is None else describe_frozen_parts(model)
+    return {
+        **({metrics.WEIGHT_DTYPES: dtypes} if dtypes else {}),
+        **({metrics.FROZEN_WEIGHTS: frozen} if frozen else {}),
+    }
 
 
-def find_dtype(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | None:
+def explain_other_weights(backend: str, known: str | None, weights: Mapping[str, Any]) -> str:
+    """Return a warning if the trainable weights do not have the dtype of a built-in backend, else "".
+
+    Args:
+        backend: The name that the user gave.
+        known: The built-in backend that it stands for.
+        weights: What `describe_weights` returned.
+    """
+    dtypes = weights.get(metrics.WEIGHT_DTYPES)
+    if known is None or not dtypes:
+        return ""
+    expected, found = REGISTRY[known].weight_dtype, find_16bit_dtype(dtypes)
+    own_name = f"The report takes {backend!r} for a name of your own"
+    if expected == "float32" and found:
+        advice = "build the model in float32, or name the backend for what it is"
+        if found == "bfloat16":
+            advice = "build the model in float32, or use backend='bf16'"
+        return (
+            f"backend={backend!r}: this backend has float32 weights, but the model's trainable weights are "
+            f"{found}; {advice}. The report shows the run as one with {found} weights"
+        )
+    if expected != "float32" and not found:
+        return (
+            f"backend={backend!r}: this backend has 16-bit weights, but the model's weights are "
+            f"{dtypes[0]}; for torch.autocast use backend='native' (fp16) or 'native_bf16'. {own_name}"
+        )
+    if expected not in ("float32", found):
+        return (
+            f"backend={backend!r}: this backend has {expected} weights, but the model's trainable weights "
+            f"are {found}. {own_name}"
+        )
+    return ""
+
+
+def find_dtype(
+    dtype: Any, known: str | None, scaler: Any, scales: bool, weights_dtype: str = ""
+) -> str | None:
     """Return the dtype that the loop computes in, None if it is not known.
 
     Args:
@@ -89,6 +143,7 @@ def find_dtype(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str 
         known: The built-in backend that the loop's backend stands for.
         scaler: The Recorder's `scaler`.
         scales: Whether the loss scale is dynamic.
+        weights_dtype: The dtype of 16-bit trainable weights, "" if there are none.
 
     Raises:
         UserError: The dtype is not allowed.
@@ -98,8 +153,10 @@ def find_dtype(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str 
         if name not in DTYPES:
             raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
         return name
-    if isinstance(scaler, Precision):
+    if isinstance(scaler, Precision) and not (scaler.metadata.is_fp32 and weights_dtype):
         return scaler.metadata.dtype
+    if known and REGISTRY[known].is_fp32 and weights_dtype:
+        return weights_dtype
     if known and (scales or not REGISTRY[known].scales):
         return REGISTRY[known].dtype
     return "float16" if scales else None

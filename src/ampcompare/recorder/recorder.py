@@ -17,15 +17,17 @@ from torch import Tensor, nn
 from ampcompare import metrics
 from ampcompare.config.schema import LogConfig, WandbConfig
 from ampcompare.errors import UserError
+from ampcompare.precision.weight_dtypes import find_16bit_dtype
 from ampcompare.recorder.arguments import (
     build_environment,
     check_config,
     check_count,
     check_parts,
     describe_compared_metric,
+    describe_weights,
+    explain_other_weights,
     find_device,
     find_dtype,
-    has_other_weights,
     make_run_name,
     name_backend,
     open_record,
@@ -154,9 +156,12 @@ class Recorder:
         self._on_host = is_host(self.device)
         self._scale_reader = make_scale_reader(scaler, self.device)
         backend, known = name_backend(backend, scaler)
-        dtype = find_dtype(precision_dtype, known, scaler, self._scale_reader.scales_dynamically())
-        self._backend, self._has_other_weights = backend, has_other_weights(known, model)
-        known = None if self._has_other_weights else known
+        weights = describe_weights(model, self._optimizer)
+        weights_dtype = find_16bit_dtype(weights.get(metrics.WEIGHT_DTYPES, ()))
+        scales = self._scale_reader.scales_dynamically()
+        dtype = find_dtype(precision_dtype, known, scaler, scales, weights_dtype)
+        self._other_weights = explain_other_weights(backend, known, weights)
+        known = None if self._other_weights else known
         # The report recognizes a recorded loop by `recorder`, which also has the built-in backend it runs.
         settings = {"backend": backend, "seed": seed, "batch_size": batch_size}
         settings |= {"log": {"every": self._every, "warmup_steps": self._warmup_steps}}
@@ -165,7 +170,7 @@ class Recorder:
         config = config or {}
         check_config(config, own)
         environment = build_environment(self.device, world.size, self._optimizer, scaler, dtype)
-        environment |= describe_compared_metric(metric, better)
+        environment |= weights | describe_compared_metric(metric, better)
         self._recorded_facts: Row = {metrics.ENVIRONMENT: environment}
         tags, own_name = [backend[:MAX_TAG_CHARS]], name or make_run_name(backend)
         logged = {**config, **own, **self._recorded_facts}
@@ -217,13 +222,8 @@ class Recorder:
             raise
 
     def _begin(self) -> Self:
-        if self._has_other_weights:
-            self._warn_once(
-                "weights",
-                f"backend={self._backend!r}: this backend has 16-bit weights, but the model's weights are "
-                "float32; for torch.autocast use backend='native' (fp16) or 'native_bf16'. The report takes "
-                f"{self._backend!r} for a name of your own",
-            )
+        if self._other_weights:
+            self._warn_once("weights", self._other_weights)
         groups = {} if self._diagnostics is None else group_parameters(self._optimizer, self._model)
         continues = self.steps > 0 or self.replaces_last
         self._tracker = open_record(self._record_start, self._run, continues)

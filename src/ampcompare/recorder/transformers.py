@@ -58,7 +58,7 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
         # With `auto_find_batch_size` the trainer begins again after it has run out of memory.
         is_another_attempt = args.auto_find_batch_size and self.record is not None
         self._end(KeyboardInterrupt("another batch size is tried"))
-        weights = next((str(p.dtype) for p in kwargs["model"].parameters()), "")
+        weights = next((str(p.dtype) for p in kwargs["model"].parameters() if p.requires_grad), "")
         mixed = "fp16-mixed" if args.fp16 else "bf16-mixed" if args.bf16 else ""
         settings = {
             "backend": mixed or PLAIN.get(weights, weights),

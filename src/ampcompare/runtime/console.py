@@ -64,10 +64,19 @@ class ConsoleHandler(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console, self._plain = console, is_plain(console)
+        self._printed_once: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message of the record."""
-        print_line(self.console, self.format(record), plain=self._plain)
+        """Print the message of the record.
+
+        A record with the attribute `once` is printed only the first time, even if a command trains often.
+        """
+        line = self.format(record)
+        if getattr(record, "once", False):
+            if line in self._printed_once:
+                return
+            self._printed_once.add(line)
+        print_line(self.console, line, plain=self._plain)
 
 
 @contextmanager

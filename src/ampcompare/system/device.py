@@ -179,10 +179,20 @@ def nvml_name(device: torch.device) -> str | None:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if is_cuda(device) else None
 
 
-def seed_process(seed: int, rank: int) -> None:
-    """Seed this process by its rank, so that dropout differs between processes."""
-    mixed = np.random.SeedSequence([seed % 2**64, rank]).generate_state(1, np.uint64)[0]
-    torch.manual_seed(int(mixed) % 2**63)
+def seed_process(seed: int, rank: int = 0) -> None:
+    """Seed the generators of Python, NumPy and PyTorch (all devices) in this process.
+
+    Args:
+        seed: The seed of the run.
+        rank: The rank of the process. Each has its own seed, so that dropout differs between processes; that
+            of rank 0 is `seed` itself.
+    """
+    if rank:
+        mixed = np.random.SeedSequence([seed % 2**64, rank]).generate_state(1, np.uint64)[0]
+        seed = int(mixed) % 2**63
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
@@ -270,8 +280,17 @@ def is_channels_last(memory_format: str, device: torch.device) -> bool:
 
 
 def current_numerics() -> dict[str, object]:
-    """Return the current switches of PyTorch, for the record."""
+    """Return the current switches of PyTorch, for the record.
+
+    The switches for reductions in 16 bits (`metrics.REDUCTION_DEFAULTS`) have PyTorch's names. Nothing here
+    sets them: a user's code may. They apply to GPUs, and are recorded on every device.
+    """
+    matmul = torch.backends.cuda.matmul
     return {
+        "allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
+        "allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
+        "allow_fp16_accumulation": matmul.allow_fp16_accumulation,
+        "allow_fp16_bf16_reduction_math_sdp": torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
         "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),

@@ -3,7 +3,8 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ampcompare import metrics
@@ -16,6 +17,10 @@ MAX_SKIPS_IN_A_ROW = 20
 MIN_LOSS_SCALE = 1.0  # a loss scale below it has collapsed
 FIRST_STEP_ADVICE = "check the data for NaN, the loss function and the initial weights"
 ADVICE = "try a smaller optimizer.lr or training.clip_norm"
+WEIGHTS_ADVICE = (
+    "try a smaller optimizer.lr, training.clip_norm, or a backend with fp32 weights (in fp16, Adam's eps "
+    "rounds to 0)"
+)
 
 
 class NonFiniteLossError(TrainingError):
@@ -24,10 +29,11 @@ class NonFiniteLossError(TrainingError):
     Attributes:
         problem: Which step and which value, such as `step 2: the training loss is NaN (loss scale 1)`.
         is_first_step: Whether the weights had not been updated yet.
+        bad_weights: What is known of weights that were not finite before the step, "" if nothing.
     """
 
-    def __init__(self, problem: str, *, is_first_step: bool) -> None:
-        self.problem, self.is_first_step = problem, is_first_step
+    def __init__(self, problem: str, *, is_first_step: bool, bad_weights: str = "") -> None:
+        self.problem, self.is_first_step, self.bad_weights = problem, is_first_step, bad_weights
         super().__init__(self.explain())
 
     def explain(self, nonfinite_data: str = "", checked: str = "") -> str:
@@ -38,7 +44,10 @@ class NonFiniteLossError(TrainingError):
             checked: The part of the data that was found to be finite; "" if none was checked.
         """
         advice = FIRST_STEP_ADVICE if self.is_first_step else ADVICE
-        if nonfinite_data:
+        if self.bad_weights:  # looked at first: they explain the loss, whatever the data contain
+            cause = f"; {self.bad_weights}"
+            advice = "check the initial weights" if self.is_first_step else WEIGHTS_ADVICE
+        elif nonfinite_data:
             cause, advice = f"; {nonfinite_data}", "remove or replace these values"
         elif checked:
             cause = f"; {checked} have neither NaN nor infinite values"
@@ -66,9 +75,15 @@ class AnomalyMonitor:
         # Plain values: a checkpoint has them under these keys.
         self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
         self._overflows_by_module: Counter[str] = Counter()
+        self._bad_weights = ""  # which weights were found not to be finite first
 
     def check(
-        self, row: Row, losses: Sequence[float], skips: Sequence[float], overflows: Sequence[Row]
+        self,
+        row: Row,
+        losses: Sequence[float],
+        skips: Sequence[float],
+        overflows: Sequence[Row],
+        bad_weights: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """Check the row of an interval.
 
@@ -77,6 +92,7 @@ class AnomalyMonitor:
             losses: The loss of each step, or nothing where no step has one.
             skips: 1 for each step that was skipped, else 0.
             overflows: Rows that name the module where a skipped step overflowed.
+            bad_weights: For each step before which weights were found not to be finite: their module.
 
         Raises:
             TrainingError: A loss is not finite, and the training is to stop.
@@ -85,6 +101,11 @@ class AnomalyMonitor:
         bad = [position for position, loss in enumerate(losses) if not math.isfinite(loss)]
         first_bad = step - steps + bad[0] + 1 if bad else step
         scale_can_shrink = self._scales_dynamically and scale > MIN_LOSS_SCALE
+        if bad_weights and not self._bad_weights:
+            number = min(bad_weights)
+            self._bad_weights = _describe_bad_weights(number, bad_weights[number])
+            if scale_can_shrink or self._on_nan != "stop":
+                log.warning(f"{self._bad_weights}; {WEIGHTS_ADVICE}")
         if first_bad == 1 and bad and scale_can_shrink:
             what = f"step 1: the training loss is {_name(losses[bad[0]])} (loss scale {scale:g})"
             log.warning(f"{what}; {FIRST_STEP_ADVICE}")
@@ -101,17 +122,20 @@ class AnomalyMonitor:
                 warning = (
                     f"step {number} was skipped: {module} is the last module whose gradient is inf or nan"
                 )
-                if number - step + steps - 1 in bad:
+                if number in bad_weights:
+                    warning += ", because weights were inf or nan before the step"
+                elif number - step + steps - 1 in bad:
                     warning += "; the loss was inf or nan too, so the forward pass overflowed"
                 log.warning(warning)
             self._overflows_by_module[module] += 1
         if bad and not scale_can_shrink:
             what = f"step {first_bad}: the training loss is {_name(losses[bad[0]])} (loss scale {scale:g})"
-            self._stop_or_warn(what, is_first_step=first_bad == 1)
+            cause = self._bad_weights if first_bad in bad_weights else ""
+            self._stop_or_warn(what, is_first_step=first_bad == 1, bad_weights=cause)
 
-    def _stop_or_warn(self, what: str, *, is_first_step: bool) -> None:
+    def _stop_or_warn(self, what: str, *, is_first_step: bool, bad_weights: str) -> None:
         if self._on_nan == "stop":
-            raise NonFiniteLossError(what, is_first_step=is_first_step)
+            raise NonFiniteLossError(what, is_first_step=is_first_step, bad_weights=bad_weights)
         option = f" (training.on_nan={self._on_nan})" if self._on_nan else ""
         advice = f"{FIRST_STEP_ADVICE}; " if is_first_step else ""
         log.warning(f"{what}; {advice}the training continues{option}")
@@ -135,15 +159,19 @@ class AnomalyMonitor:
         advice = (
             "Try a smaller optimizer.lr, training.clip_norm, or a bf16 backend, which needs no loss scale"
         )
-        log.warning(f"{warning}; gradients overflow at every loss scale. {advice}")
+        if self._bad_weights:
+            log.warning(f"{warning}; {self._bad_weights}")
+        else:
+            log.warning(f"{warning}; gradients overflow at every loss scale. {advice}")
 
     def _warn_about_buffers(self, when: str, count: int) -> None:
         what, restore = f"{when}: {count} of the model's buffers", "training.on_nonfinite_buffers=restore"
+        cause = "weights are inf or nan" if self._bad_weights else "a forward pass overflowed"
         if self._restores_buffers:
-            how = "were restored to their values before the step, because the forward pass overflowed"
+            how = f"were restored to their values before the step, because {cause}"
             log.warning(f"{what} {how} ({restore})")
         else:
-            how = "are inf or nan, because a forward pass overflowed; skipping the step does not repair them"
+            how = f"are inf or nan, because {cause}; skipping the step does not repair them"
             effect = "every evaluation from now on uses them"
             advice = f"{restore} restores them after a skipped step"
             log.warning(f"{what} (BatchNorm's running statistics) {how}; {effect}. {advice}")
@@ -169,6 +197,16 @@ class AnomalyMonitor:
         """Continue from a state of `state_dict`."""
         self._state = {key: state[key] for key in self._state}
         self._overflows_by_module = Counter(state["overflowed"])
+
+
+def _describe_bad_weights(step: int, module: str) -> str:
+    """Return which weights were not finite before a step, and what made them so."""
+    if step == 1:
+        return f"the initial weights of {module} are inf or nan"
+    return (
+        f"the weights of {module} were inf or nan before step {step}: not the forward pass of this step, but "
+        "an earlier update of the optimizer made them so"
+    )
 
 
 def _name(loss: float) -> str:

@@ -22,12 +22,13 @@ from ampcompare.models import BUILT_IN, RESNETS, build_model
 from ampcompare.precision import build_precision, get_backend
 from ampcompare.precision.base import UnsupportedModel
 from ampcompare.precision.keep_fp32 import KeepFp32Error
+from ampcompare.precision.weight_dtypes import find_lazy_modules
 from ampcompare.system import device as machine
 from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.cuda_graph import GraphTrainer
 from ampcompare.training.loop import steps_per_epoch
-from ampcompare.training.preflight import run_preflight
+from ampcompare.training.preflight import create_lazy_weights, run_preflight
 from ampcompare.training.task import build_task
 from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap_in_ddp
@@ -80,9 +81,12 @@ def build_trainer(
     Raises:
         UserError: Model, data and options do not fit.
     """
-    torch.manual_seed(config.seed)
+    machine.seed_process(config.seed)
     options = dataclasses.asdict(config.model)
     model = build_model(num_classes=len(data.classes) or None, **options).to(device)
+    if find_lazy_modules(model):
+        with (world or DistributedContext()).raise_on_all_ranks():
+            create_lazy_weights(model, config, train)
     if is_channels_last(config.memory_format, device):
         set_channels_last(model)
     options = dataclasses.asdict(config.precision)

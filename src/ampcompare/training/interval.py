@@ -29,7 +29,8 @@ class StepResult:
             of the loop's own time.
         diagnostics: Diagnostic values by metric key, where the step was asked for them.
         compiled: Whether something was compiled in the step, so that its time says nothing.
-        overflow: Where the gradients overflowed, if the step was or may have been skipped.
+        overflow: Where gradients and weights were not finite, if the step was or may have been skipped, or if
+            its loss is not finite.
     """
 
     loss: Any

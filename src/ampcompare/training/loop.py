@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.host_loaders import BatchLoader
-from ampcompare.errors import UserError, reason
+from ampcompare.errors import TrainingError, UserError, reason
 from ampcompare.runtime.signals import StopRequest
-from ampcompare.system.device import is_cuda, random_states, set_random_states
+from ampcompare.system.device import is_cuda, is_out_of_memory, random_states, set_random_states
 from ampcompare.system.distributed import DistributedContext, Polling
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.training.checkpoint.manager import CheckpointManager
@@ -216,7 +216,15 @@ class TrainingLoop:
 
     def _evaluate(self) -> None:
         self.world.broadcast_buffers(self.trainer.model)
-        values = self.evaluation.run(lambda: self.world.any_rank(self.stop.is_made())[0], self.world)
+        try:
+            values = self.evaluation.run(lambda: self.world.any_rank(self.stop.is_made())[0], self.world)
+        except Exception as problem:
+            if not is_out_of_memory(problem):
+                raise
+            raise TrainingError(
+                f"out of memory on {self.device} in an evaluation with "
+                f"eval.batch_size={self.config.eval.batch_size}; try a smaller eval.batch_size"
+            ) from problem
         if values is None:
             self._end_early()
             return

@@ -218,6 +218,7 @@ class MetricsLogger:
                     tensors[place, key] = value
         if interval.overflows:
             tensors["overflows"] = torch.stack([source.first for *_, source in interval.overflows])
+            tensors["bad_weights"] = torch.stack([source.first_weight for *_, source in interval.overflows])
         return tensors
 
     def _write(self, count: int, *, check: bool = True) -> None:
@@ -239,7 +240,7 @@ class MetricsLogger:
                 self._overflows.watch()
             if check:
                 losses = _losses_by_step(interval, values)
-                self.anomalies.check(row, losses, skips, overflows)
+                self.anomalies.check(row, losses, skips, overflows, _bad_weights_by_step(interval, values))
 
     def _complete(self, interval: Interval, values: Values) -> Row:
         """Return the row of an interval."""
@@ -278,6 +279,15 @@ def _overflow_rows(interval: Interval, values: Values, skipped: set[int]) -> lis
         )
         if first >= 0 and position in skipped
     ]
+
+
+def _bad_weights_by_step(interval: Interval, values: Values) -> dict[int, str]:
+    """Return the module of the first weight that was not finite before the update, by the step's number."""
+    return {
+        row[metrics.STEP]: source.weight_modules[round(first)]
+        for (_, row, source), first in zip(interval.overflows, values.get("bad_weights", ()), strict=True)
+        if first >= 0
+    }
 
 
 def _diagnostic_rows(interval: Interval, values: Values) -> list[Row]:

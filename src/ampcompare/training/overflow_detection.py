@@ -10,6 +10,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
+from ampcompare.precision.casting import view_as_real
 from ampcompare.system.device import is_host
 
 # After a skipped step on a GPU so many steps are checked: a scale that collapses does so within as many.
@@ -112,14 +113,19 @@ class OverflowSource:
     Attributes:
         first: The position of the first gradient that is not finite, 0-d on the device; -1: all are finite.
         modules: The module of each gradient, from the last of the network to the first.
+        first_weight: The position of the first weight that was not finite before the step's update, 0-d on
+            the device; -1: all were finite.
+        weight_modules: The module of each weight, in the network's order.
     """
 
     first: Tensor
     modules: Sequence[str]
+    first_weight: Tensor
+    weight_modules: Sequence[str]
 
 
 class OverflowDetector:
-    """Finds the last module of the network whose gradient is not finite.
+    """Finds the last module of the network whose gradient is not finite, and weights that are not finite.
 
     A gradient that is inf or nan makes those of all modules before it so. Where modules are registered in the
     order of their use, the last one is where the overflow began, or what lies between that module and the
@@ -130,14 +136,20 @@ class OverflowDetector:
     Args:
         names: The names of the parameters, in the order in which `locate` gets them.
         device: The device of the parameters.
+        weights: The model's own parameters, in the same order. With fp32 masters, `locate` gets those.
 
     Attributes:
         on_host: Whether values on the device can be read without a wait.
         may_watch: Whether the steps after a skip may be checked; not where they are launches of a CUDA graph.
     """
 
-    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+    def __init__(self, names: Sequence[str], device: torch.device, weights: Sequence[Tensor] = ()) -> None:
         self.modules = [name.rpartition(".")[0] or name for name in names]
+        self._weights = [
+            (module, weight)
+            for module, weight in zip(self.modules, weights, strict=False)
+            if _is_dense_float(view_as_real(weight.detach()))
+        ]
         self.on_host = is_host(device)
         self._steps_to_watch = 0
         self.may_watch = True
@@ -161,9 +173,17 @@ class OverflowDetector:
         gradients = [(module, gradient) for module, gradient in reversed(gradients) if gradient.numel()]
         if not gradients:
             return None
-        bad = ~_are_finite([gradient for _, gradient in gradients])
-        first = torch.where(bad.any(), bad.int().argmax(), -1)  # argmax: the first of several
-        return OverflowSource(first, [module for module, _ in gradients])
+        first = _find_nonfinite([gradient for _, gradient in gradients])
+        weights = [view_as_real(weight.detach()) for _, weight in self._weights]
+        first_weight = _find_nonfinite(weights) if weights else torch.full_like(first, -1)
+        weight_modules = [module for module, _ in self._weights]
+        return OverflowSource(first, [module for module, _ in gradients], first_weight, weight_modules)
+
+
+def _find_nonfinite(tensors: list[Tensor]) -> Tensor:
+    """Return the position of the first tensor that is not finite, 0-d; -1: all are finite."""
+    bad = ~_are_finite(tensors)
+    return torch.where(bad.any(), bad.int().argmax(), -1)  # argmax: the first of several
 
 
 def _values(gradient: Tensor) -> Tensor:

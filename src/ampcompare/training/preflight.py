@@ -16,6 +16,7 @@ from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import TrainingError, UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
+from ampcompare.precision.weight_dtypes import find_lazy_modules
 from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor, flatten_by_class
 from ampcompare.training.task import Score, Task
 
@@ -76,6 +77,37 @@ def run_preflight(
             module.training = mode
 
 
+def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
+    """Run the network on two training samples, so that lazy layers get their weights.
+
+    Optimizer and backend need the weights, and so equal seeds give equal weights under every backend. The
+    network runs in evaluation mode, so that nothing else of it changes.
+
+    Args:
+        model: The network, before it is prepared.
+        config: The options of the run.
+        loader: The loader of the training split.
+
+    Raises:
+        UserError: The network does not take its input.
+    """
+    batch = next(iter(loader.epoch(0)), None)
+    if batch is None:
+        return
+    modes = {module: module.training for module in model.modules()}
+    inputs = map_tensors(batch[0], lambda tensor: tensor[:SAMPLES])
+    description = f"inputs {_shapes(inputs, with_dtype=True)}"
+    try:
+        with torch.no_grad(), _asked("model.name", config.model.name, description):
+            call(model.eval(), inputs)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    if names := find_lazy_modules(model):
+        what = f"the forward does not call its lazy layers {', '.join(names)}, so they have no weights"
+        raise UserError(f"model.name={config.model.name!r}: {what}; remove them, or give them their sizes")
+
+
 def _run_first_samples(
     task: Task,
     model: nn.Module,
@@ -101,7 +133,8 @@ def _run_first_samples(
     """
     inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
     input_shapes = f"{whose}inputs {_shapes(inputs, with_dtype=True)}"
-    with _asked("model.name", config.model.name, input_shapes), precision.forward_context():
+    network = _asked("model.name", config.model.name, input_shapes, _converted_hint(precision))
+    with network, precision.forward_context():
         outputs = call(model, inputs)
     description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
     with torch.no_grad():  # first, because the built-in scores explain best what does not fit
@@ -112,6 +145,14 @@ def _run_first_samples(
     with _asked("task.loss", config.task.loss, description), precision.forward_context():
         _check_loss(task.loss(outputs, targets))
     return outputs, targets
+
+
+def _converted_hint(precision: Precision) -> str:
+    """Return a hint for a network whose forward may expect the dtype that its weights had."""
+    dtypes = " and ".join(precision.converted_weights)
+    if not dtypes:
+        return ""
+    return f"; its weights were converted from {dtypes} to float32: precision.weights=keep leaves them"
 
 
 def _check_loss(loss: Any) -> None:
@@ -152,8 +193,15 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
 
 
 @contextmanager
-def _asked(option: str, text: str, description: str) -> Iterator[None]:
-    """Turn any exception of a part into a UserError; the traceback is shown for user code."""
+def _asked(option: str, text: str, description: str, hint: str = "") -> Iterator[None]:
+    """Turn any exception of a part into a UserError; the traceback is shown for user code.
+
+    Args:
+        option: The option that names the part.
+        text: The value of the option.
+        description: What the part gets.
+        hint: The end of the message, unless a more specific one is known.
+    """
     try:
         yield
     except TrainingError as problem:
@@ -161,7 +209,7 @@ def _asked(option: str, text: str, description: str) -> Iterator[None]:
     except (Exception, SystemExit) as problem:
         left = text.partition(":")[0]
         why = describe_exception(problem, Path(left).resolve() if left.endswith(".py") else None)
-        todo = NO_LAYER if NO_KERNEL in str(problem) else ""
+        todo = NO_LAYER if NO_KERNEL in str(problem) else hint
         if any(text in str(problem) for text in NO_TRANSFORM):
             todo = KEEP_IT
         error = UserError(f"{option}={text!r}: cannot take {description} ({why}){todo}")

@@ -7,6 +7,7 @@ from itertools import chain, count, islice
 from typing import Any
 
 from ampcompare import metrics
+from ampcompare.config.canonical import WEIGHTS
 from ampcompare.config.load import Config, check_sweep_values, config_from_cli
 from ampcompare.config.validate import resolve_backend
 from ampcompare.data.batch import Batch, map_tensors
@@ -17,6 +18,11 @@ from ampcompare.models import describe_source
 from ampcompare.precision import get_backend
 from ampcompare.precision.cpu_arithmetic import list_fp32_operations
 from ampcompare.precision.registry import PLAIN
+from ampcompare.precision.weight_dtypes import (
+    describe_frozen_parts,
+    find_16bit_dtype,
+    list_trainable_dtypes,
+)
 from ampcompare.system import device as machine
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
@@ -29,7 +35,8 @@ from ampcompare.training.trainer import Trainer
 def make_config(overrides: Sequence[str], **replacements: Any) -> Config:
     """Return the config that the overrides of a run ask for, with some options replaced.
 
-    If strict fp32 replaces another backend, `tf32=true` among the overrides is dropped.
+    If strict fp32 replaces another backend, `tf32=true` and `precision.weights=keep` among the overrides are
+    dropped.
 
     Args:
         overrides: Overrides as on the command line of a run.
@@ -39,7 +46,7 @@ def make_config(overrides: Sequence[str], **replacements: Any) -> Config:
         UserError: An override is wrong, or the backend cannot be loaded.
     """
     if replacements.get("backend") == PLAIN:
-        replacements = {"tf32": False, **replacements}
+        replacements = {"tf32": False, WEIGHTS: "float32", **replacements}
     config = config_from_cli([*overrides, *(f"{key}={value}" for key, value in replacements.items())])
     check_sweep_values(config)
     resolve_backend(config)
@@ -116,13 +123,20 @@ class RunContext:
         config, device, precision = self.config, self.world.device, trainer.precision
         in_fp32 = list_fp32_operations(device, precision.metadata.dtype)
         last = machine.is_channels_last(config.memory_format, device)
+        weights = list_trainable_dtypes(trainer.model.parameters())
+        dtype = precision.metadata.dtype
+        if precision.metadata.is_fp32:  # with `precision.weights=keep` it may train in 16 bits
+            dtype = find_16bit_dtype(weights) or dtype
+        frozen = describe_frozen_parts(trainer.model)
         settings = {
             **machine.current_numerics(),
             "memory_format": "channels_last" if last else "contiguous",
             "execution": config.execution,
             "fused": is_fused(config, device),
             "processes": self.world.size,
-            metrics.PRECISION_DTYPE: precision.metadata.dtype,
+            metrics.PRECISION_DTYPE: dtype,
+            metrics.WEIGHT_DTYPES: weights,
+            **({metrics.FROZEN_WEIGHTS: frozen} if frozen else {}),
             **describe_arithmetic(device),
             **({metrics.FP32_OPERATIONS: [*in_fp32]} if in_fp32 else {}),
             **precision.metadata.record(),

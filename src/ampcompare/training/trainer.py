@@ -70,7 +70,7 @@ class Trainer:
         self.task = task
         self.forward = (CompiledForward if compiled else Forward)(model, self.task.loss)
         self.buffers = BufferMonitor(model, restores=config.on_nonfinite_buffers == "restore")
-        self.overflows = OverflowDetector(names, precision.device)
+        self.overflows = OverflowDetector(names, precision.device, [*model.parameters()])
         # A compiled graph has no place for hooks.
         self.activations = None if compiled else ActivationRecorder(model, precision.device)
 
@@ -125,7 +125,11 @@ class Trainer:
 
         overflow = None
         # On the host a skip is known at once, and its gradients are read behind it (`_step`).
-        if not self.overflows.on_host and self.overflows.must_check(diagnose):
+        if self.overflows.on_host:
+            # Looked at before the update: afterwards the weights may be NaN because the loss is.
+            if not all(bool(loss.isfinite()) for loss in losses):
+                overflow = self.overflows.locate(self._parameters())
+        elif self.overflows.must_check(diagnose):
             overflow = self.overflows.locate(self._parameters())
         diagnostics: dict[str, Tensor] = {}
         if diagnose or self.config.clip_norm or self.config.clip_value:
@@ -159,7 +163,15 @@ class Trainer:
             loss = loss.float() + self.config.gradient_penalty * self._gradient_penalty(loss)
         if isinstance(weight, Tensor) or weight != 1:
             loss = loss * weight
-        self.precision.backward(loss, sync=sync)
+        try:
+            self.precision.backward(loss, sync=sync)
+        except RuntimeError as problem:
+            line = explain_second_derivative(problem) if self.config.gradient_penalty else ""
+            if line:
+                raise TrainingError(
+                    f"training.gradient_penalty={self.config.gradient_penalty:g}: {line}"
+                ) from None
+            raise
         return outputs, loss.detach()
 
     def _loss_weights(
@@ -245,14 +257,16 @@ class Trainer:
         return groups
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
-        """Return the L2 norm of the true gradients, differentiable.
+        """Return the L2 norm of the true gradients, differentiable; a weight that the loss lacks counts 0.
 
         The loss is scaled first, as in PyTorch's AMP examples.
         """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
+        scaled_loss = self.precision.scale(loss)
+        scaled = torch.autograd.grad(scaled_loss, parameters, create_graph=True, allow_unused=True)
         inverse = 1.0 / self.precision.scale_factor().detach()
-        square = torch.stack([(view_as_real(g).float() * inverse).square().sum() for g in scaled]).sum()
+        used = [view_as_real(g).float() * inverse for g in scaled if g is not None]
+        square = torch.stack([gradient.square().sum() for gradient in used]).sum()
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
 
 
@@ -265,6 +279,20 @@ def name_unused(model: nn.Module, problem: Exception) -> str:
     unused = [names[int(index)] for index in missing[1].split()] if missing else []
     what = f"parameters that take no part in the loss: {', '.join(unused) or 'unknown'}"
     return f"{what}; freeze or remove them, or use training.find_unused_parameters=true"
+
+
+def explain_second_derivative(problem: RuntimeError) -> str:
+    """Return which operation has no second derivative, and what to do; "" for any other problem."""
+    message = str(problem).partition("\n")[0]
+    operation = re.search(r"derivative for '?([\w:.]+)'? is not implemented", message)
+    if operation is None:
+        is_other = "differentiate twice" in message or "double backward" in message
+        return f"the network has no second derivative ({message})" if is_other else ""
+    line = f"{operation[1]} has no second derivative"
+    if "attention" in operation[1]:
+        math = "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+        return f"{line}; call the attention inside {math}, or train without the gradient penalty"
+    return f"{line}; replace the operation in the network, or train without the gradient penalty"
 
 
 def wrap_in_ddp(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:

@@ -131,9 +131,12 @@ def explain(
     """
     from rich.console import Console
 
+    from ampcompare.runtime.console import messages_on
     from ampcompare.why.explain import run_explain
 
-    run_explain(_complete(words, config), against, seconds, json, Console(highlight=False))
+    console = Console(highlight=False)
+    with messages_on(console):
+        run_explain(_complete(words, config), against, seconds, json, console)
 
 
 @why.command(cls=Command, epilog=DIFF_EPILOG, context_settings=RUN_OPTIONS)
@@ -152,9 +155,12 @@ def diff(
     """
     from rich.console import Console
 
+    from ampcompare.runtime.console import messages_on
     from ampcompare.why.diff import run_diff
 
-    run_diff(_complete(words, config), Console(highlight=False), every=every, file=json)
+    console = Console(highlight=False)
+    with messages_on(console):
+        run_diff(_complete(words, config), console, every=every, file=json)
 
 
 @why.command(cls=Command, epilog=GUARD_EPILOG, context_settings=RUN_OPTIONS)
@@ -182,7 +188,10 @@ def guard(
     """
     from rich.console import Console
 
+    from ampcompare.runtime.console import messages_on
     from ampcompare.why.fp32_search import run_guard
 
     console = Console(highlight=False)
-    raise typer.Exit(run_guard(_complete(words, config), console, margin=margin, steps=steps, file=json))
+    with messages_on(console):
+        code = run_guard(_complete(words, config), console, margin=margin, steps=steps, file=json)
+    raise typer.Exit(code)

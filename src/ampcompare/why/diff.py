@@ -22,7 +22,7 @@ from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural, printable, some
-from ampcompare.system.device import allow_tf32
+from ampcompare.system.device import allow_tf32, random_states, set_random_states
 from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.why.fp32_reference import RelativeError, measure_own_errors, relative_error
 from ampcompare.why.step_capture import CapturedStep, ModuleCall, capture_step, floating_tensors
@@ -131,7 +131,8 @@ def compare_step(overrides: Sequence[str]) -> StepDifference:
             f"backend={config.backend} computes in fp32, so there is nothing to compare; "
             "name another backend, for example backend=native"
         )
-    random_state = torch.get_rng_state()
+    host = torch.device("cpu")
+    states = random_states(host)
     try:
         context = prepare_run(config)
         allow_tf32(False)  # the backend is compared with strict fp32
@@ -160,7 +161,7 @@ def compare_step(overrides: Sequence[str]) -> StepDifference:
             get_backend(config.backend).dtype,
         )
     finally:
-        torch.set_rng_state(random_state)
+        set_random_states(host, states)
 
 
 def _compare_modules(reference: CapturedStep, step: CapturedStep, model: nn.Module) -> list[ModuleDifference]:

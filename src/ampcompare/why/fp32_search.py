@@ -22,6 +22,7 @@ from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
+from ampcompare.system.device import seed_process
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.trainer import Trainer
@@ -250,6 +251,8 @@ def run_guard(
     def config_with(backend: str, kept: Kept) -> Config:
         names = [*(config.precision.keep_fp32 or ()), *kept] or None
         precision = dataclasses.replace(config.precision, keep_fp32=names)
+        if backend == PLAIN:
+            precision = dataclasses.replace(precision, weights="float32")
         tf32 = config.tf32 and backend != PLAIN
         return dataclasses.replace(config, backend=backend, precision=precision, tf32=tf32)
 
@@ -259,7 +262,7 @@ def run_guard(
             trainer = context.build_trainer(config_with(backend, kept))
             with trainer.precision.training_context():
                 for number, step_batches in enumerate(batches):
-                    torch.manual_seed(config.seed + number)
+                    seed_process(config.seed + number)
                     losses.append(float(trainer.step(step_batches).loss))  # sync: a trial is its losses
         except RuntimeError as problem:  # the network may not run with these modules in another dtype
             return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampcompare.data.batch import Batch, list_tensors
 from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.cast_lists import list_entries
+from ampcompare.system.device import seed_process
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.step_capture import floating_tensors
@@ -92,6 +93,7 @@ class ForwardTrace:
 
 def trace_forward(trainer: Trainer, batch: Batch) -> ForwardTrace:
     """Trace forward pass and loss of a real step on a batch, which is on the trainer's device."""
+    seed_process(0)  # a network that leaves out layers at random has the same layers under each backend
     model, precision = trainer.model.train(), trainer.precision
     trace = ForwardTrace(model, trainer.optimizer, batch)
     tracer = _OpTracer(trace, _o1_rules())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ampcompare.data.batch import Batch
+from ampcompare.system.device import seed_process
 from ampcompare.training.trainer import Trainer
 
 
@@ -77,7 +78,7 @@ def capture_step(trainer: Trainer, batches: Sequence[Batch], seed: int) -> Captu
     Args:
         trainer: The trainer; its model and optimizer change.
         batches: The micro-batches of the step.
-        seed: Seed of PyTorch's generator for the step.
+        seed: Seed of the random generators for the step.
     """
     precision, recorder, gradients = trainer.precision, _CallRecorder(), {}
     parameters = dict(zip(dict(trainer.model.named_parameters()), _updated_parameters(trainer), strict=True))
@@ -97,7 +98,7 @@ def capture_step(trainer: Trainer, batches: Sequence[Batch], seed: int) -> Captu
         own_step(optimizer)
 
     precision.backward, precision.step = backward, step  # type: ignore[method-assign]
-    torch.manual_seed(seed)
+    seed_process(seed)
     try:
         with precision.training_context(), recorder.recording(trainer.model):
             loss = float(trainer.compute(batches).loss)  # sync: the loss is part of the result

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ampcompare import metrics
-from ampcompare.precision.registry import REGISTRY
+from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.runs.migrations import PLAIN
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short
@@ -55,10 +55,27 @@ def is_control_value(value: str) -> bool:
 
 
 def label_of(run: RunRecord) -> str:
-    """Return the name under which a run is compared: its backend, or the label of a plug-in backend."""
+    """Return the name under which a run is compared: its backend, or the label of a plug-in backend.
+
+    A run with 16-bit weights under a backend that has fp32 weights is not a run of this backend. Its name
+    begins with the dtype of its weights.
+    """
     # Records of other programs may contain anything.
     candidates = (run.environment.get("backend_label"), run.option("backend"), "unknown")
-    return next(printable(text) for text in candidates if isinstance(text, str) and text.strip())
+    label = next(printable(text) for text in candidates if isinstance(text, str) and text.strip())
+    dtype = unexpected_weights(run)
+    return f"{SHORT[dtype]} weights (backend={label})" if dtype else label
+
+
+def unexpected_weights(run: RunRecord) -> str:
+    """Return the 16-bit dtype of trainable weights under a backend that has fp32 weights, else ""."""
+    label = run.option("backend")
+    name = label if isinstance(label, str) else ""
+    built_in = REGISTRY.get(name) or REGISTRY.get(LABELS_BY_ALIAS.get(name.lower(), ""))
+    recorded = run.environment.get(metrics.WEIGHT_DTYPES)
+    if built_in is None or built_in.half_weights or not isinstance(recorded, list):
+        return ""
+    return next((dtype for dtype in recorded if dtype in SHORT), "")
 
 
 def order_backends(values: Iterable[str]) -> list[str]:
@@ -70,7 +87,10 @@ def order_backends(values: Iterable[str]) -> list[str]:
 
 def dtype_of(run: RunRecord) -> str:
     """Return torch's name of the dtype that a run computed in (`float16`), "" if it is unknown."""
-    if built_in := REGISTRY.get(str(run.option("backend"))):
+    built_in = REGISTRY.get(str(run.option("backend")))
+    if built_in and built_in.is_fp32 and (dtype := unexpected_weights(run)):
+        return dtype
+    if built_in:
         return built_in.dtype
     environment = run.environment
     candidates = (environment.get(metrics.PRECISION_DTYPE), environment.get("backend_type"))
@@ -110,6 +130,8 @@ def describe_backend(run: RunRecord) -> str:
     description, dtype = run.environment.get("backend_words"), dtype_of(run)
     if built_in := REGISTRY.get(str(run.option("backend"))):
         description = built_in.description
+        if built_in.is_fp32 and unexpected_weights(run):
+            return f"{dtype} weights without mixed precision"
         if built_in.is_fp32:
             return built_in.description
     short = SHORT.get(dtype, dtype)

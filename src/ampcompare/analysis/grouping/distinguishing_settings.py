@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, describe_device
 from ampcompare.config.canonical import canonical
@@ -30,14 +31,14 @@ SPLITS = frozenset(
     device_name device_type cpu_count cpu_threads processes
     driver platform python torch cuda cudnn
     tf32 cudnn_benchmark deterministic memory_format execution fused
-    model_parameters
+    model_parameters frozen_weights
     """.split()
-)
+) | {*metrics.REDUCTION_DEFAULTS}
 HASHES = ("_source", "_fingerprint")  # hashes of code and data, by the end of their keys
 # Settings that depend on the compared one: a wider network, for example, has more parameters.
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    BACKEND: ("precision.", "environment.backend_source"),
-    ARM: (BACKEND, "precision.", "environment.backend_source"),
+    BACKEND: ("precision.", "environment.backend_source", "environment.frozen_weights"),
+    ARM: (BACKEND, "precision.", "environment.backend_source", "environment.frozen_weights"),
     "model": ("environment.model_",),
     "data": ("environment.data_",),
 }
@@ -61,6 +62,9 @@ def settings_of(
     """
     environment = run.environment
     facts = {f"environment.{k}": as_text(v) for k, v in flatten(environment) if is_distinguishing(k)}
+    if "tf32" in environment:  # a record of ours, perhaps older than these keys
+        defaults = metrics.REDUCTION_DEFAULTS.items()
+        facts = {f"environment.{key}": as_text(value) for key, value in defaults} | facts
     if external_settings is not None:
         return facts | dict(external_settings)
     settings = {key: _text(value) for key, value in canonical(run.config, environment).items()}

@@ -11,6 +11,8 @@ import torch
 import torch.backends.mha
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpointing
+from torch.autograd.function import BackwardCFunction
+from torch.utils.hooks import BackwardHook
 
 CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc".split()
 
@@ -58,9 +60,10 @@ FUSED: list[tuple[Any, str, str]] = [
     (F, "rms_norm", "float"),
     (torch, "vdot", "promote"),  # of spectral norm, which used `dot`
 ]
-# Internal functions of recurrent modules, attention modules and activation checkpointing. Both kinds of
-# checkpointing look these names up in their module, even if the user has imported `checkpoint` by name. The
-# generator was renamed to `..._impl` between PyTorch 2.11 and 2.14.
+# Internal functions of recurrent modules, attention modules, activation checkpointing, and of Python code
+# that autograd runs in the backward: custom functions and hooks. Both kinds of checkpointing look these names
+# up in their module, even if the user has imported `checkpoint` by name. The generator was renamed to
+# `..._impl` between PyTorch 2.11 and 2.14, which also added `apply_boxed`.
 GENERATOR = "_checkpoint_without_reentrant_generator"
 HAS_IMPL = hasattr(checkpointing, f"{GENERATOR}_impl")
 INTERNALS: list[tuple[Any, str, str]] = [
@@ -70,6 +73,11 @@ INTERNALS: list[tuple[Any, str, str]] = [
     (torch.backends.mha, "get_fastpath_enabled", "no_fast_path"),
     (checkpointing.CheckpointFunction, "apply", "carry_casts"),
     (checkpointing, f"{GENERATOR}_impl" if HAS_IMPL else GENERATOR, "carry_casts"),
+    (BackwardCFunction, "__init__", "remember_casts"),
+    (BackwardCFunction, "apply", "restore_casts"),
+    (BackwardCFunction, "apply_boxed", "restore_casts"),
+    (torch.Tensor, "register_hook", "carry_casts_to_hooks"),
+    (BackwardHook, "__init__", "carry_casts_to_hooks"),
 ]
 
 

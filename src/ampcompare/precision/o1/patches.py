@@ -8,13 +8,14 @@ nothing in threads that are not inside a context.
 import functools
 import inspect
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from ampcompare.precision.o1 import cast_wrappers
 from ampcompare.precision.o1.cast_cache import STATE
@@ -174,15 +175,102 @@ def carry_casts(function: Function) -> Function:
 
     @functools.wraps(function)
     def wrapper(forward: Function, *args: Any, **kwargs: Any) -> Any:
-        on, half, device_type, allow = STATE.on, STATE.half, STATE.device_type, STATE.allow_banned
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with casts(half=half, device_type=device_type, allow_banned=allow) if on else disable_casts():
-                return forward(*args, **kwargs)
-
-        return function(run, *args, **kwargs)
+        return function(_with_current_casts(forward), *args, **kwargs)
 
     return wrapper
 
 
-RULES = cast_wrappers.RULES | {"carry_casts": carry_casts}
+def _with_current_casts(function: Function) -> Function:
+    """Return the function so that it runs under the casts of now, whenever and in whatever thread it runs."""
+    make_context = _capture_casts()
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with make_context():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _capture_casts() -> Callable[[], AbstractContextManager[None]]:
+    """Return a function that makes the context of the casts of now."""
+    if not STATE.on:
+        return disable_casts
+    half, device_type, allow = STATE.half, STATE.device_type, STATE.allow_banned
+    return functools.partial(casts, half=half, device_type=device_type, allow_banned=allow)
+
+
+def remember_casts(function: Function) -> Function:
+    """Wrap the constructor of a custom function's node, which then remembers the casts of the forward.
+
+    apex's functions were replaced in the backward, too. So a custom function's `backward` may multiply a
+    16-bit gradient by an fp32 weight.
+    """
+
+    @functools.wraps(function)
+    def wrapper(node: Any, *args: Any, **kwargs: Any) -> None:
+        function(node, *args, **kwargs)
+        node.make_o1_context = _capture_casts()
+
+    return wrapper
+
+
+def restore_casts(function: Function) -> Function:
+    """Wrap the method of an autograd node that runs a custom `backward`, with the casts of its forward.
+
+    Autograd may run it in a thread of its own, where no casts are active.
+    """
+
+    @functools.wraps(function)
+    def wrapper(node: Any, *args: Any, **kwargs: Any) -> Any:
+        make_context = getattr(node, "make_o1_context", nullcontext)  # not if made before the installation
+        with make_context():
+            return function(node, *args, **kwargs)
+
+    return wrapper
+
+
+def carry_casts_to_hooks(function: Function) -> Function:
+    """Wrap a function that registers hooks of the backward, so that these run under the casts of now.
+
+    Its arguments after the first are hooks, lists of hooks, or anything else. What a hook returns gets the
+    dtypes of the gradients that it was given, since autograd refuses other dtypes.
+    """
+
+    def carry(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [carry(item) for item in value]
+        if not callable(value) or isinstance(value, nn.Module):
+            return value
+        hook = _with_current_casts(value)
+
+        @functools.wraps(value)
+        def run(*args: Any) -> Any:
+            gradients = args[1] if isinstance(args[0], nn.Module) else args[0]
+            return _match_dtypes(hook(*args), gradients)
+
+        return run
+
+    @functools.wraps(function)
+    def wrapper(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        if not STATE.on:
+            return function(owner, *args, **kwargs)
+        return function(
+            owner, *(carry(value) for value in args), **{key: carry(value) for key, value in kwargs.items()}
+        )
+
+    return wrapper
+
+
+def _match_dtypes(result: Any, gradients: Any) -> Any:
+    """Return the result of a hook with the dtypes of the gradients: a tensor, a tuple, or None."""
+    if isinstance(result, Tensor) and isinstance(gradients, Tensor):
+        return result.to(gradients.dtype)
+    if isinstance(result, tuple) and isinstance(gradients, tuple) and len(result) == len(gradients):
+        return tuple(map(_match_dtypes, result, gradients))
+    return result
+
+
+RULES = cast_wrappers.RULES | {
+    rule.__name__: rule for rule in (carry_casts, remember_casts, restore_casts, carry_casts_to_hooks)
+}

@@ -1,0 +1,250 @@
+"""Weights that arrive in 16 or 64 bits train in fp32; frozen and quantised parts stay."""
+
+import copy
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.precision.base import UnsupportedModel
+from ampcompare.precision.weight_dtypes import describe_frozen_parts, list_trainable_dtypes
+
+BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]  # no CPU has TF32
+OTHER_DTYPES = [torch.bfloat16, torch.float16, torch.float64]
+LOGGER = "ampcompare.precision.base"
+
+
+class Network(nn.Module):
+    """Embedding, normalisation, recurrence, a tied weight and buffers; it casts no inputs itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters = nn.Embedding(9, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.memory = nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 9, bias=False)
+        self.head.weight = self.letters.weight
+        self.register_buffer("positions", torch.linspace(0, 1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.letters(x) + self.positions
+        x = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        return self.head(self.memory(x)[0][:, -1])
+
+
+def train(name: str, model: nn.Module, batch: tuple[Tensor, Tensor], **options: object) -> list[float]:
+    """Take three steps and return the losses."""
+    scale = {"loss_scale": 128.0} if REGISTRY[name].scales else {}
+    precision = build_precision(name, **scale, **options)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    losses = []
+    with precision.training_context():
+        for _ in range(3):
+            with precision.forward_context():
+                loss = F.cross_entropy(model(batch[0]), batch[1])
+            precision.backward(loss)
+            precision.step(optimizer)
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses
+
+
+def make_letters() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 9, (16, 5), generator=generator), torch.arange(16) % 9
+
+
+def make_images() -> tuple[Tensor, Tensor]:
+    return torch.randn(16, 6, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 4
+
+
+@pytest.mark.parametrize("dtype", OTHER_DTYPES)
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_network_in_another_dtype_trains_as_its_copy_in_fp32(name, dtype, caplog):
+    """The losses are those of the same weights converted by hand: bit for bit."""
+    torch.manual_seed(0)
+    arrived = Network().to(dtype)
+    by_hand = copy.deepcopy(arrived).float()
+    expected = train(name, by_hand, make_letters())
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        assert train(name, arrived, make_letters()) == expected
+    (record,) = [r for r in caplog.records if r.name == LOGGER]
+    message = record.getMessage()
+    assert str(dtype).removeprefix("torch.") in message
+    assert "precision.weights=keep" in message
+    assert message.isprintable()
+    trained = set(list_trainable_dtypes(arrived.parameters()))
+    assert REGISTRY[name].weight_dtype in trained
+    assert trained <= {REGISTRY[name].weight_dtype, "float32"}
+
+
+def test_fp32_of_a_bf16_network_agrees_with_fp64():
+    """Plain PyTorch in fp64, from the weights that arrived; bf16 training is far from it."""
+    torch.manual_seed(0)
+    arrived = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)).bfloat16()
+    exact, in_bf16 = copy.deepcopy(arrived).double(), copy.deepcopy(arrived)
+    images, targets = make_images()
+    found = train("none", arrived, (images, targets))
+
+    def train_plainly(model: nn.Module, inputs: Tensor) -> list[float]:
+        optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+        for _ in range(3):
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    assert found == pytest.approx(train_plainly(exact, images.double()), rel=1e-5)
+    assert found != pytest.approx(train_plainly(in_bf16, images.bfloat16()), rel=1e-5)
+
+
+class Int8Linear(nn.Module):
+    """A quantised layer: int8 weights in a buffer, a 16-bit scale."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        scale = linear.weight.detach().abs().max() / 127
+        self.register_buffer("weight", (linear.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale.to(torch.bfloat16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype))
+
+
+class Adapted(nn.Module):
+    """A frozen 16-bit encoder, a quantised layer, and trainable layers around and between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 8)
+        self.encoder = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)).requires_grad_(False)
+        self.small = Int8Linear(nn.Linear(8, 8))
+        self.norm, self.head = nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.small(self.encoder(self.stem(x)))))
+
+
+@pytest.mark.parametrize("arrives", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_frozen_and_quantised_parts_stay_and_are_named(name, arrives):
+    torch.manual_seed(0)
+    model = Adapted().to(arrives)
+    frozen = {
+        key: value.clone() for key, value in model.state_dict().items() if key.startswith(("enc", "sm"))
+    }
+    losses = train(name, model, make_images())
+    assert losses[-1] < losses[0]
+    after = (
+        model.state_dict()
+        if name != "apex_o2"
+        else dict(model.named_parameters()) | dict(model.named_buffers())
+    )
+    assert all(
+        torch.equal(after[key], value) and after[key].dtype is value.dtype for key, value in frozen.items()
+    )
+    short = str(arrives).removeprefix("torch.")
+    parts = describe_frozen_parts(model)
+    assert parts == {"encoder": short, "small": f"{short}, int8" if short < "int8" else f"int8, {short}"}
+    assert REGISTRY[name].weight_dtype in list_trainable_dtypes(model.parameters())
+
+
+def test_the_frozen_encoder_computes_as_before_and_the_rest_in_fp32():
+    """By hand: the encoder in bf16, everything else in fp64."""
+    torch.manual_seed(0)
+    model = Adapted().bfloat16().eval()
+    exact = copy.deepcopy(model)
+    images, _ = make_images()
+    precision = build_precision("none")
+    model, _ = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    encoded = exact.encoder(exact.stem.double()(images.double()).bfloat16())
+    expected = exact.head.double()(exact.norm.double()(exact.small(encoded).double()))
+    # The quantised layer decides itself; it gets the encoder's bf16.
+    torch.testing.assert_close(model(images).double(), expected, rtol=0.02, atol=0.02)
+    assert model(images).dtype is torch.float32
+
+
+class LowRank(nn.Linear):
+    """A frozen weight and trainable factors in one module."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 4)
+        self.down, self.up = nn.Parameter(torch.randn(2, 6) / 4), nn.Parameter(torch.zeros(4, 2))
+        self.weight.requires_grad_(False)
+        self.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x @ self.down.T @ self.up.T
+
+
+def test_frozen_weights_in_a_module_that_trains_are_converted_with_it():
+    torch.manual_seed(0)
+    model = LowRank().bfloat16()
+    expected = train("none", copy.deepcopy(model).float(), make_images())
+    assert train("none", model, make_images()) == expected
+    assert model.weight.dtype is torch.float32
+    assert describe_frozen_parts(model) == {}
+
+
+def test_an_fp32_network_with_a_frozen_16_bit_part_is_left_alone_in_fp32(caplog):
+    """Its forward casts by itself, and nothing has to be converted."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
+    model[0].bfloat16().requires_grad_(False)
+    with caplog.at_level(logging.WARNING):
+        build_precision("none").prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not caplog.records
+    assert not model[0]._forward_pre_hooks
+    assert describe_frozen_parts(model) == {"0": "bfloat16"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["none", "native_bf16", "bf16"])
+def test_keep_leaves_the_dtype(name, dtype, caplog):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 9)).to(dtype)
+    with caplog.at_level(logging.WARNING):
+        build_precision(name, weights="keep").prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not caplog.records
+    kept = {"bfloat16"} if name == "bf16" else {str(dtype).removeprefix("torch.")}
+    assert set(list_trainable_dtypes(model.parameters())) == kept
+
+
+def test_native_refuses_fp16_weights_that_are_kept_in_one_line():
+    model = nn.Linear(4, 2).half()
+    with pytest.raises(UnsupportedModel) as refused:
+        build_precision("native", weights="keep").prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "precision.weights=float32" in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_lazy_weights_are_prepared_or_refused_in_one_line(name):
+    model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.LazyLinear(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if not REGISTRY[name].half_weights:
+        build_precision(name).prepare(model, optimizer)
+        return
+    with pytest.raises(UnsupportedModel) as refused:
+        build_precision(name).prepare(model, optimizer)
+    message = str(refused.value)
+    assert message.startswith(f"backend={name}: ")
+    assert "lazy" in message
+    assert message.isprintable()
+
+
+def test_momentum_that_was_there_follows_the_weights():
+    model = nn.Linear(6, 4).bfloat16()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(make_images()[0].bfloat16()).sum().backward()
+    optimizer.step()
+    build_precision("none").prepare(model, optimizer)
+    dtypes = {value.dtype for state in optimizer.state.values() for value in state.values()}
+    assert dtypes == {torch.float32}
+    assert model.weight.grad.dtype is torch.float32

@@ -1,0 +1,99 @@
+"""The dtypes of somebody's weights: warned of where they are not those of the named backend, and recorded."""
+
+from typing import Any
+
+import pytest
+import torch
+from support.recorded_loop import InMemoryTracker
+from torch import nn
+
+from ampcompare import Recorder
+from ampcompare.precision import build_precision
+from ampcompare.recorder import recorder
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> InMemoryTracker:
+    """Return the tracker of every Recorder in the test."""
+    made = InMemoryTracker()
+
+    def start(told: Any, *_: Any) -> InMemoryTracker:
+        made.start = told
+        return made
+
+    monkeypatch.setattr(recorder, "open_record", start)
+    return made
+
+
+def record(**parts: Any) -> None:
+    with Recorder(seed=1, batch_size=8, **parts) as made:
+        made.step(loss=1.0, samples=2)
+
+
+@pytest.mark.parametrize("given", ["model", "optimizer"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("backend", ["none", "fp32", "32-true", "native", "native_bf16", "apex_o1"])
+def test_16_bit_weights_under_another_backend_are_warned_of_and_recorded(
+    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture, backend: str, dtype: str, given: str
+):
+    model = nn.Linear(2, 1).to(getattr(torch, dtype))
+    parts = (
+        {"model": model} if given == "model" else {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    )
+    record(backend=backend, **parts)
+    warnings = [message for message in caplog.messages if "float32 weights" in message]
+    assert len(warnings) == 1
+    assert dtype in warnings[0]
+    environment = tracker.start.logged["environment"]
+    assert environment["weight_dtypes"] == [dtype]
+    assert tracker.start.logged["recorder"]["backend"] is None
+    if backend in ("none", "fp32", "32-true"):
+        assert environment["precision_dtype"] == dtype
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        ("none", "float32"),
+        ("native", "float32"),
+        ("bf16", "bfloat16"),
+        ("fp16", "float16"),
+        ("mine", "bfloat16"),
+    ],
+)
+def test_weights_of_the_backend_are_recorded_without_a_warning(
+    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture, backend: str, dtype: str
+):
+    record(backend=backend, model=nn.Linear(2, 1).to(getattr(torch, dtype)))
+    assert not [message for message in caplog.messages if "weights" in message]
+    assert tracker.start.logged["environment"]["weight_dtypes"] == [dtype]
+    assert "frozen_weights" not in tracker.start.logged["environment"]
+
+
+def test_fp16_and_bf16_weights_are_told_apart(tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture):
+    record(backend="fp16", model=nn.Linear(2, 1).bfloat16())
+    (warning,) = [message for message in caplog.messages if "weights" in message]
+    assert "float16" in warning
+    assert "bfloat16" in warning
+
+
+def test_a_frozen_16_bit_part_is_named_and_does_not_count(
+    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture
+):
+    model = nn.ModuleDict({"encoder": nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))})
+    model.bfloat16().requires_grad_(False)
+    model["head"] = nn.Linear(2, 1)
+    record(backend="none", model=model)
+    assert not [message for message in caplog.messages if "weights" in message]
+    environment = tracker.start.logged["environment"]
+    assert environment["weight_dtypes"] == ["float32"]
+    assert environment["frozen_weights"] == {"encoder": "bfloat16"}
+
+
+def test_a_precision_that_keeps_16_bit_weights_is_not_recorded_as_fp32(tracker: InMemoryTracker):
+    model = nn.Linear(2, 1).bfloat16()
+    precision = build_precision("none", weights="keep")
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    record(scaler=precision, model=model, optimizer=optimizer)
+    assert tracker.start.logged["environment"]["precision_dtype"] == "bfloat16"
+    assert tracker.start.logged["recorder"]["backend"] is None

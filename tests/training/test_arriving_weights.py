@@ -1,0 +1,149 @@
+"""A user's network in another dtype than fp32, from its run to the report."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.quick import QUICK
+from support.training import play
+
+from ampcompare import analyse_runs, load_runs
+from ampcompare.cli import main
+from ampcompare.errors import UserError
+from ampcompare.precision.registry import REGISTRY
+from ampcompare.training.run_context import make_config, prepare_run
+
+BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
+NET = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, classes, frozen):
+        super().__init__()
+        self.first = nn.Linear(192, 8)
+        if frozen:
+            self.first.requires_grad_(False)
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, classes)
+
+    def forward(self, x):
+        x = nn.functional.avg_pool2d(x, 4).flatten(1).to(self.first.weight.dtype)
+        return self.head(self.norm(self.first(x).relu()))
+
+
+def in_bf16(num_classes=10):
+    return Net(num_classes, False).bfloat16()
+
+
+def in_fp16(num_classes=10):
+    return Net(num_classes, False).half()
+
+
+def in_fp32(num_classes=10):
+    return Net(num_classes, False).bfloat16().float()
+
+
+def encoder_in_bf16(num_classes=10):
+    return Net(num_classes, True).bfloat16()
+
+
+def hard_cast(num_classes=10):
+    return nn.Sequential(Cast(), nn.Flatten(), nn.Linear(3072, num_classes)).bfloat16()
+
+
+class Cast(nn.Module):
+    def forward(self, x):
+        return x.bfloat16()
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET)
+    return tmp_path
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_bf16_network_starts_as_its_fp32_copy_under_every_backend(net: Path, backend: str):
+    words = ("epochs=1", f"backend={backend}", "optimizer.fused=false")
+    printed = play("model.name=./net.py:in_bf16", "output_dir=bf16", *words)
+    assert printed.count("converted to float32") == 1
+    assert "converted to float32" not in play("model.name=./net.py:in_fp32", "output_dir=fp32", *words)
+    (run,), (expected,) = load_runs(["bf16"]), load_runs(["fp32"])
+    losses = [one.logged_numbers("train/loss")[1].tolist() for one in (run, expected)]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 2
+    assert REGISTRY[backend].weight_dtype in run.environment["weight_dtypes"]
+    assert run.environment["precision_dtype"] == REGISTRY[backend].dtype
+
+
+@pytest.mark.parametrize(("name", "short"), [("in_bf16", "bf16"), ("in_fp16", "fp16")])
+def test_a_report_never_calls_a_run_with_16_bit_weights_fp32(net: Path, name: str, short: str):
+    words = ("epochs=1", "diagnostics.every=null")
+    play(f"model.name=./net.py:{name}", "precision.weights=keep", "optimizer.lr=0.01", *words)
+    play(f"model.name=./net.py:{name}", *words)
+    runs = load_runs(["runs"])
+    kept = next(run for run in runs if run.option("precision.weights") == "keep")
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}[short]
+    assert kept.environment["weight_dtypes"] == [dtype]
+    assert kept.environment["precision_dtype"] == dtype
+    analysis = analyse_runs(runs)
+    names = sorted(group.display_name for group in analysis.groups)
+    assert names == [f"{short} weights (backend=none)", "fp32 (none)"]
+    alone = analyse_runs([kept])
+    assert "fp32" not in str([group.display_name for group in alone.groups])
+    assert "fp32" not in " ".join(alone.caveats)
+
+
+def test_frozen_parts_are_named_in_the_record(net: Path):
+    printed = play("model.name=./net.py:encoder_in_bf16", "epochs=1")
+    (line,) = [line for line in printed.splitlines() if "converted to float32" in line]
+    assert "first (bfloat16)" in line
+    (run,) = load_runs(["runs"])
+    assert run.environment["frozen_weights"] == {"first": "bfloat16"}
+    assert run.environment["weight_dtypes"] == ["float32"]
+
+
+def test_a_network_that_casts_to_bf16_itself_is_told_of_the_option(
+    net: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(UserError) as refused:
+        play("model.name=./net.py:hard_cast")
+    assert "precision.weights=keep" in str(refused.value)
+    play("model.name=./net.py:hard_cast", "precision.weights=keep", "epochs=1")
+
+
+@pytest.mark.parametrize("name", ["in_bf16", "in_fp16", "encoder_in_bf16"])
+@pytest.mark.parametrize(
+    "words", [("backend=native",), ("backend=fp16",), ("backend=bf16", "precision.weights=keep")]
+)
+def test_why_compares_with_fp32(
+    net: Path, name: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+):
+    options = [f"model.name=./net.py:{name}", "data.source=synthetic", "device=cpu", "batch_size=4", *words]
+    with pytest.raises(SystemExit) as ended:
+        main(["why", "diff", *options])
+    assert ended.value.code == 0
+    shown = capsys.readouterr()
+    assert "compared with fp32" in shown.out
+    assert (shown.out + shown.err).count("converted to float32") == 1
+    assert "Traceback" not in shown.err
+
+
+def test_plain_pytorch_agrees_with_the_run(net: Path):
+    """The first loss of a bf16 network under `none`: that of its weights in fp64."""
+    play("model.name=./net.py:in_bf16", "epochs=1", "log.every=1", "seed=5", "data.augment=false")
+    (run,) = load_runs(["runs"])
+    context = prepare_run(
+        make_config([*QUICK, "model.name=./net.py:in_fp32", "seed=5", "data.augment=false"])
+    )
+    torch.manual_seed(5)
+    namespace: dict[str, object] = {}
+    exec(NET, namespace)
+    model = namespace["in_bf16"]().double()  # type: ignore[operator]
+    ((images, labels),) = context.first_steps(1)[0]
+    loss = torch.nn.functional.cross_entropy(model(images.double()), labels)
+    first = run.logged_numbers("train/loss")[1][0]
+    assert first == pytest.approx(loss.item(), rel=1e-5)

@@ -1,0 +1,135 @@
+"""What a loss that is not finite is blamed on: the weights are looked at first. And out of memory."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.training import fit, play
+
+from ampcompare.errors import TrainingError
+
+# Zeros in the input give zero gradients: in fp16 Adam's eps is 0, and 0 / 0 is NaN.
+NET = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, classes, spoil=None):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(48, 8), nn.BatchNorm1d(8), nn.Linear(8, classes)
+        if spoil == "initial":
+            nn.init.constant_(self.first.weight, float("nan"))
+
+    def forward(self, x):
+        x = nn.functional.avg_pool2d(x, 8).flatten(1)
+        return self.head(self.norm(self.first(x * (torch.arange(48) > 5)).relu()))
+
+
+class Loud(nn.Module):
+    def forward(self, x):
+        return x * 60000 * 60000
+
+
+def dead(num_classes=10):
+    return Net(num_classes)
+
+
+def spoiled(num_classes=10):
+    return Net(num_classes, "initial")
+
+
+def loud(num_classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), Loud(), nn.Linear(8, num_classes))
+
+
+class Hungry(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(3072, classes)
+
+    def forward(self, x):
+        if not self.training and len(x) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return self.head(x.flatten(1))
+
+
+def hungry(num_classes=10):
+    return Hungry(num_classes)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET)
+
+
+ADAM = ("optimizer.name=adam", "optimizer.fused=false", "optimizer.lr=0.001", "log.every=1")
+
+
+@pytest.mark.parametrize("scale", ["dynamic", "1.0", "128.0"])
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("diagnostics", ["null", "1"])
+def test_adam_in_fp16_is_named_and_no_forward_pass(scale: str, every: int, diagnostics: str):
+    words = (f"precision.loss_scale={scale}", f"diagnostics.every={diagnostics}", "epochs=12")
+    printed = play("model.name=./net.py:dead", "backend=fp16", *ADAM, f"log.every={every}", *words, code=1)
+    assert "forward pass overflowed" not in printed
+    assert "the weights of first were inf or nan before step" in printed
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "an earlier update of the optimizer made them so" in line
+    assert "fp32 weights" in line
+
+
+def test_the_same_when_the_training_continues():
+    words = ("precision.loss_scale=1.0", "training.on_nan=continue", "epochs=2")
+    printed = play("model.name=./net.py:dead", "backend=fp16", *ADAM, *words)
+    assert printed.count("the weights of first were inf or nan before step") == 1
+    assert "forward pass overflowed" not in printed
+
+
+@pytest.mark.parametrize("backend", ["none", "bf16", "native"])
+def test_initial_weights_are_named(backend: str):
+    printed = play("model.name=./net.py:spoiled", f"backend={backend}", "epochs=12", code=1)
+    assert "the initial weights of first are inf or nan" in printed
+    assert "forward pass overflowed" not in printed
+
+
+@pytest.mark.parametrize("backend", ["none", "native_bf16"])
+def test_weights_that_an_update_made_infinite_are_named(backend: str):
+    """The first update overflows, although the loss before it is finite."""
+    words = ("optimizer.lr=1e38", "optimizer.weight_decay=1e10", "optimizer.fused=false", "epochs=2")
+    printed = play("model.name=./net.py:dead", f"backend={backend}", *words, code=1)
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "step 2: the training loss is NaN" in line
+    assert "before step 2" in line
+
+
+@pytest.mark.parametrize("backend", ["native", "fp16"])
+def test_a_forward_pass_that_overflows_is_still_named(backend: str):
+    """Forward, loss and gradients are inf in fp16, and the weights are finite in every skipped step."""
+    words = ("epochs=12", "log.every=1", "optimizer.fused=false")
+    printed = play("model.name=./net.py:loud", f"backend={backend}", *words, code=1)
+    assert "the loss was inf or nan too, so the forward pass overflowed" in printed
+    assert "weights of" not in printed
+
+
+def test_fp32_that_overflows_in_its_forward_does_not_blame_the_weights():
+    """The weights are NaN after the step because the loss is, not before."""
+    loop, _ = fit("model.name=./net.py:loud", "epochs=1", "optimizer.lr=1e-30", "batch_size=4", "log.every=1")
+    layer = loop.trainer.model[1]
+    with torch.no_grad():
+        layer.weight.mul_(1e30)
+    with pytest.raises(TrainingError) as stopped:
+        loop.run()
+    message = stopped.value.explain()  # type: ignore[attr-defined]
+    assert message.startswith("step 1: the training loss is")
+    assert "weights of" not in message
+
+
+def test_out_of_memory_in_an_evaluation_names_its_own_batch_size():
+    printed = play("model.name=./net.py:hungry", "eval.batch_size=7", code=1)
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "eval.batch_size=7" in line
+    assert "with batch_size" not in line
+    assert "training.accumulate" not in line

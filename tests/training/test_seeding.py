@@ -1,0 +1,154 @@
+"""Equal seeds give equal networks and equal random choices under every backend, from all three generators."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.quick import QUICK
+from support.training import fit
+
+from ampcompare.precision.registry import REGISTRY
+from ampcompare.system.device import seed_process
+from ampcompare.training.run_context import make_config, prepare_run
+from ampcompare.why.diff import compare_step
+from ampcompare.why.step_capture import capture_step
+
+BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
+# LayerDrop by Python's generator, a mask by NumPy's as in SpecAugment, and both in the constructor.
+NET = """
+import random
+
+import numpy as np
+import torch
+from torch import nn
+
+DRAWS = []
+
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(48, 48) for _ in range(3))
+        self.head = nn.Linear(48, classes)
+        with torch.no_grad():
+            self.head.weight.mul_(1 + random.random())
+            self.head.bias.copy_(torch.from_numpy(np.random.rand(classes)).float())
+
+    def forward(self, x):
+        x = nn.functional.avg_pool2d(x, 8).flatten(1)
+        if self.training:
+            drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]
+            DRAWS.append(drawn)
+            start = np.random.randint(40)
+            x = torch.cat([x[:, :start], 0 * x[:, start : start + 8], x[:, start + 8 :]], 1)
+        for block in self.blocks:
+            if not (self.training and random.random() < 0.4):
+                x = x + block(x).relu()
+        return self.head(x)
+
+
+def build(num_classes=10):
+    return Net(num_classes)
+"""
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "net.py").write_text(NET)
+    return (
+        f"model.name={tmp_path}/net.py:build",
+        "epochs=1",
+        "diagnostics.every=null",
+        "optimizer.fused=false",
+    )
+
+
+def draws_of(model: torch.nn.Module) -> list[list[float]]:
+    import sys
+
+    return sys.modules[type(model).__module__].DRAWS
+
+
+def disturb() -> None:
+    """Leave the generators in states that no training expects."""
+    random.seed()
+    np.random.seed()
+    torch.seed()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_has_the_same_weights_and_the_same_draws(words: tuple[str, ...], backend: str):
+    found = []
+    for name in ("none", backend):
+        disturb()
+        loop, _ = fit(*words, f"backend={name}")
+        weights = [p.detach().clone() for p in loop.trainer.model.parameters()]
+        draws = draws_of(loop.trainer.model)
+        draws.clear()
+        loop.run()
+        found.append((weights, [*draws]))
+    (expected, draws), (weights, other_draws) = found
+    assert len(draws) > 3
+    assert draws == other_draws
+    for weight, value in zip(weights, expected, strict=True):
+        assert torch.equal(weight, value.to(weight.dtype))
+
+
+def test_the_weights_are_those_of_the_seed_in_plain_pytorch(words: tuple[str, ...]):
+    disturb()
+    loop, _ = fit(*words, "seed=7")
+    random.seed(7)
+    np.random.seed(7)
+    torch.manual_seed(7)
+    namespace: dict[str, object] = {}
+    exec(NET, namespace)
+    expected = namespace["build"](4)  # type: ignore[operator]
+    found = loop.trainer.model.state_dict()
+    if found["head.bias"].shape != expected.head.bias.shape:
+        random.seed(7)
+        np.random.seed(7)
+        torch.manual_seed(7)
+        expected = namespace["build"](len(found["head.bias"]))  # type: ignore[operator]
+    assert all(torch.equal(found[key], value) for key, value in expected.state_dict().items())
+
+
+@pytest.mark.parametrize("seed", [0, 223, 2**40 + 1, 2**63 - 1])
+def test_each_rank_seeds_all_three_generators(seed: int):
+    def draw(rank: int) -> tuple[float, float, float]:
+        disturb()
+        seed_process(seed, rank)
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    by_rank = [draw(rank) for rank in range(4)]
+    assert by_rank == [draw(rank) for rank in range(4)]
+    assert all(len(set(values)) == 4 for values in zip(*by_rank, strict=True))
+    torch.manual_seed(seed)
+    assert by_rank[0][2] == float(torch.rand(()))
+
+
+def test_a_captured_step_draws_the_same_each_time(words: tuple[str, ...]):
+    config = make_config([*QUICK, *words])
+    context = prepare_run(config)
+    (batches,) = context.first_steps(1)
+    losses = []
+    for _ in range(4):
+        trainer = context.build_trainer()
+        disturb()
+        losses.append(capture_step(trainer, batches, 5).loss)
+    assert len(set(losses)) == 1
+
+
+def test_why_diff_compares_the_same_layers_and_restores_the_generators(words: tuple[str, ...]):
+    """With the same layers left out, bf16's loss is within its rounding of fp32's."""
+    for seed in range(4):
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+        difference = compare_step([*QUICK, *words, "backend=native_bf16", f"seed={seed}"])
+        assert difference.loss == pytest.approx(difference.loss_fp32, rel=0.02)
+        after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+        assert before[:2] == after[:2]
+        assert torch.equal(before[2], after[2])
