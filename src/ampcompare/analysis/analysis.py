@@ -10,7 +10,12 @@ import numpy as np
 from ampcompare.analysis import verdict
 from ampcompare.analysis.bench_results import read_bench
 from ampcompare.analysis.best_per_value import find_best_per_value
-from ampcompare.analysis.caveats import describe_progress, find_caveats, find_deviations
+from ampcompare.analysis.caveats import (
+    describe_correlations,
+    describe_progress,
+    find_caveats,
+    find_deviations,
+)
 from ampcompare.analysis.comparison import compare_all
 from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
@@ -122,7 +127,7 @@ class Analysis(Findings):
                 else ""
             )
             notes.append(f"{control.group.display_name}, relative to the baseline: {parts}{drift}.")
-        return tuple(notes)
+        return (*notes, *describe_correlations(self))
 
     @cached_property
     def advice(self) -> str:

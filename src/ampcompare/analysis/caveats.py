@@ -385,3 +385,18 @@ def describe_progress(findings: Findings) -> str:
         number = plan.looks.index(seeds)
         name = f"{ORDINALS[number] if number < len(ORDINALS) else f'{number + 1}th'} look"
     return f"{name} ({seeds} of up to {plan.max_seeds} seeds)"
+
+
+def describe_correlations(findings: Findings) -> list[str]:
+    """Return how far the quality of a seed is common to a group and its baseline, in one sentence.
+
+    Pairing by seed narrows an interval only as far as the two correlate; near 0 it gains nothing.
+    """
+    texts = [
+        f"{comparison.group.display_name} {formatting.signed(comparison.seed_correlation)}"
+        for comparison in findings.comparisons
+        if comparison.seed_correlation is not None and not comparison.is_control
+    ]
+    if not texts:
+        return []
+    return [f"Correlation of {findings.metric.noun} with that of the baseline over the seeds: {some(texts)}."]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +22,7 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
 from ampcompare.runs import RunRecord, load_runs
 from ampcompare.runtime.formatting import count, number, plural
+from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.sweep import SEED, baseline_of
@@ -89,18 +91,11 @@ def make_decision_plan(prepared: PreparedSweep) -> DecisionPlan | None:
     if not total or sweep.seeds < 1:
         return None
     own_points = [point for point in sweep.points if point.arm is None]
-    compared, keys = sweep.compared, [p.key for p in sweep.parameters if p.key != SEED]
+    compared, settings = sweep.compared, [p for p in sweep.parameters if p.key != SEED]
     baseline = compared.grid_value(baseline_of(compared))
-    cells = {
-        json.dumps([_lookup(point.parameters, key) for key in keys], default=str) for point in own_points
-    }
-    base_cells = {
-        json.dumps([_lookup(point.parameters, key) for key in keys], default=str)
-        for point in own_points
-        if _lookup(point.parameters, compared.key) == baseline
-    }
-    groups = len(cells) - len(base_cells)
-    if groups < 1:
+    beside = [point for point in own_points if _value_at(point.parameters, compared) != baseline]
+    groups = {json.dumps([_value_at(point.parameters, p) for p in settings], default=str) for point in beside}
+    if not groups:
         return None
     config = prepared.config
     is_accuracy = sweep.metric is None or sweep.metric.name == metrics.EVAL_ACCURACY
@@ -110,7 +105,7 @@ def make_decision_plan(prepared: PreparedSweep) -> DecisionPlan | None:
     return DecisionPlan(
         looks=looks,
         shares=shares,
-        groups=groups,
+        groups=len(groups),
         runs_per_seed=math.ceil(total / sweep.seeds),
         margin=prepared.plan.margin or default,
         unit="points" if is_accuracy else "",
@@ -326,10 +321,10 @@ def _samples(config: Config, split: str) -> int | None:
     return min(size, limit) if limit else size
 
 
-def _lookup(parameters: object, key: str) -> object:
-    """Return a value of a nested mapping by its dotted key."""
-    for part in key.split("."):
-        parameters = parameters[part]  # type: ignore[index]
+def _value_at(parameters: Any, parameter: Parameter) -> Any:
+    """Return the value of a parameter in the parameters of a point, which are nested as in the file."""
+    for name in parameter.path:
+        parameters = parameters[name]
     return parameters
 
 

@@ -1,0 +1,160 @@
+"""What a sweep says before its first run and after it: its cost, and what it can decide."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from scipy import stats
+from support.known_runs import BASE, runs
+from support.quick import ROOT
+
+from ampcompare.cli import main
+from ampcompare.config.schema import SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
+from ampcompare.errors import UserError
+from ampcompare.runs import RunRecord
+from ampcompare.sweeps import decision_plan
+from ampcompare.sweeps.decision_plan import describe_decision_plan, describe_first_run, make_decision_plan
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare
+
+
+@pytest.fixture(autouse=True)
+def _in_checkout(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+
+
+def ready(*words: str, file: str = "compare_backends", **options: Any) -> PreparedSweep:
+    return prepare(file, words, SweepOptions(**options))
+
+
+def deviation_limit(margin: float, n: int, k: int, share: float) -> float:
+    """Return the standard deviation at which SciPy's non-central t gives a power of 90%, by bisection."""
+    low, high = 0.001, 100.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        limit = stats.t.ppf(1 - 0.025 * share / k, n - 1)
+        power = 1 - 2 * stats.nct.cdf(limit, n - 1, min(30, margin * math.sqrt(n) / middle))
+        low, high = (middle, high) if power > 0.9 else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "looks", "shares", "groups", "per_seed"),
+    [
+        ((), {}, (5,), (1.0,), 2, 3),
+        (("seed=1,2,3",), {}, (3,), (1.0,), 2, 3),
+        (("backend=none,native",), {}, (5,), (1.0,), 1, 2),
+        ((), {"until_decided": True}, SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES, 2, 3),
+        (("plan.looks=[4,8,12]",), {"until_decided": True}, (4, 8, 12), (1 / 3,) * 3, 2, 3),
+        (
+            ("plan.looks=[4,8]", "plan.shares=[0.1,0.9]"),
+            {"until_decided": True},
+            (4, 8),
+            (0.1, 0.9),
+            2,
+            3,
+        ),
+        (("plan.max_seeds=8",), {"until_decided": True}, (5, 8), (0.2, 0.8), 2, 3),
+        ((), {"control": "chaos"}, (5,), (1.0,), 2, 4),
+        ((), {"control": "bookends"}, (5,), (1.0,), 2, 5),
+    ],
+)
+def test_the_design_follows_from_file_words_and_options(words, options, looks, shares, groups, per_seed):
+    plan = make_decision_plan(ready(*words, **options))
+    assert (plan.looks, plan.shares) == (looks, pytest.approx(shares))
+    assert (plan.groups, plan.runs_per_seed) == (groups, per_seed)
+    assert (plan.margin, plan.test_samples, plan.train_samples) == (0.5, 10_000, 50_000)
+    for number, (n, share) in enumerate(zip(looks, shares, strict=True)):
+        expected = deviation_limit(0.5, n, groups, share)
+        assert plan.largest_deviation(number) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_tuned_setting_multiplies_the_groups_and_not_the_seeds(project):
+    """Each learning rate has a baseline of its own."""
+    lists = {"backend": ["none", "native"], "optimizer.lr": [0.1, 0.2, 0.3], "seed": [1, 2, 3, 4]}
+    parameters = {key: {"values": values} for key, values in lists.items()}
+    command = ["ampcompare", "run", "${args_no_hyphens}"]
+    file = project.write_file(parameters=parameters, program="ampcompare", command=command)
+    plan = make_decision_plan(ready(file=str(file)))
+    assert (plan.groups, plan.runs_per_seed, plan.looks) == (3, 6, (4,))
+
+
+@pytest.mark.parametrize("name", ["learning_rate"])
+def test_a_search_has_no_design(name):
+    assert make_decision_plan(ready(file=name)) is None
+    assert describe_decision_plan(ready(file=name)) == []
+
+
+def test_what_the_runs_record_of_the_plan():
+    assert ready().shared_plan == {}
+    assert ready("seed=1,2,3").shared_plan == {"looks": [3]}
+    sequential = {"looks": [5, 10], "shares": [0.2, 0.8]}
+    assert ready(until_decided=True).shared_plan == sequential
+    own = ready("plan.looks=[4,8]", until_decided=True)
+    assert own.shared_plan == {"looks": [4, 8], "shares": None}
+
+
+def test_the_standard_deviation_is_guessed_from_the_size_of_the_test_set():
+    """500 images at an error of 10%: 100 sqrt(0.1 / 500) = 1.4 points."""
+    cost, resolution, guess = describe_decision_plan(ready("data.test_limit=500", until_decided=True))
+    assert cost.startswith("5 seeds: 15 runs; at most 10 seeds: 30 runs")
+    assert "at most 0.33" in resolution
+    assert "1.4 (a guess from 500 test samples at 10% error)" in guess
+    samples = int(guess.rpartition("about ")[2].partition(" test samples")[0].replace(",", ""))
+    assert samples == pytest.approx(0.1 * (100 / deviation_limit(0.5, 10, 2, 0.8)) ** 2, rel=0.01)
+    margin = float(guess.partition("a margin of ")[2].partition(" points")[0])
+    assert deviation_limit(margin, 10, 2, 0.8) == pytest.approx(100 * math.sqrt(0.1 / 500), rel=0.05)
+
+
+def test_a_benchmark_gives_the_time(tmp_path):
+    """50,000 images x 15 epochs at 2,500 and 5,000 images/s: 300 s and 150 s, in the mean 225 s a run."""
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps({"arms": [{"images_per_second": 2500}, {"images_per_second": 5000}]}))
+    cost, *_ = describe_decision_plan(ready(), str(file))
+    assert cost.startswith("5 seeds: 15 runs, about 56 min one after the other (4 min a run")  # 15 x 225 s
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(UserError, match="--bench"):
+        describe_decision_plan(ready(), str(tmp_path / "other.json"))
+
+
+def first_record(tmp_path, monkeypatch, records: list[RunRecord]) -> SweepRun:
+    """Let these records be those of the sweep's folder; return its first run."""
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(decision_plan, "load_runs", lambda sources: records)
+    return SweepRun(0, records[0].id)
+
+
+def test_the_first_run_tells_the_time_of_the_others(tmp_path, monkeypatch):
+    records = runs("none", BASE[:1])
+    records[0] = records[0].with_columns({"time/elapsed_seconds": 0 * records[0].numbers("global_step") + 60})
+    own = ready("model.name=timm:resnet18", "data.source=synthetic", "backend=none,native")
+    lines = describe_first_run(own, tmp_path, first_record(tmp_path, monkeypatch, records))
+    assert lines[0].startswith("5 seeds: 10 runs, about 10 min one after the other (60 s a run")
+
+
+def test_earlier_runs_of_the_recipe_give_time_and_standard_deviation(tmp_path, monkeypatch):
+    prepared = ready(f"output_dir={tmp_path}", "backend=none,native")
+    config = prepared.config.to_dict()
+    lower = [value + change for value, change in zip(BASE, (0.001, -0.001, 0.002, 0, -0.002), strict=True)]
+    records = [*runs("none", BASE), *runs("native", lower)]
+    for record in records:
+        own = {"backend": record.config["backend"], "seed": record.config["seed"]}
+        record.config.update(config | own)
+        record.exit_code = 0
+    first_record(tmp_path, monkeypatch, records)
+    text = " ".join(describe_decision_plan(prepared))
+    differences = [100 * (a - b) for a, b in zip(lower, BASE, strict=True)]
+    assert f"expected standard deviation: {stats.tstd(differences):.2f} (measured in earlier runs" in text
+    # Runs of another recipe are none of these.
+    other = ready(f"output_dir={tmp_path}", "backend=none,native", "optimizer.lr=0.3")
+    assert "measured in earlier runs" not in " ".join(describe_decision_plan(other))
+
+
+def test_plan_prints_and_starts_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "compare_backends", "--plan"])
+    assert not ended.value.code
+    assert "margin 0.5" in capsys.readouterr().out
+    assert not [*tmp_path.iterdir()]
