@@ -77,7 +77,7 @@ def test_each_run_of_the_comparison_has_its_backend_all_values_intact_and_the_sw
         assert config["optimizer"].items() >= (VALUES["optimizer"] | {"name": "sgd"}).items()
         assert config["precision"]["loss_scale"] == 1e-05
         assert config["wandb"]["tags"] == ["a", "b c"]
-        assert config["plan"] == VALUES["plan"]
+        assert config["plan"] == VALUES["plan"] | {"shares": None, "rule": 2}
 
 
 def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(wandb_server: Server, tmp_path: Path):

@@ -70,7 +70,7 @@ def test_plan_can_stand_in_the_words_and_in_the_command(read):
 def test_an_override_changes_the_values_of_a_parameter(word: str, key: str, values: list[object]):
     ready = prepare("compare_backends", [word])
     assert [p.values() for p in ready.sweep.parameters if p.key == key] == [values]
-    assert ready.plan.looks == ([3, 5] if key == "plan.looks" else [3, 6, 10])
+    assert ready.plan.looks == ([3, 5] if key == "plan.looks" else [5])
 
 
 def test_an_override_without_brackets_is_a_single_value_of_an_option_that_is_a_list(project):
@@ -89,8 +89,10 @@ def test_what_another_program_calls_a_plan_is_left_alone(read):
 @pytest.mark.parametrize(
     ("plan", "looks"),
     [
-        ({}, (3, 6, 10)),
-        ({"max_seeds": {"value": 8}}, (3, 6, 8)),
+        ({}, (5, 10)),
+        ({"looks": {"value": [5]}}, (5, 10)),
+        ({"looks": {"value": [7]}}, (7,)),
+        ({"max_seeds": {"value": 8}}, (5, 8)),
         ({"max_seeds": {"value": 2}}, (2,)),
         ({"looks": {"value": [2, 4]}, "max_seeds": {"value": 4}}, (2, 4)),
     ],
@@ -150,10 +152,11 @@ def test_runs_are_told_what_the_file_does_not_say(read, tmp_path):
 
     (tmp_path / "theirs.py").touch()
     theirs = {"program": str(tmp_path / "theirs.py"), "command": ["${program}", "${args}"]}
+    looks = {"looks": [5, 10], "shares": [0.2, 0.8]}
     assert plan_of(None, None) == {}
-    assert plan_of(None, "bookends", decides=True) == {"control": "bookends", "looks": [3, 6, 10]}
+    assert plan_of(None, "bookends", decides=True) == {"control": "bookends", **looks}
     assert plan_of(None, None, **theirs) is None  # nothing in its record that it did not put there
-    assert plan_of(None, "bookends", decides=True, **theirs) == {"control": "bookends", "looks": [3, 6, 10]}
+    assert plan_of(None, "bookends", decides=True, **theirs) == {"control": "bookends", **looks}
 
 
 def values_of(ready, key):
