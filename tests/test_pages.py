@@ -68,7 +68,7 @@ def test_the_pages_backend_and_network_train(inside: None):
 )
 def test_the_pages_data_are_learnt(inside: None, name: str, option: str, least: float):
     words = (f"data.source=./{name}.py:build", "data.train_limit=null", "data.test_limit=null", option)
-    record = train(Path(name), *words, "optimizer.momentum=0.9")
+    record = train(Path(name), *words, "optimizer.name=sgd", "optimizer.momentum=0.9")
     assert record.summary_number("eval/accuracy") > least
 
 

@@ -22,6 +22,7 @@ WORDS = (
     "backend=native",
     "data.train_limit=64",
     "log.every=3",
+    "recipe=reference",
     "optimizer.momentum=0.9",
     "precision.growth_interval=3",
     "precision.init_scale=1024",

@@ -15,6 +15,7 @@ WORDS = (
     "data.train_limit=64",
     "log.every=3",
     "diagnostics.every=4",
+    "recipe=reference",
     "optimizer.momentum=0.9",
     "precision.growth_interval=3",
     "training.clip_norm=1",

@@ -48,7 +48,7 @@ RESNET = ("model.name=resnet18", "data.train_limit=660", "batch_size=64", "optim
 
 def fit(*words: str, **on: Any) -> tuple[TrainingLoop, list[dict[str, Any]]]:
     """A training loop on the GPU, and the list that its rows come to."""
-    words = (*QUICK, "device=cuda", "optimizer.momentum=0.9", *words)
+    words = (*QUICK, "device=cuda", "recipe=reference", "optimizer.momentum=0.9", *words)
     return fit_of(load_config(None, words), torch.device("cuda"), **on)
 
 

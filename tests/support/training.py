@@ -27,7 +27,14 @@ from ampcompare.training.task import Task, build_task
 from ampcompare.training.trainer import Trainer
 from support.quick import QUICK
 
-WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=45", "epochs=3")
+WORDS = (
+    "recipe=reference",
+    "optimizer.fused=true",
+    "optimizer.momentum=0.9",
+    "log.every=1",
+    "data.train_limit=45",
+    "epochs=3",
+)
 
 
 class Killed(BaseException):

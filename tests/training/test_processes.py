@@ -26,6 +26,7 @@ WORDS = (
     "eval.batch_size=8",  # the last evaluation batch has one image: none for the second process
     "epochs=2",
     "log.every=1",
+    "recipe=reference",
     "optimizer.momentum=0.9",
 )
 CASES = {
