@@ -125,7 +125,7 @@ WORDS = {
         "test/<class>/*; set data.root=PATH"
     ),
     "wandb.tags=['${oc.env:HOME}']": f"wandb.tags=\"['${{oc.env:HOME}}']\": {PLAIN}",
-    "plan.looks=[3,3]": "plan.looks=[3, 3]: expected increasing numbers of seeds, such as [3,6,10]",
+    "plan.looks=[3,3]": "plan.looks=[3, 3]: expected increasing numbers of seeds, such as [5,10]",
     "plan.looks=[1,3]": f"plan.looks='[1,3]': {LOOKS}",
     '{"plan.looks": [3, 6], "plan.max_seeds": 5}': (
         "plan.max_seeds=5: the last look of plan.looks=[3, 6] needs more seeds; "

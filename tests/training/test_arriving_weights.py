@@ -67,7 +67,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_bf16_network_starts_as_its_fp32_copy_under_every_backend(net: Path, backend: str):
-    words = ("epochs=1", f"backend={backend}", "optimizer.fused=false")
+    words = ("epochs=1", f"backend={backend}", "optimizer.fused=false", "recipe=reference")
     printed = play("model.name=./net.py:in_bf16", "output_dir=bf16", *words)
     assert printed.count("converted to float32") == 1
     assert "converted to float32" not in play("model.name=./net.py:in_fp32", "output_dir=fp32", *words)
@@ -81,7 +81,7 @@ def test_a_bf16_network_starts_as_its_fp32_copy_under_every_backend(net: Path, b
 
 @pytest.mark.parametrize(("name", "short"), [("in_bf16", "bf16"), ("in_fp16", "fp16")])
 def test_a_report_never_calls_a_run_with_16_bit_weights_fp32(net: Path, name: str, short: str):
-    words = ("epochs=1", "diagnostics.every=null")
+    words = ("epochs=1", "diagnostics.every=null", "recipe=reference")
     play(f"model.name=./net.py:{name}", "precision.weights=keep", "optimizer.lr=0.01", *words)
     play(f"model.name=./net.py:{name}", *words)
     runs = load_runs(["runs"])

@@ -98,7 +98,8 @@ def test_initial_weights_are_named(backend: str):
 @pytest.mark.parametrize("backend", ["none", "native_bf16"])
 def test_weights_that_an_update_made_infinite_are_named(backend: str):
     """The first update overflows, although the loss before it is finite."""
-    words = ("optimizer.lr=1e38", "optimizer.weight_decay=1e10", "optimizer.fused=false", "epochs=2")
+    reference = ("recipe=reference", "optimizer.fused=false", "epochs=2")
+    words = ("optimizer.lr=1e38", "optimizer.weight_decay=1e10", *reference)
     printed = play("model.name=./net.py:dead", f"backend={backend}", *words, code=1)
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert "step 2: the training loss is NaN" in line
