@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -115,8 +115,10 @@ def train_all(folder: Path, backends: Sequence[str], demos: int, options: Sequen
 
 
 def lower_accuracy(run: RunRecord, loss: float) -> RunRecord:
-    """Return the run with every recorded accuracy lowered by `loss`."""
-    return run.with_columns({ACCURACY: run.numbers(ACCURACY) - loss})
+    """Return the run with every recorded accuracy lowered by `loss`, in its rows and in its summary."""
+    lowered = run.with_columns({ACCURACY: run.numbers(ACCURACY) - loss})
+    last = float(lowered.values(ACCURACY)[-1])
+    return replace(lowered, summary=lowered.summary | {ACCURACY: last})
 
 
 def decide(runs: Sequence[RunRecord]) -> dict[str, Decision]:
