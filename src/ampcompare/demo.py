@@ -56,7 +56,7 @@ def demo(
     """Run a complete comparison on synthetic images.
 
     The demo measures the speed of fp32 and of the mixed-precision backends, trains each backend with five
-    seeds and writes a comparison page into runs/demo-DATE/report. It takes about three minutes on two CPU
+    seeds and writes a comparison page into runs/demo-DATE/report. It takes under three minutes on two CPU
     cores. It needs no account and no download.
     """
     from rich.console import Console
