@@ -1,19 +1,23 @@
 """The demo, from its command to its page."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+from support.fakes import make
+from support.quick import ROOT
 
-from ampcompare import load_runs
+from ampcompare import analyse_runs, demo, load_runs
 from ampcompare.bench.doctor import default_backends
 from ampcompare.cli import main
-from ampcompare.config.load import load_config
+from ampcompare.config.load import config_from_cli, load_config
 
-TINY = "model.name=tiny epochs=1 data.train_limit=64 data.test_limit=20 device=cpu".split()
+TINY = "model.name=tiny batch_size=32 epochs=1 data.train_limit=64 data.test_limit=20 device=cpu".split()
 BACKENDS = default_backends(torch.device("cpu"))
 
 
@@ -50,14 +54,17 @@ def run_demo(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_small_demo_trains_every_backend_with_three_seeds_and_takes_speed_from_bench(tmp_path: Path):
+def test_a_small_demo_trains_every_backend_with_five_seeds_and_takes_speed_from_bench(tmp_path: Path):
     done = run_demo(tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     runs = load_runs([str(tmp_path / "out")])
     assert sorted((run.option("backend"), run.option("seed")) for run in runs) == sorted(
-        (backend, seed) for backend in BACKENDS for seed in (1, 2, 3)
+        (backend, seed) for backend in BACKENDS for seed in (1, 2, 3, 4, 5)
     )
+    for run in runs:
+        assert run.option("plan.looks") == [5]
+        assert run.option("plan.margin") == 0.5
     parts = [line for line in done.stdout.splitlines() if line.startswith("---")]
     count = len(BACKENDS) + 2
     assert [part.partition(":")[0] for part in parts] == [f"--- {n} of {count}" for n in range(1, count + 1)]
@@ -70,6 +77,8 @@ def test_a_small_demo_trains_every_backend_with_three_seeds_and_takes_speed_from
     assert "Throughput is from `ampcompare bench`" in done.stdout.replace("\n", " ")
     page = (tmp_path / "out" / "report" / "index.html").read_text(encoding="utf-8")
     assert "tiny on synthetic data" in page
+    assert "planned: margin 0.5 points, one look at 5 seeds" in page
+    assert "Not as planned" not in page
     next_command = done.stdout.rstrip().splitlines()[-3]
     assert next_command.endswith("bench model.name=./net.py:build data.source=./data.py:build")
 
@@ -81,10 +90,96 @@ def test_a_training_that_fails_ends_the_demo_without_a_page(tmp_path: Path):
     assert not (tmp_path / "out" / "report").exists()
 
 
+def test_a_plan_of_the_users_own_replaces_that_of_the_demo():
+    own = config_from_cli([*demo.CONFIG, *demo.PLAN, "plan.margin=1"])
+    assert (own.plan.margin, own.plan.looks) == (1.0, [len(demo.SEEDS)])
+
+
 def test_the_demos_accuracy_is_measured_on_enough_images_and_shows_the_loss_scale():
-    """500 images at least, and so many steps between growths of the loss scale that it grows in a run."""
+    """An answer is 0.01 points, and the loss scale grows several times in a run."""
     config = load_config("demo")
-    assert config.data.test_limit >= 500
-    steps = config.epochs * config.data.train_limit // config.batch_size
-    assert config.precision.growth_interval < steps / 2
+    assert config.data.test_limit >= 10_000
+    steps = config.epochs * -(-config.data.train_limit // config.batch_size)
+    assert config.precision.growth_interval <= steps / 4
     assert config.batch_size >= 32
+
+
+@pytest.mark.parametrize(
+    ("overrides", "seconds"),
+    [
+        # Per run: 0.7 s and the steps. Training: 32 steps an epoch. Evaluating 128 images: 0.3 steps.
+        ([], 6 + 5 * (0.7 + (8 * 32 + 2 * 0.3 * 10_000 / 128) * 0.01)),
+        (["epochs=1", "eval.every=1"], 6 + 5 * (0.7 + (32 + 0.3 * 10_000 / 128) * 0.01)),
+        (["max_steps=10", "data.test_limit=128"], 6 + 5 * (0.7 + (10 + 2 * 0.3) * 0.01)),
+    ],
+)
+def test_the_time_that_is_left_counts_steps_and_evaluated_images(overrides, seconds):
+    assert demo.estimate_seconds(load_config("demo", overrides), 0.01) == pytest.approx(seconds)
+
+
+@pytest.fixture(scope="module")
+def decisions() -> ModuleType:
+    """Return the module benchmarks/demo_decisions.py."""
+    spec = importlib.util.spec_from_file_location("demo_decisions", ROOT / "benchmarks" / "demo_decisions.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def made_run(backend: str, seed: int, accuracy: float):
+    """Return a run that ended with this accuracy."""
+
+    def edit(plan):
+        plan["config"]["plan"] = {"margin": 0.5, "looks": [5], "shares": [1.0], "rule": 2}
+        plan["rows"][-1]["eval/accuracy"] = accuracy
+        plan["summary"]["eval/accuracy"] = accuracy  # W&B's client writes it, and the report reads it first
+        plan["summary"]["data/test_images"] = 10_000
+
+    return make(backend, seed, edit=edit, source="synthetic")
+
+
+# Accuracies of five seeds. The margin is 0.5 points, and a difference of 0.3 points has an sd of 0.02.
+BASE = (0.920, 0.921, 0.922, 0.923, 0.924)
+SAME = (0.9201, 0.9208, 0.9222, 0.9229, 0.9241)
+NOISY = (0.930, 0.911, 0.932, 0.913, 0.925)
+LOWER = (0.9170, 0.9182, 0.9188, 0.9201, 0.9210)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "shown", "counts"),
+    [
+        (SAME, {"equivalent"}, ("decided: 1 of 1 demos; with an accuracy shown to be lower: 0", "1 of 1")),
+        (NOISY, set(), ("decided: 0 of 1 demos; with an accuracy shown to be lower: 0", "0 of 1")),
+        (
+            LOWER,
+            {"worse", "equivalent"},
+            ("decided: 1 of 1 demos; with an accuracy shown to be lower: 1", "1 of 1"),
+        ),
+    ],
+)
+def test_the_repeated_demos_are_counted_by_what_the_report_shows(decisions, accuracies, shown, counts):
+    runs = [made_run("none", seed, value) for seed, value in enumerate(BASE, 1)]
+    runs += [made_run("native", seed, value) for seed, value in enumerate(accuracies, 1)]
+    assert set(decisions.decide(runs)["native"].shown) == shown
+    counted, planted = counts
+    *_, decided, found = decisions.summarize([runs])
+    assert decided == counted
+    assert found == f"planted loss of 1 point found lower: {planted}"
+
+
+def test_a_planted_loss_lowers_one_backend_by_exactly_one_point_and_no_other(decisions):
+    runs = [
+        made_run(backend, seed, value)
+        for backend, values in (("none", BASE), ("native", SAME), ("apex_o1", LOWER))
+        for seed, value in enumerate(values, 1)
+    ]
+    before, after = (analyse_runs(one) for one in (runs, decisions.plant(runs, "native")))
+    for name, lowered in (("native", 1.0), ("apex_o1", 0.0)):
+        values = [one.comparison(name).estimates["quality"].value for one in (before, after)]
+        assert values[0] - values[1] == pytest.approx(lowered)
+
+
+def test_repeated_demos_share_no_seed_with_each_other_or_with_the_demo(decisions):
+    seeds = [seed for number in range(20) for seed in decisions.demo_seeds(number)]
+    assert len({*seeds, *demo.SEEDS}) == 21 * len(demo.SEEDS)

@@ -5,8 +5,8 @@ neither. Every image also has a weaker pattern of another class, a random phase 
 random brightness, and noise. So accuracy rises over hundreds of steps instead of being perfect at once.
 
 Measured test accuracy (without momentum): a 3-layer CNN with batch 32 and lr 0.1 has 86% after 20 steps and
-91% after 300. ResNet50 as in configs/demo.yaml with batch 8 in fp32 has 70% after 24 steps on 48 images, and
-82% after 48 steps on 96 images.
+91% after 300. The network `tiny` as in configs/demo.yaml has 91.5% to 94% after 256 steps, depending on the
+seed.
 
 The images are made with integer arithmetic from PCG64's raw stream, so they are the same on every machine and
 NumPy version.
