@@ -56,6 +56,7 @@ def find_caveats(findings: Findings) -> list[str]:
         *_ended(findings.groups),
         *_chaos(findings),
         *_learned(compared, findings.metric),
+        *_flat_losses(compared),
         *_lengths(findings),
         *_machine(compared, has_own_times=not findings.has_bench_speed),
         *([SYNTHETIC] if findings.setting.is_synthetic else []),
@@ -130,6 +131,22 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
     ]
     for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
         yield f"{metric.title} is uninformative for {labels}: {why}."
+
+
+def _flat_losses(compared: Sequence[Group]) -> Iterator[str]:
+    """Yield the groups with a run whose training loss has hardly moved from its first value."""
+    changes = [
+        (g.display_name, change) for g in compared if (change := validity_checks.describe_flat_loss(g))
+    ]
+    if not changes:
+        return
+    parts = "; ".join(
+        f"{labels} {change}" for labels, change in formatting.group_by_reason(changes, MAX_NAMED)
+    )
+    yield (
+        f"The training loss hardly moved: {parts}. Check optimizer, learning rate and length, unless the "
+        "network was trained before."
+    )
 
 
 def _chaos(findings: Findings) -> Iterator[str]:

@@ -22,6 +22,7 @@ from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
+from ampcompare.analysis.grouping.validity_checks import explain_degenerate
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.sweep_plan import describe_plan
@@ -162,6 +163,8 @@ def write_headline(findings: Findings) -> tuple[str, str]:
         return f"{_shorten(first.display_name)} has not finished: {first.outcomes.text}", first.display_name
     subject = _headline_comparison(claimed)
     label = subject.group.display_name
+    if all(c.baseline is not None and explain_degenerate(c.baseline) for c in claimed):
+        return _headline_without_quality(subject)
     if _mostly_failed(subject):
         return f"{_shorten(label)}: {_failed(subject.group)}", label
     if not any(c.shown or c.no_claim_reason or c.degenerate_reason for c in claimed):
@@ -176,6 +179,22 @@ def write_headline(findings: Findings) -> tuple[str, str]:
     )
     prefix = "" if findings.keys[0] in (BACKEND, ARM) else f"{findings.keys[0].rpartition('.')[2]} "
     return f"{prefix}{_shorten(label)}: {texts}{tail}", label
+
+
+def _headline_without_quality(subject: Comparison) -> tuple[str, str]:
+    """Return the headline if the metric of the baseline says nothing, and its label.
+
+    For example `No verdict on accuracy: fp32 (none) is at chance level in 3 of 3 runs (39.5% by always
+    guessing the commonest class); native: 1.90× as fast`.
+    """
+    base, label = subject.baseline, subject.group.display_name
+    assert base is not None
+    reason = f"{_shorten(base.display_name)} is {explain_degenerate(base)}"
+    text = f"No verdict on {subject.group.metric.noun}: {reason}"
+    _, speed = _describe_speed(subject.claims[SPEED])
+    if not speed or not subject.claims[SPEED].shown:
+        return text, ""
+    return f"{text}; {_shorten(label)}: {speed}", label
 
 
 def _headline_comparison(claimed: Sequence[Comparison]) -> Comparison:
