@@ -78,17 +78,16 @@ def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     slow = [(group.display_name, why) for group in compared if (why := no_native_arithmetic([group]))]
     for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
         yield f"The throughput of {labels} is not compared: {why}."
-    if len(on_cpu) and not slow:
-        unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
-        tail = (
-            " The records do not say whether the CPU has instructions for 16-bit dtypes."
-            if unknown.any()
-            else ""
-        )
-        yield (
-            "Measured on a CPU: the throughput holds for this processor only, and memory is that of the "
-            f"whole process.{tail}"
-        )
+    if not len(on_cpu):
+        return
+    unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
+    tail = ""
+    if unknown.any() and not slow:
+        tail = " The records do not say whether the CPU has instructions for 16-bit dtypes."
+    yield (
+        "Measured on a CPU: the throughput holds for this processor only, and memory is that of the whole "
+        f"process.{tail}"
+    )
 
 
 def _strict_fp32(baseline: Group | None) -> Iterator[str]:

@@ -172,7 +172,7 @@ def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> 
 
 
 def _describe_learning(record: RunRecord) -> list[str]:
-    """Return that a finished run has not learned, by the rule of the report, or that its loss hardly moved."""
+    """Return that a run has not learned, by the rule of the report, or that its loss hardly moved."""
     try:
         analysis = analyse_runs([record])
     except UserError:  # a run of another program may need options of the report
