@@ -109,9 +109,9 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
         state = "compared" if speed.estimate is None else "decided"
         return f"the speed of {name} is not {state} ({_reason(speed)})"
     if quality.estimate is None:
-        return f"{name} is {_speed(comparison)}, but no {metric.noun} is compared ({_reason(quality)})"
+        return f"the {metric.noun} of {name} is not compared ({_reason(quality)})"
     reason = _describe_allowed_loss(quality, metric) or _reason(quality)
-    return f"{name} is {_speed(comparison)}, but its {metric.noun} is not decided ({reason})"
+    return f"the {metric.noun} of {name} is not decided ({reason})"
 
 
 def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
@@ -121,7 +121,7 @@ def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
         return ""
     worse = "higher" if metric.lower_is_better else "lower"
     allowed = metric.with_unit(metric.size(loss))
-    return f"the interval allows {allowed} {worse}, and the margin is {metric.tolerance}"
+    return f"the interval allows {allowed} {worse}, the margin is {metric.tolerance}"
 
 
 def _reason(claim: Claim) -> str:
