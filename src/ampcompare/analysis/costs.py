@@ -1,7 +1,6 @@
 """What a comparison cost, and the time and energy of an epoch under each backend."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,15 +176,5 @@ def describe_work(findings: Findings) -> list[str]:
 
 def costs_as_values(findings: Findings) -> dict[str, Any]:
     """Return hours by device, and the cost of an epoch by group, for JSON."""
-    work = {cost.label: _as_values(cost) for cost in compare_work(findings)}
-    return {"hours": sum_hours(findings), "work": work}
-
-
-def _as_values(cost: WorkCost) -> Mapping[str, Any]:
-    return {
-        "unit": cost.unit,
-        "seconds": cost.seconds,
-        "baseline_seconds": cost.baseline_seconds,
-        "watt_hours": cost.watt_hours,
-        "baseline_watt_hours": cost.baseline_watt_hours,
-    }
+    hours = [{"device": name, "hours": hours} for name, hours in sum_hours(findings).items()]
+    return {"hours": hours, "work": [vars(cost) for cost in compare_work(findings)]}

@@ -78,5 +78,6 @@ def describe_recipe(recipe: Recipe) -> str:
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
-    """Return the value of each setting; a list where runs differ."""
-    return {name: values[0] if len(values) == 1 else [*values] for name, values in recipe.items()}
+    """Return the value of each setting of KEYS: None without one, a list where runs differ."""
+    pairs = ((name, recipe.get(name, (None,))) for name in KEYS)
+    return {name: values[0] if len(values) == 1 else [*values] for name, values in pairs}
