@@ -8,6 +8,7 @@ from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
+from ampcompare.analysis.grouping.validity_checks import explain_chance
 from ampcompare.runtime.formatting import listed, ratio, some
 
 MAX_NAMED = 4
@@ -39,6 +40,10 @@ def recommend(findings: Findings) -> Recommendation:
         return Recommendation()
     if findings.setting.is_synthetic:
         return Recommendation(text="No recommendation: the data are synthetic. Compare on your own data.")
+    bases = list(dict.fromkeys(c.baseline for c in compared if c.baseline is not None))
+    names = listed(base.display_name for base in bases)
+    if all(map(explain_chance, bases)):
+        return Recommendation(text=f"No recommendation before {names} learns.")
     eligible = [c for c in compared if _is_eligible(c)]
     if eligible:
         best = max(eligible, key=_rank)
@@ -47,11 +52,10 @@ def recommend(findings: Findings) -> Recommendation:
     if open_ones:
         _, missing = max(open_ones, key=lambda pair: _rank(pair[0]))
         return Recommendation(text=f"No recommendation yet: {missing}.")
-    bases = list(dict.fromkeys(c.baseline.display_name for c in compared if c.baseline is not None))
     reasons = some(
         [f"{c.group.display_name} {_describe_loss(c, findings.metric)}" for c in compared], MAX_NAMED
     )
-    return Recommendation(bases[0], f"Stay with {listed(bases)}: {reasons}.")
+    return Recommendation(bases[0].display_name, f"Stay with {names}: {reasons}.")
 
 
 def _is_eligible(comparison: Comparison) -> bool:

@@ -164,7 +164,8 @@ def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> 
     seconds = _elapsed(record)
     if seconds is not None and prepared.options.bench is None:
         lines.append(_describe_cost(plan, seconds, "as the first run took"))
-    lines += _describe_learning(record)
+    if learning := _describe_learning(record):
+        return [*lines, *learning]
     samples = record.summary_number(metrics.TEST_IMAGES)
     if plan.margin is not None and plan.test_samples is None and samples:
         lines.append(_describe_guess(plan, int(samples)))
