@@ -69,7 +69,10 @@ def describe_hours(findings: Findings) -> str:
     without = sum(not summary_or_maximum(run, metrics.ELAPSED) > 0 for run in table[RUN])
     if without == len(table):
         return ""
-    times = listed(f"{_hours(hours)} on {name}" for name, hours in sum_hours(findings).items())
+    times = listed(
+        _hours(hours) if name == NO_DEVICE else f"{_hours(hours)} on {name}"
+        for name, hours in sum_hours(findings).items()
+    )
     notes = [plural(len(table) - without, "run")]
     notes += ["some of them at the same time"] if is_machine_shared(table).any() else []
     notes += [f"{plural(without, 'more run')} without a recorded time"] if without else []

@@ -29,8 +29,8 @@ def write_next_step(findings: Findings) -> str:
         return chance
     if not findings.undecided:
         return ""
-    sentences = [*_missing_seed(findings), *_further_seeds(findings), *_benchmark(findings)]
-    return " ".join(sentences)
+    seeds = _missing_seed(findings) or _further_seeds(findings)
+    return " ".join([*seeds, *_benchmark(findings)])
 
 
 def _baseline_at_chance(findings: Findings) -> str:

@@ -110,10 +110,11 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
     if comparison.uncontrolled_differences:
         return f"{name} also differs from the baseline in {some([*comparison.uncontrolled_differences], 2)}"
     if not comparison.is_faster:
-        state = "compared" if speed.estimate is None else "decided"
-        return f"the speed of {name} is not {state} ({_reason(speed)})"
+        if speed.estimate is None:
+            return f"no speed of {name} counts ({_reason(speed)})"
+        return f"the speed of {name} is not decided ({_reason(speed)})"
     if quality.estimate is None:
-        return f"the {metric.noun} of {name} is not compared ({_reason(quality)})"
+        return f"no {metric.noun} of {name} counts ({_reason(quality)})"
     reason = _describe_allowed_loss(quality, metric) or _reason(quality)
     return f"the {metric.noun} of {name} is not decided ({reason})"
 
