@@ -243,6 +243,14 @@ NONFINITE_MODULES = declare(
 )
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")
+COMMONEST_CLASS = declare(
+    "data/commonest_class_fraction",
+    "fraction of the commonest class of the test set",
+    END,
+    FRACTION,
+    needs="classes as targets",
+    no_goal="the same in every run",
+)
 REFUSED = declare(
     "refusal",
     "why the run was refused",

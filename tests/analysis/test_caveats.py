@@ -92,3 +92,28 @@ def test_perfect_accuracy_on_a_test_set_of_unknown_size_claims_nothing():
     assert (
         native.claims["quality"].why == "eval accuracy is the same in all runs and its resolution is unknown"
     )
+
+
+def test_the_sentence_on_the_test_set_needs_no_classes():
+    made = [*runs("none", BASE), *runs("native", SAME)]
+    for run in made:
+        run.config["data"]["source"] = "./mine.py:build"
+        run.summary |= {metrics.TEST_IMAGES: 800}
+    assert any("this test set of 800 samples" in caveat for caveat in analyse_runs(made).caveats)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "sentence"),
+    [
+        (0.0, "no gradient element was below fp16's range in 20 measured steps"),
+        (0.0009, "below 0.5% of the gradient elements were below fp16's range in 20 measured steps"),
+    ],
+)
+def test_little_underflow_is_not_called_none(fraction: float, sentence: str):
+    def edit(plan: Any) -> None:
+        rows = [row for row in plan["rows"] if "train/loss" in row]
+        for row in rows[:10]:
+            row |= {metrics.UNDERFLOW: fraction, metrics.UNDERFLOW_UNSCALED: fraction}
+
+    made = [make("none", seed, edit=edit) for seed in (1, 2)]
+    assert sentence in analyse_runs(made).numerics[""]

@@ -189,3 +189,35 @@ def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path
         TrainingError, match=r"mine\.py:error': returned a tensor \[3\] for 8 samples; expected"
     ):
         evaluate(task, drawn(8, 3), drawn(8, 3, seed=1), size=8)
+
+
+COMMONEST: dict[str, tuple[Tensor, Tensor, float]] = {
+    "one for each sample": (drawn(10, 4), torch.tensor([0, 3, 3, 1, 3, 2, 3, 0, 3, 3]), 0.6),
+    "ignored targets do not count": (drawn(6, 3), torch.tensor([0, -100, 1, 1, -100, 2]), 0.5),
+    "tokens, classes last": (
+        drawn(2, 5, 7),
+        torch.tensor([[1, 1, 1, 2, 6], [1, 0, -100, -100, -100]]),
+        4 / 7,
+    ),
+    "pixels, classes second": (drawn(2, 3, 2, 2), torch.tensor([[[2, 2], [2, 0]], [[1, 2], [2, 2]]]), 0.75),
+}
+
+
+@pytest.mark.parametrize("case", COMMONEST)
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_first_evaluation_finds_the_fraction_of_the_commonest_class(case: str, size: int):
+    outputs, targets, expected = COMMONEST[case]
+    loader = TensorLoader(TensorSplit(outputs, targets), batch_size=size, device="cpu")
+    evaluation = Evaluation(nn.Identity(), loader, build_precision("none"), task=task_of())
+    for _ in range(2):
+        evaluation.run()
+        assert evaluation.commonest_class == pytest.approx(expected)
+
+
+def test_targets_that_are_no_classes_have_no_commonest_class():
+    numbers = TensorLoader(TensorSplit(drawn(6, 3), drawn(6, 3)), batch_size=4, device="cpu")
+    fractions = TensorLoader(TensorSplit(drawn(6, 3), drawn(6, 3).softmax(1)), batch_size=4, device="cpu")
+    for loader, task in ((numbers, task_of("task.loss=mse")), (fractions, task_of("task.metrics=[]"))):
+        evaluation = Evaluation(nn.Identity(), loader, build_precision("none"), task=task)
+        evaluation.run()
+        assert evaluation.commonest_class is None

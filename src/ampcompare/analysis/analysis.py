@@ -17,6 +17,7 @@ from ampcompare.analysis.caveats import (
     find_deviations,
 )
 from ampcompare.analysis.comparison import compare_all
+from ampcompare.analysis.costs import describe_hours, describe_work
 from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
 from ampcompare.analysis.external.reader import ReadingOptions, interpret_runs
@@ -35,9 +36,11 @@ from ampcompare.analysis.grouping.groups import Group, count_ended_seeds, group_
 from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN, QUALITY
 from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
+from ampcompare.analysis.grouping.training_recipe import read_recipe
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
 from ampcompare.analysis.next_step import write_next_step
 from ampcompare.analysis.numerics import describe_numerics
+from ampcompare.analysis.recommendation import Recommendation, recommend
 from ampcompare.analysis.reproduction import WITHIN, assess_reproduction
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.sweep_plan import read_plan
@@ -128,6 +131,16 @@ class Analysis(Findings):
             )
             notes.append(f"{control.group.display_name}, relative to the baseline: {parts}{drift}.")
         return (*notes, *describe_correlations(self))
+
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """Return the backend that the evidence speaks for, or what is missing."""
+        return recommend(self)
+
+    @cached_property
+    def costs(self) -> str:
+        """Return what each backend saves, and the hours of the comparison; "" if unknown."""
+        return " ".join(filter(None, [*describe_work(self), describe_hours(self)]))
 
     @cached_property
     def advice(self) -> str:
@@ -255,6 +268,7 @@ def analyse_runs(
     return Analysis(
         table=rows.assign(**{GROUP: rows.index.map(group_of)}),
         setting=describe_setting(rows),
+        recipe=read_recipe(list(rows[RUN])),
         groups=tuple(groups),
         metric=compared,
         keys=keys,

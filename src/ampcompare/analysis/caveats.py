@@ -56,6 +56,7 @@ def find_caveats(findings: Findings) -> list[str]:
         *_ended(findings.groups),
         *_chaos(findings),
         *_learned(compared, findings.metric),
+        *_flat_losses(compared),
         *_lengths(findings),
         *_machine(compared, has_own_times=not findings.has_bench_speed),
         *([SYNTHETIC] if findings.setting.is_synthetic else []),
@@ -77,17 +78,16 @@ def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     slow = [(group.display_name, why) for group in compared if (why := no_native_arithmetic([group]))]
     for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
         yield f"The throughput of {labels} is not compared: {why}."
-    if len(on_cpu) and not slow:
-        unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
-        tail = (
-            " The records do not say whether the CPU has instructions for 16-bit dtypes."
-            if unknown.any()
-            else ""
-        )
-        yield (
-            "Measured on a CPU: the throughput holds for this processor only, and memory is that of the "
-            f"whole process.{tail}"
-        )
+    if not len(on_cpu):
+        return
+    unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
+    tail = ""
+    if unknown.any() and not slow:
+        tail = " The records do not say whether the CPU has instructions for 16-bit dtypes."
+    yield (
+        "Measured on a CPU: the throughput holds for this processor only, and memory is that of the whole "
+        f"process.{tail}"
+    )
 
 
 def _strict_fp32(baseline: Group | None) -> Iterator[str]:
@@ -130,6 +130,22 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
     ]
     for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
         yield f"{metric.title} is uninformative for {labels}: {why}."
+
+
+def _flat_losses(compared: Sequence[Group]) -> Iterator[str]:
+    """Yield the groups with a run whose training loss has hardly moved from its first value."""
+    changes = [
+        (g.display_name, change) for g in compared if (change := validity_checks.describe_flat_loss(g))
+    ]
+    if not changes:
+        return
+    parts = "; ".join(
+        f"{labels} {change}" for labels, change in formatting.group_by_reason(changes, MAX_NAMED)
+    )
+    yield (
+        f"The training loss hardly moved: {parts}. Check optimizer, learning rate and length, unless the "
+        "network was trained before."
+    )
 
 
 def _chaos(findings: Findings) -> Iterator[str]:

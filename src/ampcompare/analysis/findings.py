@@ -13,6 +13,7 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantit
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, CommonSetting
 from ampcompare.analysis.grouping.groups import Group, count_ended_seeds
 from ampcompare.analysis.grouping.run_metrics import METRICS_BY_COLUMN, THROUGHPUT
+from ampcompare.analysis.grouping.training_recipe import Recipe
 from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.analysis.sweep_plan import Plan
 
@@ -24,6 +25,7 @@ class Findings:
     Attributes:
         table: One row per run (`grouping.run_table`).
         setting: The setting that the runs have in common.
+        recipe: Optimizer, schedule, length and batch size of the runs.
         groups: The groups that pool the rows of the table.
         metric: The compared quality, with margin and target.
         keys: The keys of `--group-by`. The first is compared.
@@ -53,6 +55,7 @@ class Findings:
 
     table: pd.DataFrame
     setting: CommonSetting
+    recipe: Recipe
     groups: tuple[Group, ...]
     metric: ComparedMetric
     keys: tuple[str, ...]

@@ -8,6 +8,7 @@ from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import SEED
+from ampcompare.analysis.grouping.validity_checks import explain_chance
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.config.schema import SEQUENTIAL_LOOKS
 from ampcompare.runtime.formatting import count_range, listed, some
@@ -24,10 +25,22 @@ def write_next_step(findings: Findings) -> str:
 
     A missing seed comes first: without it runs are not paired, and more runs are no answer to that.
     """
+    if chance := _baseline_at_chance(findings):
+        return chance
     if not findings.undecided:
         return ""
-    sentences = [*_missing_seed(findings), *_further_seeds(findings), *_benchmark(findings)]
-    return " ".join(sentences)
+    seeds = _missing_seed(findings) or _further_seeds(findings)
+    return " ".join([*seeds, *_benchmark(findings)])
+
+
+def _baseline_at_chance(findings: Findings) -> str:
+    """Return what to change if the baselines have not learned, "" otherwise. More seeds would not help."""
+    bases = [c.baseline for c in findings.comparisons if c.baseline is not None]
+    if not bases or not all(map(explain_chance, bases)):
+        return ""
+    options = "optimizer.lr, recipe, epochs" if findings.is_own else "optimizer, learning rate, length"
+    name = bases[0].display_name
+    return f"More seeds do not help: first change the training so that {name} learns ({options})."
 
 
 def _missing_seed(findings: Findings) -> list[str]:

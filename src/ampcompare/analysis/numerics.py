@@ -42,13 +42,23 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
     has_diagnostics = any(metrics.UNDERFLOW in run.logged for group in groups for run in group.records)
     if not has_diagnostics and not diagnostics_option:
         return {}
-    extra = (
-        "no gradient underflowed"
-        if has_diagnostics
-        else f"gradient diagnostics were off ({diagnostics_option} turns them on)"
-    )
+    extra = f"gradient diagnostics were off ({diagnostics_option} turns them on)"
+    if has_diagnostics:
+        extra = _describe_small_underflow(groups)
     is_known = any(group.rows[SKIPPED].notna().any() for group in groups)
     return {"": f"No step was skipped, and {extra}." if is_known else f"{formatting.capital(extra)}."}
+
+
+def _describe_small_underflow(groups: Sequence[Group]) -> str:
+    """Return how little underflowed in the measured steps, where it is not worth a sentence of its own."""
+    runs = [run for group in groups for run in group.records]
+    steps = formatting.plural(sum(len(run.values(metrics.UNDERFLOW)) for run in runs), "measured step")
+    largest = max(
+        _most(group, key) for group in groups for key in (metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED)
+    )
+    if not largest:
+        return f"no gradient element was below fp16's range in {steps}"
+    return f"below {100 * WORTH_SAYING:g}% of the gradient elements were below fp16's range in {steps}"
 
 
 def _scale(group: Group) -> str:

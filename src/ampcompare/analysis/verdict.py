@@ -22,6 +22,9 @@ from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
+from ampcompare.analysis.grouping.run_table import ON_CPU
+from ampcompare.analysis.grouping.training_recipe import describe_recipe
+from ampcompare.analysis.grouping.validity_checks import explain_degenerate
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.sweep_plan import describe_plan
@@ -67,7 +70,7 @@ def _describe_claims(comparison: Comparison) -> list[tuple[str, str]]:
     claims = comparison.claims
     return [
         _describe_speed(claims[SPEED]),
-        ("", _describe_memory(claims[MEMORY])),
+        ("", "" if _is_memory_of_process(comparison) else _describe_memory(claims[MEMORY])),
         _describe_quality(comparison),
     ]
 
@@ -79,6 +82,11 @@ def _describe_speed(claim: Claim) -> tuple[str, str]:
     if claim.estimate and claim.shown:
         return claim.shown[0], f"{formatting.ratio(claim.estimate.value)} as fast"
     return (f"speed {INCONCLUSIVE}" if claim.estimate and claim.is_open else "",) * 2
+
+
+def _is_memory_of_process(comparison: Comparison) -> bool:
+    """Return whether the memory is that of a whole process on a CPU, which makes no headline."""
+    return bool(comparison.group.rows[ON_CPU].any())
 
 
 def _describe_memory(claim: Claim) -> str:
@@ -162,6 +170,8 @@ def write_headline(findings: Findings) -> tuple[str, str]:
         return f"{_shorten(first.display_name)} has not finished: {first.outcomes.text}", first.display_name
     subject = _headline_comparison(claimed)
     label = subject.group.display_name
+    if all(c.baseline is not None and explain_degenerate(c.baseline) for c in claimed):
+        return _headline_without_quality(subject)
     if _mostly_failed(subject):
         return f"{_shorten(label)}: {_failed(subject.group)}", label
     if not any(c.shown or c.no_claim_reason or c.degenerate_reason for c in claimed):
@@ -178,6 +188,22 @@ def write_headline(findings: Findings) -> tuple[str, str]:
     return f"{prefix}{_shorten(label)}: {texts}{tail}", label
 
 
+def _headline_without_quality(subject: Comparison) -> tuple[str, str]:
+    """Return the headline if the metric of the baseline says nothing, and its label.
+
+    For example `No verdict on accuracy: fp32 (none) is at chance level in 3 of 3 runs (39.5% by always
+    guessing the commonest class); native: 1.90× as fast`.
+    """
+    base, label = subject.baseline, subject.group.display_name
+    assert base is not None
+    reason = f"{_shorten(base.display_name)} is {explain_degenerate(base)}"
+    text = f"No verdict on {subject.group.metric.noun}: {reason}"
+    _, speed = _describe_speed(subject.claims[SPEED])
+    if not speed or not subject.claims[SPEED].shown:
+        return text, ""
+    return f"{text}; {_shorten(label)}: {speed}", label
+
+
 def _headline_comparison(claimed: Sequence[Comparison]) -> Comparison:
     """Return the comparison that the headline is about: the one with the strongest claim.
 
@@ -188,7 +214,8 @@ def _headline_comparison(claimed: Sequence[Comparison]) -> Comparison:
     """
 
     def rank(c: Comparison) -> tuple[bool, bool, bool, int, float]:
-        whole, gains = not _mostly_failed(c), c.keeps_quality + ("smaller" in c.shown)
+        whole, gains = not _mostly_failed(c), int(c.keeps_quality)
+        gains += "smaller" in c.shown and not _is_memory_of_process(c)
         gains = 0 if "slower" in c.shown or c.is_quality_lost else gains
         return (whole, c.is_faster and c.keeps_quality, c.is_faster, gains, float(f"{c.speedup or 0.0:.3g}"))
 
@@ -237,14 +264,20 @@ def _interval(claim: Claim) -> str:
 
 
 def write_basis(findings: Findings) -> str:
-    """Return setting, sample size, machine and margin or plan, in one line."""
+    """Return setting, sample size, recipe, machine and margin or plan, in one line."""
     counted = [g for g in findings.groups if g.n and not g.is_control]
     seeds, runs = sorted({g.seeds for g in counted}), sorted({g.n for g in counted})
     counts, unit = (seeds, "seed") if seeds and seeds[0] else (runs or [0], "run")
     span = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
     margin = f"margin {findings.metric.tolerance}" if findings.metric.margin is not None else ""
     setting = f"{findings.setting.text}, {span} {unit}{'' if counts == [1] else 's'} each"
-    parts = [setting, findings.setting.machine, describe_plan(findings.plan, findings.metric) or margin]
+    recipe = describe_recipe(findings.recipe)
+    parts = [
+        setting,
+        recipe,
+        findings.setting.machine,
+        describe_plan(findings.plan, findings.metric) or margin,
+    ]
     return " · ".join(part for part in parts if part)
 
 

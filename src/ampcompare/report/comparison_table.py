@@ -15,6 +15,7 @@ from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC
 from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.training_recipe import show_values
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.report.forest_axis import Axis, make_axis
 from ampcompare.runs.nested import as_text, flatten
@@ -306,3 +307,9 @@ def machines_table(analysis: Analysis) -> TextRows:
         for key, values in sorted(facts.items())
     ]
     return [("recorded", "value"), *known]
+
+
+def recipe_table(analysis: Analysis) -> TextRows:
+    """Return a row per recorded setting of the training, with its values."""
+    rows = [(name.replace("_", " "), show_values(values)) for name, values in analysis.recipe.items()]
+    return [("setting", "value"), *rows]

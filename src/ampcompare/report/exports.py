@@ -10,10 +10,12 @@ from ampcompare import __version__, metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.claims import largest_loss
 from ampcompare.analysis.comparison import Comparison
+from ampcompare.analysis.costs import costs_as_values
 from ampcompare.analysis.gates import GateResult
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.compared_metric import OWN
 from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.training_recipe import KEYS, read_recipe, recipe_values
 from ampcompare.analysis.reproduction import AssessedValue, ReproductionResult
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.sweep_plan import Plan
@@ -41,6 +43,11 @@ def to_json(analysis: Analysis) -> str:
     content = {
         "version": __version__,
         "verdict": analysis.headline,
+        "recommendation": {
+            "group": analysis.recommendation.label or None,
+            "text": analysis.recommendation.text or None,
+        },
+        "costs": costs_as_values(analysis),
         "basis": analysis.basis,
         "decided": analysis.is_decided,
         "undecided": [
@@ -61,6 +68,7 @@ def to_json(analysis: Analysis) -> str:
         "group_by": analysis.keys,
         "baseline": None if analysis.baseline is None else analysis.baseline.value,
         "setting": analysis.setting.text,
+        "recipe": recipe_values(analysis.recipe),
         "devices": analysis.setting.devices,
         "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(row) for _, row in analysis.table.iterrows()],
@@ -98,6 +106,7 @@ def to_csv(analysis: Analysis) -> str:
         row |= {f"failure_{key}": (group["failures"] or {}).get(key) for key in ("share", "low", "high")}
         row |= {"metric": analysis.metric.key, "margin": analysis.metric.margin, "confidence": analysis.level}
         row["not_compared_because"] = compared.get("not_compared_because")
+        row |= {f"recipe_{name}": _joined(group["recipe"].get(name)) for name in KEYS}
         rows.append({key: _cell_text(value) for key, value in row.items()})
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
@@ -105,6 +114,11 @@ def to_csv(analysis: Analysis) -> str:
 def _flat(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, Any]:
     figure = figure or {}
     return {name: figure.get("value")} | {f"{name}_{key}": figure.get(key) for key in ("low", "high", *more)}
+
+
+def _joined(value: Any) -> Any:
+    """Return a setting as one cell: its value, or all values if runs differ."""
+    return "; ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _cell_text(value: Any) -> Any:
@@ -129,6 +143,7 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
         "outcomes": vars(group.outcomes),
         "failures": failures and {**vars(failures), "share": failures.k / failures.n},
         "verdict": analysis.badge(group),
+        "recipe": recipe_values(read_recipe(group.records)),
         "figures": {
             name: _estimate(one.at_level(analysis.level_of(name))) for name, one in group.estimates.items()
         },

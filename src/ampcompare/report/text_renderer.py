@@ -27,6 +27,7 @@ def print_table(analysis: Analysis, console: Console) -> None:
     """Print the verdict, its basis, the table and the caveats, in 80 columns."""
     table = comparison_table(analysis)
     _print(console, [analysis.headline], "bold")
+    _print(console, [analysis.recommendation.text, analysis.costs])
     _print(console, [analysis.basis], "dim")
     for columns in (table.columns[:MAX_COLUMNS], table.columns[MAX_COLUMNS:]):
         if columns:
@@ -120,7 +121,8 @@ def _reproduction_lines(result: ReproductionResult) -> Iterator[str]:
 def to_markdown(analysis: Analysis) -> str:
     """Return verdict, table and caveats as Markdown, to paste into a pull request or a paper."""
     table = comparison_table(analysis)
-    head = [[f"# {_safe(analysis.headline)}"], [_safe(analysis.basis)], _markdown_table(table)]
+    answers = [[_safe(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
+    head = [[f"# {_safe(analysis.headline)}"], *answers, [_safe(analysis.basis)], _markdown_table(table)]
     caption = [_safe(" ".join([table.caption, *_reasons(table)]))]
     doubts = [["Caveats:"], _list(analysis.caveats)] if analysis.caveats else []
     rest = _list([*analysis.notes, analysis.advice])
@@ -130,8 +132,9 @@ def to_markdown(analysis: Analysis) -> str:
 def to_summary(analysis: Analysis) -> str:
     """Return a Markdown block for a pull request: verdict, gates and table."""
     table, head = comparison_table(analysis), [f"### {_safe(analysis.headline)}"]
+    answers = [[_safe(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
     caption = [_safe(f"{analysis.basis}. {table.caption}")]
-    return _paragraphs(head, *_asked(analysis), _markdown_table(table), caption)
+    return _paragraphs(head, *answers, *_asked(analysis), _markdown_table(table), caption)
 
 
 def _paragraphs(*parts: Sequence[str]) -> str:

@@ -14,7 +14,8 @@ from rich.table import Table
 from ampcompare import metrics
 from ampcompare.analysis.analysis import analyse_runs
 from ampcompare.analysis.grouping.compared_metric import ACCURACY_MARGIN
-from ampcompare.analysis.grouping.run_metrics import QUALITY
+from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE
+from ampcompare.analysis.grouping.validity_checks import describe_flat_loss, explain_chance
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.statistics.sample_size import MAX_SEEDS, largest_deviation, seeds_to_clear
 from ampcompare.config.schema import Config
@@ -143,7 +144,7 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
 
 
 def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> list[str]:
-    """Return what the first finished run tells of the others: their time, and what the test set resolves.
+    """Return what the first finished run tells of the others: time, resolution, and whether it learned.
 
     Args:
         prepared: The sweep.
@@ -158,9 +159,32 @@ def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> 
     seconds = _elapsed(record)
     if seconds is not None and prepared.options.bench is None:
         lines.append(_describe_cost(plan, seconds, "as the first run took"))
+    if learning := _describe_learning(record):
+        return [*lines, *learning]
     samples = record.summary_number(metrics.TEST_IMAGES)
     if plan.margin is not None and plan.test_samples is None and samples:
         lines.append(_describe_guess(plan, int(samples)))
+    return lines
+
+
+def _describe_learning(record: RunRecord) -> list[str]:
+    """Return that a run has not learned, by the rule of the report, or that its loss hardly moved."""
+    try:
+        analysis = analyse_runs([record])
+    except UserError:  # a run of another program may need options of the report
+        return []
+    metric, group = analysis.metric, analysis.groups[0]
+    lines = []
+    if why := explain_chance(group):
+        lines.append(
+            f"{metric.title} of the first run is {metric.show_value(float(group.rows[SCORE].iloc[0]))}, "
+            f"{why}: runs like this decide nothing about it. Ctrl-C stops the sweep; change optimizer.lr, "
+            "recipe or epochs"
+        )
+    if flat := describe_flat_loss(group):
+        lines.append(
+            f"the training loss of the first run hardly moved: {flat}; check optimizer.lr and recipe"
+        )
     return lines
 
 

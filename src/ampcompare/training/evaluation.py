@@ -12,8 +12,8 @@ from ampcompare.data.batch import Batch, note_batch
 from ampcompare.precision.base import Precision
 from ampcompare.system.device import widest_float
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.losses_and_metrics import call
-from ampcompare.training.task import Task
+from ampcompare.training.losses_and_metrics import call, count_classes
+from ampcompare.training.task import Task, no_classes
 
 
 class Evaluation:
@@ -27,6 +27,10 @@ class Evaluation:
         precision: The backend.
         task: Its scores are computed.
         autocast: Whether to evaluate in the backend's forward context.
+
+    Attributes:
+        commonest_class: The fraction of the commonest class among the targets, 0..1, after the first
+            evaluation. None if the targets are no classes.
     """
 
     def __init__(
@@ -40,6 +44,9 @@ class Evaluation:
     ) -> None:
         self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
         self.task = task
+        self.commonest_class: float | None = None
+        self._counts_classes = task.classify is not no_classes  # only in the first evaluation
+        self._class_counts: torch.Tensor | None = None
         # The sum of each score and its number of values, in one tensor that a CUDA graph can fill.
         device, count = precision.device, len(self.task.scores)
         self._totals = torch.zeros((count, 2), dtype=widest_float(device), device=device)
@@ -50,7 +57,8 @@ class Evaluation:
     ) -> dict[str, float] | None:
         """Return every score by metric key (`eval/loss`, ...), or None if the evaluation was stopped.
 
-        Waits for the device once, apart from what `should_stop` does.
+        Waits for the device once, apart from what `should_stop` does, and in the first evaluation for the
+        counts of the classes.
 
         Args:
             should_stop: Asked between batches. Each process asks equally often, also after its own last
@@ -63,6 +71,7 @@ class Evaluation:
         world = world or DistributedContext()
         self.model.eval()
         self._totals.zero_()
+        self._class_counts = None
         with self.precision.training_context() if self.autocast else nullcontext():
             for _, batch in zip_longest(range(len(self.loader)), self.loader.epoch(0)):
                 if should_stop():
@@ -70,6 +79,9 @@ class Evaluation:
                 if batch is not None:
                     self.add(batch)
         totals = world.sum_(self._totals)
+        if self._counts_classes:
+            self.commonest_class = _commonest_fraction(self._class_counts, world)
+            self._counts_classes = False
         values = (totals[:, 0] / totals[:, 1]).tolist()  # sync: the epoch's result is wanted on the host
         return {score.key: value for score, value in zip(self.task.scores, values, strict=True)}
 
@@ -80,7 +92,32 @@ class Evaluation:
             with self.precision.forward_context() if self.autocast else nullcontext():
                 outputs = call(self.model, inputs)
             sums = self.task.sum_scores(outputs, targets)
+            counts = count_classes(outputs, targets) if self._counts_classes else None
         except Exception as problem:
             note_batch(problem, batch)
             raise
         self._totals += sums
+        if counts is not None:
+            self._class_counts = counts if self._class_counts is None else self._class_counts + counts
+
+
+def _commonest_fraction(counts: torch.Tensor | None, world: DistributedContext) -> float | None:
+    """Return the fraction of the commonest class over all processes; None if no target is a class.
+
+    Args:
+        counts: The number of targets of each class in this process; None if it has no class.
+        world: The processes of the run.
+    """
+    device = world.device if counts is None else counts.device
+    sizes = torch.zeros(world.size, dtype=torch.int64, device=device)
+    if counts is not None:
+        sizes[world.rank] = len(counts)
+    size = int(world.sum_(sizes).max())  # sync: once in a run
+    if not size:
+        return None
+    padded = torch.zeros(size, dtype=widest_float(device), device=device)
+    if counts is not None:
+        padded[: len(counts)] = counts
+    padded = world.sum_(padded)
+    fraction = (padded.max() / padded.sum()).item()  # sync: once in a run
+    return fraction if fraction == fraction else None

@@ -241,6 +241,8 @@ class TrainingLoop:
         summary = self.logger.summary()
         if self.resumed_inexactly:
             summary[metrics.RESUMED_INEXACTLY] = True
+        if self.evaluation.commonest_class is not None:
+            summary[metrics.COMMONEST_CLASS] = self.evaluation.commonest_class
         if self.evals:
             epoch, best = max(self.evals, key=lambda pair: self._rank(pair[1]))
             summary |= {metrics.make_best_key(self._compared.key): best, metrics.BEST_EPOCH: epoch}

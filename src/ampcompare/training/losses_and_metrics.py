@@ -18,6 +18,7 @@ from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
 from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import TrainingError, describe_type
+from ampcompare.system.device import widest_float
 
 TOP_K = 5
 DTYPES_16_BIT = (torch.float16, torch.bfloat16)
@@ -94,6 +95,27 @@ def flatten_by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
             f"{shapes} do not match; expected [.., C] or [B, C, ..] and one class for each position"
         )
     return logits, classes.flatten().long()
+
+
+def count_classes(outputs: Any, targets: Any) -> Tensor | None:
+    """Return how many targets of a batch have each class, [C] on the device, without waiting for it.
+
+    Returns:
+        The counts as floats; targets to ignore do not count. None if the targets are no classes.
+    """
+    wanted = find_tensor(targets, "labels")
+    if wanted is None or wanted.is_floating_point() or wanted.is_complex():
+        return None
+    try:
+        logits, classes = flatten_by_class(outputs, targets)
+    except TrainingError:  # targets of a user's own loss may have any shape
+        return None
+    count = logits.shape[-1]
+    is_class = (classes >= 0) & (classes < count)
+    bins = torch.where(is_class, classes, count)  # one more for the targets that do not count
+    counts = torch.zeros(count + 1, dtype=widest_float(classes.device), device=classes.device)
+    counts.index_add_(0, bins, torch.ones_like(bins, dtype=counts.dtype))
+    return counts[:count]
 
 
 def cross_entropy(

@@ -28,6 +28,7 @@ from ampcompare.why.op_dtypes import ForwardTrace, trace_forward
 from ampcompare.why.op_profile import (
     CASTS,
     IDLE,
+    MIN_ROUNDS,
     OPTIMIZER,
     OTHER,
     StepTimes,
@@ -167,11 +168,21 @@ def _summarize_times(
     ratio, basis = speed_ratio(base_times.rounds, other_times.rounds)
     times = f"{_ms(other_times.median)} ms instead of {_ms(base_times.median)} ms per step"
     yield f"{other.name} trains {ratio:.2f}x as fast as {base.name} ({basis}): {times}."
+    arithmetic = describe_arithmetic(device).get(ARITHMETIC, {}).get(other.dtype)
+    if arithmetic == COMPUTED_IN_FP32:
+        yield f"This CPU computes {other.dtype} operations in fp32: expect no speed-up from {other.name}."
+    rounds = min(len(base_times.rounds), len(other_times.rounds))
+    if rounds < MIN_ROUNDS:
+        yield (
+            f"{plural(rounds, 'round')} give no confidence interval, which takes {MIN_ROUNDS}. A larger "
+            "--seconds measures more rounds."
+        )
+        return
     if not is_difference_shown(base_times.rounds, other_times.rounds):
         yield "This is no evidence for a difference in speed. A larger --seconds measures more rounds."
         return
     if not 1 - SAME_SPEED <= ratio <= 1 + SAME_SPEED:
-        yield from _main_cause(base_times, other_times, other, device)
+        yield from _main_cause(base_times, other_times)
     if (fraction := other_times.fraction(IDLE)) >= MIN_IDLE:
         graph = " or execution=cuda_graph" if is_cuda(device) else ""
         yield (
@@ -181,18 +192,13 @@ def _summarize_times(
         )
 
 
-def _main_cause(
-    base: StepTimes, other: StepTimes, profile: StepProfile, device: torch.device
-) -> Iterator[str]:
+def _main_cause(base: StepTimes, other: StepTimes) -> Iterator[str]:
     """Yield which part of the step explains most of the difference, if a part changed in its direction."""
     sign = 1 if other.median > base.median else -1
     changes = {
         kind: sign * (other.kinds.get(kind, 0.0) - base.kinds.get(kind, 0.0))
         for kind in {**base.kinds, **other.kinds}
     }
-    arithmetic = describe_arithmetic(device).get(ARITHMETIC, {}).get(profile.dtype)
-    if sign > 0 and arithmetic == COMPUTED_IN_FP32:
-        yield f"This CPU computes {profile.dtype} operations in fp32: expect no speed-up from {profile.name}."
     kind = max(changes, key=changes.__getitem__, default="")
     if kind and changes[kind] > 0:
         before, after = (_ms(times.kinds.get(kind, 0.0)) for times in (base, other))

@@ -232,19 +232,20 @@ def test_only_a_key_named_seed_pairs_without_an_option():
 
 def test_runs_of_an_arm_are_repeats_unless_split_by_a_listed_difference():
     runs = [
-        replace(run, config=run.config | {"lr": 0.1 * (1 + run.config["seed"] % 2)}) for run in several(4)
+        replace(run, config=run.config | {"dropout": 0.1 * (1 + run.config["seed"] % 2)})
+        for run in several(4)
     ]
     analysis = analyse_runs(runs, **NAMED)
     assert [group.n for group in analysis.groups] == [4, 4]
     (listed,) = [
         remark for remark in analysis.caveats if remark.startswith("Runs that are pooled or compared")
     ]
-    assert "lr (0.1 and 0.2)" in listed
+    assert "dropout (0.1 and 0.2)" in listed
     assert "run_name (8 values)" in listed
     assert "--split-by KEY" in listed
-    split = analyse_runs(runs, **NAMED, split_by=["lr"])
+    split = analyse_runs(runs, **NAMED, split_by=["dropout"])
     assert {group.label for group in split.groups} == {
-        f"{p} · lr {lr}" for p in (FULL, MIXED) for lr in (0.1, 0.2)
+        f"{p} · dropout {rate}" for p in (FULL, MIXED) for rate in (0.1, 0.2)
     }
     assert all(not comparison.not_compared_reason for comparison in split.comparisons)
 

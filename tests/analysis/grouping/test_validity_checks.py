@@ -267,3 +267,75 @@ def _numbered(n: int, made: list[RunRecord]) -> list[RunRecord]:
         run.id += f"-{n}"
         run.started_at = BEGAN + timedelta(hours=n)
     return made
+
+
+def guessed(
+    accuracies: Sequence[float], commonest: float | None, images: float | None, backend: str = "none"
+) -> list[RunRecord]:
+    """Return finished runs of a network of one's own, with four classes, from seed 1 on."""
+    facts = {metrics.CLASSES: 4, metrics.COMMONEST_CLASS: commonest, metrics.TEST_IMAGES: images}
+    made = [
+        with_accuracies(last / 2, last * 0.9, last, seed=seed, backend=backend)
+        for seed, last in enumerate(accuracies, 1)
+    ]
+    for run in made:
+        run.config["data"]["source"] = "./mine.py:build"
+        run.summary |= {key: value for key, value in facts.items() if value is not None}
+    return made
+
+
+AT_CHANCE: dict[str, tuple[Sequence[float], float | None, float | None, bool]] = {
+    # With 40% in the commonest class, 42% of 800 texts is within 3 * 1.73 points, whatever 1/4 is.
+    "one seed within the bound of the test set": ((0.42,), 0.4, 800, True),
+    "one seed beyond it": ((0.46,), 0.4, 800, False),
+    "without the fraction the classes count": ((0.42,), None, 800, False),
+    "three seeds that guess": ((0.4, 0.4, 0.4), 0.4, 800, True),
+    "three seeds around the guess": ((0.41, 0.40, 0.415), 0.4, 800, True),  # t = 1.9 < 2.92
+    "five seeds that together are above it": ((0.43, 0.435, 0.432, 0.431, 0.428), 0.4, 800, False),
+    "one of five that guesses": ((0.8, 0.81, 0.40, 0.8, 0.79), 0.4, 800, True),
+    "three noisy seeds, each far above": ((0.6, 0.99, 0.8), 0.4, 800, False),
+    "a test set of unknown size, above": ((0.43, 0.435, 0.432), 0.4, None, False),
+    "a test set of unknown size, around": ((0.41, 0.395, 0.408), 0.4, None, True),
+}
+
+
+@pytest.mark.parametrize("case", AT_CHANCE)
+def test_a_baseline_not_shown_above_its_commonest_class_is_said_first_and_nothing_is_claimed(case: str):
+    accuracies, commonest, images, is_at_chance = AT_CHANCE[case]
+    made = guessed(accuracies, commonest, images)
+    same = guessed([value + 0.0001 for value in accuracies], commonest, images, "native")
+    analysis = analyse_runs([*made, *same], margin=50)
+    native = analysis.comparison("native")
+    assert analysis.headline.startswith("No verdict on accuracy: fp32 (none) is at chance") is is_at_chance
+    assert bool(native.no_claim_reason) is is_at_chance
+    if is_at_chance:
+        assert not native.keeps_quality
+        assert "40% by always guessing the commonest class" in analysis.headline
+        assert "first change the training" in analysis.advice
+    elif len(accuracies) >= 3:
+        assert native.keeps_quality
+
+
+@pytest.mark.parametrize(
+    ("losses", "change"),
+    [
+        ((1.386, 1.38, 1.37, 1.37, 1.365, 1.36), "from 1.386 to 1.360"),
+        ((1.386, 1.3, 1.2, 1.1, 1.0, 0.9), ""),
+        ((0.2, 0.21, 0.19, 0.2, 0.2, 0.201), "from 0.2000 to 0.2010"),
+        ((2.3, 2.4, 2.6, 3.0, 3.0, 3.0), ""),
+        ((1.386, 1.386), ""),
+    ],
+)
+def test_a_loss_that_hardly_moves_is_a_caveat_and_withholds_no_claim(losses, change: str):
+    def edit(plan: Any) -> None:
+        plan["rows"] = [row for row in plan["rows"] if "eval/accuracy" in row]
+        plan["rows"] += [{"global_step": 300 + n, "train/loss": loss} for n, loss in enumerate(losses)]
+
+    made = [*runs("none", BASE), *runs("native", SAME, FAST)]
+    flat = make("none", 99, edit=edit)
+    for run in made:
+        run.logged["train/loss"] = flat.logged["train/loss"]
+    analysis = analyse_runs(made)
+    sentence = f"The training loss hardly moved: fp32 (none) and native {change}"
+    assert (sentence in joined_caveats(analysis)) is bool(change)
+    assert analysis.comparison("native").keeps_quality

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import vl_convert
+from support.external import several
 from support.fakes import full, make, put
 from support.publication_files import peaks, throughput, write_publication
 
@@ -289,3 +290,25 @@ def test_hostile_names_are_data_and_never_part_of_an_expression():
         expressions = re.findall(r'"(?:test|expr|labelExpr|calculate|filter|update)": "(.*?)(?<!\\)"', text)
         assert not [one for one in expressions if "alert" in one], name
         assert any("alert" in one for one in texts(spec)), name
+
+
+@pytest.mark.parametrize(
+    ("without", "axis"), [((), "by step"), (("step", "_step"), "by evaluation")], ids=["step", "neither"]
+)
+def test_the_compared_metric_is_drawn_without_an_epoch(without: tuple[str, ...], axis: str):
+    made = several(without=without)
+    options = {"metric": "val_acc:max", "baseline": "32-true", "group_by": ["trainer.precision"]}
+    spec = charts(*made, **options)["quality"]
+    assert axis in spec["title"]["subtitle"]
+    assert all(len(row["x"]) > 1 for row in spec["data"]["values"])
+
+
+def test_a_recorded_loop_that_names_no_epoch_has_its_curve_by_step():
+    def without_epoch(plan):
+        for row in plan["rows"]:
+            row.pop("epoch")
+
+    spec = charts(*[make(b, 1, edit=without_epoch) for b in ("none", "native")])
+    assert "by step" in spec["quality"]["title"]["subtitle"]
+    assert spec["quality"]["data"]["values"][0]["x"] == [40, 80, 120, 160, 200]
+    assert "quality-time" in spec

@@ -1,7 +1,8 @@
 """Infer what distinguishes runs: the compared setting, settings that split groups, and seeds.
 
-Runs of a named arm are repeats, whatever else differs between them. These differences are listed, and
-`--split-by KEY` splits the runs by them. For our own training, each option declares its role.
+Runs of a named arm are repeats, whatever else differs between them, except for learning rates, which a search
+varies. Other differences are listed, and `--split-by KEY` splits the runs by them. For our own training, each
+option declares its role.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from ampcompare.runtime.formatting import numeric_sort_key, printable, short, so
 BASELINE = "none"  # for our own runs
 SEED = "seed"  # the key of a seed that needs no option
 DEVICE_OPTION = "device"
+LEARNING_RATES = frozenset({"lr", "learning_rate", "base_lr", "max_lr", "peak_lr", "initial_lr"})
 NULLS = frozenset({"null", "none"})
 MAX_KEYS = 8
 Columns = dict[str, tuple[str, ...]]  # by setting, the value of each run as text
@@ -82,9 +84,9 @@ def group_own(
         own_prefixes = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM)
         others = [key for key in columns if not (find_option(key) or key.startswith(own_prefixes))]
         other_columns = {key: columns[key] for key in others}
-        not_splitting = [
-            key for key in differing_settings(other_columns) if key not in (*keys, *ignore, seed)
-        ]
+        compared = columns.get(keys[0], (NOT_SET,) * len(runs))
+        kept = {*keys, *ignore, seed, *find_tuned_rates(other_columns, compared)}
+        not_splitting = [key for key in differing_settings(other_columns) if key not in kept]
     settings = [settings_of(run, ignored=[*not_splitting, seed]) for run in runs]
     known_keys = [BACKEND, *dict.fromkeys(key for settings_of_run in settings for key in settings_of_run)]
     for option, named_keys in (
@@ -130,7 +132,10 @@ def group_external(
     label_keys = tuple(dict.fromkeys((*keys, *split_by)))
     values = [*dict.fromkeys(columns[label_keys[0]])]
     grouping = Grouping(label_keys, _baseline(label_keys[0], values, baseline, runs))
-    grouping.settings = [{key: columns[key][index] for key in label_keys} for index in range(len(runs))]
+    others = {key: column for key, column in columns.items() if key not in (*label_keys, seed, *ignore)}
+    rates = find_tuned_rates(others, columns[label_keys[0]])
+    splitting = (*label_keys, *rates)
+    grouping.settings = [{key: columns[key][index] for key in splitting} for index in range(len(runs))]
     grouping.seeds = [
         None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))
     ]
@@ -138,7 +143,7 @@ def group_external(
         f"{metrics.ENVIRONMENT}.{key}": tuple(as_text(run.machine.facts.get(key, NOT_SET)) for run in runs)
         for key in dict.fromkeys(key for run in runs for key in run.machine.facts if is_distinguishing(key))
     }
-    handled = {*label_keys, seed, *ignore}
+    handled = {*splitting, seed, *ignore}
     # The plan changes no result, and the position in a sweep differs in every run.
     other_columns = {
         key: column
@@ -147,6 +152,23 @@ def group_external(
     }
     grouping.doubts += _differences(other_columns, differing_settings(other_columns))
     return grouping
+
+
+def find_tuned_rates(columns: Columns, compared: Sequence[str]) -> list[str]:
+    """Return the learning rates that differ between runs of one compared value, as in a search.
+
+    Such runs are no repeats. Rates that differ only between the compared values are a part of each arm.
+
+    Args:
+        columns: The settings that may split groups.
+        compared: The compared value of each run.
+    """
+    tuned = []
+    for key, column in columns.items():
+        pairs = {*zip(compared, column, strict=True)}
+        if key.rpartition(".")[2].lower() in LEARNING_RATES and len(pairs) > len({*compared}):
+            tuned.append(key)
+    return tuned
 
 
 def _columns(runs: Sequence[RunRecord]) -> Columns:

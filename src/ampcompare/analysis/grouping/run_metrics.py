@@ -130,11 +130,20 @@ def _of_data(run: RunRecord, key: str, attribute: str) -> float:
 
 
 def _chance(run: RunRecord, metric: ComparedMetric) -> float:
-    """Return the accuracy of guessing, 0..1; 0 if classes are unknown, or if it is no classification."""
+    """Return the accuracy of guessing without looking at the inputs, 0..1.
+
+    It is that of always guessing the commonest class of the test set, if its fraction is recorded, else
+    1/classes; at least k/classes for a top-k accuracy. 0 if neither is known, or if the metric is no accuracy
+    of a classification.
+    """
+    if not (metric.is_accuracy and is_accuracy_name(metric.key)):
+        return 0.0
     top_k = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
-    guesses = (int(top_k[1]) if top_k else 1) if metric.is_accuracy and is_accuracy_name(metric.key) else 0
+    guesses = int(top_k[1]) if top_k else 1
     classes = _of_data(run, metrics.CLASSES, "classes")
-    return min(1.0, guesses / classes) if classes >= 1 else 0.0
+    by_count = min(1.0, guesses / classes) if classes >= 1 else 0.0
+    commonest = summary_value(run, metrics.COMMONEST_CLASS)
+    return max(by_count, commonest) if 0 < commonest <= 1 else by_count
 
 
 def count_clock_jumps(run: RunRecord) -> int:

@@ -15,12 +15,15 @@ from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, count_d
 from ampcompare.analysis.grouping.run_metrics import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.analysis.grouping.run_table import CARDS, RUN, STARTED, is_machine_shared
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import estimate_difference
-from ampcompare.runtime.formatting import plural
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference, estimate_mean
+from ampcompare.runtime.formatting import number, plural
 
 MIN_EVALUATIONS = 3  # evaluations with the same value; two may agree by chance on a small test set
 SATURATION = 0.995  # a constant accuracy above this is plausible
 ERRORS_ABOVE_CHANCE = 3.0
+ONE_SIDED_LEVEL = 0.9  # of a two-sided interval, each end of which is the bound of a one-sided test at 5%
+MIN_LOSSES = 5  # logged losses; with fewer, the first and the last say little
+FLAT_LOSS = 0.05  # a smaller relative change of the training loss is hardly any
 MEDIAN_GAP = 0.03
 MIN_RUNS_FOR_DRIFT = 6  # with fewer runs a trend has too few degrees of freedom
 DRIFT_LEVEL = 0.99  # stricter than 95%, because every report tests for drift
@@ -29,18 +32,20 @@ DRIFT_LEVEL = 0.99  # stricter than 95%, because every report tests for drift
 def explain_degenerate(group: Group) -> str:
     """Return why the metric of a group says nothing: it is at chance, or constant; "" otherwise.
 
-    One such run is enough: paired with another such run it would look like perfect agreement. A run is at
-    chance if its accuracy is at or below p + 3 sqrt(p (1 - p) / images), with p = 1/classes (k/classes for a
-    top-k accuracy). A run is constant if at least three evaluations gave the same value below 99.5%. Metrics
-    other than accuracies are only tested for being constant.
+    An accuracy says something only if it is shown to be above chance: above what always guessing the
+    commonest class of the test set gives (`run_metrics.CHANCE`). A single run is above chance if its accuracy
+    exceeds p + 3 sqrt(p (1 - p) / images), the binomial bound on the test set. Runs within this bound count
+    as above chance only if three or more seeds together show it: a one-sided t test of their mean at 5%. Even
+    then a run counts as at chance that is nearer to chance than to the mean of its group. Where the size of
+    the test set is not known, the bound is p itself for fewer than three seeds, and the seeds decide
+    otherwise. One run at chance is enough: paired with another such run it would look like perfect agreement.
+
+    A run is constant if at least three evaluations gave the same value below 99.5%. Metrics other than
+    accuracies are only tested for being constant.
     """
+    if why := explain_chance(group):
+        return why
     metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
-    p = rows[CHANCE]
-    errors = np.sqrt(p * (1 - p) / rows[IMAGES].where(rows[IMAGES] > 0)).fillna(0.0)
-    at_chance = p[(p > 0) & (p < 1) & (rows[SCORE] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
-    if len(at_chance):
-        runs = plural(len(rows), "run")
-        return f"at chance level in {len(at_chance)} of {runs} ({at_chance.iloc[0] * 100:g}% by guessing)"
     if why := explain_placeholder(group):
         return why
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
@@ -49,6 +54,52 @@ def explain_degenerate(group: Group) -> str:
     return (
         f"the same at every evaluation in {len(constant)} of {plural(len(rows), 'run')}" if constant else ""
     )
+
+
+def explain_chance(group: Group) -> str:
+    """Return that runs of a group are at chance level, by the rule of `explain_degenerate`; "" otherwise."""
+    rows = group.rows[group.rows[SCORE].notna() & (group.rows[CHANCE] > 0) & (group.rows[CHANCE] < 1)]
+    if rows.empty:
+        return ""
+    p, scores = rows[CHANCE], rows[SCORE] / 100
+    sample = group.sample(SCORE) / 100
+    has_seeds = len(sample) >= MIN_RUNS
+    errors = np.sqrt(p * (1 - p) / rows[IMAGES].where(rows[IMAGES] > 0))
+    bound = p + ERRORS_ABOVE_CHANCE * errors.fillna(math.inf if has_seeds else 0.0)
+    at_chance = scores <= bound
+    mean = estimate_mean(sample, resolution=group.metric.resolution / 100)
+    low = mean.at_level(ONE_SIDED_LEVEL).low if mean and has_seeds else None
+    if mean is not None and low is not None and low > p.max():
+        at_chance &= scores - p < mean.value - scores
+    if not at_chance.any():
+        return ""
+    runs = plural(len(rows), "run")
+    percent = f"{100 * p[at_chance].iloc[0]:.4g}%"
+    return f"at chance level in {at_chance.sum()} of {runs} ({percent} by {_name_guess(rows)})"
+
+
+def _name_guess(rows: pd.DataFrame) -> str:
+    """Return which guess gives the accuracy that counts as chance."""
+    commonest = [run.summary_number(metrics.COMMONEST_CLASS) for run in rows[RUN]]
+    is_commonest = any(fraction == p for fraction, p in zip(commonest, rows[CHANCE], strict=True))
+    return "always guessing the commonest class" if is_commonest else "guessing"
+
+
+def describe_flat_loss(group: Group) -> str:
+    """Return how the training loss of a run hardly moved: `from 1.386 to 1.360`; "" if every loss moved.
+
+    The first logged loss is compared with the mean of the last tenth. Networks that were trained before, and
+    language models, may begin at a low loss, so this is no reason to withhold a claim.
+    """
+    for run in group.records:
+        losses = run.values(metrics.LOSS)
+        losses = losses[np.isfinite(losses)]
+        if len(losses) < MIN_LOSSES or losses[0] <= 0:
+            continue
+        last = float(losses[-max(1, len(losses) // 10) :].mean())
+        if abs(last - losses[0]) < FLAT_LOSS * losses[0]:
+            return f"from {number(float(losses[0]), 4)} to {number(last, 4)}"
+    return ""
 
 
 def explain_placeholder(group: Group) -> str:

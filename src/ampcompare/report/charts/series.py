@@ -16,6 +16,7 @@ from ampcompare.runs import RunRecord
 LINE_POINTS, CHART_POINTS, MIN_POINTS = 200, 1_000, 24
 DIGITS = 5
 MAX_SKIP_MARKS = 60
+ROW = "row"  # an x axis for values without epoch and step: their number, in the order of logging
 Track = tuple[np.ndarray, np.ndarray]  # x and y of one run, a value per row
 
 
@@ -68,17 +69,28 @@ def make_lines(groups: Iterable[Group], x: str, y: str, factor: float = 1.0) -> 
     return lines
 
 
+def common_axis(groups: Iterable[Group], y: str) -> str:
+    """Return what all runs with `y` can be drawn against: the epoch, else the step, else ROW."""
+    runs = [run for group in groups for run in group.records if len(run.values(y))]
+    for x in (metrics.EPOCH, metrics.STEP):
+        if runs and all(len(track_of(run, x, y)[0]) for run in runs):
+            return x
+    return ROW if runs else metrics.EPOCH
+
+
 def make_time_lines(groups: Iterable[Group], y: str, factor: float = 1.0) -> list[ChartLine]:
-    """Return a metric against wall-clock seconds: the mean time and value of each epoch.
+    """Return a metric against wall-clock seconds: the mean time and value of each epoch, or step.
 
     Runs with a clock that goes backwards are left out.
     """
     lines = []
+    groups = list(groups)
+    axis = common_axis(groups, y)
     for group in groups:
         pairs = []
         for run in group.records:
-            epochs, seconds = _merge_equal_x(track_of(run, metrics.EPOCH, metrics.ELAPSED))
-            values = track_of(run, metrics.EPOCH, y, factor)
+            epochs, seconds = _merge_equal_x(track_of(run, axis, metrics.ELAPSED))
+            values = track_of(run, axis, y, factor)
             if len(epochs) and len(values[0]) and (np.diff(seconds) >= 0).all():
                 pairs.append((values, (epochs, seconds)))
         if pairs:
@@ -122,9 +134,12 @@ def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list
 
 
 def track_of(run: RunRecord, x: str, y: str, factor: float = 1.0) -> Track:
-    """Return x and y of the rows in which y was logged; y is NaN where it is not finite."""
+    """Return x and y of the rows in which y was logged; y is NaN where it is not finite.
+
+    With ROW as x, x is the number of the value, from 1.
+    """
     rows, ys = run.logged_numbers(y)
-    xs = run.numbers(x)[rows]
+    xs = np.arange(1.0, len(rows) + 1) if x == ROW else run.numbers(x)[rows]
     known = np.isfinite(xs)
     return xs[known], np.where(np.isfinite(ys), ys, np.nan)[known] * factor
 

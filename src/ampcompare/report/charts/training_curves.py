@@ -7,7 +7,9 @@ from dataclasses import replace
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.report.charts.series import (
+    ROW,
     ChartLine,
+    common_axis,
     loss_scale_data,
     make_lines,
     make_time_lines,
@@ -29,17 +31,21 @@ SIDES = {
     "with loss scaling": metrics.UNDERFLOW,
     "without loss scaling": metrics.UNDERFLOW_UNSCALED,
 }  # a solid and a dashed line
+# By x axis of the compared metric: its name in the subtitle and in tooltips.
+AXES = {metrics.EPOCH: ("epoch", "epoch"), metrics.STEP: ("step", ""), ROW: ("evaluation", "evaluation")}
 MAX_MARKED = 12  # a line with more points has no marks
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TIME_UNITS = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # minimum, unit, size
 
 
 def quality(analysis: Analysis) -> Spec | None:
-    """Draw the compared metric by epoch."""
-    lines = make_lines(analysis.groups, metrics.EPOCH, analysis.metric.key, analysis.metric.factor)
-    return line_chart(
-        analysis, analysis.metric.title, f"{_unit(analysis)}by epoch", lines, ("epoch", analysis.metric.axis)
-    )
+    """Draw the compared metric by epoch; by step if a run records no epoch, by row if it records neither."""
+    metric, groups = analysis.metric, analysis.groups
+    x = common_axis(groups, metric.key)
+    lines = make_lines(groups, x, metric.key, metric.factor)
+    word, name = AXES[x]
+    title, subtitle = metric.title, f"{_unit(analysis)}by {word}"
+    return line_chart(analysis, title, subtitle, lines, (name or analysis.quantities.step, metric.axis))
 
 
 def quality_by_time(analysis: Analysis) -> Spec | None:

@@ -22,7 +22,7 @@ from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.reproduction import REFUTED, REPRODUCED
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
 from ampcompare.report.charts.vega import VEGA_LITE, Spec, config
-from ampcompare.report.comparison_table import comparison_table, machines_table, runs_table
+from ampcompare.report.comparison_table import comparison_table, machines_table, recipe_table, runs_table
 from ampcompare.report.palette import styles_of
 from ampcompare.runtime import formatting
 from ampcompare.runtime.atomic_files import cache_folder, replacing
@@ -70,6 +70,7 @@ def render_page(
         has_zone=any(column.axis and column.axis.has_visible_zone for column in table.columns),
         runs=runs_table(analysis),
         machines=machines_table(analysis),
+        recipe=recipe_table(analysis),
         charts=charts,
         training=[name for name in TRAINING if name in charts],
         numerics=[(NUMERICS[key][0] if key else "", said) for key, said in analysis.numerics.items()],

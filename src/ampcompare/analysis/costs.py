@@ -1,0 +1,183 @@
+"""What a comparison cost, and the time and energy of an epoch under each backend."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.analysis.findings import Findings
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import EPOCHS, SPEED, STEPS, THROUGHPUT, summary_or_maximum
+from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, is_machine_shared
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import as_float, is_number
+from ampcompare.runtime.formatting import duration, listed, number, plural
+
+PER_STEPS = 1000
+EPOCH, STEP_BLOCK = "epoch", "1,000 steps"
+ITEMS = ("image", "sample", "step")  # of a throughput whose items per step are known
+JOULES_PER_IMAGE = "joules_per_image"
+JOULES_PER_WATT_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class WorkCost:
+    """Time and energy of a fixed amount of training under one backend.
+
+    Attributes:
+        label: The label of the group.
+        unit: The amount of training: EPOCH or STEP_BLOCK.
+        seconds: Time of this amount, without evaluation.
+        baseline_seconds: The same under the baseline.
+        watt_hours: Energy of this amount; None if it is not recorded.
+        baseline_watt_hours: The same under the baseline.
+    """
+
+    label: str
+    unit: str
+    seconds: float
+    baseline_seconds: float
+    watt_hours: float | None = None
+    baseline_watt_hours: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The cost relative to the baseline: `41 s instead of 71 s (0.9 Wh instead of 1.8 Wh)`."""
+        text = f"{_seconds(self.seconds)} instead of {_seconds(self.baseline_seconds)}"
+        if self.watt_hours is None or self.baseline_watt_hours is None:
+            return text
+        energy = f"{number(self.watt_hours, 2)} Wh instead of {number(self.baseline_watt_hours, 2)} Wh"
+        return f"{text} ({energy})"
+
+
+def sum_hours(findings: Findings) -> dict[str, float]:
+    """Return the hours of all runs by the name of their device: of each process, if a run has several."""
+    hours: dict[str, float] = {}
+    for _, row in findings.table.iterrows():
+        seconds = summary_or_maximum(row[RUN], metrics.ELAPSED)
+        if seconds > 0:
+            name = row[DEVICE] or NO_DEVICE
+            hours[name] = hours.get(name, 0.0) + seconds * _count_processes(row[RUN]) / 3600
+    return hours
+
+
+def describe_hours(findings: Findings) -> str:
+    """Return `The comparison took 0.8 h on NVIDIA H200 (9 runs).`; "" if no run records its time."""
+    table = findings.table
+    without = sum(not summary_or_maximum(run, metrics.ELAPSED) > 0 for run in table[RUN])
+    if without == len(table):
+        return ""
+    times = listed(
+        _hours(hours) if name == NO_DEVICE else f"{_hours(hours)} on {name}"
+        for name, hours in sum_hours(findings).items()
+    )
+    notes = [plural(len(table) - without, "run")]
+    notes += ["some of them at the same time"] if is_machine_shared(table).any() else []
+    notes += [f"{plural(without, 'more run')} without a recorded time"] if without else []
+    return f"The comparison took {times} ({', '.join(notes)})."
+
+
+def compare_work(findings: Findings) -> list[WorkCost]:
+    """Return time and energy of an epoch for each group whose speed is compared with its baseline.
+
+    They follow from throughput, energy per sample and the number of samples, so they agree with the speed
+    that the report shows: start-up and evaluation are not included. Where no whole epoch is recorded, it is
+    the cost of 1,000 steps.
+    """
+    costs = []
+    for comparison in findings.comparisons:
+        if comparison.is_control or comparison.baseline is None or SPEED not in comparison.estimates:
+            continue
+        cost = _compare_work(findings, comparison.group, comparison.baseline)
+        if cost is not None:
+            costs.append(cost)
+    return costs
+
+
+def _compare_work(findings: Findings, group: Group, base: Group) -> WorkCost | None:
+    """Return the cost of an epoch under a group and its baseline, else of 1,000 steps; None if unknown."""
+    item = findings.quantities.item
+    for unit in (EPOCH, STEP_BLOCK):
+        own_items, base_items = (_count_items(side, unit, item) for side in (group, base))
+        rates = [side.estimates.get(THROUGHPUT) for side in (group, base)]
+        if own_items is None or base_items is None or rates[0] is None or rates[1] is None:
+            continue
+        own_energy, base_energy = None, None
+        if not findings.has_bench_speed:
+            own_energy, base_energy = _watt_hours(group, own_items), _watt_hours(base, base_items)
+        return WorkCost(
+            group.label,
+            unit,
+            own_items / rates[0].value,
+            base_items / rates[1].value,
+            own_energy,
+            base_energy,
+        )
+    return None
+
+
+def _count_items(group: Group, unit: str, item: str) -> float | None:
+    """Return how many of the items that throughput counts an epoch or 1,000 steps have; None if unknown."""
+    if item not in ITEMS:
+        return None
+    steps = np.full(group.n, float(PER_STEPS))
+    if unit == EPOCH:
+        epochs = group.rows[EPOCHS].to_numpy(float)
+        steps = group.rows[STEPS].to_numpy(float) / np.where(epochs >= 1, epochs, np.nan)
+    items = np.ones(group.n) if item == "step" else np.array([_images_per_step(run) for run in group.records])
+    return _mean(steps * items)
+
+
+def _watt_hours(group: Group, items: float) -> float | None:
+    """Return the energy of so many samples in Wh; None if it is not recorded."""
+    joules = group.estimates.get(JOULES_PER_IMAGE)
+    return None if joules is None else joules.value * items / JOULES_PER_WATT_HOUR
+
+
+def _images_per_step(run: RunRecord) -> float:
+    """Return the number of samples of an optimizer step; NaN if it is not recorded."""
+    batch, parts = run.option("batch_size"), run.option("training.accumulate")
+    if not is_number(batch):
+        return math.nan
+    return as_float(batch) * (as_float(parts) if is_number(parts) else 1.0)
+
+
+def _count_processes(run: RunRecord) -> float:
+    """Return the number of devices that a run used at a time."""
+    recorded: Any = run.environment.get("processes")
+    count = as_float(recorded) if is_number(recorded) else 1.0
+    return count if 1 <= count < math.inf else 1.0
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """Return the mean of the positive numbers; None without one."""
+    values = values[np.isfinite(values) & (values > 0)]
+    return float(values.mean()) if len(values) else None
+
+
+def _seconds(seconds: float) -> str:
+    """Return `3.4 s` or `71 s`; `12 min 3 s` from three minutes on."""
+    return duration(seconds) if seconds >= 180 else f"{number(seconds, 2)} s"
+
+
+def _hours(hours: float) -> str:
+    """Return `0.8 h`, or minutes below half an hour."""
+    return f"{number(hours, 2)} h" if hours >= 0.5 else f"{max(1, round(60 * hours))} min"
+
+
+def describe_work(findings: Findings) -> list[str]:
+    """Return one sentence for each unit: `An epoch takes 41 s instead of 71 s with native`."""
+    names = {group.label: group.display_name for group in findings.groups}
+    by_unit: dict[str, list[str]] = {}
+    for cost in compare_work(findings):
+        by_unit.setdefault(cost.unit, []).append(f"{cost.text} with {names[cost.label]}")
+    subjects = {EPOCH: "An epoch takes", STEP_BLOCK: "1,000 steps take"}
+    return [f"{subjects[unit]} {'; '.join(texts)}." for unit, texts in by_unit.items()]
+
+
+def costs_as_values(findings: Findings) -> dict[str, Any]:
+    """Return hours by device, and the cost of an epoch by group, for JSON."""
+    hours = [{"device": name, "hours": hours} for name, hours in sum_hours(findings).items()]
+    return {"hours": hours, "work": [vars(cost) for cost in compare_work(findings)]}

@@ -1,0 +1,144 @@
+"""The recommendation: which backend the evidence speaks for, or what is missing for one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ampcompare.analysis.claims import SAME_SPEED, Claim, largest_loss
+from ampcompare.analysis.comparison import Comparison
+from ampcompare.analysis.findings import Findings
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
+from ampcompare.analysis.grouping.validity_checks import explain_chance
+from ampcompare.runtime.formatting import listed, ratio, some
+
+MAX_NAMED = 4
+NOTHING_MISSING = ""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The recommendation of a comparison.
+
+    Attributes:
+        label: The display name of the recommended group, also of the baseline; "" without a recommendation.
+        text: The recommendation in one line, or what is missing for one. "" if nothing is compared.
+    """
+
+    label: str = ""
+    text: str = ""
+
+
+def recommend(findings: Findings) -> Recommendation:
+    """Return the fastest backend whose quality is not lower by more than the margin.
+
+    A backend is recommended if it is shown to be faster and to keep its quality, without a failed run and
+    without other differences from the baseline. The baseline is recommended if every other backend is shown
+    to be no faster, or to lose quality.
+    """
+    compared = [c for c in findings.comparisons if not c.is_control and c.baseline is not None and c.claims]
+    if not compared:
+        return Recommendation()
+    if findings.setting.is_synthetic:
+        return Recommendation(text="No recommendation: the data are synthetic. Compare on your own data.")
+    bases = list(dict.fromkeys(c.baseline for c in compared if c.baseline is not None))
+    names = listed(base.display_name for base in bases)
+    if all(map(explain_chance, bases)):
+        return Recommendation(text=f"No recommendation before {names} learns.")
+    eligible = [c for c in compared if _is_eligible(c)]
+    if eligible:
+        best = max(eligible, key=_rank)
+        return Recommendation(best.group.display_name, _write_choice(best, compared, findings.metric))
+    open_ones = [(c, missing) for c in compared if (missing := _find_missing(c, findings.metric))]
+    if open_ones:
+        _, missing = max(open_ones, key=lambda pair: _rank(pair[0]))
+        return Recommendation(text=f"No recommendation yet: {missing}.")
+    reasons = some(
+        [f"{c.group.display_name} {_describe_loss(c, findings.metric)}" for c in compared], MAX_NAMED
+    )
+    return Recommendation(bases[0].display_name, f"Stay with {names}: {reasons}.")
+
+
+def _is_eligible(comparison: Comparison) -> bool:
+    """Return whether a group may be recommended."""
+    return (
+        comparison.is_faster
+        and comparison.keeps_quality
+        and not comparison.is_quality_lost
+        and not comparison.group.outcomes.failed
+        and not comparison.uncontrolled_differences
+    )
+
+
+def _rank(comparison: Comparison) -> float:
+    """Return the speed-up as it is shown: of equal ones, the first of the table counts."""
+    return float(f"{comparison.speedup or 0.0:.3g}")
+
+
+def _write_choice(best: Comparison, compared: Sequence[Comparison], metric: ComparedMetric) -> str:
+    """Return `Use native: 1.90× as fast, accuracy not lower by more than 0.5 points.`, and what is open."""
+    text = f"Use {best.group.display_name}: {_speed(best)}, {_kept(best, metric)}."
+    faster = [
+        c.group.display_name
+        for c in compared
+        if c.is_faster
+        and not c.is_quality_lost
+        and not _is_eligible(c)
+        and (c.speedup or 0) > (best.speedup or 0)
+    ]
+    if not faster:
+        return text
+    verb = "is" if len(faster) == 1 else "are"
+    return f"{text} {some(faster, MAX_NAMED)} {verb} faster, but without such a verdict on {metric.noun}."
+
+
+def _kept(comparison: Comparison, metric: ComparedMetric) -> str:
+    """Return what is shown of the quality that is kept."""
+    if metric.margin is None or comparison.claims[QUALITY].shown == ("better",):
+        return f"{metric.noun} {'lower' if metric.lower_is_better else 'higher'}"
+    worse = "higher" if metric.lower_is_better else "lower"
+    return f"{metric.noun} not {worse} by more than {metric.tolerance}"
+
+
+def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
+    """Return what is missing for a decision on a group; "" if it is decided against the group."""
+    name, speed, quality = comparison.group.display_name, comparison.claims[SPEED], comparison.claims[QUALITY]
+    if comparison.is_quality_lost or "slower" in speed.shown or SAME_SPEED in speed.shown:
+        return NOTHING_MISSING
+    if comparison.group.outcomes.failed:
+        outcomes = comparison.group.outcomes
+        return f"{outcomes.failed} of {outcomes.ended} runs of {name} failed"
+    if comparison.uncontrolled_differences:
+        return f"{name} also differs from the baseline in {some([*comparison.uncontrolled_differences], 2)}"
+    if not comparison.is_faster:
+        if speed.estimate is None:
+            return f"no speed of {name} counts ({_reason(speed)})"
+        return f"the speed of {name} is not decided ({_reason(speed)})"
+    if quality.estimate is None:
+        return f"no {metric.noun} of {name} counts ({_reason(quality)})"
+    reason = _describe_allowed_loss(quality, metric) or _reason(quality)
+    return f"the {metric.noun} of {name} is not decided ({reason})"
+
+
+def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
+    """Return which loss the interval of an open claim allows; "" if that is not the reason."""
+    loss = None if claim.estimate is None else largest_loss(claim.estimate, metric)
+    if not claim.is_open or loss is None or metric.margin is None:
+        return ""
+    worse = "higher" if metric.lower_is_better else "lower"
+    allowed = metric.with_unit(metric.size(loss))
+    return f"the interval allows {allowed} {worse}, the margin is {metric.tolerance}"
+
+
+def _reason(claim: Claim) -> str:
+    return claim.why or "no value is recorded"
+
+
+def _describe_loss(comparison: Comparison, metric: ComparedMetric) -> str:
+    """Return why a group is not recommended: `is slower`, `loses accuracy`."""
+    if comparison.is_quality_lost:
+        return f"loses {metric.noun}" if not metric.lower_is_better else f"has a higher {metric.noun}"
+    return "is slower" if "slower" in comparison.claims[SPEED].shown else "is not faster"
+
+
+def _speed(comparison: Comparison) -> str:
+    return f"{ratio(comparison.speedup or 0.0)} as fast"
