@@ -117,6 +117,7 @@ def _run(
     with world.raise_on_all_ranks():
         make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
     context = prepare_run(config, world)
+    config = context.config
     trainer, data = context.build_trainer(), context.data
     environment, total_steps = context.describe_environment(trainer), count_steps(config, context.train)
     name = config.wandb.name or run_name(config)

@@ -9,7 +9,7 @@ from ampcompare.command_help import epilog
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.help_text import BAD_INPUT
-from ampcompare.runtime.paths import shell_command
+from ampcompare.runtime.paths import find_shipped, shell_command
 
 SEEDS = 3  # runs of each arm of a publication
 SWEEP_EPILOG = epilog(
@@ -175,15 +175,14 @@ def sweep(
     options = SweepOptions(
         workers, name, control, until_decided, cluster, wait, again, changed_code, bench=bench
     )
-    if Path(file).is_dir():
+    if Path(file).is_dir() and not find_shipped(file, "sweeps"):
         recorded = command_of_folder(file, words or [], options)
         if not (status or again):
-            command = shell_command("ampcompare", "sweep", recorded.file, *recorded.overrides)
             raise UserError(
                 f"{file}: this is the folder of a sweep; --status lists its runs, --rerun repeats failed "
-                f"ones; to continue it: {command}"
+                f"ones; to continue it: {recorded.command}"
             )
-        file, words, options = recorded
+        file, words, options = recorded.file, recorded.overrides, recorded.options
     if any("=" not in word for word in words or ()) and not file.startswith(API_PREFIX):
         check_split_lists(words or [], [parameter.key for parameter in read_sweep(file).parameters])
     console = Console(highlight=False)

@@ -290,7 +290,9 @@ def _earlier_records(folder: Path, config: Config | None) -> list[RunRecord]:
         records = load_runs([str(folder)])
     except UserError:
         return []
-    expected = {key: config.value(key) for key in RECIPE_OPTIONS}
+    # Where no batch size is given, a DataLoader may have decided it.
+    keys = [key for key in RECIPE_OPTIONS if key != "batch_size" or key not in config.not_given]
+    expected = {key: config.value(key) for key in keys}
     return [
         record
         for record in records

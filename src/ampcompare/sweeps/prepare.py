@@ -163,11 +163,13 @@ class RecordedCommand(NamedTuple):
         file: The sweep file as it was named.
         overrides: All `key=value` words.
         options: The options.
+        command: The command that continues the sweep.
     """
 
     file: str
     overrides: list[str]
     options: SweepOptions
+    command: str
 
 
 def command_of_folder(folder: str, overrides: Sequence[str], options: SweepOptions) -> RecordedCommand:
@@ -220,6 +222,9 @@ def command_of_folder(folder: str, overrides: Sequence[str], options: SweepOptio
             wait=options.wait or "--wait" in flags,
             # --rerun adds no seeds.
             until_decided=options.until_decided or ("--until-decided" in flags and not options.rerun),
+        ),
+        shell_command(
+            "ampcompare", "sweep", file, *(word for word in words if word.startswith("--")), *recorded
         ),
     )
 

@@ -43,7 +43,9 @@ def seeded(key: str) -> list[RunRecord]:
     return runs
 
 
-@pytest.mark.parametrize("key", ["my_seed", "trainer.fold", "environment.python", "environment.cpu_count", LONG])
+@pytest.mark.parametrize(
+    "key", ["my_seed", "trainer.fold", "environment.python", "environment.cpu_count", LONG]
+)
 def test_the_seed_pairs_runs_whatever_setting_it_is(key: str):
     runs = seeded(key)
     (doubt,) = (line for line in analyse_runs(runs, **ARMS).caveats if "also differ in" in line)
@@ -67,9 +69,11 @@ def test_other_options_find_the_listed_settings_too(key: str, option: str):
 def test_our_own_runs_are_paired_by_a_listed_fact():
     def edit(made: Plan) -> None:
         made["config"].pop("seed")
-        made["summary"]["environment"] = made["summary"].get("environment", {}) | {"host": made["wandb"]["id"]}
+        made["summary"]["environment"] = made["summary"].get("environment", {}) | {
+            "host": made["wandb"]["id"]
+        }
 
     runs = [make(backend, seed, edit=edit) for backend in ("none", "native") for seed in (1, 2, 3)]
-    with pytest.raises(UserError, match="--seed 'environment.hots': no run has this setting; did you mean"):
+    with pytest.raises(UserError, match=r"--seed 'environment\.hots': no run has this setting; did you mean"):
         analyse_runs(runs, seed="environment.hots")
     assert analyse_runs(runs, seed="environment.host").groups

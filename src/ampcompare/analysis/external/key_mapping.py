@@ -189,7 +189,9 @@ def is_step_column(key: str, runs: Sequence[RunRecord]) -> bool:
     if any(definition.step == key for run in runs for definition in run.definitions.values()):
         return True
     with_values = [run for run in runs if len(run.values(key))]
-    if all(np.array_equal(run.numbers(key), run.numbers(metrics.STEP), equal_nan=True) for run in with_values):
+    if all(
+        np.array_equal(run.numbers(key), run.numbers(metrics.STEP), equal_nan=True) for run in with_values
+    ):
         return bool(with_values)
     if metrics.guess_direction(key):
         return False
