@@ -220,6 +220,15 @@ def test_the_terminals_table_fits_80_columns_and_cuts_no_figure_and_no_name():
     assert max(len(name) for name in REGISTRY) <= MAX_WORD
 
 
+def test_sentences_in_a_file_are_one_line_each():
+    analysis, screen = analyse_runs(RECORDS), io.StringIO()
+    print_table(analysis, Console(file=screen, width=80), wraps=False)
+    lines = screen.getvalue().splitlines()
+    sentences = [analysis.headline, analysis.basis, *(f"- {line}" for line in analysis.caveats)]
+    assert [line for line in sentences if line not in lines] == []
+    assert any(len(line) > 80 for line in sentences)
+
+
 def test_a_score_and_data_from_outside_are_named_whole(tmp_path):
     """As our own training records them, the folder left out."""
     score = f"{tmp_path}/bad.py:labels_high"

@@ -20,6 +20,7 @@ from ampcompare.config.schema import Config
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
 from ampcompare.runs import RunRecord, load_runs
+from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import count, number, plural
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
@@ -174,16 +175,17 @@ def print_plan(prepared: PreparedSweep, console: Console, bench: str | None = No
     lines = describe_decision_plan(prepared, bench)
     plan = make_decision_plan(prepared)
     if plan is None:
-        console.print(f"{prepared.sweep.name}: a search compares no groups over seeds, so it decides nothing")
+        print_line(
+            console, f"{prepared.sweep.name}: a search compares no groups over seeds, so it decides nothing"
+        )
         return
     for line in lines:
-        console.print(line, soft_wrap=True)
+        print_line(console, line)
     level = plan.level(len(plan.looks) - 1)
     unit = f" {plan.unit}" if plan.unit else ""
-    table = Table(
-        title=f"Seeds that decide 9 of 10 comparisons of {plural(plan.groups, 'group')} with equal quality",
-        title_justify="left",
-    )
+    groups = plural(plan.groups, "group")
+    print_line(console, f"Seeds that decide 9 of 10 comparisons of {groups} with equal quality:")
+    table = Table()
     table.add_column(f"Standard deviation of paired differences,{unit}".rstrip(","), justify="right")
     margins = dict.fromkeys(sorted({*TABLE_MARGINS, *([plan.margin] if plan.margin else [])}))
     for margin in margins:

@@ -190,6 +190,15 @@ def _are_classes(targets: Field) -> bool:
     return isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
 
 
+def describe_training_data(data: Dataset) -> str:
+    """Return how many training samples there are, in batches if a loader of the user makes them."""
+    train = data.train
+    if not isinstance(train, LoaderSplit):
+        return f"{len(train):,} training {train.unit}"
+    batches = f"{len(train):,} training batches"
+    return batches if train.samples is None else f"{train.samples:,} training samples in {batches}"
+
+
 def _may_be_images(split: Split) -> bool:
     """Return whether the inputs have the form of RGB or grey images: [N, 1 or 3, H, W], in any dtype."""
     inputs = split.sample[0]
