@@ -37,7 +37,12 @@ from ampcompare.training.anomalies import NonFiniteLossError
 from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable, run_identity
 from ampcompare.training.display import TrainingDisplay
-from ampcompare.training.loaders import check_processes, data_warnings, describe_training_data, find_nonfinite_values
+from ampcompare.training.loaders import (
+    check_processes,
+    data_warnings,
+    describe_training_data,
+    find_nonfinite_values,
+)
 from ampcompare.training.loop import TrainingLoop, count_steps
 from ampcompare.training.run_context import prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import

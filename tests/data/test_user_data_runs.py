@@ -42,7 +42,13 @@ error.better = "lower"
 # 90 samples, 3 steps an epoch.
 WORDS = (
     *("model.name=./net.py:build", "data.train_limit=null", "data.test_limit=null", "batch_size=32"),
-    *("eval.batch_size=8", "log.every=1", "optimizer.name=sgd", "optimizer.momentum=0.9", "checkpoint.every_minutes=1e-9"),
+    *(
+        "eval.batch_size=8",
+        "log.every=1",
+        "optimizer.name=sgd",
+        "optimizer.momentum=0.9",
+        "checkpoint.every_minutes=1e-9",
+    ),
 )
 NAMED = ("task.loss=./net.py:loss", "task.metrics=[./net.py:error]", "task.metric=error")
 
