@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from ampcompare.sweeps.decision_plan import describe_decision_plan, print_plan
@@ -26,6 +27,14 @@ def test_each_sentence_of_a_plan_is_one_line(tmp_path):
 def test_a_search_says_in_one_line_that_it_decides_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     screen = io.StringIO()
-    print_plan(prepare("learning_rate"), Console(file=screen, width=80))
+    print_plan(prepare("learning_rate", ()), Console(file=screen, width=80))
     (line,) = screen.getvalue().splitlines()
     assert line.endswith(": a search compares no groups over seeds, so it decides nothing")
+
+
+@pytest.mark.parametrize("seeds", ["1", "1,2", "7", "1,2,3", "1,2,3,4"])
+def test_a_sweep_of_any_number_of_seeds_has_a_plan(tmp_path, seeds):
+    lines, _ = printed(f"seed={seeds}", f"output_dir={tmp_path}")
+    is_too_few = seeds.count(",") < 2
+    assert any("a confidence interval needs at least 3 seeds" in line for line in lines) == is_too_few
+    assert any("expected standard deviation" in line for line in lines) != is_too_few

@@ -264,7 +264,11 @@ class ReportOptions:
             is_named = self.baseline is not None or is_other_than_fp32(baseline)
             if ordered[0] != arms[0] and not is_named:  # otherwise the first arm would be the baseline
                 pairs.append(("--baseline", baseline))
-        added = dict(pair for pair in pairs if pair[0] != "--where")  # conditions do not replace others
+        added: dict[str, str | None] = dict(
+            pair
+            for pair in pairs
+            if pair[0] != "--where"  # conditions do not replace others
+        )
         words: list[str] = []
         sources = list(ordered or self.sources)
         for option, values in _split_words(self.words or self._words_of_fields()):

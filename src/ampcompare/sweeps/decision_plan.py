@@ -14,6 +14,7 @@ from ampcompare import metrics
 from ampcompare.analysis.analysis import analyse_runs
 from ampcompare.analysis.grouping.compared_metric import ACCURACY_MARGIN
 from ampcompare.analysis.grouping.run_metrics import QUALITY
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.statistics.sample_size import MAX_SEEDS, largest_deviation, seeds_to_clear
 from ampcompare.config.schema import Config
@@ -70,6 +71,11 @@ class DecisionPlan:
     test_samples: int | None
     train_samples: int | None
     config: Config | None
+
+    @property
+    def has_intervals(self) -> bool:
+        """Return whether the last look has enough seeds for a confidence interval."""
+        return self.looks[-1] >= MIN_RUNS
 
     def level(self, look: int) -> float:
         """Return the level of the intervals at a look, by its position."""
@@ -139,6 +145,13 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     lines = [_describe_cost(plan, seconds, source)]
     if plan.margin is None:
         return [*lines, "no margin is set (plan.margin=X): the report can only show higher or lower"]
+    if not plan.has_intervals:
+        seeds = plural(plan.looks[-1], "seed")
+        return [
+            *lines,
+            f"with {seeds}, nothing is decided: a confidence interval needs at least {MIN_RUNS} seeds; "
+            f"add seeds: seed={','.join(map(str, range(1, MIN_RUNS + 1)))}",
+        ]
     lines.append(_describe_resolution(plan))
     deviation = _recorded_deviation(records)
     if deviation is not None:
@@ -165,7 +178,7 @@ def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> 
     if seconds is not None and prepared.options.bench is None:
         lines.append(_describe_cost(plan, seconds, "as the first run took"))
     samples = record.summary_number(metrics.TEST_IMAGES)
-    if plan.margin is not None and plan.test_samples is None and samples:
+    if plan.margin is not None and plan.has_intervals and plan.test_samples is None and samples:
         lines.append(_describe_guess(plan, int(samples)))
     return lines
 
