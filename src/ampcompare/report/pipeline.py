@@ -49,7 +49,7 @@ def make_report(options: ReportOptions, console: Console) -> int:
     if options.summary is not None:
         _append(Path(options.summary), to_summary(analysis))
     publication = publish(analysis, options.publish) if options.publish is not None else None
-    print_table(analysis, console, wraps=console.is_terminal)
+    print_table(analysis, console)
     if publication is not None:
         say(console, f"published: {publication}")
     print_written(written, folder, console)

@@ -23,35 +23,29 @@ MAX_COLUMNS = 3  # that fit into 80 characters beside label and verdict
 MAX_NAMED = 6
 
 
-def print_table(analysis: Analysis, console: Console, *, wraps: bool = True) -> None:
-    """Print the verdict, its basis, the table and the caveats.
-
-    Args:
-        analysis: What the report shows.
-        console: Where to print. The table has its width, 80 columns for a file.
-        wraps: Whether sentences are broken between words at this width. Otherwise each sentence is one line,
-            which a search finds.
-    """
-
-    def say(lines: Iterable[str], style: str = "") -> None:
-        for line in filter(None, lines):
-            console.print(Text(printable(line), style=style), soft_wrap=not wraps)
-
+def print_table(analysis: Analysis, console: Console) -> None:
+    """Print the verdict, its basis, the table and the caveats, in 80 columns."""
     table = comparison_table(analysis)
-    say([analysis.headline], "bold")
-    say([analysis.basis], "dim")
+    _print(console, [analysis.headline], "bold")
+    _print(console, [analysis.basis], "dim")
     for columns in (table.columns[:MAX_COLUMNS], table.columns[MAX_COLUMNS:]):
         if columns:
             console.print()
             console.print(_grid(table, columns, analysis, console.width))
     console.print()
-    say([table.caption, *_reasons(table)])
+    _print(console, [table.caption, *_reasons(table)])
     if analysis.reproduction is not None:
-        say([analysis.reproduction.headline], "bold")
-        say([f"- {line}" for line in _reproduction_lines(analysis.reproduction)])
-    say(analysis.numerics.values())
-    say([f"- {remark}" for remark in analysis.caveats])
-    say([*analysis.notes, analysis.advice], "dim")
+        _print(console, [analysis.reproduction.headline], "bold")
+        _print(console, [f"- {line}" for line in _reproduction_lines(analysis.reproduction)])
+    _print(console, analysis.numerics.values())
+    _print(console, [f"- {remark}" for remark in analysis.caveats])
+    _print(console, [*analysis.notes, analysis.advice], "dim")
+
+
+def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
+    """Print sentences, broken between words; one with a command stays one line, so that it can be copied."""
+    for line in filter(None, lines):
+        console.print(Text(printable(line), style=style), soft_wrap="`" in line)
 
 
 def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis, width: int) -> Table:

@@ -27,6 +27,7 @@ from ampcompare.sweeps.sweep_file import key_of, read_sweep
 from ampcompare.sweeps.training_options import check, trains_here, trains_on_cpu
 
 CONTROL = "plan.control"
+MIN_LOOK = 2  # seeds; with one, nothing is compared
 
 
 @dataclass(frozen=True)
@@ -359,9 +360,11 @@ def _looks_of(plan: PlanConfig) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _single_look(plan: PlanConfig, sweep: Sweep) -> int | None:
     """Return the number of seeds at which a sweep is compared once, if the file plans another number.
 
-    The seeds of the command line are chosen before the first run, as those of the file are.
+    With a single seed there is none. The seeds of the command line are chosen before the first run, as those of the file are.
     """
     is_single = plan.looks is not None and len(plan.looks) == 1
     if not is_single or not sweep.is_grid or sweep.seed is None or sweep.on_server:
         return None
-    return None if plan.looks == [sweep.seeds] else sweep.seeds
+    if sweep.seeds < MIN_LOOK or plan.looks == [sweep.seeds]:
+        return None
+    return sweep.seeds
