@@ -220,16 +220,6 @@ def test_the_terminals_table_fits_80_columns_and_cuts_no_figure_and_no_name():
     assert max(len(name) for name in REGISTRY) <= MAX_WORD
 
 
-def test_a_sentence_with_a_command_is_not_broken():
-    analysis, screen = analyse_runs(RECORDS), io.StringIO()
-    command = f"`ampcompare sweep compare_backends {'epochs=15 ' * 9}--until-decided`"
-    analysis.notes = [f"To decide it, continue: {command}.", "A sentence without a command. " * 5]
-    print_table(analysis, Console(file=screen, width=80))
-    lines = screen.getvalue().splitlines()
-    assert analysis.notes[0] in lines
-    assert max(len(line) for line in lines if "`" not in line) <= 80
-
-
 def test_a_score_and_data_from_outside_are_named_whole(tmp_path):
     """As our own training records them, the folder left out."""
     score = f"{tmp_path}/bad.py:labels_high"

@@ -43,9 +43,9 @@ def print_table(analysis: Analysis, console: Console) -> None:
 
 
 def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
-    """Print sentences, broken between words; one with a command stays one line, so that it can be copied."""
-    for line in filter(None, lines):
-        console.print(Text(printable(line), style=style), soft_wrap="`" in line)
+    for line in lines:
+        if line:
+            console.print(Text(printable(line), style=style))
 
 
 def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis, width: int) -> Table:

@@ -360,7 +360,8 @@ def _looks_of(plan: PlanConfig) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _single_look(plan: PlanConfig, sweep: Sweep) -> int | None:
     """Return the number of seeds at which a sweep is compared once, if the file plans another number.
 
-    With a single seed there is none. The seeds of the command line are chosen before the first run, as those of the file are.
+    With a single seed there is none. The seeds of the command line are chosen before the first run, as
+    those of the file are.
     """
     is_single = plan.looks is not None and len(plan.looks) == 1
     if not is_single or not sweep.is_grid or sweep.seed is None or sweep.on_server:
