@@ -81,7 +81,7 @@ TOLD = {  # what a section's commands print: its verdict, or the end of what it 
     ("getting-started", "2. Ask what the machine can do"): "float16",
     ("getting-started", "5. Read the verdict"): "page: report/index.html",
     ("sequences", "A Hugging Face Trainer"): "bf16-mixed",
-    ("sequences", "Padded text and an LSTM"): "page: runs/compare_backends/report/index.html",
+    ("sequences", "Padded text and an LSTM"): "runs/compare_backends/report/index.html",
     ("tf32-to-amp", "2. Plan the accuracy comparison"): "5 seeds: 15 runs",
     ("tf32-to-amp", "5. Change your training script"): "loss ",
     ("custom-models", "Lightning"): "bf16-mixed",
