@@ -11,7 +11,7 @@ from ampcompare import __version__
 from ampcompare.bench.cli import BENCH_EPILOG, DOCTOR_EPILOG, bench, doctor
 from ampcompare.command_help import Command, epilog
 from ampcompare.demo import DEMO_EPILOG, demo
-from ampcompare.errors import EXIT_BAD_INPUT, UserError
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, take_debug_flag
 from ampcompare.report.cli import REPORT_EPILOG, WORKSPACE_EPILOG, report, workspace
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.signals import EXIT_INTERRUPTED, exit_process, exit_with
@@ -62,6 +62,10 @@ def _commands(
         bool,
         typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
     ] = False,
+    debug: Annotated[  # `take_debug_flag` has taken it, wherever it stood; here it is for the help
+        bool,
+        typer.Option("--debug", help="With any command: show the traceback of an error in your own code."),
+    ] = False,
 ) -> None:
     """Measure what mixed precision changes for your network."""
 
@@ -108,6 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake, of usage or of input, is one line on stderr and exit code 2."""
     if arguments is None:
         use_utf8()
+    arguments = take_debug_flag(sys.argv[1:] if arguments is None else arguments)
     command: Any = typer.main.get_command(app)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a character gets a ?
         sys.stdout.reconfigure(errors="replace")

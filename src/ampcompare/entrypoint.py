@@ -7,7 +7,7 @@ moment.
 import os
 from collections.abc import Sequence
 
-from ampcompare.errors import EXIT_BAD_INPUT, UserError, print_error
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, print_error, take_debug_flag
 from ampcompare.plugins import find_plugin_error
 from ampcompare.runtime.signals import (
     EXIT_FAILED,
@@ -35,6 +35,7 @@ def main(arguments: Sequence[str], program: str = "python run_experiment.py", *,
         except BrokenPipeError:  # the reader has closed the pipe: `--help | head`
             return EXIT_FAILED
         return 0
+    arguments = take_debug_flag(arguments)
     stop = StopRequest()
     # Libraries take seconds to load. A preemption signal meanwhile becomes a request that the run finds.
     stop.listen(PREEMPTION_SIGNALS)

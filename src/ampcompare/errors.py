@@ -1,5 +1,6 @@
 """UserError, the exception for a user's mistake, and functions that word error messages."""
 
+import os
 import re
 import sys
 import traceback
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 EXIT_BAD_INPUT = 2
+DEBUG_FLAG, DEBUG_VARIABLE = "--debug", "AMPCOMPARE_DEBUG"
 # Packages that call plug-ins. Their frames are left out at the top of a plug-in's traceback.
 RELAYING_PACKAGES = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}
 MAX_EXCEPTION_CHARS = 300  # of another package's exception message
@@ -112,10 +114,22 @@ def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str
     return f"did you mean {near[0]}?" if near else ""
 
 
+def take_debug_flag(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a command line without `--debug`, which lets errors show their traceback.
+
+    Processes that the command starts, such as the runs of a sweep, show it, too.
+    """
+    if DEBUG_FLAG in arguments:
+        os.environ[DEBUG_VARIABLE] = "1"
+    return [word for word in arguments if word != DEBUG_FLAG]
+
+
 def print_error(error: UserError) -> None:
-    """Print the traceback of the error's cause, the error and its details on stderr."""
+    """Print the error and its details on stderr, with `--debug` also the traceback of its cause."""
     lines = [f"error: {error}\n"]
-    if error.cause:
-        lines = [*traceback.format_exception(error.cause), *lines]
+    if error.cause and os.environ.get(DEBUG_VARIABLE):
+        lines += traceback.format_exception(error.cause)
+    elif error.cause:
+        lines = [f"error: {error}; {DEBUG_FLAG} shows the traceback\n"]
     encoding = sys.stderr.encoding or "utf-8"
     sys.stderr.write("".join(lines).encode(encoding, "backslashreplace").decode(encoding))

@@ -37,7 +37,12 @@ from ampcompare.training.anomalies import NonFiniteLossError
 from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable, run_identity
 from ampcompare.training.display import TrainingDisplay
-from ampcompare.training.loaders import check_processes, data_warnings, find_nonfinite_values
+from ampcompare.training.loaders import (
+    check_processes,
+    data_warnings,
+    describe_training_data,
+    find_nonfinite_values,
+)
 from ampcompare.training.loop import TrainingLoop, count_steps
 from ampcompare.training.run_context import prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import
@@ -117,12 +122,13 @@ def _run(
     with world.raise_on_all_ranks():
         make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
     context = prepare_run(config, world)
+    config = context.config
     trainer, data = context.build_trainer(), context.data
     environment, total_steps = context.describe_environment(trainer), count_steps(config, context.train)
     name = config.wandb.name or run_name(config)
     with TrainingDisplay(console, total_steps, name, trainer.task.compared) as display:
-        label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.unit}"
-        what = f"{config.model.name} on {get_source(data.source).label}, {counts}"
+        label = trainer.precision.metadata.label
+        what = f"{config.model.name} on {get_source(data.source).label}, {describe_training_data(data)}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
         log.info(describe_recipe(config))
         for line in (*remarks, *data_warnings(config, data), *_arithmetic_remarks(environment)):

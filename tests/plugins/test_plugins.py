@@ -114,11 +114,16 @@ def leaves(num_classes):
 def test_the_traceback_of_a_users_file_begins_at_its_own_line(here: Path, name, code, first, message):
     (here / "net.py").write_text(FAILS)
     words = ["-m", "ampcompare", "run", *QUICK, f"model.name=./net.py:{name}"]
+    done = subprocess.run([sys.executable, *words, "--debug"], capture_output=True, text=True)
+    before, _, after = done.stderr.partition("Traceback (most recent call last):\n")
+    assert done.returncode == code
+    assert before.splitlines()[-1] == f"error: model.name='./net.py:{name}': {message}"
+    assert after.startswith(f'  File "{here / "net.py"}", line {first}, in ')
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
-    top, frame, *_, last = done.stderr[done.stderr.index("Traceback") :].splitlines()
-    assert (done.returncode, top) == (code, "Traceback (most recent call last):")
-    assert frame.startswith(f'  File "{here / "net.py"}", line {first}, in ')
-    assert last == f"error: model.name='./net.py:{name}': {message}"
+    assert done.returncode == code
+    last = done.stderr.splitlines()[-1]
+    assert last == f"error: model.name='./net.py:{name}': {message}; --debug shows the traceback"
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from ampcompare.analysis.run_ranking import RankedRun, rank_runs
 from ampcompare.report.ranking import write_ranking
+from ampcompare.runs import RunRecord
+from ampcompare.runs.run_record import build_columns
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps import sweep_report
 from ampcompare.sweeps.journal import SweepRun
@@ -250,3 +252,56 @@ def test_a_random_search_that_missed_the_baseline_ends_with_the_table(project):
     scores = [float(row["score"]) for row in rows]
     assert scores == sorted((float(row["x"]) for row in rows), reverse=True)
     assert (project.out / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "message"),
+    [
+        ("scor", ["score", "loss"], "did you mean score?"),
+        ("val/f1", ["train/loss", "val/f1_macro"], "did you mean val/f1_macro?"),
+        ("accuracy", ["eval/accuracy"], "did you mean eval/accuracy?"),
+        ("bleu", ["loss"], "set metric.name in"),
+        ("label", ["loss"], "its values are no numbers, such as 'cat'"),
+        ("score", ["score", "loss"], ""),
+    ],
+)
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_a_metric_that_no_run_logs_ends_the_sweep_with_an_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    keys: list[str],
+    message: str,
+    method: str,
+):
+    parameters = {"lr": {"values": [0.1, 0.2]}}
+    sweep = sweep_of(
+        tmp_path, metric={"name": name, "goal": "maximize"}, method=method, parameters=parameters
+    )
+    value = 0.5 if name in keys else None
+    finished(tmp_path, monkeypatch, [({"lr": rate}, value) for rate in (0.1, 0.2)])
+    rows = [dict.fromkeys(keys, 0.5) | {"label": "cat"} for _ in range(2)]
+    count, logged = build_columns(rows)
+    records = {
+        name: RunRecord(id=name, name=name, state=RunState.FINISHED, rows=count, logged=logged)
+        for name in ("run0", "run1")
+    }
+    monkeypatch.setattr(sweep_report, "_load_records", lambda folder: records)
+    code, output, _ = reported(sweep, tmp_path)
+    assert code == (1 if message else 0), output
+    assert message in output
+    assert ("error: metric.name=" in output) == bool(message)
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_metric_is_misspelt_says_so_and_fails(project):
+    project.write_file(
+        program="logger.py",
+        metric={"name": "scoer", "goal": "maximize"},
+        parameters={"x": {"values": [1, 2]}, "steps": {"value": 1}},
+    )
+    code, output = project.sweep()
+    assert code == 1, output
+    assert (
+        "error: metric.name='scoer': no run logged this metric; did you mean score? logged: score" in output
+    )

@@ -344,7 +344,9 @@ def _seeds_that_agree(findings: Findings) -> Iterator[str]:
     if not sentences:
         return
     images = findings.table[IMAGES].dropna()
-    source = f"one of {int(images.min()):,} test images" if metric.is_percentage and len(images) else ""
+    # Throughput may count something else, such as steps.
+    item = findings.quantities.item if findings.quantities.item in ("image", "sample") else "sample"
+    source = f"one of {int(images.min()):,} test {item}s" if metric.is_percentage and len(images) else ""
     size = metric.with_unit(f"{metric.resolution:.3g}")
     yield (
         f"{' '.join(sentences)} The confidence interval assumes a standard deviation of {size} "

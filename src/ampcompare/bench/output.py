@@ -21,6 +21,7 @@ from ampcompare.bench.runner import CONTROL, ArmResult, Benchmark, BenchmarkArm,
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision.registry import PLAIN, REGISTRY
 from ampcompare.runtime import formatting
+from ampcompare.runtime.console import print_line
 from ampcompare.runtime.paths import shell_command
 
 RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS = "rate", "step", "speed-up", "interval", "peak", "rounds"
@@ -70,7 +71,7 @@ def print_table(result: Benchmark, console: Console, width: int | None) -> None:
     Console(file=console.file, width=natural, force_terminal=console.is_terminal).print(table)
     if left_out:
         names = ", ".join(_heading(column, result) for column in left_out)
-        console.print(f"Hidden in this narrow terminal, see --json: {names}.", markup=False)
+        print_line(console, f"Hidden in this narrow terminal, see --json: {names}.")
 
 
 def _table(result: Benchmark, left_out: Sequence[str]) -> Table:

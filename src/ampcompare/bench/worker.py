@@ -150,6 +150,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
     original = make_config(overrides)
     config = with_synthetic_data(original)
     context = prepare_run(config)
+    config = context.config
     trainer, accumulate = context.build_trainer(config), config.training.accumulate
     groups = chain.from_iterable(micro_batches(trainer.feed(context.train, n), accumulate) for n in count())
     first = next(groups)

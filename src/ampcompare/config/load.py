@@ -156,6 +156,7 @@ def _load(name: str | None, values: Iterable[tuple[str, Any]], default: str | No
     except RecursionError:  # JSON of a thousand levels
         raise UserError("the options are nested too deeply; write fewer brackets") from None
     validate(config)
+    config.not_given = frozenset(OPTIONS) - keys  # type: ignore[misc]  # this instance's own
     return config
 
 

@@ -14,7 +14,7 @@ USAGE = "Usage: {program} [--config NAME_OR_PATH] [KEY=VALUE]..."
 PURPOSE = "Train one run under a precision backend and record it."
 CONFIG_HELP = (
     "--config names a file in configs/ (reference, strong, demo) or a path; the default is reference. "
-    "Options on the command line override the file."
+    "Options on the command line override the file. --debug shows the traceback of an error in your own code."
 )
 VALUES_HELP = (
     "A text may use the value of another option: 'wandb.group=strong-${backend}'. In a config file, the "

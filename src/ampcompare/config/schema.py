@@ -7,7 +7,7 @@ OmegaConf.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ampcompare.config import task_spec
 from ampcompare.config.option_spec import OptionSpec, Role, group, option, option_specs
@@ -69,10 +69,10 @@ class DataConfig:
     # On resume the data themselves are compared.
     root: str | None = option(None, f"Folder of the data. {_ROOTS}.", role=Role.MAY_DIFFER)
     train_limit: int | None = option(
-        None, "Maximum number of training images, balanced over the classes. null: all.", minimum=1
+        None, "Maximum number of training samples, balanced over the classes. null: all.", minimum=1
     )
     test_limit: int | None = option(
-        None, "Maximum number of test images, balanced over the classes. null: all.", minimum=1
+        None, "Maximum number of test samples, balanced over the classes. null: all.", minimum=1
     )
     augment: bool = option(
         True, "Augment training images: random crop with padding 4, and random horizontal flip."
@@ -260,7 +260,7 @@ class EvalConfig:
         1, "Number of epochs between evaluations. The last epoch is always evaluated.", minimum=1
     )
     autocast: bool = option(False, "Evaluate with the casts of the backend instead of in full precision.")
-    batch_size: int = option(512, "Number of images per evaluation batch.", minimum=1)
+    batch_size: int = option(512, "Number of samples per evaluation batch.", minimum=1)
 
 
 @dataclass
@@ -401,7 +401,12 @@ class WandbConfig:
 
 @dataclass
 class Config:
-    """The options of a run."""
+    """The options of a run.
+
+    Attributes:
+        not_given: Options that neither the command line nor a named file sets, so that the data may decide
+            them. Empty where this is not known.
+    """
 
     backend: str = option(
         "none",
@@ -417,8 +422,13 @@ class Config:
         maximum=2**63 - 1,
         role=Role.REPEAT,
     )
-    batch_size: int = option(128, "Number of images per micro-batch.", minimum=1)
-    epochs: int = option(100, "Number of passes over the training images.", minimum=1)
+    batch_size: int = option(
+        128,
+        "Number of samples per micro-batch. A DataLoader of your own has its own batch size, so leave the "
+        "option out there.",
+        minimum=1,
+    )
+    epochs: int = option(100, "Number of passes over the training data.", minimum=1)
     # The options that a recipe sets are recorded and distinguish runs, so its name does not.
     recipe: str | None = option(
         None,
@@ -493,6 +503,8 @@ class Config:
     published: PublishedConfig = group(PublishedConfig, Role.BOOKKEEPING)
     plan: PlanConfig = group(PlanConfig, Role.BOOKKEEPING)
     wandb: WandbConfig = group(WandbConfig, Role.BOOKKEEPING)
+
+    not_given: ClassVar[frozenset[str]] = frozenset()  # no option; an instance has its own
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as plain values, as it is logged.

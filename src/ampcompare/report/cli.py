@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ampcompare.command_help import epilog
+from ampcompare.command_help import WORDS, epilog
 from ampcompare.report.options import ReportOptions
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 
@@ -42,7 +42,7 @@ WORKSPACE_EPILOG = epilog(
 )
 
 
-def report(**values: Any) -> None:
+def report(context: typer.Context, **values: Any) -> None:
     """Compare runs and write the comparison page.
 
     Prints a table, and writes the page, charts, CSV, JSON and Markdown into a folder. Runs that differ only
@@ -52,7 +52,8 @@ def report(**values: Any) -> None:
 
     from ampcompare.report.pipeline import make_report
 
-    options, console = ReportOptions(**values), Console(highlight=False)
+    typed = context.meta.get(WORDS, ())
+    options, console = ReportOptions(**values, words=typed), Console(highlight=False)
     if options.watch:
         from ampcompare.report.watch import watch_report
 
@@ -64,10 +65,15 @@ def report(**values: Any) -> None:
 # Typer reads the options and their help from the signature: the fields of ReportOptions.
 _HINTS = get_type_hints(ReportOptions, include_extras=True)
 _PARAMETERS = inspect.signature(ReportOptions).parameters
+_CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
 vars(report)["__signature__"] = inspect.Signature(
     [
-        field.replace(annotation=_HINTS[name])
-        for name, field in inspect.signature(ReportOptions).parameters.items()
+        _CONTEXT,
+        *(
+            field.replace(annotation=_HINTS[name])
+            for name, field in inspect.signature(ReportOptions).parameters.items()
+            if name != "words"
+        ),
     ]
 )
 

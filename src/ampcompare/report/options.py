@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -184,6 +184,8 @@ class ReportOptions:
         ),
     ] = 0
 
+    words: Sequence[str] = ()  # of the command line, as the user typed them; empty for another caller
+
     def __post_init__(self) -> None:
         if self.group_by is not None and not split_names(self.group_by):
             raise UserError("--group-by '': expected keys such as backend or backend,batch_size")
@@ -253,20 +255,72 @@ class ReportOptions:
             arms: Sources with names, in place of `sources`; empty to keep `sources`.
             arguments: Further options and their values, alternating.
         """
+        from ampcompare.analysis.external.missing_input import is_other_than_fp32
         from ampcompare.runtime.paths import shell_command
 
         pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
-        added = {option for option, _ in pairs} - {"--where"}  # further conditions do not replace others
-        given: list[str] = []
+        if ordered := _in_order_of(self.sources, arms):
+            baseline = arms[0].partition("=")[0]
+            is_named = self.baseline is not None or is_other_than_fp32(baseline)
+            if ordered[0] != arms[0] and not is_named:  # otherwise the first arm would be the baseline
+                pairs.append(("--baseline", baseline))
+        added: dict[str, str | None] = dict(
+            pair
+            for pair in pairs
+            if pair[0] != "--where"  # conditions do not replace others
+        )
+        words: list[str] = []
+        sources = list(ordered or self.sources)
+        for option, values in _split_words(self.words or self._words_of_fields()):
+            if not option:
+                words += sources
+                sources = []
+            elif option not in added:
+                words += [option, *values]
+            elif (value := added[option]) is not None:
+                words += [option, value]
+                pairs.remove((option, value))
+                added[option] = None
+        new = [word for pair in pairs for word in pair]
+        return shell_command("ampcompare", "report", *words, *new)
+
+    def _words_of_fields(self) -> list[str]:
+        """Return the words that set these options, for options that nobody typed."""
+        words = [*self.sources]
         for field in fields(self):
             option = OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
             value = getattr(self, field.name)
-            if field.name == "sources" or option in added or value in (field.default, None):
+            if field.name in ("sources", "words") or value in (field.default, None):
                 continue
             values = value if isinstance(value, list) else [value]
-            given += [option] if value is True else [word for item in values for word in (option, str(item))]
-        new = [word for pair in pairs for word in pair]
-        return shell_command("ampcompare", "report", *(arms or self.sources), *given, *new)
+            words += [option] if value is True else [word for item in values for word in (option, str(item))]
+        return words
+
+
+def _split_words(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each option of a command with its value, and "" for each source, in the order of the words."""
+    flags = {f"--{field.name}" for field in fields(ReportOptions) if field.default is False}
+    rest = iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if not word.startswith("--") or word == "--":
+            yield "", [word]
+        elif equals:
+            yield option, [value]
+        else:
+            yield option, [] if option in flags else [next(rest, "")]
+
+
+def _in_order_of(sources: Sequence[str], arms: Sequence[str]) -> list[str]:
+    """Return the arms (`fp32=logs/a`) in the order of the sources in which they lie."""
+
+    def position(arm: str) -> int:
+        """Return the index of the source of an arm."""
+        place = Path(arm.partition("=")[2])
+        indices = [i for i, source in enumerate(sources) if place.is_relative_to(source)]
+        return indices[0] if indices else len(sources)
+
+    return sorted(arms, key=position)
 
 
 def find_sweep_command(sources: Sequence[str]) -> str:

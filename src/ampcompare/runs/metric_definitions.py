@@ -38,8 +38,13 @@ class MetricDefinition:
 
     @classmethod
     def _of(cls, step: str, goal: Any, summaries: list[Any]) -> "MetricDefinition":
-        """Return the definition; a summary of the largest or smallest value declares a goal, too."""
-        by_summary = "maximize" if MAX in summaries else "minimize" if MIN in summaries else ""
+        """Return the definition; a summary of the largest or smallest value declares a goal, too.
+
+        A summary with both of them, such as `min,max`, declares none.
+        """
+        by_summary = ""
+        if (MAX in summaries) != (MIN in summaries):
+            by_summary = "maximize" if MAX in summaries else "minimize"
         declared = GOALS.get(goal, "") if isinstance(goal, int) else ""
         return cls(step, declared or by_summary, any(number in summaries for number in (MIN, MAX, BEST)))
 

@@ -9,7 +9,7 @@ from ampcompare.command_help import epilog
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.help_text import BAD_INPUT
-from ampcompare.runtime.paths import shell_command
+from ampcompare.runtime.paths import find_shipped, shell_command
 
 SEEDS = 3  # runs of each arm of a publication
 SWEEP_EPILOG = epilog(
@@ -23,9 +23,7 @@ SWEEP_EPILOG = epilog(
         ),
         "What the sweep can decide, and how long it takes": "ampcompare sweep compare_backends --plan",
         "Add seeds until every claim is decided": "ampcompare sweep compare_backends --until-decided",
-        "List the runs that are left (the same options as before)": (
-            "ampcompare sweep compare_backends epochs=5 --status"
-        ),
+        "List the runs that are left": "ampcompare sweep runs/compare_backends --status",
         "A copy of a bundled sweep file, to change": (
             "ampcompare sweep compare_backends --show > my_sweep.yaml"
         ),
@@ -68,7 +66,9 @@ def sweep(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="A W&B sweep file, or the name of a bundled one, such as compare_backends."
+            metavar="FILE",
+            help="A W&B sweep file, or the name of a bundled one, such as compare_backends. With --status or "
+            "--rerun also the folder of a sweep, such as runs/compare_backends.",
         ),
     ],
     words: Annotated[
@@ -163,7 +163,7 @@ def sweep(
 
     from ampcompare.config.load import check_split_lists
     from ampcompare.runs.loader import API_PREFIX
-    from ampcompare.sweeps.prepare import SweepOptions
+    from ampcompare.sweeps.prepare import SweepOptions, command_of_folder
     from ampcompare.sweeps.sweep_file import read_sweep
 
     if show:
@@ -172,12 +172,20 @@ def sweep(
     if status and again:
         raise UserError("--status --rerun: --status only lists open runs, --rerun trains them; leave one out")
 
-    if any("=" not in word for word in words or ()) and not file.startswith(API_PREFIX):
-        check_split_lists(words or [], [parameter.key for parameter in read_sweep(file).parameters])
-    console = Console(highlight=False)
     options = SweepOptions(
         workers, name, control, until_decided, cluster, wait, again, changed_code, bench=bench
     )
+    if Path(file).is_dir() and not find_shipped(file, "sweeps"):
+        recorded = command_of_folder(file, words or [], options)
+        if not (status or again):
+            raise UserError(
+                f"{file}: this is the folder of a sweep; --status lists its runs, --rerun repeats failed "
+                f"ones; to continue it: {recorded.command}"
+            )
+        file, words, options = recorded.file, recorded.overrides, recorded.options
+    if any("=" not in word for word in words or ()) and not file.startswith(API_PREFIX):
+        check_split_lists(words or [], [parameter.key for parameter in read_sweep(file).parameters])
+    console = Console(highlight=False)
     if status or again:
         from ampcompare.sweeps.status import read_status, rerun, show_status
 

@@ -16,12 +16,14 @@ from ampcompare.analysis.analysis import analyse_runs
 from ampcompare.analysis.grouping.compared_metric import ACCURACY_MARGIN
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE
 from ampcompare.analysis.grouping.validity_checks import describe_flat_loss, explain_chance
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.statistics.sample_size import MAX_SEEDS, largest_deviation, seeds_to_clear
 from ampcompare.config.schema import Config
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
 from ampcompare.runs import RunRecord, load_runs
+from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import count, number, plural
 from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepRun
@@ -72,6 +74,11 @@ class DecisionPlan:
     test_samples: int | None
     train_samples: int | None
     config: Config | None
+
+    @property
+    def has_intervals(self) -> bool:
+        """Return whether the last look has enough seeds for a confidence interval."""
+        return self.looks[-1] >= MIN_RUNS
 
     def level(self, look: int) -> float:
         """Return the level of the intervals at a look, by its position."""
@@ -134,6 +141,13 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     lines = [_describe_cost(plan, seconds, source)]
     if plan.margin is None:
         return [*lines, "no margin is set (plan.margin=X): the report can only show higher or lower"]
+    if not plan.has_intervals:
+        seeds = plural(plan.looks[-1], "seed")
+        return [
+            *lines,
+            f"with {seeds}, nothing is decided: a confidence interval needs at least {MIN_RUNS} seeds; "
+            f"add seeds: seed={','.join(map(str, range(1, MIN_RUNS + 1)))}",
+        ]
     lines.append(_describe_resolution(plan))
     deviation = _recorded_deviation(records)
     if deviation is not None:
@@ -162,7 +176,7 @@ def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> 
     if learning := _describe_learning(record):
         return [*lines, *learning]
     samples = record.summary_number(metrics.TEST_IMAGES)
-    if plan.margin is not None and plan.test_samples is None and samples:
+    if plan.margin is not None and plan.has_intervals and plan.test_samples is None and samples:
         lines.append(_describe_guess(plan, int(samples)))
     return lines
 
@@ -193,16 +207,17 @@ def print_plan(prepared: PreparedSweep, console: Console, bench: str | None = No
     lines = describe_decision_plan(prepared, bench)
     plan = make_decision_plan(prepared)
     if plan is None:
-        console.print(f"{prepared.sweep.name}: a search compares no groups over seeds, so it decides nothing")
+        print_line(
+            console, f"{prepared.sweep.name}: a search compares no groups over seeds, so it decides nothing"
+        )
         return
     for line in lines:
-        console.print(line, soft_wrap=True)
+        print_line(console, line)
     level = plan.level(len(plan.looks) - 1)
     unit = f" {plan.unit}" if plan.unit else ""
-    table = Table(
-        title=f"Seeds that decide 9 of 10 comparisons of {plural(plan.groups, 'group')} with equal quality",
-        title_justify="left",
-    )
+    groups = plural(plan.groups, "group")
+    print_line(console, f"Seeds that decide 9 of 10 comparisons of {groups} with equal quality:")
+    table = Table()
     table.add_column(f"Standard deviation of paired differences,{unit}".rstrip(","), justify="right")
     margins = dict.fromkeys(sorted({*TABLE_MARGINS, *([plan.margin] if plan.margin else [])}))
     for margin in margins:
@@ -309,7 +324,9 @@ def _earlier_records(folder: Path, config: Config | None) -> list[RunRecord]:
         records = load_runs([str(folder)])
     except UserError:
         return []
-    expected = {key: config.value(key) for key in RECIPE_OPTIONS}
+    # Where no batch size is given, a DataLoader may have decided it.
+    keys = [key for key in RECIPE_OPTIONS if key != "batch_size" or key not in config.not_given]
+    expected = {key: config.value(key) for key in keys}
     return [
         record
         for record in records

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ampcompare.config.load import parse_override
 from ampcompare.config.schema import (
@@ -16,15 +16,18 @@ from ampcompare.config.schema import (
     PlanConfig,
 )
 from ampcompare.errors import UserError
+from ampcompare.runs.wandb_api import API_PREFIX
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.runtime.paths import shell_command
+from ampcompare.runtime.paths import find_shipped, shell_command
 from ampcompare.sweeps.code_version import code_files
+from ampcompare.sweeps.journal import DEFINITION_FILE, read_journal
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, Sweep
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
 from ampcompare.sweeps.training_options import check, trains_here, trains_on_cpu
 
 CONTROL = "plan.control"
+MIN_LOOK = 2  # seeds; with one, nothing is compared
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,79 @@ class PreparedSweep:
         environment = {} if self.trains_here else offline_environment()
         # A copy of the sweep without its cached points, which would travel with every run of a cluster.
         return RunLauncher(replace(self.sweep), folder, overrides, environment, self.trains_here)
+
+
+class RecordedCommand(NamedTuple):
+    """The command of a sweep, as `PreparedSweep.words` wrote it.
+
+    Attributes:
+        file: The sweep file as it was named.
+        overrides: All `key=value` words.
+        options: The options.
+        command: The command that continues the sweep.
+    """
+
+    file: str
+    overrides: list[str]
+    options: SweepOptions
+    command: str
+
+
+def command_of_folder(folder: str, overrides: Sequence[str], options: SweepOptions) -> RecordedCommand:
+    """Return the command of the sweep in a folder.
+
+    Args:
+        folder: The output folder of a sweep.
+        overrides: Further `key=value` words. They replace recorded ones with the same key.
+        options: Options of the command line. What is set replaces what is recorded.
+
+    Raises:
+        UserError: There is no sweep in the folder, or its file is not here.
+    """
+    state = read_journal(Path(folder))
+    if state is None:
+        raise UserError(
+            f"{folder}: no sweep has begun in this folder, it has no {DEFINITION_FILE}; "
+            "name the folder of a sweep, such as runs/compare_backends, or a sweep file"
+        )
+    if not state.command:
+        raise UserError(
+            f"{folder}: an earlier version of AMP Compare began this sweep and did not record the command; "
+            "name the sweep file with the options of the sweep"
+        )
+    _, file, *words = state.command
+    flags = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("--")}
+    changed = {key_of(override) for override in overrides}
+    recorded = [word for word in words if not word.startswith("--") and key_of(word) not in changed]
+    if not file.startswith(API_PREFIX) and not find_shipped(file, "sweeps"):
+        started = shell_command("ampcompare", *state.command)
+        raise UserError(
+            f"{folder}: its sweep file {file} is not in {Path.cwd()}; "
+            f"go to the folder in which the sweep was started with: {started}"
+        )
+    named = [word for word in recorded if key_of(word) == "output_dir"]
+    output = Path(named[0].partition("=")[2] if named else Path("runs") / state.name)
+    if output.resolve() != Path(folder).resolve():  # the folder was moved, or this is another one
+        recorded = [*(word for word in recorded if word not in named), f"output_dir={folder}"]
+    workers = flags.get("--workers")
+    return RecordedCommand(
+        file,
+        [*recorded, *overrides],
+        replace(
+            options,
+            workers=options.workers or (int(workers) if workers else None),
+            name=options.name or flags.get("--name"),
+            control=options.control or flags.get("--control"),
+            cluster=options.cluster or flags.get("--cluster"),
+            bench=options.bench or flags.get("--bench"),
+            wait=options.wait or "--wait" in flags,
+            # --rerun adds no seeds.
+            until_decided=options.until_decided or ("--until-decided" in flags and not options.rerun),
+        ),
+        shell_command(
+            "ampcompare", "sweep", file, *(word for word in words if word.startswith("--")), *recorded
+        ),
+    )
 
 
 def make_output(output: Path) -> Path:
@@ -284,9 +360,12 @@ def _looks_of(plan: PlanConfig) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _single_look(plan: PlanConfig, sweep: Sweep) -> int | None:
     """Return the number of seeds at which a sweep is compared once, if the file plans another number.
 
-    The seeds of the command line are chosen before the first run, as those of the file are.
+    With a single seed there is none. The seeds of the command line are chosen before the first run, as
+    those of the file are.
     """
     is_single = plan.looks is not None and len(plan.looks) == 1
     if not is_single or not sweep.is_grid or sweep.seed is None or sweep.on_server:
         return None
-    return None if plan.looks == [sweep.seeds] else sweep.seeds
+    if sweep.seeds < MIN_LOOK or plan.looks == [sweep.seeds]:
+        return None
+    return sweep.seeds

@@ -9,7 +9,14 @@ from rich.console import Console
 
 from ampcompare import metrics
 from ampcompare.analysis.external.reader import is_quality
-from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, infer_goal
+from ampcompare.analysis.grouping.compared_metric import (
+    MAXIMIZE,
+    infer_goal,
+    is_logged,
+    logged_keys,
+    nearest_key,
+    sample_of,
+)
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.run_ranking import RankedRun, RunRanking, rank_runs
 from ampcompare.config.canonical import canonical
@@ -25,7 +32,7 @@ from ampcompare.runs.nested import as_text, flatten, lookup
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.formatting import count_range, listed, plural
+from ampcompare.runtime.formatting import count_range, listed, plural, some
 from ampcompare.sweeps.distributions import Parameter, whole
 from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import SweepRun, read_journal
@@ -35,6 +42,7 @@ from ampcompare.sweeps.training_options import trains_here
 
 PUBLISHED = "published.name"
 EXIT_NO_REPORT = 1
+MAX_LOGGED = 12  # keys in a message
 
 
 def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> ReportOptions:
@@ -118,11 +126,15 @@ def report(console: Console, sweep: Sweep, folder: Path, bench: str | None = Non
     It compares the runs with the baseline. Without a usable baseline it is a table of the runs.
 
     Returns:
-        The exit code of the report; EXIT_NO_REPORT if there is none.
+        The exit code of the report; EXIT_NO_REPORT if there is none, or if no run logged the sweep's metric.
     """
+    code = 0
     try:
         state = read_journal(folder)
         runs = [*state.runs.values()] if state else []
+        if problem := _metric_problem(sweep, folder, runs):
+            print_line(console, one_line(problem))
+            code = EXIT_NO_REPORT
         reason = f"the runs wrote no W&B record under {folder}" if not _records(folder) else ""
         is_reproduction = False
         if not reason:
@@ -131,7 +143,7 @@ def report(console: Console, sweep: Sweep, folder: Path, bench: str | None = Non
             try:
                 options = _report_options_with_code(sweep, folder, bench)
                 is_reproduction = options.reproduce is not None
-                return make_report(options, console)
+                return make_report(options, console) or code
             except UserError as problem:
                 if is_reproduction or not runs:  # a table of runs does not say whether they reproduce it
                     raise
@@ -142,7 +154,26 @@ def report(console: Console, sweep: Sweep, folder: Path, bench: str | None = Non
     except UserError as problem:
         print_line(console, one_line(f"no report: {problem}"))
         return EXIT_NO_REPORT
-    return 0
+    return code
+
+
+def _metric_problem(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> str:
+    """Return that no run logged the sweep's metric as a number, and what it may be called; "" if one did."""
+    if sweep.metric is None or sweep.on_server:
+        return ""
+    name = sweep.metric.name
+    ended = [run for run in runs if run.state is RunState.FINISHED and not run.is_external]
+    records = _load_records(folder) if ended and all(run.value is None for run in ended) else {}
+    finished = [records[run.run_id] for run in ended if run.run_id in records]
+    if not finished or is_logged(name, finished):
+        return ""
+    logged = logged_keys(finished)
+    if sample := sample_of(name, finished):
+        what = f"its values are no numbers, such as {sample}"
+    else:
+        what = "no run logged this metric"
+    hint = nearest_key(name, logged) or f"set metric.name in {sweep.path} to a logged key"
+    return f"error: metric.name={name!r}: {what}; {hint} logged: {some(logged, MAX_LOGGED) or 'nothing'}"
 
 
 def _baseline_problem(sweep: Sweep, runs: Sequence[SweepRun]) -> str:

@@ -39,6 +39,7 @@ MAX_NAMED = 3
 GROUP = "plan."
 DEVICE, CPU = "device", "cpu"
 DEVICE_NAMES = (DEVICE, "accelerator")  # accelerator: Lightning's name
+GOALS = {metrics.HIGHER: "maximize", metrics.LOWER: "minimize"}  # in a sweep file
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 COMMAND = (  # a line to copy
     'command: ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto", "${args_no_hyphens}"]'
@@ -259,6 +260,7 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
         return
     name, listed = sweep.metric.name, "docs/metrics.md lists every metric"
     metric = metrics.find(name)
+    declared_goal = (sweep.raw.get("metric") or {}).get("goal") or (metric and GOALS.get(metric.better))
     known = {key for key in metrics.METRICS if not task_spec.is_task_metric(key)}
     known |= task_spec.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
     is_last = (
@@ -268,6 +270,8 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
         why = f"the training does not log it; {did_you_mean(name, sorted(known), 0.5) or listed}"
     elif metric and metric.no_goal:
         why = f"is {metric.no_goal} and cannot be optimised; {listed}"
+    elif metric and metric.better and declared_goal != GOALS[metric.better]:
+        why = f"goal: {declared_goal} contradicts that {metric.better} is better; leave the goal out"
     elif sweep.hyperband and is_last:
         why = "is logged only at the end, but early_terminate needs values of running runs"
     else:

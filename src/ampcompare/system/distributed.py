@@ -255,10 +255,10 @@ def local_device_name(name: str, world: DistributedContext) -> str:
 
 
 def check_last_batch(count: int, batch_size: int, world: DistributedContext) -> None:
-    """Raise UserError if the short last batch of an epoch has fewer images than there are processes."""
+    """Raise UserError if the short last batch of an epoch has fewer samples than there are processes."""
     rest = count % batch_size
     if 0 < rest < world.size:
         raise UserError(
-            f"batch_size={batch_size}: the last batch of an epoch has {rest} of {count} images, fewer than "
+            f"batch_size={batch_size}: the last batch of an epoch has {rest} of {count} samples, fewer than "
             f"the {world.size} processes; use another batch_size or data.train_limit={count - rest}"
         )

@@ -1,5 +1,6 @@
 """The loaders of a run, and the checks of options against the data."""
 
+import dataclasses
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -80,6 +81,17 @@ def check_processes(config: Config, processes: int) -> None:
         raise UserError(f"batch_size={size}: {what} each needs at least one sample; use at least {processes}")
 
 
+def with_batch_size_of_loader(config: Config, data: Dataset) -> Config:
+    """Return the options with the batch size of the user's DataLoader, if no batch size is given.
+
+    A loader that does not tell its batch size has that of its first batch.
+    """
+    if not isinstance(data.train, LoaderSplit) or "batch_size" not in config.not_given:
+        return config
+    size = data.train.batch_size or count_samples(data.train.sample[0])
+    return dataclasses.replace(config, batch_size=size)
+
+
 def check_data(config: Config, data: Dataset, world: DistributedContext) -> None:
     """Raise UserError, in all processes, for options that the data do not allow."""
     with world.raise_on_all_ranks():
@@ -100,6 +112,12 @@ def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
         if is_asked and loader_size not in (None, size):
             todo = f"set {key}={loader_size}, or add a parameter batch_size to the function and use it"
             yield f"{key}={size}: the DataLoader of {source} has batches of {loader_size}; {todo}"
+    train = data.train
+    samples = train.samples if isinstance(train, LoaderSplit) else len(train)
+    if samples is not None and config.batch_size > samples:
+        unit = "samples" if isinstance(train, LoaderSplit) else train.unit
+        todo = f"use a batch_size of at most {samples}"
+        yield f"batch_size={config.batch_size}: {source} has only {samples} training {unit}; {todo}"
     for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSplit) else ():
         if (value := config.value(key)) != OPTIONS[key].default:
             why = f"only RGB images of dtype uint8 are normalised, {source} returns other data"
@@ -172,6 +190,21 @@ def _are_classes(targets: Field) -> bool:
     return isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
 
 
+def describe_training_data(data: Dataset) -> str:
+    """Return how many training samples there are, in batches if a loader of the user makes them."""
+    train = data.train
+    if not isinstance(train, LoaderSplit):
+        return f"{len(train):,} training {train.unit}"
+    batches = f"{len(train):,} training batches"
+    return batches if train.samples is None else f"{train.samples:,} training samples in {batches}"
+
+
+def _may_be_images(split: Split) -> bool:
+    """Return whether the inputs have the form of RGB or grey images: [N, 1 or 3, H, W], in any dtype."""
+    inputs = split.sample[0]
+    return isinstance(inputs, Tensor) and inputs.ndim == 4 and inputs.shape[1] in (1, 3)
+
+
 def data_warnings(config: Config, data: Dataset) -> list[str]:
     """Return warnings to show before the training: about the data, and diagnostics that are left out."""
     warnings = []
@@ -182,7 +215,7 @@ def data_warnings(config: Config, data: Dataset) -> list[str]:
     if config.data.root is not None and get_source(source).load is None:
         why = f"not passed to {source}; pass it with data.kwargs"
         warnings.append(f"data.root={config.data.root!r}: {why}")
-    if not isinstance(data.train, ImageSplit):
+    if not isinstance(data.train, ImageSplit) and _may_be_images(data.train):
         warnings.append(
             f"data of {source} are used unchanged: crop, flip and normalisation are for RGB images of "
             "dtype uint8"

@@ -27,7 +27,7 @@ from ampcompare.system import device as machine
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
 from ampcompare.training.factory import allows_tf32, build_trainer, is_fused, load_data
-from ampcompare.training.loaders import check_data, count_workers, make_loader
+from ampcompare.training.loaders import check_data, count_workers, make_loader, with_batch_size_of_loader
 from ampcompare.training.torch_compile import check_execution
 from ampcompare.training.trainer import Trainer
 
@@ -161,6 +161,8 @@ class RunContext:
 def prepare_run(config: Config, world: DistributedContext | None = None) -> RunContext:
     """Set the device up and load the data.
 
+    The options of the context have the batch size of the user's DataLoader, if no batch size is given.
+
     Args:
         config: The options of the run.
         world: The processes of the run; None: this process alone.
@@ -180,6 +182,7 @@ def prepare_run(config: Config, world: DistributedContext | None = None) -> RunC
         check_execution(config, world.device)
     with world.raise_on_all_ranks(), world.main_process_first():
         data = load_data(config)
+    config = with_batch_size_of_loader(config, data)
     check_data(config, data, world)
     train, test = (
         make_loader(config, split, world.device, training=split is data.train, world=world)

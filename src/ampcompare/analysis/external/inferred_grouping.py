@@ -30,6 +30,7 @@ from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
 BASELINE = "none"  # for our own runs
+ENVIRONMENT_PREFIX = f"{metrics.ENVIRONMENT}."
 SEED = "seed"  # the key of a seed that needs no option
 DEVICE_OPTION = "device"
 LEARNING_RATES = frozenset({"lr", "learning_rate", "base_lr", "max_lr", "peak_lr", "initial_lr"})
@@ -78,16 +79,23 @@ def group_own(
     keys = (*(group_by or [ARM if ARM in columns else BACKEND]), *split_by)
     if baseline is None:
         baseline = columns[ARM][0] if keys[0] == ARM and ARM in columns else _of_fp32(runs)
+    if seed is not None and seed not in columns:  # the report lists options with defaults, and the machine
+        shown = [settings_of(run) | _environment_of(run) for run in runs]
+        every = dict.fromkeys(key for one in shown for key in one)
+        columns = {key: tuple(one.get(key, NOT_SET) for one in shown) for key in every} | columns
     seed = _seed_key(columns, seed)
     not_splitting: list[str] = []
     if any(run.is_recorded for run in runs):
-        own_prefixes = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM)
+        own_prefixes = (ENVIRONMENT_PREFIX, "recorder", "precision.", BACKEND, ARM)
         others = [key for key in columns if not (find_option(key) or key.startswith(own_prefixes))]
         other_columns = {key: columns[key] for key in others}
         compared = columns.get(keys[0], (NOT_SET,) * len(runs))
         kept = {*keys, *ignore, seed, *find_tuned_rates(other_columns, compared)}
         not_splitting = [key for key in differing_settings(other_columns) if key not in kept]
-    settings = [settings_of(run, ignored=[*not_splitting, seed]) for run in runs]
+    settings = [
+        {key: value for key, value in settings_of(run, ignored=not_splitting).items() if key != seed}
+        for run in runs
+    ]
     known_keys = [BACKEND, *dict.fromkeys(key for settings_of_run in settings for key in settings_of_run)]
     for option, named_keys in (
         ("--group-by", group_by or ()),
@@ -98,8 +106,14 @@ def group_own(
             hint = did_you_mean(key, known_keys, 0.5) or "name a config key such as backend or batch_size"
             raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
     seeds = [run.option(seed) for run in runs]
+    if all(value is None for value in seeds) and seed in columns:  # the config does not have it
+        seeds = [None if value == NOT_SET else value for value in columns[seed]]
     doubts = _differences(columns, not_splitting)
     return Grouping(tuple(dict.fromkeys(keys)), baseline, settings, seeds, [], doubts)
+
+
+def _environment_of(run: RunRecord) -> dict[str, str]:
+    return {f"{ENVIRONMENT_PREFIX}{key}": as_text(value) for key, value in flatten(run.environment)}
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
@@ -123,31 +137,34 @@ def group_external(
         MissingInput: Neither arms nor a compared setting is named, or no baseline is named for a setting.
         UserError: An option names a key or value that no run has.
     """
+    machine = _machine_columns(runs)
     columns = _columns(runs)
-    for option, named_keys in (("--group-by", group_by or ()), ("--split-by", split_by)):
-        _check(option, named_keys, columns)
-    _check("--ignore", [key for key in ignore if key != DEVICE_OPTION], columns)
+    # What the list of differing settings shows can be named: facts of the machine, and shortened keys.
+    named = [*(group_by or ()), *split_by, *ignore, *([seed] if seed else [])]
+    columns |= {key: machine[key] for key in machine if key in named}
+    group_by = None if group_by is None else _find_keys("--group-by", group_by, columns)
+    split_by = _find_keys("--split-by", split_by, columns)
+    ignored = _find_keys("--ignore", [key for key in ignore if key != DEVICE_OPTION], columns)
     seed = _seed_key(columns, seed)
     keys = _compared_keys(runs, columns, group_by, seed)
     label_keys = tuple(dict.fromkeys((*keys, *split_by)))
     values = [*dict.fromkeys(columns[label_keys[0]])]
     grouping = Grouping(label_keys, _baseline(label_keys[0], values, baseline, runs))
-    others = {key: column for key, column in columns.items() if key not in (*label_keys, seed, *ignore)}
+    others = {key: column for key, column in columns.items() if key not in (*label_keys, seed, *ignored)}
     rates = find_tuned_rates(others, columns[label_keys[0]])
     splitting = (*label_keys, *rates)
     grouping.settings = [{key: columns[key][index] for key in splitting} for index in range(len(runs))]
     grouping.seeds = [
         None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))
     ]
-    machine = {
-        f"{metrics.ENVIRONMENT}.{key}": tuple(as_text(run.machine.facts.get(key, NOT_SET)) for run in runs)
-        for key in dict.fromkeys(key for run in runs for key in run.machine.facts if is_distinguishing(key))
+    distinguishing = {
+        key: machine[key] for key in machine if is_distinguishing(key.removeprefix(ENVIRONMENT_PREFIX))
     }
-    handled = {*splitting, seed, *ignore}
+    handled = {*splitting, seed, *ignored}
     # The plan changes no result, and the position in a sweep differs in every run.
     other_columns = {
         key: column
-        for key, column in {**columns, **machine}.items()
+        for key, column in {**columns, **distinguishing}.items()
         if key not in handled and not key.startswith("plan.")
     }
     grouping.doubts += _differences(other_columns, differing_settings(other_columns))
@@ -177,19 +194,38 @@ def _columns(runs: Sequence[RunRecord]) -> Columns:
     return {key: tuple(one.get(key, NOT_SET) for one in configs) for key in every}
 
 
-def _check(option: str, keys: Sequence[str], columns: Columns) -> None:
-    """Raise an error for a key that no run has. It names the keys that differ."""
-    for key in (key for key in keys if key not in columns):
-        hint = did_you_mean(key, list(columns)[:5000], 0.5)
-        differing = [short(printable(name)) for name in differing_settings(columns)]
-        differences = f"the runs differ in {some(differing, MAX_KEYS) or 'no setting'}"
-        raise UserError(f"{option} {key!r}: no run has this setting; {hint and hint + ' '}{differences}")
+def _machine_columns(runs: Sequence[RunRecord]) -> Columns:
+    """Return the facts about the machine of each run, under `environment.`."""
+    facts = [dict(flatten(run.machine.facts)) for run in runs]
+    every = dict.fromkeys(key for one in facts for key in one)
+    return {
+        f"{ENVIRONMENT_PREFIX}{key}": tuple(as_text(one.get(key, NOT_SET)) for one in facts) for key in every
+    }
+
+
+def _find_keys(option: str, named: Sequence[str], columns: Columns) -> list[str]:
+    """Return the keys of the runs that an option names, as they are or as a list of settings shows them.
+
+    Raises:
+        UserError: No run has the key. The message has the keys that differ.
+    """
+    return [_find_key(option, key, columns) for key in named]
+
+
+def _find_key(option: str, named: str, columns: Columns) -> str:
+    if named in columns:
+        return named
+    shown = [key for key in columns if short(printable(key)) == named]
+    if len(shown) == 1:
+        return shown[0]
+    hint = did_you_mean(named, list(columns)[:5000], 0.5)
+    differing = [short(printable(name)) for name in differing_settings(columns)]
+    differences = f"the runs differ in {some(differing, MAX_KEYS) or 'no setting'}"
+    raise UserError(f"{option} {named!r}: no run has this setting; {hint and hint + ' '}{differences}")
 
 
 def _seed_key(columns: Columns, seed: str | None) -> str:
-    if seed is not None:
-        _check("--seed", [seed], columns)
-    return seed or SEED
+    return SEED if seed is None else _find_key("--seed", seed, columns)
 
 
 def _compared_keys(

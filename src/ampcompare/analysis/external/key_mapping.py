@@ -175,6 +175,35 @@ EPOCH_KEYS = (metrics.EPOCH, "train/epoch")
 OWN_STEP = "_step"  # W&B's own step: one per call of log(), or what log(step=...) passes
 
 
+MIN_COUNTS = 3  # values from which equal increments show a counter
+
+
+def is_step_column(key: str, runs: Sequence[RunRecord]) -> bool:
+    """Return whether a logged key counts steps, whatever its name is: no metric to compare.
+
+    It is declared as the step of a metric, has the values of the step, or counts whole numbers in equal
+    increments. A key that is named like a score counts nothing.
+    """
+    if key in STEP_KEYS or key in EPOCH_KEYS or key == OWN_STEP:
+        return True
+    if any(definition.step == key for run in runs for definition in run.definitions.values()):
+        return True
+    with_values = [run for run in runs if len(run.values(key))]
+    if all(
+        np.array_equal(run.numbers(key), run.numbers(metrics.STEP), equal_nan=True) for run in with_values
+    ):
+        return bool(with_values)
+    if metrics.guess_direction(key):
+        return False
+    return bool(with_values) and all(_is_counter(run.values(key)) for run in with_values)
+
+
+def _is_counter(values: np.ndarray) -> bool:
+    increments = np.diff(values)
+    is_whole = bool((values == np.round(values)).all())
+    return len(values) >= MIN_COUNTS and is_whole and increments[0] > 0 and bool(np.ptp(increments) == 0)
+
+
 def counts_rows(run: RunRecord) -> bool:
     """Return whether W&B's own step is only the row number, because nobody passed `log(step=...)`."""
     return bool((np.diff(run.values(OWN_STEP), prepend=-1) == 1).all())

@@ -9,7 +9,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.analysis.external.declared_metrics import declared_goal
-from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS
+from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS, is_step_column
 from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
@@ -102,6 +102,8 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
             if key[:1] != "_" and key.lower() not in NO_CANDIDATES and (count := len(run.values(key))):
                 counts.setdefault(key, []).append(count)
 
+    counts = {key: numbers for key, numbers in counts.items() if not is_step_column(key, runs)}
+
     def rank(key: str) -> tuple[int, int, int, bool, float, str]:
         """Return the sort key of a logged key."""
         count = float(np.median(counts[key]))
@@ -154,7 +156,7 @@ def arms_question(
     form = "name each source as NAME=SOURCE, baseline first"
     question = f"groups: {form}, or add --group-by KEY --baseline VALUE{candidates}"
     if differing:
-        values = sorted(dict.fromkeys(columns[differing[0]]), key=_is_other_than_fp32)
+        values = sorted(dict.fromkeys(columns[differing[0]]), key=is_other_than_fp32)
         return question, ["--group-by", differing[0], "--baseline", values[0]], []
     return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
 
@@ -200,10 +202,10 @@ def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
     is_each_run_named = len({*folders}) >= 2 or len(places) == len(files)
     if not (2 <= len(names) <= MAX_ARMS and is_each_run_named):
         return []
-    places.sort(key=lambda place: _is_other_than_fp32(place[0]))
+    places.sort(key=lambda place: is_other_than_fp32(place[0]))
     return [f"{name}={path}" for name, paths in places for path in paths]
 
 
-def _is_other_than_fp32(name: str) -> bool:
+def is_other_than_fp32(name: str) -> bool:
     """Return False for a name that is likely the baseline; an example to copy names it first."""
     return not {*metrics.split_words(name)} & BASELINE_WORDS

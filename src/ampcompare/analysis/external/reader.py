@@ -255,11 +255,13 @@ def _external_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> Comp
     """
     if options.metric is not None:
         key, goal, unit = parse_metric(options.metric, runs)
-        goal = goal or declared_goal(key, runs)
+        declared = declared_goal(key, runs)
+        _check_direction(options.metric, key, goal, declared)
+        goal = goal or declared
         if not goal and is_logged(key, runs):
             raise direction_question(key, options.metric, runs)
-    elif (declared := chosen_metric(runs)) is not None:
-        key, goal, unit = declared.key, declared.goal, declared.unit
+    elif (chosen := chosen_metric(runs)) is not None:
+        key, goal, unit = chosen.key, chosen.goal, chosen.unit
     else:
         question, arguments = metric_question(runs)
         raise MissingInput([question], arguments)
@@ -287,7 +289,11 @@ def _own_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedM
     display_name, declared = _declared_in_task(key, runs)
     # Our training records the direction of each score. Key names of users' loops tell nothing.
     is_named = any(run.is_recorded for run in runs) and metrics.find(key) is None
-    goal = goal or declared or (declared_goal(key, runs) if is_named else "")
+    declared = declared or (declared_goal(key, runs) if is_named else "")
+    if options.metric is not None:
+        own = metrics.find(key)
+        _check_direction(options.metric, key, goal, GOALS.get(own.better, "") if own else declared)
+    goal = goal or declared
     if not goal and (is_named or infer_goal(key) is None) and is_logged(key, runs):
         raise direction_question(key, options.metric or key, runs)
     if unit is None and is_named and not any(key in run.units for run in runs):
@@ -295,6 +301,27 @@ def _own_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedM
     is_asked = options.metric is not None
     metric = choose_metric(key, options.margin, runs, unit=unit, goal=goal, is_asked=is_asked)
     return replace(metric, display_name=display_name)
+
+
+def _check_direction(text: str, key: str, goal: str, declared: str) -> None:
+    """Refuse a direction that the runs, or our own metrics, declare otherwise.
+
+    Args:
+        text: The option as the user wrote it.
+        key: The key in it.
+        goal: The direction in it, "" without one.
+        declared: The declared direction, "" if none is declared.
+
+    Raises:
+        UserError: The two differ.
+    """
+    if goal and declared and goal != declared:
+        asked, right = ("max", "min") if goal == MAXIMIZE else ("min", "max")
+        better = "higher" if declared == MAXIMIZE else "lower"
+        raise UserError(
+            f"--metric {text!r}: {printable(key)} is declared as a metric of which {better} is better, "
+            f"so :{asked} contradicts it; write --metric {key}:{right} or leave :{asked} out"
+        )
 
 
 def is_quality(key: str) -> bool:

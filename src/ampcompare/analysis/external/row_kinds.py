@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS, epoch_key
+from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS, epoch_key, is_step_column
 from ampcompare.analysis.grouping.compared_metric import nearest_key
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
@@ -209,6 +209,8 @@ def _kinds_by_column(run: RunRecord, key: str) -> list[str]:
         is_counter = column in COUNTERS or column == epoch_key(run)
         if column == key or is_counter or not _may_name_kinds(column, values):
             continue
+        if values.dtype != object and is_step_column(column, [run]):
+            continue
         labels = np.full(run.rows, "", object)
         labels[column_rows] = [_label(value) for value in values]
         of_key = labels[rows]
@@ -257,7 +259,11 @@ def _kinds_by_keys(run: RunRecord, key: str) -> list[str]:
     another kind only if both stand at the same steps: a value may be logged every few rows.
     """
     rows, _ = run.logged_numbers(key)
-    others = [name for name in run.logged if name != key and not _is_common(name)]
+    others = [
+        name
+        for name in run.logged
+        if name != key and not _is_common(name) and not is_step_column(name, [run])
+    ]
     if len(rows) < 2 or not others:
         return []
     has = np.stack([np.isin(rows, run.logged[name][0]) for name in others], axis=1)

@@ -246,4 +246,5 @@ def _data_of(run: RunRecord) -> str:
     # Only the last part of the path, because a report leaves this machine.
     if source in sources.SOURCES and sources.SOURCES[source].needs_root:
         name = f"{name} {_short_value(run.option('data.root'))}".strip()
-    return f"{name} ({limit:,} training images)" if is_number(limit) and abs(limit) < 1e15 else name
+    unit = "images" if source in sources.SOURCES else "samples"
+    return f"{name} ({limit:,} training {unit})" if is_number(limit) and abs(limit) < 1e15 else name
