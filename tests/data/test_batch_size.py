@@ -167,3 +167,17 @@ def test_a_bad_batch_ends_the_run_with_one_line(here: Path, capfd):
         has_traceback = any("Traceback" in line for line in lines[error + 1 :])
         assert has_traceback == bool(flags)
         assert not any("Traceback" in line for line in lines[:error])
+
+
+@pytest.mark.parametrize(
+    ("shape", "may_be_images"), [((3, 8, 8), True), ((1, 8, 8), True), ((9, 8, 8), False), ((40,), False)]
+)
+def test_only_data_that_may_be_images_are_told_of_crops(
+    here: Path, shape: tuple[int, ...], may_be_images: bool
+):
+    (here / "images.py").write_text(
+        f"import torch\ndef build(train):\n    return torch.ones(20, *{shape}), torch.zeros(20).long()\n"
+    )
+    more = ["model.name=tiny", "data.source=./images.py:build", "batch_size=10", "device=cpu"]
+    context = prepare_run(config_from_cli(more))
+    assert any("crop" in line for line in data_warnings(context.config, context.data)) == may_be_images

@@ -71,7 +71,7 @@ def train(name: str, *words: str, folder: str = "runs", until: int | None = None
 )
 def test_a_run_on_each_form_of_data_records_its_data(name: str, images: int | None, classes: int | None):
     message = train(name, *(["data.workers=0"] if "samples" in name else []))
-    assert f"data of ./data.py:{name} are used unchanged: crop, flip and normalisation are for RGB" in message
+    assert not any(word in message for word in ("crop", "flip", "RGB"))  # no sample is an image
     record = record_of(Path("runs"))
     assert record.state == "finished"
     assert record.values(metrics.STEP)[-1] == 6
