@@ -106,8 +106,10 @@ def _open_by_range(findings: Findings) -> dict[tuple[int, int] | None, list[str]
 
 def _last_look(findings: Findings) -> int:
     """Return the number of seeds at which `--until-decided` ends."""
-    planned = findings.plan.max_seeds or max(findings.plan.looks, default=0)
-    return max(planned, SEQUENTIAL_LOOKS[-1])
+    looks = findings.plan.looks
+    if findings.plan.max_seeds:
+        return findings.plan.max_seeds
+    return looks[-1] if len(looks) > 1 else max((SEQUENTIAL_LOOKS[-1], *looks))
 
 
 def _duration(findings: Findings, low: int, high: int) -> str:

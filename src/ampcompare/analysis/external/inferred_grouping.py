@@ -26,6 +26,7 @@ from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
+from ampcompare.runs.migrations import TF32
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
@@ -117,10 +118,15 @@ def _environment_of(run: RunRecord) -> dict[str, str]:
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
-    """Return the baseline of our runs and of recorded loops, which may have their own name for fp32."""
+    """Return the baseline of our runs and of recorded loops, which may have their own name for fp32.
+
+    Without runs in strict fp32, it is fp32 with TF32.
+    """
     values = [str(run.option(BACKEND)) for run in runs]
     meant = (str(run.option(BACKEND)) for run in runs if run.option("recorder.backend") == BASELINE)
-    return BASELINE if BASELINE in values else next(meant, BASELINE)
+    if BASELINE in values:
+        return BASELINE
+    return next(meant, TF32 if TF32 in values else BASELINE)
 
 
 def group_external(
