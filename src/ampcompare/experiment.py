@@ -127,7 +127,7 @@ def _run(
         log.info(describe_recipe(config))
         for line in (*remarks, *data_warnings(config, data), *_arithmetic_remarks(environment)):
             log.warning(line)
-        identity = _identify(config, environment, data)
+        identity = identify_run(config, environment, data)
         resumable = None
         with world.raise_on_all_ranks():
             if world.is_main_process:
@@ -195,7 +195,14 @@ def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
     return [f"this CPU computes {dtype} in fp32, so do not compare the speed, only accuracy and memory"]
 
 
-def _identify(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
+def identify_run(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
+    """Return what must be equal to continue a run: options, kind of device, user code and data.
+
+    Args:
+        config: The options of the run.
+        environment: The recorded environment.
+        data: The data.
+    """
     sources = {key: value for key, value in environment.items() if key.endswith(SOURCES)}
     if data.train_fingerprint:  # if the other fingerprint does not include it
         sources["train_data"] = data.train_fingerprint

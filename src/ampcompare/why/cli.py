@@ -1,7 +1,7 @@
 """`ampcompare why`: explain, diff, guard. Torch is imported when one of them runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -88,10 +88,30 @@ ConfigName = Annotated[
 JsonFile = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write all results as JSON.")
 ]
-
+At = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN[@STEP]",
+        help="Look at a step of a recorded run: its folder or id. Without STEP: where it failed, or first "
+        "skipped a step after the loss scale had settled, or ended.",
+    ),
+]
 
 # The defaults where the options choose neither model nor data: quick, and on every machine.
 SMALL = ("--config", "demo", "model.name=tiny", "device=cpu")
+
+
+def _moment_and_options(
+    overrides: list[str] | None, config: str | None, at: str | None, console: Any
+) -> tuple[Any, list[str]]:
+    """Return the moment of a recorded run that `--at` names, or None, and the options of a run."""
+    if at is None:
+        return None, _complete(overrides, config)
+    from ampcompare.runtime.console import print_line
+    from ampcompare.why.replay import replay
+
+    named = ["--config", config] if config else []
+    return replay(at, [*named, *(overrides or [])], lambda line: print_line(console, line)), []
 
 
 def _complete(overrides: list[str] | None, config: str | None) -> list[str]:
@@ -122,6 +142,7 @@ def explain(
             "are examined.",
         ),
     ] = 10.0,
+    at: At = None,
     json: JsonFile = None,
 ) -> None:
     """Show dtypes, memory and time of a step, with reasons.
@@ -136,7 +157,8 @@ def explain(
 
     console = Console(highlight=False)
     with messages_on(console):
-        run_explain(_complete(words, config), against, seconds, json, console)
+        moment, options = _moment_and_options(words, config, at, console)
+        run_explain(options, against, seconds, json, console, moment)
 
 
 @why.command(cls=Command, epilog=DIFF_EPILOG, context_settings=RUN_OPTIONS)
@@ -146,6 +168,7 @@ def diff(
     every: Annotated[
         bool, typer.Option("--all", help="List every module instead of the 15 with the largest errors.")
     ] = False,
+    at: At = None,
     json: JsonFile = None,
 ) -> None:
     """Show each module's error relative to fp32.
@@ -160,7 +183,8 @@ def diff(
 
     console = Console(highlight=False)
     with messages_on(console):
-        run_diff(_complete(words, config), console, every=every, file=json)
+        moment, options = _moment_and_options(words, config, at, console)
+        run_diff(options, console, every=every, file=json, moment=moment)
 
 
 @why.command(cls=Command, epilog=GUARD_EPILOG, context_settings=RUN_OPTIONS)
@@ -178,6 +202,7 @@ def guard(
     steps: Annotated[
         int, typer.Option(metavar="N", min=1, help="Optimizer steps of each trial training.")
     ] = 40,
+    at: At = None,
     json: JsonFile = None,
 ) -> None:
     """Find the modules that must stay in fp32.
@@ -193,5 +218,6 @@ def guard(
 
     console = Console(highlight=False)
     with messages_on(console):
-        code = run_guard(_complete(words, config), console, margin=margin, steps=steps, file=json)
+        moment, options = _moment_and_options(words, config, at, console)
+        code = run_guard(options, console, margin=margin, steps=steps, file=json, moment=moment)
     raise typer.Exit(code)

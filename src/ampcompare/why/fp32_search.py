@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -24,9 +25,10 @@ from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.system.device import seed_process
 from ampcompare.training.losses_and_metrics import call
-from ampcompare.training.run_context import RunContext, make_config, prepare_run
+from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.op_profile import measure_interleaved, speed_ratio
+from ampcompare.why.replay import Moment
 
 MARGIN, STEPS = 0.05, 40
 COST_SECONDS = 5.0  # for measuring the cost of the modules in fp32
@@ -177,18 +179,21 @@ def _is_below(name: str, above: str) -> bool:
     return not above or name.startswith(f"{above}.")
 
 
-def list_called_modules(context: RunContext, config: Config) -> list[str]:
+def list_called_modules(model: nn.Module, inputs: Any, config: Config) -> list[str]:
     """Return the names of the modules that a forward calls, in the order of their first call.
 
     Modules that `precision.keep_fp32` keeps in fp32 already are left out.
 
+    Args:
+        model: The network in fp32.
+        inputs: Inputs of a few samples.
+        config: The options of the run.
+
     Raises:
         UserError: If `precision.keep_fp32` names a module that the network does not have.
     """
-    model = context.build_trainer(config).model
     order: dict[nn.Module, None] = {}
     hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
-    inputs = map_tensors(context.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
     with torch.no_grad():
         call(model.train(), inputs)
     for hook in hooks:
@@ -209,6 +214,7 @@ def run_guard(
     margin: float = MARGIN,
     steps: int = STEPS,
     file: Path | None = None,
+    moment: Moment | None = None,
 ) -> int:
     """Find the modules that must stay in fp32; print them, the option that keeps them, and what they cost.
 
@@ -218,6 +224,7 @@ def run_guard(
         margin: How far the loss may be above fp32's, as a fraction of what fp32 learns.
         steps: Optimizer steps of a trial.
         file: File for the result as JSON.
+        moment: The state of a training at which the trials begin; None: an untrained network.
 
     Returns:
         0 where modules were found or none is needed; 1 where keeping modules in fp32 does not help.
@@ -227,21 +234,21 @@ def run_guard(
     """
     if not 0 < margin < math.inf:
         raise UserError(f"--margin {margin}: expected a number above 0 (a fraction of what fp32 learns)")
-    config = make_config(overrides)
-    if get_backend(config.backend).is_fp32:
-        is_strict = get_backend(config.backend).is_strict_fp32
-        why = "computes in fp32" if is_strict else "switches TF32 for all modules at once"
-        raise UserError(
-            f"backend={config.backend} {why}, so there is no module to keep in fp32; "
-            "name another backend, for example backend=fp16"
-        )
-    context = prepare_run(config)
-    called = list_called_modules(context, dataclasses.replace(config, backend=PLAIN))
+    config = make_config(overrides) if moment is None else moment.config
+    _check_backend(config)
+    build_trainer: Callable[[Config], Trainer]
+    if moment is None:
+        context = prepare_run(config)
+        batches, build_trainer = context.first_steps(steps), context.build_trainer
+    else:
+        context = moment.context
+        batches, build_trainer = moment.next_steps(steps), moment.build_trainer
+    plain_model = build_trainer(dataclasses.replace(config, backend=PLAIN)).model
+    called = list_called_modules(plain_model, map_tensors(batches[0][0][0], lambda x: x[:2]), config)
     if not called:
         raise UserError(
             f"model.name={config.model.name!r}: the network calls no modules, so none can be kept in fp32"
         )
-    batches = context.first_steps(steps)
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
@@ -259,7 +266,7 @@ def run_guard(
     def train(backend: str, kept: Kept) -> Trial:
         losses = []
         try:
-            trainer = context.build_trainer(config_with(backend, kept))
+            trainer = build_trainer(config_with(backend, kept))
             with trainer.precision.training_context():
                 for number, step_batches in enumerate(batches):
                     seed_process(config.seed + number)
@@ -269,8 +276,9 @@ def run_guard(
         skipped = int(trainer.precision.skipped_steps())  # sync: as above
         return Trial(kept, losses[0], statistics.fmean(losses[-max(1, steps // 4) :]), skipped < steps)
 
+    start = "" if moment is None else f", from {moment.name}"
     say(
-        f"which modules of {config.model.name} must stay in fp32 under {config.backend}: "
+        f"which modules of {config.model.name} must stay in fp32 under {config.backend}{start}: "
         f"{plural(len(called), 'module')}, {plural(steps, 'step')} per trial"
     )
     search = MinimalSetSearch(train, config.backend, margin, say)
@@ -287,13 +295,13 @@ def run_guard(
     elif WHOLE in modules:
         result["outcome"] = "no set of modules"
         say("result: no set of modules is enough, the whole network has to stay in fp32")
-        fp32_trainer = context.build_trainer(dataclasses.replace(config, backend=PLAIN))
+        fp32_trainer = build_trainer(dataclasses.replace(config, backend=PLAIN))
         if outside := list_parameters_outside(fp32_trainer, called):
             names = shorten_names(outside, "parameters")
             say(f"parameters that belong to no called module: {names}")
     else:
         use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *modules])}"
-        trainers = [context.build_trainer(config_with(config.backend, kept)) for kept in ((), tuple(modules))]
+        trainers = [build_trainer(config_with(config.backend, kept)) for kept in ((), tuple(modules))]
         plain, slower = measure_interleaved(trainers, batches[0], context.world.device, COST_SECONDS)
         cost, basis = speed_ratio(slower, plain)
         result |= {"outcome": "found", "kept": modules, "use": use, "cost": cost}
@@ -309,6 +317,17 @@ def run_guard(
         arguments = {"backend": config.backend, "model": config.model.name, "margin": margin}
         write_json(file, {**arguments, **result, "trials": trials})
     return EXIT_NO_SET if result["outcome"] in ("not a module", "no set of modules") else 0
+
+
+def _check_backend(config: Config) -> None:
+    """Raise UserError if the backend has no modules to keep in fp32."""
+    if get_backend(config.backend).is_fp32:
+        is_strict = get_backend(config.backend).is_strict_fp32
+        why = "computes in fp32" if is_strict else "switches TF32 for all modules at once"
+        raise UserError(
+            f"backend={config.backend} {why}, so there is no module to keep in fp32; "
+            "name another backend, for example backend=fp16"
+        )
 
 
 def list_parameters_outside(trainer: Trainer, called: Sequence[str]) -> list[str]:
