@@ -23,6 +23,7 @@ why = typer.Typer(
             "Why is native faster or slower than fp32?": "ampcompare why explain backend=native",
             "Which modules are inaccurate in fp16?": "ampcompare why diff backend=fp16",
             "Which modules must stay in fp32?": "ampcompare why guard backend=fp16",
+            "Why did a run skip a step, or fail?": "ampcompare why diff --at RUN",
         }
     ),
 )
@@ -44,6 +45,9 @@ DIFF_EPILOG = epilog(
         "Every module of your own network, also as JSON": (
             "ampcompare why diff backend=fp16 model.name=./net.py:build "
             "data.source=./data.py:build --all --json diff.json"
+        ),
+        "The step at which a run failed or skipped a step, or a step that you name": (
+            "ampcompare why diff --at runs/wandb/offline-run-20261128_065513-5185643e@27"
         ),
     },
     {0: "success", **BAD_INPUT, **STOPPED},

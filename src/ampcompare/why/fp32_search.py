@@ -269,16 +269,15 @@ def run_guard(
             trainer = build_trainer(config_with(backend, kept))
             with trainer.precision.training_context():
                 for number, step_batches in enumerate(batches):
-                    seed_process(config.seed + number)
+                    _set_random_states(moment, config.seed, number)
                     losses.append(float(trainer.step(step_batches).loss))  # sync: a trial is its losses
         except RuntimeError as problem:  # the network may not run with these modules in another dtype
             return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
         skipped = int(trainer.precision.skipped_steps())  # sync: as above
         return Trial(kept, losses[0], statistics.fmean(losses[-max(1, steps // 4) :]), skipped < steps)
 
-    start = "" if moment is None else f", from {moment.name}"
     say(
-        f"which modules of {config.model.name} must stay in fp32 under {config.backend}{start}: "
+        f"which modules of {config.model.name} must stay in fp32 under {config.backend}{_describe_start(moment)}: "
         f"{plural(len(called), 'module')}, {plural(steps, 'step')} per trial"
     )
     search = MinimalSetSearch(train, config.backend, margin, say)
@@ -317,6 +316,18 @@ def run_guard(
         arguments = {"backend": config.backend, "model": config.model.name, "margin": margin}
         write_json(file, {**arguments, **result, "trials": trials})
     return EXIT_NO_SET if result["outcome"] in ("not a module", "no set of modules") else 0
+
+
+def _set_random_states(moment: Moment | None, seed: int, number: int) -> None:
+    """Set the random states for a step of a trial; for the first one those of the run."""
+    if moment is not None and number == 0:
+        moment.set_random_states()
+    else:
+        seed_process(seed + number)
+
+
+def _describe_start(moment: Moment | None) -> str:
+    return "" if moment is None else f", from {moment.name}"
 
 
 def _check_backend(config: Config) -> None:

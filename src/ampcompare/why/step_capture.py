@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +72,11 @@ class CapturedStep:
 
 
 def capture_step(
-    trainer: Trainer, batches: Sequence[Batch], set_random_states: Callable[[], None]
+    trainer: Trainer,
+    batches: Sequence[Batch],
+    set_random_states: Callable[[], None],
+    *,
+    with_calls: bool = True,
 ) -> CapturedStep:
     """Take one optimizer step on these micro-batches and capture it.
 
@@ -82,6 +86,7 @@ def capture_step(
         trainer: The trainer; its model and optimizer change.
         batches: The micro-batches of the step.
         set_random_states: Sets the random generators right before the step.
+        with_calls: Whether to record the calls of the modules, which a compiled step does not have.
     """
     precision, recorder, gradients = trainer.precision, _CallRecorder(), {}
     parameters = dict(zip(dict(trainer.model.named_parameters()), _updated_parameters(trainer), strict=True))
@@ -103,7 +108,8 @@ def capture_step(
     precision.backward, precision.step = backward, step  # type: ignore[method-assign]
     set_random_states()
     try:
-        with precision.training_context(), recorder.recording(trainer.model):
+        recording = recorder.recording(trainer.model) if with_calls else nullcontext()
+        with precision.training_context(), recording:
             loss = float(trainer.compute(batches).loss)  # sync: the loss is part of the result
     finally:
         del precision.backward, precision.step
