@@ -22,6 +22,7 @@ from ampcompare.plugins import shorten_name
 from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.console import silent
+from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.system.device import is_out_of_memory
 from ampcompare.system.distributed import (
@@ -184,6 +185,8 @@ def _run(
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         log.info(line)
+    if hint := _explain_hint(loop, tracker):
+        log.info(hint)
     return RunResult(exit_code, tracker.record, summary)
 
 
@@ -340,6 +343,17 @@ def _describe_lost_process(problem: Exception) -> str | None:
     if not is_peer_failure(problem):
         return None
     return f"another process of this run has ended; see its message ({reason(problem)})"
+
+
+def _explain_hint(loop: TrainingLoop, tracker: Tracker) -> str:
+    """Return the command that explains the first anomaly of a run, or "" if there is nothing to explain."""
+    step = loop.logger.anomalies.first_anomaly
+    # Strict fp32 is what a step is compared with, and a replay has one process.
+    is_plain = get_backend(loop.config.backend).is_strict_fp32
+    if step is None or tracker.record is None or is_plain or loop.world.size > 1:
+        return ""
+    command = shell_command("ampcompare", "why", "diff", "--at", tracker.record)
+    return f"why:    {command} (explains step {step})"
 
 
 def _resume_hint(loop: TrainingLoop, do: str) -> str:

@@ -183,6 +183,46 @@ def test_without_an_anomaly_it_is_the_last_step_and_the_nearest_checkpoint(
     assert EQUAL in output
 
 
+@pytest.mark.parametrize(
+    ("words", "first", "last", "code", "anomaly", "kept"),
+    [
+        (["backend=native"], 23, 23, 0, 23, 20),
+        (["backend=native", "checkpoint.every_epochs=null"], 23, 23, 0, 23, None),
+        (["backend=native"], 5, 5, 0, None, None),  # the loss scale had not settled
+        (["backend=native_bf16"], 23, 99, 1, 23, 20),
+        (["backend=native"], 23, 99, 1, 23, 20),
+        (["backend=native"], 99, 99, 0, None, None),
+        (["backend=none"], 23, 23, 1, None, 20),  # fp32 is what a step is compared with
+    ],
+)
+def test_the_checkpoint_before_an_anomaly_is_kept_and_the_last_line_explains_it(
+    words: list[str],
+    first: int,
+    last: int,
+    code: int,
+    anomaly: int | None,
+    kept: int | None,
+    capsys: pytest.CaptureFixture[str],
+):
+    done = ampcompare("run", *WORDS, *words, *plant(first, last), "training.on_nan=stop")
+    assert done.returncode == code, done.stderr
+    (record,) = Path("runs/wandb").glob("offline-run-*")
+    hints = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("why: ")]
+    steps = sorted(int(path.name[5:14]) for path in Path("runs/checkpoints").glob("*/*.pt"))
+    assert (kept is None) or kept in steps
+    assert len(steps) <= 4
+    if anomaly is None:
+        assert hints == []
+        return
+    (hint,) = hints
+    assert hint.endswith(f"why diff --at {record.resolve()} (explains step {anomaly})")
+    output = why(capsys, "diff", "--at", record)
+    assert step_of(output) == anomaly
+    where = f"from the checkpoint at step {kept}: " if kept else "from step 0: "
+    assert where in output
+    assert EQUAL in output
+
+
 def test_a_replay_changes_nothing_in_the_folder_of_the_run(capsys: pytest.CaptureFixture[str]):
     name = train("backend=native", *plant(27, 27))
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")}

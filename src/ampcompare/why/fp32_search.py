@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -25,7 +24,7 @@ from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.system.device import seed_process
 from ampcompare.training.losses_and_metrics import call
-from ampcompare.training.run_context import make_config, prepare_run
+from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.op_profile import measure_interleaved, speed_ratio
 from ampcompare.why.replay import Moment
@@ -179,21 +178,18 @@ def _is_below(name: str, above: str) -> bool:
     return not above or name.startswith(f"{above}.")
 
 
-def list_called_modules(model: nn.Module, inputs: Any, config: Config) -> list[str]:
+def list_called_modules(context: RunContext | Moment, config: Config) -> list[str]:
     """Return the names of the modules that a forward calls, in the order of their first call.
 
     Modules that `precision.keep_fp32` keeps in fp32 already are left out.
 
-    Args:
-        model: The network in fp32.
-        inputs: Inputs of a few samples.
-        config: The options of the run.
-
     Raises:
         UserError: If `precision.keep_fp32` names a module that the network does not have.
     """
+    model = context.build_trainer(config).model
     order: dict[nn.Module, None] = {}
     hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
+    inputs = map_tensors(context.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
     with torch.no_grad():
         call(model.train(), inputs)
     for hook in hooks:
@@ -236,19 +232,13 @@ def run_guard(
         raise UserError(f"--margin {margin}: expected a number above 0 (a fraction of what fp32 learns)")
     config = make_config(overrides) if moment is None else moment.config
     _check_backend(config)
-    build_trainer: Callable[[Config], Trainer]
-    if moment is None:
-        context = prepare_run(config)
-        batches, build_trainer = context.first_steps(steps), context.build_trainer
-    else:
-        context = moment.context
-        batches, build_trainer = moment.next_steps(steps), moment.build_trainer
-    plain_model = build_trainer(dataclasses.replace(config, backend=PLAIN)).model
-    called = list_called_modules(plain_model, map_tensors(batches[0][0][0], lambda x: x[:2]), config)
+    context = moment or prepare_run(config)
+    called = list_called_modules(context, dataclasses.replace(config, backend=PLAIN))
     if not called:
         raise UserError(
             f"model.name={config.model.name!r}: the network calls no modules, so none can be kept in fp32"
         )
+    batches = context.first_steps(steps)
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
@@ -266,18 +256,20 @@ def run_guard(
     def train(backend: str, kept: Kept) -> Trial:
         losses = []
         try:
-            trainer = build_trainer(config_with(backend, kept))
+            trainer = context.build_trainer(config_with(backend, kept))
+            before = int(trainer.precision.skipped_steps())  # sync: as below
             with trainer.precision.training_context():
                 for number, step_batches in enumerate(batches):
                     _set_random_states(moment, config.seed, number)
                     losses.append(float(trainer.step(step_batches).loss))  # sync: a trial is its losses
         except RuntimeError as problem:  # the network may not run with these modules in another dtype
             return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
-        skipped = int(trainer.precision.skipped_steps())  # sync: as above
+        skipped = int(trainer.precision.skipped_steps()) - before  # sync: as above
         return Trial(kept, losses[0], statistics.fmean(losses[-max(1, steps // 4) :]), skipped < steps)
 
+    start = _describe_start(moment)
     say(
-        f"which modules of {config.model.name} must stay in fp32 under {config.backend}{_describe_start(moment)}: "
+        f"which modules of {config.model.name} must stay in fp32 under {config.backend}{start}: "
         f"{plural(len(called), 'module')}, {plural(steps, 'step')} per trial"
     )
     search = MinimalSetSearch(train, config.backend, margin, say)
@@ -294,14 +286,14 @@ def run_guard(
     elif WHOLE in modules:
         result["outcome"] = "no set of modules"
         say("result: no set of modules is enough, the whole network has to stay in fp32")
-        fp32_trainer = build_trainer(dataclasses.replace(config, backend=PLAIN))
+        fp32_trainer = context.build_trainer(dataclasses.replace(config, backend=PLAIN))
         if outside := list_parameters_outside(fp32_trainer, called):
             names = shorten_names(outside, "parameters")
             say(f"parameters that belong to no called module: {names}")
     else:
         use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *modules])}"
-        trainers = [build_trainer(config_with(config.backend, kept)) for kept in ((), tuple(modules))]
-        plain, slower = measure_interleaved(trainers, batches[0], context.world.device, COST_SECONDS)
+        trainers = [context.build_trainer(config_with(config.backend, kept)) for kept in ((), tuple(modules))]
+        plain, slower = measure_interleaved(trainers, batches[0], trainers[0].precision.device, COST_SECONDS)
         cost, basis = speed_ratio(slower, plain)
         result |= {"outcome": "found", "kept": modules, "use": use, "cost": cost}
         noun = f"1 {further}module has" if len(modules) == 1 else f"{len(modules)} {further}modules have"

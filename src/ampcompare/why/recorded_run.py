@@ -19,13 +19,13 @@ from ampcompare.runs.loader import load_runs
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import RunRecord
 from ampcompare.runs.run_state import RunState
+from ampcompare.training.anomalies import SETTLED_STEPS
 from ampcompare.training.checkpoint.store import FOLDER, describe_differences
 from ampcompare.wandb_client.record_folders import find_record_files
 
 OPTION = "--at"
 OUTPUT_DIR = "output_dir"
 RECORDS = ("wandb", ".wandb")  # folders of W&B's client
-SETTLED_STEPS = 10  # steps without a skip after which the loss scale has settled
 # Options of a run that may differ here, because they do not change its numbers.
 MAY_DIFFER = sorted({key for key in with_role(Role.MAY_DIFFER) if key not in GROUPS} | {OUTPUT_DIR})
 ASKED, LAST = "the step that --at names", "the last step of the run"

@@ -104,7 +104,7 @@ class Moment:
                     master.copy_(value)
         return trainer
 
-    def next_steps(self, steps: int) -> list[list[Batch]]:
+    def first_steps(self, steps: int) -> list[list[Batch]]:
         """Return the micro-batches of this step and the following ones, a list for each step."""
         accumulate = self.config.training.accumulate
         (epoch, start), result = self.place, []
