@@ -189,7 +189,7 @@ def test_without_an_anomaly_it_is_the_last_step_and_the_nearest_checkpoint(
         (["backend=native"], 23, 23, 0, 23, 20),
         (["backend=native", "checkpoint.every_epochs=null"], 23, 23, 0, 23, None),
         (["backend=native"], 5, 5, 0, None, None),  # the loss scale had not settled
-        (["backend=native_bf16"], 23, 99, 1, 23, 20),
+        (["backend=native_bf16"], 23, 99, 1, 23, 10),  # the update of step 20 may have spoiled the weights
         (["backend=native"], 23, 99, 1, 23, 20),
         (["backend=native"], 99, 99, 0, None, None),
         (["backend=none"], 23, 23, 1, None, 20),  # fp32 is what a step is compared with

@@ -142,7 +142,7 @@ class AnomalyMonitor:
             self._stop_or_warn(what, is_first_step=first_bad == 1, bad_weights=cause)
 
     def _note_anomaly(self, first_step: int, skips: Sequence[float], first_bad: int | None) -> None:
-        """Note the first anomaly of an interval that begins with this step, unless there was an earlier one."""
+        """Note the first anomaly of an interval, which begins with this step, if there was none before."""
         found = [first_bad] if first_bad is not None else []
         for number, is_skip in enumerate(skips, first_step):
             if is_skip:
