@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ampcompare.command_help import Command, epilog
+from ampcompare.errors import UserError
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.startup import let_threads_sleep
 
@@ -100,15 +101,29 @@ At = Annotated[
         "skipped a step after the loss scale had settled, or ended.",
     ),
 ]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Trained weights: a checkpoint of a run, or a state dict (safetensors, or torch.save).",
+    ),
+]
 
 # The defaults where the options choose neither model nor data: quick, and on every machine.
 SMALL = ("--config", "demo", "model.name=tiny", "device=cpu")
 
 
 def _moment_and_options(
-    overrides: list[str] | None, config: str | None, at: str | None, console: Any
+    overrides: list[str] | None, config: str | None, at: str | None, weights: Path | None, console: Any
 ) -> tuple[Any, list[str]]:
-    """Return the moment of a recorded run that `--at` names, or None, and the options of a run."""
+    """Return the moment that `--at` or `--weights` names, or None, and the options of a run."""
+    if at is not None and weights is not None:
+        raise UserError(f"--weights {weights}: --at {at} has weights already; leave one of them out")
+    if weights is not None:
+        from ampcompare.why.trained_weights import build_moment
+
+        options = _complete(overrides, config)
+        return build_moment(weights, options), options
     if at is None:
         return None, _complete(overrides, config)
     from ampcompare.runtime.console import print_line
@@ -147,6 +162,7 @@ def explain(
         ),
     ] = 10.0,
     at: At = None,
+    weights: Weights = None,
     json: JsonFile = None,
 ) -> None:
     """Show dtypes, memory and time of a step, with reasons.
@@ -161,7 +177,7 @@ def explain(
 
     console = Console(highlight=False)
     with messages_on(console):
-        moment, options = _moment_and_options(words, config, at, console)
+        moment, options = _moment_and_options(words, config, at, weights, console)
         run_explain(options, against, seconds, json, console, moment)
 
 
@@ -173,6 +189,7 @@ def diff(
         bool, typer.Option("--all", help="List every module instead of the 15 with the largest errors.")
     ] = False,
     at: At = None,
+    weights: Weights = None,
     json: JsonFile = None,
 ) -> None:
     """Show each module's error relative to fp32.
@@ -187,7 +204,7 @@ def diff(
 
     console = Console(highlight=False)
     with messages_on(console):
-        moment, options = _moment_and_options(words, config, at, console)
+        moment, options = _moment_and_options(words, config, at, weights, console)
         run_diff(options, console, every=every, file=json, moment=moment)
 
 
@@ -207,6 +224,7 @@ def guard(
         int, typer.Option(metavar="N", min=1, help="Optimizer steps of each trial training.")
     ] = 40,
     at: At = None,
+    weights: Weights = None,
     json: JsonFile = None,
 ) -> None:
     """Find the modules that must stay in fp32.
@@ -222,6 +240,6 @@ def guard(
 
     console = Console(highlight=False)
     with messages_on(console):
-        moment, options = _moment_and_options(words, config, at, console)
+        moment, options = _moment_and_options(words, config, at, weights, console)
         code = run_guard(options, console, margin=margin, steps=steps, file=json, moment=moment)
     raise typer.Exit(code)

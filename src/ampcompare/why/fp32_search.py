@@ -319,7 +319,11 @@ def _set_random_states(moment: Moment | None, seed: int, number: int) -> None:
 
 
 def _describe_start(moment: Moment | None) -> str:
-    return "" if moment is None else f", from {moment.name}"
+    if moment is None:
+        return ""
+    if moment.name.startswith("a step "):  # with the weights of a file
+        return f", {moment.name.removeprefix('a step ')}"
+    return f", from {moment.name}"
 
 
 def _check_backend(config: Config) -> None:

@@ -112,8 +112,10 @@ class RecordedRun:
         is_repaired = self.record.state is RunState.FINISHED and bool(spans) and spans[-1][1] > before_last
         if bad[-1] and not is_repaired:
             index = len(bad) - bad[::-1].index(False) if False in bad else 0
-            # An update may have spoiled the weights in the last step of the row before.
-            first = max(1, self.steps[index - 1] if index else 1)
+            before = self.steps[index - 1] if index else 0
+            # Without a skip, an update may have spoiled the weights in the last step of the row before.
+            skips = [low for low, _ in spans if before < low <= self.steps[index]]
+            first = skips[0] if skips else max(1, before)
             for low, high in reversed(spans):  # the skipped steps that led to the failure
                 if high >= first - 1:
                     first = min(first, low)
