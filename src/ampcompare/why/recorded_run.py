@@ -239,7 +239,7 @@ def _recorded_options(record: RunRecord) -> dict[str, Any]:
     Raises:
         UserError: The run has an option that this version does not know.
     """
-    options = {}
+    options = {"recipe": "reference"}  # versions before 0.4 had no other
     for key, value in flatten(record.config):
         option = find_option(key)
         group = key.partition(".")[0]
