@@ -229,6 +229,7 @@ PARSED_ONLY = {
     "workspace ENTITY/PROJECT": "W&B's server, without --dry-run",
     "--cluster slurm": "a Slurm cluster",
     "--against tf32": "an NVIDIA GPU",
+    "--at ": "a recorded run",
     "reproduce ignite --runs": "finished runs of the publication",
     "ampcompare sweep --help": "no run at all",
 }

@@ -22,6 +22,7 @@ from ampcompare.plugins import shorten_name
 from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.console import silent
+from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.system.device import is_out_of_memory
 from ampcompare.system.distributed import (
@@ -133,7 +134,7 @@ def _run(
         log.info(describe_recipe(config))
         for line in (*remarks, *data_warnings(config, data), *_arithmetic_remarks(environment)):
             log.warning(line)
-        identity = _identify(config, environment, data)
+        identity = identify_run(config, environment, data)
         resumable = None
         with world.raise_on_all_ranks():
             if world.is_main_process:
@@ -190,6 +191,8 @@ def _run(
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         log.info(line)
+    if hint := _explain_hint(loop, tracker):
+        log.info(hint)
     return RunResult(exit_code, tracker.record, summary)
 
 
@@ -201,7 +204,14 @@ def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
     return [f"this CPU computes {dtype} in fp32, so do not compare the speed, only accuracy and memory"]
 
 
-def _identify(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
+def identify_run(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
+    """Return what must be equal to continue a run: options, kind of device, user code and data.
+
+    Args:
+        config: The options of the run.
+        environment: The recorded environment.
+        data: The data.
+    """
     sources = {key: value for key, value in environment.items() if key.endswith(SOURCES)}
     if data.train_fingerprint:  # if the other fingerprint does not include it
         sources["train_data"] = data.train_fingerprint
@@ -339,6 +349,17 @@ def _describe_lost_process(problem: Exception) -> str | None:
     if not is_peer_failure(problem):
         return None
     return f"another process of this run has ended; see its message ({reason(problem)})"
+
+
+def _explain_hint(loop: TrainingLoop, tracker: Tracker) -> str:
+    """Return the command that explains the first anomaly of a run, or "" if there is nothing to explain."""
+    step = loop.logger.anomalies.first_anomaly
+    # Strict fp32 is what a step is compared with, and a replay has one process.
+    is_plain = get_backend(loop.config.backend).is_strict_fp32
+    if step is None or tracker.record is None or is_plain or loop.world.size > 1:
+        return ""
+    command = shell_command("ampcompare", "why", "diff", "--at", tracker.record)
+    return f"why:    {command} (explains step {step})"
 
 
 def _resume_hint(loop: TrainingLoop, do: str) -> str:

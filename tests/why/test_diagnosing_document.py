@@ -14,7 +14,8 @@ TEXT = (ROOT / "docs" / "diagnosing.md").read_text()
 CONSOLE = re.findall(r"^```console\n\$ ampcompare why (.*?)\n(.*?)^```", TEXT, re.M | re.S)
 SOURCES = TEXT + (ROOT / "README.md").read_text()  # its network and data are used, too
 SCRIPTS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", SOURCES, re.M | re.S))
-QUESTIONS = 6
+QUESTIONS = 7
+RUN = re.findall(r"^ampcompare run (.*)$", TEXT, re.M)  # the run that is replayed
 FIGURE = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 
 
@@ -33,6 +34,7 @@ def plain(text: str) -> str:
     # A busy machine has too few rounds for an interval, and a quick one casts in no time.
     text = re.sub(r"(?<=as fast as none )\([^)]*\)|(?<=x as long as without )\([^)]*\)", "", text)
     text = re.sub(r" All casts of a step take \S+ of its time\.", "", text)
+    text = re.sub(r"(?<=run )[0-9a-z]{8}\b", "ID", text)
     return FIGURE.sub("#", text)
 
 
@@ -55,6 +57,10 @@ BLOCKS = [
 @pytest.mark.parametrize(("command", "shown"), BLOCKS)
 def test_a_command_says_what_the_document_shows(folder: Path, command: str, shown: str):
     words = shlex.split(command)
+    if "--at" in words:
+        (run,) = RUN
+        done = CliRunner().invoke(app, ["run", *shlex.split(run)])
+        assert done.exit_code == 0, done.output
     done = CliRunner().invoke(app, ["why", *words])
     assert done.exit_code == 0, done.output
     output, place = plain(done.output), 0

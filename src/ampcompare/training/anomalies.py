@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 MAX_SKIPS_IN_A_ROW = 20
+SETTLED_STEPS = 10  # steps without a skip after which the loss scale has settled
 MIN_LOSS_SCALE = 1.0  # a loss scale below it has collapsed
 FIRST_STEP_ADVICE = "check the data for NaN, the loss function and the initial weights"
 ADVICE = "try a smaller optimizer.lr or training.clip_norm"
@@ -67,6 +68,10 @@ class AnomalyMonitor:
             not ours.
         scales_dynamically: Whether overflows are expected now and then, and repaired by a smaller scale.
         restores_buffers: Whether buffers that a skipped step spoiled are restored.
+
+    Attributes:
+        first_anomaly: The first step of this process with a loss that no smaller loss scale can repair, or
+            that was skipped after the loss scale had settled; None without such a step.
     """
 
     def __init__(self, on_nan: str | None, *, scales_dynamically: bool, restores_buffers: bool) -> None:
@@ -76,6 +81,8 @@ class AnomalyMonitor:
         self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
         self._overflows_by_module: Counter[str] = Counter()
         self._bad_weights = ""  # which weights were found not to be finite first
+        self.first_anomaly: int | None = None
+        self._last_skip = 0
 
     def check(
         self,
@@ -101,6 +108,7 @@ class AnomalyMonitor:
         bad = [position for position, loss in enumerate(losses) if not math.isfinite(loss)]
         first_bad = step - steps + bad[0] + 1 if bad else step
         scale_can_shrink = self._scales_dynamically and scale > MIN_LOSS_SCALE
+        self._note_anomaly(step - steps + 1, skips, first_bad if bad and not scale_can_shrink else None)
         if bad_weights and not self._bad_weights:
             number = min(bad_weights)
             self._bad_weights = _describe_bad_weights(number, bad_weights[number])
@@ -132,6 +140,17 @@ class AnomalyMonitor:
             what = f"step {first_bad}: the training loss is {_name(losses[bad[0]])} (loss scale {scale:g})"
             cause = self._bad_weights if first_bad in bad_weights else ""
             self._stop_or_warn(what, is_first_step=first_bad == 1, bad_weights=cause)
+
+    def _note_anomaly(self, first_step: int, skips: Sequence[float], first_bad: int | None) -> None:
+        """Note the first anomaly of an interval, which begins with this step, if there was none before."""
+        found = [first_bad] if first_bad is not None else []
+        for number, is_skip in enumerate(skips, first_step):
+            if is_skip:
+                if number - self._last_skip > SETTLED_STEPS:
+                    found.append(number)
+                self._last_skip = number
+        if found and self.first_anomaly is None:
+            self.first_anomaly = min(found)
 
     def _stop_or_warn(self, what: str, *, is_first_step: bool, bad_weights: str) -> None:
         if self._on_nan == "stop":

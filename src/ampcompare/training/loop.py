@@ -160,7 +160,7 @@ class TrainingLoop:
             if self.checkpoints is not None:
                 due = self._checkpoint_due or self.checkpoints.is_due(epoch + 1)
                 if last or self.stopped or due:
-                    self.checkpoints.save(self.checkpoint(), self.step, best=self._is_best)
+                    self._save(best=self._is_best)
             if last or self.stopped:
                 break
 
@@ -191,11 +191,16 @@ class TrainingLoop:
             if self._checkpoint_due and self.checkpoints is not None:
                 logger.flush()  # sync: what is saved must have been logged
                 logger.pause()
-                self.checkpoints.save(self.checkpoint(), self.step)
+                self._save()
                 self._checkpoint_due = False
                 logger.resume()
         logger.flush()  # sync: the epoch's time and energy end with its last step
         logger.pause()
+
+    def _save(self, *, best: bool = False) -> None:
+        if self.checkpoints is not None:
+            anomaly = self.logger.anomalies.first_anomaly
+            self.checkpoints.save(self.checkpoint(), self.step, best=best, anomaly=anomaly)
 
     def _poll(self, polling: Polling, is_last: bool) -> None:
         """Find out whether any process was asked to stop, and whether a checkpoint is due."""

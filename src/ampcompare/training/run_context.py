@@ -9,7 +9,7 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config.canonical import WEIGHTS
 from ampcompare.config.load import Config, check_sweep_values, config_from_cli
-from ampcompare.config.validate import resolve_backend
+from ampcompare.config.validate import resolve_backend, validate
 from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.data.dataset import LoaderSplit, SampleSplit
 from ampcompare.data.factory import Dataset
@@ -51,6 +51,21 @@ def make_config(overrides: Sequence[str], **replacements: Any) -> Config:
     check_sweep_values(config)
     resolve_backend(config)
     return config
+
+
+def with_backend(config: Config, backend: str) -> Config:
+    """Return the config with another backend, as `make_config` does from the overrides of a run.
+
+    Raises:
+        UserError: The backend cannot be loaded, or does not fit the options.
+    """
+    changed = dataclasses.replace(config, backend=backend)
+    if backend == PLAIN:
+        precision = dataclasses.replace(config.precision, weights="float32")
+        changed = dataclasses.replace(changed, precision=precision, tf32=False)
+    validate(changed)
+    resolve_backend(changed)
+    return changed
 
 
 def with_synthetic_data(config: Config) -> Config:

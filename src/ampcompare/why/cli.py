@@ -1,11 +1,12 @@
 """`ampcompare why`: explain, diff, guard. Torch is imported when one of them runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ampcompare.command_help import Command, epilog
+from ampcompare.errors import UserError
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.startup import let_threads_sleep
 
@@ -23,6 +24,7 @@ why = typer.Typer(
             "Why is native faster or slower than fp32?": "ampcompare why explain backend=native",
             "Which modules are inaccurate in fp16?": "ampcompare why diff backend=fp16",
             "Which modules must stay in fp32?": "ampcompare why guard backend=fp16",
+            "Why did a run skip a step, or fail?": "ampcompare why diff --at RUN",
         }
     ),
 )
@@ -44,6 +46,9 @@ DIFF_EPILOG = epilog(
         "Every module of your own network, also as JSON": (
             "ampcompare why diff backend=fp16 model.name=./net.py:build "
             "data.source=./data.py:build --all --json diff.json"
+        ),
+        "The step at which a run failed or skipped a step, or a step that you name": (
+            "ampcompare why diff --at runs/wandb/offline-run-20261128_065513-5185643e@27"
         ),
     },
     {0: "success", **BAD_INPUT, **STOPPED},
@@ -88,10 +93,44 @@ ConfigName = Annotated[
 JsonFile = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write all results as JSON.")
 ]
-
+At = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN[@STEP]",
+        help="Look at a step of a recorded run: its folder or id. Without STEP: where it failed, or first "
+        "skipped a step after the loss scale had settled, or ended.",
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Trained weights: a checkpoint of a run, or a state dict (safetensors, or torch.save).",
+    ),
+]
 
 # The defaults where the options choose neither model nor data: quick, and on every machine.
 SMALL = ("--config", "demo", "model.name=tiny", "device=cpu")
+
+
+def _moment_and_options(
+    overrides: list[str] | None, config: str | None, at: str | None, weights: Path | None, console: Any
+) -> tuple[Any, list[str]]:
+    """Return the moment that `--at` or `--weights` names, or None, and the options of a run."""
+    if at is not None and weights is not None:
+        raise UserError(f"--weights {weights}: --at {at} has weights already; leave one of them out")
+    if weights is not None:
+        from ampcompare.why.trained_weights import build_moment
+
+        options = _complete(overrides, config)
+        return build_moment(weights, options), options
+    if at is None:
+        return None, _complete(overrides, config)
+    from ampcompare.runtime.console import print_line
+    from ampcompare.why.replay import replay
+
+    named = ["--config", config] if config else []
+    return replay(at, [*named, *(overrides or [])], lambda line: print_line(console, line)), []
 
 
 def _complete(overrides: list[str] | None, config: str | None) -> list[str]:
@@ -122,6 +161,8 @@ def explain(
             "are examined.",
         ),
     ] = 10.0,
+    at: At = None,
+    weights: Weights = None,
     json: JsonFile = None,
 ) -> None:
     """Show dtypes, memory and time of a step, with reasons.
@@ -136,7 +177,8 @@ def explain(
 
     console = Console(highlight=False)
     with messages_on(console):
-        run_explain(_complete(words, config), against, seconds, json, console)
+        moment, options = _moment_and_options(words, config, at, weights, console)
+        run_explain(options, against, seconds, json, console, moment)
 
 
 @why.command(cls=Command, epilog=DIFF_EPILOG, context_settings=RUN_OPTIONS)
@@ -146,6 +188,8 @@ def diff(
     every: Annotated[
         bool, typer.Option("--all", help="List every module instead of the 15 with the largest errors.")
     ] = False,
+    at: At = None,
+    weights: Weights = None,
     json: JsonFile = None,
 ) -> None:
     """Show each module's error relative to fp32.
@@ -160,7 +204,8 @@ def diff(
 
     console = Console(highlight=False)
     with messages_on(console):
-        run_diff(_complete(words, config), console, every=every, file=json)
+        moment, options = _moment_and_options(words, config, at, weights, console)
+        run_diff(options, console, every=every, file=json, moment=moment)
 
 
 @why.command(cls=Command, epilog=GUARD_EPILOG, context_settings=RUN_OPTIONS)
@@ -178,6 +223,8 @@ def guard(
     steps: Annotated[
         int, typer.Option(metavar="N", min=1, help="Optimizer steps of each trial training.")
     ] = 40,
+    at: At = None,
+    weights: Weights = None,
     json: JsonFile = None,
 ) -> None:
     """Find the modules that must stay in fp32.
@@ -193,5 +240,6 @@ def guard(
 
     console = Console(highlight=False)
     with messages_on(console):
-        code = run_guard(_complete(words, config), console, margin=margin, steps=steps, file=json)
+        moment, options = _moment_and_options(words, config, at, weights, console)
+        code = run_guard(options, console, margin=margin, steps=steps, file=json, moment=moment)
     raise typer.Exit(code)

@@ -3,8 +3,9 @@
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from ampcompare.config.load import config_from_cli
+from ampcompare.config.load import Config, config_from_cli
 from ampcompare.config.recipes import describe_recipe
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
@@ -22,9 +23,11 @@ from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural, printable, some
-from ampcompare.system.device import allow_tf32, random_states, set_random_states
-from ampcompare.training.run_context import make_config, prepare_run
+from ampcompare.system.device import allow_tf32, random_states, seed_process, set_random_states
+from ampcompare.training.run_context import make_config, prepare_run, with_backend
+from ampcompare.training.trainer import Trainer
 from ampcompare.why.fp32_reference import RelativeError, measure_own_errors, relative_error
+from ampcompare.why.replay import Moment
 from ampcompare.why.step_capture import CapturedStep, ModuleCall, capture_step, floating_tensors
 
 SAMPLES = 8  # of the batch, unless the options set batch_size
@@ -89,6 +92,8 @@ class StepDifference:
         update: The error of the update of all weights.
         first_output: The first module in the forward pass with an output that is not finite.
         first_gradient: The first module in the backward pass with a gradient that is not finite.
+        first_output_fp32: The first module whose output is not finite in fp32 either, if the loss of the step
+            in fp32 is not finite.
         lines: The modules, in the order of the forward pass.
         not_called: Names of the modules that the step did not call.
         dtype: The backend's dtype.
@@ -108,6 +113,7 @@ class StepDifference:
     lines: list[ModuleDifference]
     not_called: list[str]
     dtype: str = "float16"
+    first_output_fp32: str | None = None
 
     def by_worst(self) -> list[ModuleDifference]:
         """Return the modules, the largest own error first; among infinite errors, the first in the step."""
@@ -115,17 +121,17 @@ class StepDifference:
         return sorted(self.lines, key=lambda line: (-line.size, line.title not in firsts))
 
 
-def compare_step(overrides: Sequence[str]) -> StepDifference:
+def compare_step(overrides: Sequence[str], moment: Moment | None = None) -> StepDifference:
     """Take a step under a backend and one in fp32, and compare them.
 
     Args:
-        overrides: Options of a run, `backend` among them.
+        overrides: Options of a run, `backend` among them. Unused with a moment.
+        moment: The state of a training before the step; None: the first step of an untrained network.
 
     Raises:
         UserError: For bad options, or if the backend is fp32.
     """
-    config = make_config(overrides)
-    fp32 = make_config(overrides, backend=PLAIN)
+    config = make_config(overrides) if moment is None else moment.config
     if get_backend(config.backend).is_strict_fp32:
         raise UserError(
             f"backend={config.backend} computes in fp32, so there is nothing to compare; "
@@ -134,14 +140,22 @@ def compare_step(overrides: Sequence[str]) -> StepDifference:
     host = torch.device("cpu")
     states = random_states(host)
     try:
-        context = prepare_run(config)
+        build_trainer: Callable[[Config], Trainer]
+        set_states: Callable[[], None]
+        if moment is None:
+            context = prepare_run(config)
+            has_batch_size = any(word.lstrip("-+").startswith("batch_size=") for word in overrides)
+            (batches,) = context.first_steps(1, samples=None if has_batch_size else SAMPLES)
+            build_trainer, set_states = context.build_trainer, partial(seed_process, config.seed)
+        else:
+            batches = moment.batches
+            build_trainer, set_states = moment.build_trainer, moment.set_random_states
         allow_tf32(False)  # the backend is compared with strict fp32
-        has_batch_size = any(word.lstrip("-+").startswith("batch_size=") for word in overrides)
-        (batches,) = context.first_steps(1, samples=None if has_batch_size else SAMPLES)
-        fp32_trainer, trainer = context.build_trainer(fp32), context.build_trainer(config)
-        model = context.build_trainer(fp32).model
-        reference = capture_step(fp32_trainer, batches, config.seed)
-        step = capture_step(trainer, batches, config.seed)
+        fp32 = with_backend(config, PLAIN)
+        fp32_trainer, trainer = build_trainer(fp32), build_trainer(config)
+        model = build_trainer(fp32).model
+        reference = capture_step(fp32_trainer, batches, set_states)
+        step = capture_step(trainer, batches, set_states)
         lines = _compare_modules(reference, step, model)
         called = {call.name for call in step.calls.values()}
         return StepDifference(
@@ -159,6 +173,7 @@ def compare_step(overrides: Sequence[str]) -> StepDifference:
             lines,
             [n for n, m in model.named_modules() if n not in called and _has_forward(m)],
             get_backend(config.backend).dtype,
+            _first_output_of(reference),
         )
     finally:
         set_random_states(host, states)
@@ -243,6 +258,20 @@ def _first_output(reference: CapturedStep, step: CapturedStep) -> str | None:
     return None
 
 
+def _first_output_of(step: CapturedStep) -> str | None:
+    """Return the first module that makes inf or nan of finite inputs, if the loss of the step is not finite.
+
+    Where the loss is finite, infinite values are intended, such as those of an attention mask.
+    """
+    if math.isfinite(step.loss):
+        return None
+    for call in step.calls.values():
+        is_made_here = _are_finite(floating_tensors(call.inputs))
+        if is_made_here and not _are_finite(floating_tensors(call.output)):
+            return call.name or NETWORK
+    return LOSS
+
+
 def _first_gradient(step: CapturedStep) -> str | None:
     """Return the module in whose backward pass a gradient became infinite or NaN.
 
@@ -281,6 +310,16 @@ def summarize(difference: StepDifference) -> list[str]:
     if difference.first_output:
         messages.append(
             f"the first inf or nan of the forward pass is in the output of {difference.first_output}"
+        )
+    if difference.first_output_fp32 == LOSS:
+        messages.append(
+            "the loss is inf or nan in fp32, too, and no module makes inf or nan of finite inputs: "
+            "look at the data and the loss function"
+        )
+    elif difference.first_output_fp32:
+        messages.append(
+            f"fp32 overflows, too: the first inf or nan of the step in fp32 is in the output of "
+            f"{difference.first_output_fp32}, so no backend repairs it"
         )
     if difference.first_gradient:
         where = (
@@ -341,7 +380,12 @@ def format_error(value: float) -> str:
 
 
 def run_diff(
-    overrides: Sequence[str], console: Console, *, every: bool = False, file: Path | None = None
+    overrides: Sequence[str],
+    console: Console,
+    *,
+    every: bool = False,
+    file: Path | None = None,
+    moment: Moment | None = None,
 ) -> None:
     """Compare a step with fp32, print the result, and write it where a file is named.
 
@@ -350,15 +394,17 @@ def run_diff(
         console: Where to print.
         every: Whether to print every module, not the worst MAX_MODULES.
         file: File for the whole result as JSON.
+        moment: The state of a training before the step; None: the first step of an untrained network.
 
     Raises:
         UserError: For bad options, or if the file cannot be written.
     """
-    difference = compare_step(overrides)
+    difference = compare_step(overrides, moment)
     lines = difference.by_worst()
     setting = f"model {difference.network}, data {difference.data}, {difference.samples} samples"
-    print_line(console, f"{difference.backend} compared with fp32 in one training step: {setting}")
-    print_line(console, describe_recipe(config_from_cli(overrides)))
+    where = "one training step" if moment is None else moment.name
+    print_line(console, f"{difference.backend} compared with fp32 in {where}: {setting}")
+    print_line(console, describe_recipe(config_from_cli(overrides) if moment is None else moment.config))
     table = Table(
         title="Relative errors", title_justify="left", title_style="bold", header_style="dim", box=None
     )

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +17,14 @@ from ampcompare.data.batch import list_tensors
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
 from ampcompare.precision import get_backend
+from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.system.device import is_cuda
 from ampcompare.system.environment import describe_arithmetic
-from ampcompare.training.run_context import make_config, prepare_run, with_synthetic_data
+from ampcompare.training.run_context import make_config, prepare_run, with_backend, with_synthetic_data
+from ampcompare.training.trainer import Trainer
 from ampcompare.why.memory_estimate import StepMemory, describe_memory, estimate_memory, format_mib
 from ampcompare.why.op_dtypes import ForwardTrace, trace_forward
 from ampcompare.why.op_profile import (
@@ -36,6 +38,7 @@ from ampcompare.why.op_profile import (
     measure_steps,
     speed_ratio,
 )
+from ampcompare.why.replay import Moment
 
 DEFAULT_BACKEND = "native"  # where the options name no backend other than --against
 MAX_OPS = 10  # rows of the table of dtypes
@@ -86,7 +89,12 @@ class StepProfile:
 
 
 def run_explain(
-    overrides: Sequence[str], against: str, seconds: float, file: Path | None, console: Console
+    overrides: Sequence[str],
+    against: str,
+    seconds: float,
+    file: Path | None,
+    console: Console,
+    moment: Moment | None = None,
 ) -> None:
     """Compare a step under two backends, print the result, and write it where a file is named.
 
@@ -96,26 +104,40 @@ def run_explain(
         seconds: About how long to measure times; 0 measures none.
         file: File for the whole result as JSON.
         console: Where to print.
+        moment: The state of a training before the step; None: the first step of an untrained network.
 
     Raises:
         UserError: For bad options, or if the file cannot be written.
     """
-    other = make_config(overrides)
-    if other.backend == against:
+    other = make_config(overrides) if moment is None else moment.config
+    if other.backend == against and moment is None:
         other = make_config(overrides, backend=DEFAULT_BACKEND)
+    if moment is not None and other.backend == against:
+        raise UserError(
+            f"--against {against}: {moment.name} trained under this backend; compare it with another one, "
+            f"for example --against {DEFAULT_BACKEND if against == PLAIN else PLAIN}"
+        )
     if other.backend == against:
         raise UserError(
             f"--against {against}: backend={other.backend} is the same backend; compare it with another one, "
             "for example backend=apex_o1"
         )
-    configs = [with_synthetic_data(config) for config in (make_config(overrides, backend=against), other)]
-    context = prepare_run(configs[0])
-    device, batches = context.world.device, context.first_steps(1)[0]
-    trainers = [context.build_trainer(config) for config in configs]
+    build_trainer: Callable[[Config], Trainer]
+    if moment is None:
+        base = make_config(overrides, backend=against)
+        configs = [with_synthetic_data(config) for config in (base, other)]
+        context = prepare_run(configs[0])
+        batches, build_trainer = context.first_steps(1)[0], context.build_trainer
+    else:
+        configs = [with_backend(other, against), other]
+        context, batches, build_trainer = moment.context, moment.batches, moment.build_trainer
+    device = context.world.device
+    trainers = [build_trainer(config) for config in configs]
     traces = [trace_forward(trainer, batches[0]) for trainer in trainers]
     shapes = " and ".join(" x ".join(map(str, t.shape)) for t in list_tensors(batches[0][0]))
     setting = f"model {other.model.name}, data {other.data.source}, batch {shapes}, device {device}"
-    heading = f"{other.backend} compared with {against} in one training step: {setting}"
+    where = "one training step" if moment is None else moment.name
+    heading = f"{other.backend} compared with {against} in {where}: {setting}"
     print_line(console, heading)
     print_line(console, describe_recipe(other))
     times: Sequence[StepTimes | None] = (None, None)

@@ -83,8 +83,8 @@ def measure_own_errors(step: CapturedStep, model: nn.Module) -> OwnErrors:
         errors = result.errors[key] = {}
         if (module := modules.get(call.name)) is None:
             continue
-        outputs, inputs = _run_reference(call, module, modules)
         repeated, _ = _run_reference(call, module, modules)
+        outputs, inputs = _run_reference(call, module, modules)
         pairs = zip(outputs, repeated, strict=True)
         if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs):
             continue  # the module draws random numbers
@@ -118,6 +118,7 @@ def _run_reference(
     Returns:
         Its floating-point outputs, and the inputs, which require a gradient.
     """
+    _restore_buffers(call, module)
     leaves = map_tensors(call.inputs, lambda x: x.float().requires_grad_() if x.is_floating_point() else x)
     args, kwargs = map_tensors(leaves, lambda x: x.clone())  # the module may change its inputs in place
     inner_calls = iter(call.inner_calls)
@@ -132,6 +133,19 @@ def _run_reference(
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _restore_buffers(call: ModuleCall, module: nn.Module) -> None:
+    """Give the module the buffers that it had before the call.
+
+    They become new tensors: autograd may have saved the present ones for a backward pass.
+    """
+    for key, saved in call.buffers.items():
+        path, _, name = key.rpartition(".")
+        owner = module.get_submodule(path)
+        present = owner._buffers.get(name)
+        if present is not None and present.shape == saved.shape:
+            owner._buffers[name] = saved.to(present).clone()
 
 
 def _to_fp32(tensor: Tensor) -> Tensor:

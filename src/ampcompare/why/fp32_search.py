@@ -27,6 +27,7 @@ from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.op_profile import measure_interleaved, speed_ratio
+from ampcompare.why.replay import Moment
 
 MARGIN, STEPS = 0.05, 40
 COST_SECONDS = 5.0  # for measuring the cost of the modules in fp32
@@ -177,7 +178,7 @@ def _is_below(name: str, above: str) -> bool:
     return not above or name.startswith(f"{above}.")
 
 
-def list_called_modules(context: RunContext, config: Config) -> list[str]:
+def list_called_modules(context: RunContext | Moment, config: Config) -> list[str]:
     """Return the names of the modules that a forward calls, in the order of their first call.
 
     Modules that `precision.keep_fp32` keeps in fp32 already are left out.
@@ -209,6 +210,7 @@ def run_guard(
     margin: float = MARGIN,
     steps: int = STEPS,
     file: Path | None = None,
+    moment: Moment | None = None,
 ) -> int:
     """Find the modules that must stay in fp32; print them, the option that keeps them, and what they cost.
 
@@ -218,6 +220,7 @@ def run_guard(
         margin: How far the loss may be above fp32's, as a fraction of what fp32 learns.
         steps: Optimizer steps of a trial.
         file: File for the result as JSON.
+        moment: The state of a training at which the trials begin; None: an untrained network.
 
     Returns:
         0 where modules were found or none is needed; 1 where keeping modules in fp32 does not help.
@@ -227,15 +230,9 @@ def run_guard(
     """
     if not 0 < margin < math.inf:
         raise UserError(f"--margin {margin}: expected a number above 0 (a fraction of what fp32 learns)")
-    config = make_config(overrides)
-    if get_backend(config.backend).is_fp32:
-        is_strict = get_backend(config.backend).is_strict_fp32
-        why = "computes in fp32" if is_strict else "switches TF32 for all modules at once"
-        raise UserError(
-            f"backend={config.backend} {why}, so there is no module to keep in fp32; "
-            "name another backend, for example backend=fp16"
-        )
-    context = prepare_run(config)
+    config = make_config(overrides) if moment is None else moment.config
+    _check_backend(config)
+    context = moment or prepare_run(config)
     called = list_called_modules(context, dataclasses.replace(config, backend=PLAIN))
     if not called:
         raise UserError(
@@ -260,17 +257,19 @@ def run_guard(
         losses = []
         try:
             trainer = context.build_trainer(config_with(backend, kept))
+            before = int(trainer.precision.skipped_steps())  # sync: as below
             with trainer.precision.training_context():
                 for number, step_batches in enumerate(batches):
-                    seed_process(config.seed + number)
+                    _set_random_states(moment, config.seed, number)
                     losses.append(float(trainer.step(step_batches).loss))  # sync: a trial is its losses
         except RuntimeError as problem:  # the network may not run with these modules in another dtype
             return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
-        skipped = int(trainer.precision.skipped_steps())  # sync: as above
+        skipped = int(trainer.precision.skipped_steps()) - before  # sync: as above
         return Trial(kept, losses[0], statistics.fmean(losses[-max(1, steps // 4) :]), skipped < steps)
 
+    start = _describe_start(moment)
     say(
-        f"which modules of {config.model.name} must stay in fp32 under {config.backend}: "
+        f"which modules of {config.model.name} must stay in fp32 under {config.backend}{start}: "
         f"{plural(len(called), 'module')}, {plural(steps, 'step')} per trial"
     )
     search = MinimalSetSearch(train, config.backend, margin, say)
@@ -294,7 +293,7 @@ def run_guard(
     else:
         use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *modules])}"
         trainers = [context.build_trainer(config_with(config.backend, kept)) for kept in ((), tuple(modules))]
-        plain, slower = measure_interleaved(trainers, batches[0], context.world.device, COST_SECONDS)
+        plain, slower = measure_interleaved(trainers, batches[0], trainers[0].precision.device, COST_SECONDS)
         cost, basis = speed_ratio(slower, plain)
         result |= {"outcome": "found", "kept": modules, "use": use, "cost": cost}
         noun = f"1 {further}module has" if len(modules) == 1 else f"{len(modules)} {further}modules have"
@@ -309,6 +308,33 @@ def run_guard(
         arguments = {"backend": config.backend, "model": config.model.name, "margin": margin}
         write_json(file, {**arguments, **result, "trials": trials})
     return EXIT_NO_SET if result["outcome"] in ("not a module", "no set of modules") else 0
+
+
+def _set_random_states(moment: Moment | None, seed: int, number: int) -> None:
+    """Set the random states for a step of a trial; for the first one those of the run."""
+    if moment is not None and number == 0:
+        moment.set_random_states()
+    else:
+        seed_process(seed + number)
+
+
+def _describe_start(moment: Moment | None) -> str:
+    if moment is None:
+        return ""
+    if moment.name.startswith("a step "):  # with the weights of a file
+        return f", {moment.name.removeprefix('a step ')}"
+    return f", from {moment.name}"
+
+
+def _check_backend(config: Config) -> None:
+    """Raise UserError if the backend has no modules to keep in fp32."""
+    if get_backend(config.backend).is_fp32:
+        is_strict = get_backend(config.backend).is_strict_fp32
+        why = "computes in fp32" if is_strict else "switches TF32 for all modules at once"
+        raise UserError(
+            f"backend={config.backend} {why}, so there is no module to keep in fp32; "
+            "name another backend, for example backend=fp16"
+        )
 
 
 def list_parameters_outside(trainer: Trainer, called: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ampcompare.data.batch import Batch
-from ampcompare.system.device import seed_process
 from ampcompare.training.trainer import Trainer
 
 
@@ -27,6 +26,7 @@ class ModuleCall:
         name: The module's name, "" for the network itself.
         number: The index of this call among the calls of this module, from 0.
         inputs: Positional and keyword arguments.
+        buffers: Copies of the module's buffers before the call, by name: a module may count its calls.
         output: What the module returned.
         inner_calls: The calls that this module made itself, in order.
         input_gradients: Gradients of the inputs.
@@ -36,6 +36,7 @@ class ModuleCall:
     name: str
     number: int
     inputs: Any
+    buffers: dict[str, Tensor] = field(default_factory=dict)
     output: Any = None
     inner_calls: list[ModuleCall] = field(default_factory=list)
     input_gradients: dict[int, Tensor] = field(default_factory=dict)
@@ -70,7 +71,13 @@ class CapturedStep:
     updates: dict[str, Tensor]
 
 
-def capture_step(trainer: Trainer, batches: Sequence[Batch], seed: int) -> CapturedStep:
+def capture_step(
+    trainer: Trainer,
+    batches: Sequence[Batch],
+    set_random_states: Callable[[], None],
+    *,
+    with_calls: bool = True,
+) -> CapturedStep:
     """Take one optimizer step on these micro-batches and capture it.
 
     Each copy of a tensor's value to the host waits for the device.
@@ -78,7 +85,8 @@ def capture_step(trainer: Trainer, batches: Sequence[Batch], seed: int) -> Captu
     Args:
         trainer: The trainer; its model and optimizer change.
         batches: The micro-batches of the step.
-        seed: Seed of the random generators for the step.
+        set_random_states: Sets the random generators right before the step.
+        with_calls: Whether to record the calls of the modules, which a compiled step does not have.
     """
     precision, recorder, gradients = trainer.precision, _CallRecorder(), {}
     parameters = dict(zip(dict(trainer.model.named_parameters()), _updated_parameters(trainer), strict=True))
@@ -98,9 +106,10 @@ def capture_step(trainer: Trainer, batches: Sequence[Batch], seed: int) -> Captu
         own_step(optimizer)
 
     precision.backward, precision.step = backward, step  # type: ignore[method-assign]
-    seed_process(seed)
+    set_random_states()
     try:
-        with precision.training_context(), recorder.recording(trainer.model):
+        recording = recorder.recording(trainer.model) if with_calls else nullcontext()
+        with precision.training_context(), recording:
             loss = float(trainer.compute(batches).loss)  # sync: the loss is part of the result
     finally:
         del precision.backward, precision.step
@@ -149,13 +158,14 @@ class _CallRecorder:
                 handle.remove()
 
     def _before(self, name: str) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
             if self.is_backward:
                 return None
             number = self._counts[name] = self._counts.get(name, -1) + 1
             # Another module may get the same tensor. The gradient of a view is that of this call alone.
             inputs = map_tensors((args, kwargs), lambda x: x.view_as(x) if x.requires_grad else x)
-            call = ModuleCall(name, number, map_tensors(inputs, _copy))
+            buffers = {key: _copy(buffer) for key, buffer in module.named_buffers()}
+            call = ModuleCall(name, number, map_tensors(inputs, _copy), buffers)
             self._store_gradients(inputs, call.input_gradients)
             if self._open:
                 self._open[-1].inner_calls.append(call)

@@ -52,13 +52,16 @@ class CheckpointManager:
             return every is not None and epochs % every == 0
         return minutes is not None and time.monotonic() - self.saved_at >= minutes * 60
 
-    def save(self, state: Mapping[str, Any], step: int, *, best: bool = False) -> None:
+    def save(
+        self, state: Mapping[str, Any], step: int, *, best: bool = False, anomaly: int | None = None
+    ) -> None:
         """Save the state of the run after a step (`TrainingLoop.checkpoint`).
 
         Args:
             state: The state, gathered from all processes.
             step: The step that it follows.
             best: Whether the last evaluation is the best so far.
+            anomaly: The first step with an anomaly, before which a checkpoint is kept; None: there is none.
         """
         self.saved_at = time.monotonic()
         if not self.is_main_process:
@@ -74,7 +77,7 @@ class CheckpointManager:
         try:
             if not self.store.lock():
                 raise OSError(0, f"{self.store.folder} is in use by another process")
-            self.store.save({**state, **run}, self.identity, best=best)
+            self.store.save({**state, **run}, self.identity, best=best, anomaly=anomaly)
             self.saved_step = step
         except OSError as problem:
             where = f"could not be written to {self.store.folder} ({reason(problem)})"

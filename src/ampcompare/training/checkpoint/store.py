@@ -4,7 +4,9 @@ Each run has its own folder. `run.json` has the identity of the run (what must b
 step at which it ended; nothing else is read to find a run. `torch.save` writes a checkpoint, and it is put in
 place as a whole. Reading checks the checksums of the archive first, which `torch.load` does not, and
 unpickles only tensors and plain values. The last two checkpoints are kept, and the best one of those saved
-after an evaluation, with `.best` in its name. Of a run that has ended, the last and the best are kept.
+after an evaluation, with `.best` in its name. Of a run that has ended, the last and the best are kept. The
+last one before the first anomaly (a loss that is not finite, a skipped step after the loss scale had settled)
+is kept as well, so that `why diff --at` starts there; `run.json` has its step as `before_anomaly`.
 """
 
 import io
@@ -71,6 +73,7 @@ class CheckpointStore:
         self.folder = folder
         self._lock = FileLock(folder / "lock")
         self._is_begun = False  # whether the files in the folder are of this run
+        self._before_anomaly: int | None = None  # the step of the checkpoint that is kept for it
 
     def lock(self) -> bool:
         """Lock the folder for this process until it ends; return False if another process has it."""
@@ -117,10 +120,19 @@ class CheckpointStore:
 
     def _tell(self, identity: Mapping[str, Any], ended: int) -> None:
         info = {"format": FORMAT, "identity": identity, "ended": ended}
+        if self._before_anomaly is not None:
+            info["before_anomaly"] = self._before_anomaly
         with replacing(self.folder / "run.json") as file:
             file.write(json.dumps(info, indent=1).encode())
 
-    def save(self, state: Mapping[str, Any], identity: Mapping[str, Any], *, best: bool = False) -> None:
+    def save(
+        self,
+        state: Mapping[str, Any],
+        identity: Mapping[str, Any],
+        *,
+        best: bool = False,
+        anomaly: int | None = None,
+    ) -> None:
         """Write the state, and remove the files that are not kept.
 
         If this run is new, files that an earlier run of the same name left are removed too. On return the
@@ -130,12 +142,14 @@ class CheckpointStore:
             state: The state of the run, with its `step`.
             identity: What must be equal to resume the run (`run_identity`).
             best: Whether the last evaluation is the best so far.
+            anomaly: The first step with an anomaly; None: there is none.
 
         Raises:
             OSError: The state could not be written; earlier checkpoints are unchanged.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         before = [] if self._is_begun else self.files()
+        self._note_anomaly(anomaly, identity)
         if not (
             self._is_begun and (self.folder / "run.json").exists()
         ):  # first: without it the checkpoint would not be found
@@ -148,10 +162,21 @@ class CheckpointStore:
         self._is_begun = True
         self._keep(2, {*before} - {path})
 
+    def _note_anomaly(self, anomaly: int | None, identity: Mapping[str, Any]) -> None:
+        """Choose the checkpoint before the first anomaly, and note it in `run.json`, once for a run."""
+        if not self._is_begun or self._before_anomaly is not None:
+            return
+        self._before_anomaly = self.about().get("before_anomaly")  # of an earlier part of the run
+        earlier = [step for file in self.files() if anomaly and (step := _step_of(file)) < anomaly]
+        if self._before_anomaly is None and earlier:
+            self._before_anomaly = max(earlier)
+            self._tell(identity, 0)
+
     def end(self, step: int) -> None:
         """Note that the run ended at this step with a complete record, so it cannot be resumed."""
         try:
             if (about := self.about())["format"] == FORMAT:
+                self._before_anomaly = about.get("before_anomaly")
                 self._tell(about["identity"], step)
                 self._keep(1)
         except (OSError, ValueError) as problem:
@@ -161,8 +186,9 @@ class CheckpointStore:
     def _keep(self, count: int, old: Collection[Path] = ()) -> None:
         files = [file for file in self.files() if file not in old]
         bests = [file for file in files if file.name.endswith(".best.pt")]
+        before = [file for file in files if _step_of(file) == self._before_anomaly]
         temporary = self.folder.glob("*.tmp")  # from a process that was killed while writing
-        for file in {*old, *files, *temporary} - {*files[:count], *bests[:1]}:
+        for file in {*old, *files, *temporary} - {*files[:count], *bests[:1], *before}:
             file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
@@ -181,6 +207,11 @@ class CheckpointStore:
                 )
         log.warning(f"none of the checkpoints in {self.folder} can be read")
         return None
+
+
+def _step_of(path: Path) -> int:
+    """Return the step of a checkpoint by the name of its file."""
+    return int(path.name[5:14])
 
 
 def run_identity(config: Config, device_type: str, processes: int, **others: Any) -> dict[str, Any]:

@@ -1,0 +1,366 @@
+"""Read what the record of a run says about its steps: the options, the losses, and the step to look at."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampcompare import __version__, metrics
+from ampcompare.config.compose import ConfigSource, compose
+from ampcompare.config.load import parse_overrides
+from ampcompare.config.option_spec import Role
+from ampcompare.config.schema import GROUPS, Config, find_option, with_role
+from ampcompare.errors import UserError
+from ampcompare.runs.loader import load_runs
+from ampcompare.runs.nested import flatten
+from ampcompare.runs.run_record import RunRecord
+from ampcompare.runs.run_state import RunState
+from ampcompare.training.anomalies import SETTLED_STEPS
+from ampcompare.training.checkpoint.store import FOLDER, describe_differences
+from ampcompare.wandb_client.record_folders import find_record_files
+
+OPTION = "--at"
+OUTPUT_DIR = "output_dir"
+RECORDS = ("wandb", ".wandb")  # folders of W&B's client
+# Options of a run that may differ here, because they do not change its numbers.
+MAY_DIFFER = sorted({key for key in with_role(Role.MAY_DIFFER) if key not in GROUPS} | {OUTPUT_DIR})
+ASKED, LAST = "the step that --at names", "the last step of the run"
+FAILED = "the first step with a loss, gradient or weight that is inf or nan"
+SKIPPED = "the first skipped step after the loss scale had settled"
+
+
+@dataclass(frozen=True)
+class StepChoice:
+    """The steps among which the step to look at is.
+
+    Attributes:
+        first: The first candidate.
+        last: The last candidate. Where it is not the first, the replay looks for the first bad step.
+        reason: Why these steps were chosen.
+    """
+
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run of `ampcompare run`, as its record describes it.
+
+    Attributes:
+        record: The record.
+        config: The options of the run.
+        output_dir: The folder of the record and the checkpoints.
+        steps: The steps of the rows with a training loss, ascending.
+        losses: The training loss of each of these rows.
+        skipped: The number of skipped steps up to each of these rows.
+        seconds: The elapsed seconds of each of these rows.
+    """
+
+    record: RunRecord
+    config: Config
+    output_dir: Path
+    steps: list[int]
+    losses: list[float]
+    skipped: list[int]
+    seconds: list[float]
+
+    @property
+    def name(self) -> str:
+        """The id of the run."""
+        return self.record.id
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints, which may not exist."""
+        return self.output_dir / FOLDER / self.name
+
+    def seconds_per_step(self) -> float | None:
+        """Return the mean elapsed time of a step, evaluations included; None if it is not recorded."""
+        known = [(step, s) for step, s in zip(self.steps, self.seconds, strict=True) if math.isfinite(s)]
+        if not known:
+            return None
+        (first, start), (last, end) = known[0], known[-1]
+        if last == first:
+            return end / last
+        return max(0.0, (end - start) / (last - first))
+
+    def choose_step(self, asked: int | None) -> StepChoice:
+        """Return the step that was asked for, or where the run failed, skipped a step, or ended.
+
+        Raises:
+            UserError: The run has no such step, or no step at all.
+        """
+        if not self.steps:
+            raise UserError(f"{OPTION} {self.name}: the record has no training step")
+        end = self.steps[-1]
+        if asked is not None:
+            if not 1 <= asked <= end:
+                raise UserError(
+                    f"{OPTION} {self.name}@{asked}: the record has no such step; name one from 1 to {end}"
+                )
+            return StepChoice(asked, asked, ASKED)
+        spans = self._skips()
+        before_last = self.steps[-2] if len(self.steps) > 1 else 0
+        bad = [not math.isfinite(loss) for loss in self.losses]
+        # A skipped step may have an infinite loss, and does no harm.
+        is_repaired = self.record.state is RunState.FINISHED and bool(spans) and spans[-1][1] > before_last
+        if bad[-1] and not is_repaired:
+            index = len(bad) - bad[::-1].index(False) if False in bad else 0
+            before = self.steps[index - 1] if index else 0
+            # Without a skip, an update may have spoiled the weights in the last step of the row before.
+            skips = [low for low, _ in spans if before < low <= self.steps[index]]
+            first = skips[0] if skips else max(1, before)
+            for low, high in reversed(spans):  # the skipped steps that led to the failure
+                if high >= first - 1:
+                    first = min(first, low)
+            return StepChoice(first, self.steps[index], FAILED)
+        before = 0
+        for low, high in spans:
+            if low - before > SETTLED_STEPS:
+                return StepChoice(low, high, SKIPPED)
+            before = high
+        return StepChoice(end, end, LAST)
+
+    def _skips(self) -> list[tuple[int, int]]:
+        """Return for each skipped step the first and the last step that it may be.
+
+        On a CPU a row names each skipped step. Elsewhere only the number in each log interval is known.
+        """
+        where = self.record.logged.get(metrics.NONFINITE_MODULE)
+        named = self.record.numbers(metrics.STEP)[where[0]].tolist() if where is not None else []
+        spans, start, count = [], 0, 0
+        for step, skipped in zip(self.steps, self.skipped, strict=True):
+            exact = sorted({int(number) for number in named if start < number <= step})
+            if skipped > count:
+                spans += [(n, n) for n in exact] if len(exact) == skipped - count else [(start + 1, step)]
+            start, count = step, max(count, skipped)
+        return spans
+
+
+def parse_moment(text: str) -> tuple[str, int | None]:
+    """Return run and step of `RUN[@STEP]`.
+
+    >>> parse_moment("runs/wandb/run-1-abc@300")
+    ('runs/wandb/run-1-abc', 300)
+    """
+    match = re.fullmatch(r"(.+)@(\d+)", text)
+    if match is None or Path(text).exists():
+        return text, None
+    return match[1], int(match[2])
+
+
+def read_run(run: str, overrides: Sequence[str]) -> RecordedRun:
+    """Return a run from its record.
+
+    Args:
+        run: Its folder, or its id in `output_dir`.
+        overrides: Options that may differ from those of the run, such as `device=cpu`.
+
+    Raises:
+        UserError: There is no such run, it is no run of `ampcompare run`, or an option may not differ.
+    """
+    config_name, values = parse_overrides(overrides)
+    changed = [key for key, _ in values if key not in MAY_DIFFER]
+    if config_name is not None or changed:
+        word = f"--config {config_name}" if config_name is not None else changed[0]
+        raise UserError(
+            f"{word}: {OPTION} takes the options of the run; leave it out (allowed: {', '.join(MAY_DIFFER)})"
+        )
+    given = dict(values)
+    output_dir, run_id = _find(run, Path(given.get(OUTPUT_DIR, Config().output_dir)))
+    (record,) = load_runs(find_record_files(output_dir, run_id))
+    if record.is_recorded or not record.environment:
+        raise UserError(
+            f"{OPTION} {run}: only a run of `ampcompare run` can be replayed, and this is the record of "
+            "another program; leave --at out and name your network, for example model.name=./net.py:build"
+        )
+    processes = record.environment.get("processes", 1)
+    if processes != 1:
+        raise UserError(
+            f"{OPTION} {run}: the run trained in {processes} processes, "
+            "and only a run of one process can be replayed; leave --at out"
+        )
+    config = compose(
+        ConfigSource(_recorded_options(record)),
+        ConfigSource(given),
+        ConfigSource({OUTPUT_DIR: str(output_dir), "wandb.mode": "disabled"}),
+    )
+    rows, losses = record.logged_numbers(metrics.LOSS)
+    columns = (metrics.STEP, metrics.SKIPPED, metrics.ELAPSED)
+    steps, skipped, seconds = (record.numbers(key)[rows] for key in columns)
+    return RecordedRun(
+        record,
+        config,
+        output_dir,
+        [int(step) for step in steps],
+        losses.tolist(),
+        [int(number) for number in np.nan_to_num(skipped)],
+        seconds.tolist(),
+    )
+
+
+def _find(run: str, output_dir: Path) -> tuple[Path, str]:
+    """Return the folder of the run's record and checkpoints, and the id of the run."""
+    path = Path(run)
+    if not path.exists():
+        if find_record_files(output_dir, run):
+            return output_dir, run
+        raise UserError(
+            f"{OPTION} {run}: no such folder, and no run with this id in {output_dir}; "
+            "give the folder of the run, or the id and output_dir=FOLDER"
+        )
+    if path.resolve().parent.name == FOLDER:
+        folder = path.resolve().parents[1]
+        if find_record_files(folder, path.resolve().name):
+            return folder, path.resolve().name
+    runs = load_runs([path])
+    if len(runs) > 1:
+        ids = ", ".join(one.id for one in runs[:5])
+        more = ", ..." if runs[5:] else ""
+        raise UserError(f"{OPTION} {run}: {len(runs)} runs are there; name one of them: {ids}{more}")
+    files = [file.resolve() for file in runs[0].paths]
+    if not files or files[0].suffix != ".wandb" or files[0].parents[1].name not in RECORDS:
+        raise UserError(
+            f"{OPTION} {run}: this is no record of `ampcompare run` in its output folder; "
+            "give the folder that the run named at its end (record: ...)"
+        )
+    return files[0].parents[2], runs[0].id
+
+
+def _recorded_options(record: RunRecord) -> dict[str, Any]:
+    """Return the options of the run by dotted key, without those of its record and its sweep.
+
+    Raises:
+        UserError: The run has an option that this version does not know.
+    """
+    options = {"recipe": "reference"}  # versions before 0.4 had no other
+    for key, value in flatten(record.config):
+        option = find_option(key)
+        group = key.partition(".")[0]
+        if option is not None:
+            if option[0].role is not Role.BOOKKEEPING or key == "recipe":
+                options[key] = value
+        elif group in GROUPS and group not in ("plan", "wandb", "checkpoint", "published"):
+            recorded_by = (record.environment.get("packages") or {}).get("ampcompare", "unknown")
+            raise UserError(
+                f"{OPTION} {record.id}: this version ({__version__}) has no option {key}, which the run has; "
+                f"use version {recorded_by}"
+            )
+    return options
+
+
+def describe_changes(
+    run: RecordedRun,
+    identity: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    saved: Mapping[str, Any] | None,
+    test_set: str | None,
+) -> list[str]:
+    """Return what has changed since the run, so that a replay would be another training.
+
+    Args:
+        run: The run.
+        identity: What a run with these options is now (`experiment.identify_run`).
+        environment: What a record would say of machine, code and data now.
+        saved: The identity of the run's checkpoints; None without checkpoints.
+        test_set: The fingerprint of the test data now.
+    """
+    recorded = run.record.environment
+    changes = []
+    for key in sorted({*recorded, *environment}):
+        if not (
+            key.endswith(("_source", "_fingerprint")) or key in ("device_type", metrics.MODEL_PARAMETERS)
+        ):
+            continue
+        if recorded.get(key) != environment.get(key):
+            changes.append(_name_change(key, run.config, recorded, environment))
+    known = run.record.summary.get(metrics.TEST_SET)
+    if known is not None and known != test_set:
+        changes.append(f"the test data of {run.config.data.source}")
+    if saved is not None:
+        differences = [
+            line
+            for line in describe_differences(identity, saved)
+            if line.partition(" ")[0] not in {*recorded, *environment, "device", "processes"}
+        ]
+        changes += differences
+    return list(dict.fromkeys(changes))
+
+
+def _name_change(
+    key: str, config: Config, recorded: Mapping[str, Any], environment: Mapping[str, Any]
+) -> str:
+    """Return which code or data has changed, by the option that names it."""
+    names = {
+        "model_source": f"the code of model.name={config.model.name}",
+        metrics.MODEL_PARAMETERS: f"the number of parameters of model.name={config.model.name}",
+        "data_source": f"the code of data.source={config.data.source}",
+        "data_fingerprint": f"the data of data.source={config.data.source}",
+        "backend_source": f"the code of backend={config.backend}",
+        "task_loss_source": f"the code of task.loss={config.task.loss}",
+        "device_type": f"the device ({recorded.get(key)} in the run, {environment.get(key)} now)",
+    }
+    return names.get(key, f"the code behind {key}")
+
+
+def describe_equality(run: RecordedRun, replayed: Mapping[int, float], reasons: Sequence[str]) -> str:
+    """Return whether the losses of the replay are those of the record, and if not, by how much and why.
+
+    Args:
+        run: The run.
+        replayed: The loss of each replayed row, by its step.
+        reasons: What differs from the run.
+    """
+    recorded = dict(zip(run.steps, run.losses, strict=True))
+    pairs = [(loss, recorded[step]) for step, loss in replayed.items() if step in recorded]
+    if not pairs:
+        return "no row of the record lies within the replayed steps, so the replay could not be checked"
+    rows = "1 row" if len(pairs) == 1 else f"{len(pairs):,} rows"
+    if all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs):
+        return f"the replayed losses equal the recorded losses, bit for bit ({rows})"
+    differences = [abs(a - b) / abs(b) if b else abs(a - b) for a, b in pairs if a != b]
+    largest = max((d for d in differences if math.isfinite(d)), default=math.inf)
+    size = f"by up to {largest:.1e} of the loss" if math.isfinite(largest) else "in being finite"
+    why = "; ".join(reasons) or (
+        "machine and software are the same, so the cause is a random choice that is not seeded, "
+        "or code and data outside the named files"
+    )
+    return f"the replayed losses differ from the recorded losses {size} ({rows}): {why}"
+
+
+def list_reasons(run: RecordedRun, environment: Mapping[str, Any], *, loads_itself: bool) -> list[str]:
+    """Return why a replay may differ from the run: another machine, other software, no determinism.
+
+    Args:
+        run: The run.
+        environment: What a record would say now.
+        loads_itself: Whether the batches come from a DataLoader of the user's.
+    """
+    recorded, reasons = run.record.environment, []
+    hosts = [(env.get("machine") or {}).get("host") for env in (recorded, environment)]
+    names = [env.get("device_name") for env in (recorded, environment)]
+    if names[0] != names[1]:
+        reasons.append(f"another device ({names[0]} in the run, {names[1]} now)")
+    elif hosts[0] != hosts[1]:
+        reasons.append("another machine")
+    versions = [(env.get("packages") or {}).get("ampcompare") for env in (recorded, environment)]
+    facts = (
+        ("PyTorch", recorded.get("torch"), environment.get("torch")),
+        ("ampcompare", *versions),
+        ("commit of ampcompare", recorded.get("git_commit"), environment.get("git_commit")),
+        ("number of CPU threads", recorded.get("cpu_threads"), environment.get("cpu_threads")),
+    )
+    reasons += [
+        f"another {name} ({there} in the run, {here} now)" for name, there, here in facts if there != here
+    ]
+    if run.config.deterministic is False and environment.get("device_type") != "cpu":
+        reasons.append("a GPU without deterministic=true does not repeat a training exactly")
+    if loads_itself:
+        reasons.append("random choices of your DataLoader that are not seeded")
+    return reasons

@@ -1,0 +1,125 @@
+"""Read trained weights from a file, and put them into the network of a run's options."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ampcompare.errors import UserError, reason
+from ampcompare.runtime.formatting import some
+from ampcompare.system.device import random_states, seed_process
+from ampcompare.training.loop import PARTS
+from ampcompare.training.run_context import make_config, prepare_run
+from ampcompare.why.replay import Moment
+
+OPTION = "--weights"
+NESTED = ("model", "state_dict", "model_state_dict")  # keys under which programs save a state dict
+PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a state dict by name: of a checkpoint of a run, a torch file or safetensors.
+
+    Raises:
+        UserError: The file cannot be read, or has no state dict.
+    """
+    if path.suffix == ".safetensors":
+        content = _read_safetensors(path)
+    else:
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as problem:  # damage raises a dozen types of exception
+            raise UserError(
+                f"{OPTION} {path}: cannot be read with weights_only=True ({reason(problem)}); "
+                "save a state dict: torch.save(model.state_dict(), FILE)"
+            ) from None
+    for key in NESTED:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)} if _is_mapping(content) else {}
+    if not tensors:
+        raise UserError(
+            f"{OPTION} {path}: has no state dict; expected a checkpoint of a run, or the tensors by name, as "
+            "torch.save(model.state_dict(), FILE) writes them"
+        )
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _read_safetensors(path: Path) -> Any:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise UserError(f"{OPTION} {path}: needs the package safetensors; install it") from None
+    try:
+        return load_file(path)
+    except Exception as problem:  # the package's own error, or one of the system
+        raise UserError(f"{OPTION} {path}: cannot be read ({reason(problem)})") from None
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Copy the weights into a network.
+
+    Raises:
+        UserError: Names or shapes differ from those of the network.
+    """
+    own = model.state_dict()
+    problems = []
+    if missing := [name for name in own if name not in weights]:
+        problems.append(f"names that only the network has: {some(missing)}")
+    if unexpected := [name for name in weights if name not in own]:
+        problems.append(f"names that only the file has: {some(unexpected)}")
+    shapes = [
+        f"{name} {list(weights[name].shape)} in the file, {list(tensor.shape)} in the network"
+        for name, tensor in own.items()
+        if isinstance(tensor, Tensor) and name in weights and weights[name].shape != tensor.shape
+    ]
+    if shapes:
+        problems.append(f"other shapes: {some(shapes)}")
+    if problems:
+        raise UserError(f"{OPTION} {path}: does not fit the network; {'; '.join(problems)}")
+    model.load_state_dict(dict(weights))
+
+
+def build_moment(path: Path, overrides: Sequence[str]) -> Moment:
+    """Return the moment before a first step from trained weights, with a new optimizer.
+
+    Args:
+        path: The file of the weights.
+        overrides: Options of a run, with eager execution.
+
+    Raises:
+        UserError: For bad options, or if the weights do not fit.
+    """
+    config = make_config(overrides)
+    context = prepare_run(config)
+    weights = read_weights(path)
+    plain = context.build_trainer(config)
+    load_weights(plain.model, weights, path)
+    updated = [p for group in plain.optimizer.param_groups for p in group["params"]]
+    values = [weights[name] for name, _ in plain.model.named_parameters(remove_duplicate=True)]
+    with torch.no_grad():
+        for parameter, value in zip(updated, values, strict=True):  # master weights, where there are any
+            parameter.copy_(value)
+    seed_process(config.seed)
+    (batches,) = context.first_steps(1)
+    return Moment(
+        f"a step with the weights of {path}",
+        1,
+        config,
+        context,
+        {name: getattr(plain, name).state_dict() for name in PARTS},
+        [p.detach().clone() for p in updated],
+        random_states(context.world.device),
+        batches,
+        (0, 0),
+    )

@@ -1,0 +1,107 @@
+"""`why ... --weights FILE`: the step starts from trained weights, of a run or of another program."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+from ampcompare.cli import main
+from ampcompare.training.run_context import make_config, prepare_run
+
+NET = """
+from torch import nn
+
+
+def build(num_classes, width=16):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(3072, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, num_classes)
+    )
+"""
+WORDS = ["model.name=./net.py:build", "data.source=synthetic", "data.train_limit=64", "data.test_limit=16"]
+WORDS += ["batch_size=8", "device=cpu", "precision.init_scale=256"]
+
+
+@pytest.fixture(autouse=True)
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(scale: float = 3.0) -> torch.nn.Module:
+    space: dict = {}
+    exec(NET, space)
+    torch.manual_seed(9)
+    model = space["build"](10)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    return model
+
+
+def why(*words: object) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["why", *map(str, words)])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def save(kind: str) -> str:
+    state = trained().state_dict()
+    if kind == "safetensors":
+        save_file(state, "w.safetensors")
+        return "w.safetensors"
+    prefix = {"ddp": "module.", "compiled": "_orig_mod."}.get(kind, "")
+    state = {f"{prefix}{name}": tensor for name, tensor in state.items()}
+    torch.save({"state_dict": state, "epoch": 3} if kind == "nested" else state, "w.pt")
+    return "w.pt"
+
+
+@pytest.mark.parametrize("backend", ["native", "native_bf16", "apex_o2", "fp16"])
+@pytest.mark.parametrize("kind", ["plain", "nested", "ddp", "compiled", "safetensors"])
+def test_the_loss_in_fp32_is_that_of_the_trained_network(kind: str, backend: str):
+    """Computed apart from our code: the trained network in plain PyTorch on the first batch."""
+    words = [*WORDS, f"backend={backend}"]
+    assert why("diff", *words, "--weights", save(kind), "--json", "diff.json") == 0
+    ((inputs, targets),) = prepare_run(make_config(words)).first_steps(1)[0]
+    wanted = F.cross_entropy(trained()(inputs), targets).item()
+    answer = json.loads(Path("diff.json").read_text())
+    assert answer["loss_fp32"] == pytest.approx(wanted, rel=2e-3 if backend == "fp16" else 1e-5)
+    assert answer["loss"] == pytest.approx(wanted, rel=2e-2)
+    assert answer["loss"] != answer["loss_fp32"]
+
+
+def test_explain_and_guard_take_weights(capsys: pytest.CaptureFixture[str]):
+    file = save("plain")
+    assert why("explain", *WORDS, "backend=native", "--weights", file, "--seconds", 0) == 0
+    assert why("guard", *WORDS, "backend=native", "--weights", file, "--steps", 8) == 0
+    output = capsys.readouterr().out
+    assert f"native compared with none in a step with the weights of {file}: " in output
+    assert f"under native, with the weights of {file}: 5 modules, 8 steps per trial" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "expected"),
+    [
+        ([], {"1.weight": torch.ones(16, 3072)}, "names that only the network has: 1.bias, 2.weight"),
+        ([], trained().state_dict() | {"extra": torch.ones(1)}, "names that only the file has: extra"),
+        (["model.kwargs.width=8"], None, "other shapes: 1.weight [16, 3072] in the file, [8, 3072] in the"),
+        ([], {"epoch": 3}, "has no state dict"),
+        (["--at", "abc"], None, "--at abc has weights already; leave one of them out"),
+    ],
+)
+def test_weights_that_do_not_fit_are_one_line(words, state, expected: str, capsys):
+    torch.save(trained().state_dict() if state is None else state, "w.pt")
+    assert why("diff", *WORDS, "backend=native", "--weights", "w.pt", *words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert expected in error
+
+
+@pytest.mark.parametrize("file", ["none.pt", "net.py", "none.safetensors"])
+def test_a_file_that_cannot_be_read_is_one_line(file: str, capsys):
+    assert why("diff", *WORDS, "backend=native", "--weights", file) == 2
+    assert capsys.readouterr().err.startswith(f"error: --weights {file}: cannot be read")
