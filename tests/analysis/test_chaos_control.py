@@ -199,6 +199,10 @@ def test_no_loss_is_claimed_where_the_baseline_differs_as_much_from_itself():
     assert claim.shown == ()
     assert claim.why == "the baseline with changed last bits differs from the baseline, too"
     assert "lower" not in analysis.badge(analysis.comparison("native").group)
+    # Nor is a gain claimed.
+    higher = [2 * base - lower for base, lower in zip(BASE, LOWER, strict=True)]
+    gain = analyse_runs(arms(none=BASE, native=higher, chaos=LOWER)).comparison("native")
+    assert gain.claims["quality"].shown == ()
     # A baseline that differs from itself by less leaves the claim.
     resolved = analyse_runs(arms(none=BASE, native=LOWER, chaos=NEAR))
     assert resolved.comparison("native").claims["quality"].shown == ("worse",)

@@ -235,3 +235,53 @@ def test_seeds_that_are_added_after_the_whole_error_was_spent_are_named():
     assert "all looks together err in up to 9% instead of 5%" in caveats
     whole = planned(range(5), {"looks": [5, 10], "shares": [0.2, 0.8]}) + later
     assert "instead of 5%" not in " ".join(analyse_runs(whole).caveats)
+
+
+def test_a_backend_of_ours_that_collapses_to_zero_lost_its_accuracy():
+    """A last value of 0 may be a placeholder in the logs of other programs only."""
+    base = [record("none", seed, accuracies=(0.5, 0.8, 0.93 + seed / 1e4)) for seed in range(5)]
+    arm = [record("native", seed, accuracies=(0.4, 0.3, 0.0)) for seed in range(5)]
+    native = analyse_runs([*base, *arm]).comparison("native")
+    assert native.is_quality_lost
+    assert "placeholder" not in native.claims["quality"].why
+
+
+@pytest.mark.parametrize("end", ["not finished", "failed", "another batch size"])
+def test_the_baseline_is_recommended_only_if_all_others_are_decided_against(end: str):
+    half = [value / 2 for value in (40.0, 41.0, 42.0, 40.0, 41.0)]
+    other: dict[str, Any] = {"config": {"batch_size": 64}} if end == "another batch size" else {}
+    if end == "not finished":
+        other = {"state": "running"}
+    elif end == "failed":
+        other = {"failed": range(5)}
+    made = [*runs("none", BASE), *runs("native", SAME, half)]
+    assert analyse_runs(made).recommendation.text.startswith("Stay with fp32 (none)")
+    text = analyse_runs([*made, *runs("apex_o1", SAME, FAST, **other)]).recommendation.text
+    assert text.startswith("No recommendation yet: apex_o1 ")
+
+
+def test_the_next_step_names_each_missing_interval_and_no_other():
+    noisy = [value + change for value, change in zip(BASE, (0.01, -0.01, 0.008, -0.008, 0.0), strict=True)]
+    made = [*runs("none", BASE), *runs("native", noisy), *runs("fp16", SAME[:2])]
+    advice = analyse_runs(made).advice
+    assert "A confidence interval for the accuracy of fp16 needs 1 more seed." in advice
+    assert "interval for the accuracy of native" not in advice
+
+
+@pytest.mark.parametrize(("groups", "n"), [(18, 3), (200, 4)])
+def test_a_design_that_decides_nothing_has_no_deviation(groups: int, n: int):
+    from ampcompare.analysis.statistics.multiplicity import joint_level
+    from ampcompare.analysis.statistics.sample_size import largest_deviation
+
+    assert 0 <= largest_deviation(0.5, n, joint_level(groups), 2) < 0.05
+
+
+def test_a_report_at_an_unplanned_number_of_seeds_claims_no_joint_confidence():
+    made = [
+        record(b, s, accuracies=(0.5, 0.8, 0.93 + s / 1e4 + 1e-4 * (b != "none")), plan={"looks": [5]})
+        for b in ("none", "native", "fp16")
+        for s in range(3)
+    ]
+    analysis = analyse_runs(made)
+    assert "together the intervals" not in analysis.caption
+    assert any("no look was planned at 3 seeds" in caveat for caveat in analysis.caveats)

@@ -49,7 +49,7 @@ def test_options_without_multi_process_support_are_refused():
     for key, word, said in (("execution", "compile", "'compile'"), ("training.gradient_penalty", "1", "1")):
         with pytest.raises(UserError, match=f"{key}={said}: with 2 processes"):
             check_processes(load_config(None, [f"{key}={word}"]), 2)
-    message = r"the last batch of an epoch has 1 of 65 images.*data\.train_limit=64"
+    message = r"the last batch of an epoch has 1 of 65 samples.*data\.train_limit=64"
     with pytest.raises(UserError, match=message):
         check_last_batch(65, 32, TWO)
     check_last_batch(66, 32, TWO)

@@ -94,7 +94,7 @@ def test_no_cause_is_named_where_the_interval_contains_1():
 
 def test_without_a_network_it_is_the_small_one_on_a_cpu(capsys):
     assert explain("--seconds", "0") == 0
-    setting = "model tiny, data synthetic, batch 32 x 3 x 32 x 32, device cpu"
+    setting = "model tiny, data synthetic, batch 128 x 3 x 32 x 32, device cpu"
     assert f"native compared with none in one training step: {setting}" in capsys.readouterr().out
 
 

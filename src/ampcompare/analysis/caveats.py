@@ -266,7 +266,7 @@ def _reached(findings: Findings) -> Iterator[str]:
     ]
     if some_reached := [f"{k} of {plural(g.n, 'run')} of {g.display_name}" for g, k in counts if 0 < k < g.n]:
         reached = some(some_reached, MAX_NAMED)
-        yield f"Only {reached} reached {target}: the time to target counts these runs."
+        yield f"Only {reached} reached {target}, so the time to target is not compared."
     if none_reached := [g.display_name for g, k in counts if not k]:
         yield f"No run of {some(none_reached, MAX_NAMED)} reached {target}."
 

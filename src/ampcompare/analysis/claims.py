@@ -111,7 +111,9 @@ def side_words(question: str, estimate: Estimate, metric: ComparedMetric) -> tup
     return (above,) if side > 0 else (below,)
 
 
-def claim_quality(estimate: Estimate, metric: ComparedMetric, degenerate_reason: str, no_loss: str) -> Claim:
+def claim_quality(
+    estimate: Estimate, metric: ComparedMetric, degenerate_reason: str, unresolved: str
+) -> Claim:
     """Return the claim on quality.
 
     Args:
@@ -119,13 +121,13 @@ def claim_quality(estimate: Estimate, metric: ComparedMetric, degenerate_reason:
         metric: The compared metric.
         degenerate_reason: Why the metric of the group is uninformative, "" if it is not. The group may then
             be shown to be worse, never to be the same.
-        no_loss: Why no loss may be claimed, "" if it may.
+        unresolved: Why no difference may be claimed, "" if it may.
     """
     shown = read_quality(estimate, metric)
-    if no_loss and "worse" in shown:
-        shown = tuple(word for word in shown if word != "worse")
+    if unresolved and not {"worse", "better"}.isdisjoint(shown):
+        shown = tuple(word for word in shown if word not in ("worse", "better"))
         if not shown:
-            return Claim(QUALITY, estimate, (), no_loss)
+            return Claim(QUALITY, estimate, (), unresolved)
     if degenerate_reason:
         worse = tuple(word for word in shown if word == "worse")
         return Claim(QUALITY, estimate, worse, "" if worse else degenerate_reason)

@@ -85,7 +85,7 @@ class Comparison:
         degenerate_reason: Why the group's metric is uninformative although the baseline's is not. The group
             then lost quality, whether the interval shows it or not.
         is_missing_in_bench: Whether a benchmark has the speed of other groups and no arm for this one.
-        no_loss_reason: Why no loss in quality may be claimed, "" if it may.
+        unresolved_reason: Why no difference in quality may be claimed, "" if it may.
         spreads: By question: the standard deviation of one pair, pooled over all groups, and its degrees of
             freedom. Only forecasts of further seeds use it.
         seed_correlation: The correlation of the quality with that of the baseline over the shared seeds; None
@@ -111,7 +111,7 @@ class Comparison:
     no_claim_reason: str = ""
     degenerate_reason: str = ""
     is_missing_in_bench: bool = False
-    no_loss_reason: str = ""
+    unresolved_reason: str = ""
     spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     seed_correlation: float | None = None
 
@@ -180,11 +180,11 @@ def compare_all(
         comparisons.append(
             compare(group, base, levels, control, uncontrolled_settings(group, base, key), bench)
         )
-    return with_spreads(without_unresolved_losses(comparisons))
+    return with_spreads(without_unresolved_differences(comparisons))
 
 
-def without_unresolved_losses(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons without a loss in quality where the baseline differs as much from itself.
+def without_unresolved_differences(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons without a difference in quality where the baseline differs from itself.
 
     If the chaos control of a baseline differs from it, the runs do not resolve such differences.
     """
@@ -195,7 +195,7 @@ def without_unresolved_losses(comparisons: Sequence[Comparison]) -> list[Compari
     ]
     bases = [comparison.baseline for comparison in unresolved]
     return [
-        replace(comparison, no_loss_reason=NOT_RESOLVED)
+        replace(comparison, unresolved_reason=NOT_RESOLVED)
         if comparison.baseline in bases and not comparison.is_control
         else comparison
         for comparison in comparisons
@@ -357,7 +357,7 @@ def _claim(comparison: Comparison, base: Group, question: str) -> Claim:
             why = f"{estimate.basis} gave no confidence interval"
         return Claim(question, estimate, (), why, is_open=True)
     if question == QUALITY:
-        return claim_quality(estimate, metric, comparison.degenerate_reason, comparison.no_loss_reason)
+        return claim_quality(estimate, metric, comparison.degenerate_reason, comparison.unresolved_reason)
     control = comparison.relative_to_control.get(question)
     return claim_ratio(question, estimate, metric, comparison.has_control, control)
 

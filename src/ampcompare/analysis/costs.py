@@ -137,7 +137,12 @@ def _watt_hours(group: Group, items: float) -> float | None:
 
 
 def _images_per_step(run: RunRecord) -> float:
-    """Return the number of samples of an optimizer step; NaN if it is not recorded."""
+    """Return the number of samples of an optimizer step; NaN if it is not known.
+
+    The batch size of another program's loop may be that of a micro-batch, or of one process.
+    """
+    if not run.is_own_training:
+        return math.nan
     batch, parts = run.option("batch_size"), run.option("training.accumulate")
     if not is_number(batch):
         return math.nan

@@ -9,9 +9,8 @@ from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import SEED
 from ampcompare.analysis.grouping.validity_checks import explain_chance
-from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.config.schema import SEQUENTIAL_LOOKS
-from ampcompare.runtime.formatting import count_range, listed, some
+from ampcompare.runtime.formatting import count_range, listed, plural, some
 
 MAX_NAMED = 4
 UNTIL_DECIDED = "`ampcompare sweep FILE --until-decided`"
@@ -64,22 +63,23 @@ def _further_seeds(findings: Findings) -> list[str]:
     unit = "seeds per backend" if findings.is_own else "runs per group"
     counted = [group.n for group in findings.groups if group.n]
     sentences = []
-    for further, subjects in by_range.items():
+    for (further, has_interval), subjects in by_range.items():
         subject = some(subjects, MAX_NAMED)
         if further is None:
             sentences.append(f"Undecided: {subject}; {TOO_UNCERTAIN}.")
             continue
+        if not has_interval:
+            missing = plural(further[0], "more seed" if findings.is_own else "more run")
+            sentences.append(f"A confidence interval for {subject} needs {missing}.")
+            continue
         time = _duration(findings, *further)
-        if min(counted) < MIN_RUNS:
-            sentences.append(f"An interval needs {further[0]} more {unit} for {subject}.")
-        else:
-            more = f"About {count_range(*further)} more {unit}"
-            sentences.append(f"{more}{time and f' ({time})'} would decide {subject}.")
+        more = f"About {count_range(*further)} more {unit}"
+        sentences.append(f"{more}{time and f' ({time})'} would decide {subject}.")
     if not findings.is_own:  # no sweep of ours can add runs to those of another program
         return sentences
     command, limit = findings.sweep_command or UNTIL_DECIDED, _last_look(findings)
     sentences.append(f"{command} adds seeds, up to {limit}, and ends when each claim is decided.")
-    needed = [min(counted) + further[0] for further in by_range if further is not None]
+    needed = [min(counted) + further[0] for further, _ in by_range if further is not None]
     if needed and max(needed) > limit:
         sentences.append(
             f"More than {limit} seeds need a new sweep with another plan.looks, or a wider --margin."
@@ -87,20 +87,21 @@ def _further_seeds(findings: Findings) -> list[str]:
     return sentences
 
 
-def _open_by_range(findings: Findings) -> dict[tuple[int, int] | None, list[str]]:
-    """Return the open claims that seeds decide, by the range of further seeds.
+def _open_by_range(findings: Findings) -> dict[tuple[tuple[int, int] | None, bool], list[str]]:
+    """Return the open claims that seeds decide, by the range of seeds and whether there is an interval.
 
     The throughput of our own training is decided by a benchmark instead.
     """
     nouns = {QUALITY: findings.metric.noun}
     if not findings.is_own:
         nouns[SPEED] = "throughput"
-    by_range: dict[tuple[int, int] | None, list[str]] = {}
+    by_range: dict[tuple[tuple[int, int] | None, bool], list[str]] = {}
     for comparison in findings.comparisons:
         for claim in comparison.open_claims:
             if claim.question in nouns and claim.estimate is not None:
                 subject = f"the {nouns[claim.question]} of {comparison.group.display_name}"
-                by_range.setdefault(claim.more_seeds, []).append(subject)
+                key = (claim.more_seeds, claim.estimate.has_interval)
+                by_range.setdefault(key, []).append(subject)
     return by_range
 
 

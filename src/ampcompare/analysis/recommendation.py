@@ -52,10 +52,24 @@ def recommend(findings: Findings) -> Recommendation:
     if open_ones:
         _, missing = max(open_ones, key=lambda pair: _rank(pair[0]))
         return Recommendation(text=f"No recommendation yet: {missing}.")
+    if unknown := _find_unknown(findings):
+        return Recommendation(text=f"No recommendation yet: {unknown}.")
     reasons = some(
         [f"{c.group.display_name} {_describe_loss(c, findings.metric)}" for c in compared], MAX_NAMED
     )
     return Recommendation(bases[0].display_name, f"Stay with {names}: {reasons}.")
+
+
+def _find_unknown(findings: Findings) -> str:
+    """Return which group has no claims, so that nothing is decided about it; "" if there is none."""
+    for comparison in findings.comparisons:
+        name, outcomes = comparison.group.display_name, comparison.group.outcomes
+        if comparison.is_control or comparison.claims:
+            continue
+        if comparison.not_compared_reason:
+            return f"{name} is not compared"
+        return f"{name} has not finished: {outcomes.text}"
+    return ""
 
 
 def _is_eligible(comparison: Comparison) -> bool:
@@ -137,7 +151,8 @@ def _describe_loss(comparison: Comparison, metric: ComparedMetric) -> str:
     """Return why a group is not recommended: `is slower`, `loses accuracy`."""
     if comparison.is_quality_lost:
         return f"loses {metric.noun}" if not metric.lower_is_better else f"has a higher {metric.noun}"
-    return "is slower" if "slower" in comparison.claims[SPEED].shown else "is not faster"
+    shown = comparison.claims[SPEED].shown
+    return "is slower" if "slower" in shown and SAME_SPEED not in shown else "is not faster"
 
 
 def _speed(comparison: Comparison) -> str:

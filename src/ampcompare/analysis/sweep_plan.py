@@ -97,7 +97,13 @@ class Plan:
             for look, share in zip(plan.looks, plan.shares, strict=True):
                 if look in shares:
                     shares[look] = max(shares[look], share)
+        if self.looks and seeds not in self.looks:
+            shares[seeds] = self.share_at(seeds)
         return sum(shares.values())
+
+    def is_planned_look(self, seeds: int) -> bool:
+        """Return whether a look at so many seeds was planned; without planned looks, any is."""
+        return not self.looks or seeds in self.looks
 
     @property
     def has_control(self) -> bool:

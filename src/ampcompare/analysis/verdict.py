@@ -56,7 +56,8 @@ def choose_tone(comparison: Comparison) -> str:
         return BASE
     if comparison.is_quality_lost or comparison.group.outcomes.failed:
         return BAD
-    return GOOD if comparison.keeps_quality and "slower" not in comparison.shown else OPEN
+    is_slower = "slower" in comparison.shown and SAME_SPEED not in comparison.shown
+    return GOOD if comparison.keeps_quality and not is_slower else OPEN
 
 
 def _failed(group: Group) -> str:
@@ -303,7 +304,8 @@ def write_caption(findings: Findings) -> str:
     numbers = [formatting.plural(count, "comparison")] if count > 1 else []
     numbers += [formatting.plural(looks, "planned look")] if looks > 1 else []
     joint = ""
-    if numbers and findings.plan.spent_until(findings.ended_seeds) <= 1 + 1e-9:
+    is_as_planned = findings.plan.is_planned_look(findings.ended_seeds)
+    if numbers and is_as_planned and findings.plan.spent_until(findings.ended_seeds) <= 1 + 1e-9:
         joint = (
             f" The level is corrected for {formatting.listed(numbers)}, so that together the intervals of "
             f"each column have {formatting.level(1 - ALPHA)} confidence."

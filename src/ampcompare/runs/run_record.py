@@ -106,6 +106,11 @@ class RunRecord:
         """Return whether a user's own loop logged it with our recorder."""
         return self.option("recorder") is not None
 
+    @property
+    def is_own_training(self) -> bool:
+        """Return whether this program trained it, so that the meaning of its options and rows is known."""
+        return self.option("data.source") is not None and not self.is_recorded
+
     @cached_property
     def history(self) -> pd.DataFrame:
         """One row per logged row and one column per key.

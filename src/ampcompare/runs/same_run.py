@@ -81,6 +81,8 @@ def _without_duplicates(
         evidence = _evidence(runs[inner])
         if not evidence:
             continue
+        if evidence != "time" and not arm:
+            continue  # the files may be of several arms, and two arms may compute the same
         if evidence != "time" and _looks_like_repeat(runs[inner], runs[outer]):
             _ask(runs[inner], runs[outer], arm, named_files)
             continue

@@ -19,6 +19,7 @@ from ampcompare.analysis.grouping.validity_checks import describe_flat_loss, exp
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.statistics.sample_size import MAX_SEEDS, largest_deviation, seeds_to_clear
+from ampcompare.analysis.sweep_plan import LookPlan
 from ampcompare.config.schema import Config
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
@@ -108,8 +109,7 @@ def make_decision_plan(prepared: PreparedSweep) -> DecisionPlan | None:
     config = prepared.config
     is_accuracy = sweep.metric is None or sweep.metric.name == metrics.EVAL_ACCURACY
     default = ACCURACY_MARGIN if is_accuracy and prepared.trains_here else None
-    looks = prepared.looks or (sweep.seeds,)
-    shares = prepared.shares or tuple(1 / len(looks) for _ in looks)
+    looks, shares = _looks_and_shares(prepared)
     return DecisionPlan(
         looks=looks,
         shares=shares,
@@ -121,6 +121,18 @@ def make_decision_plan(prepared: PreparedSweep) -> DecisionPlan | None:
         train_samples=_samples(config, "train") if config else None,
         config=config,
     )
+
+
+def _looks_and_shares(prepared: PreparedSweep) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return the numbers of seeds at which this sweep is compared, and the fraction of the error for each."""
+    if prepared.looks:
+        equal = tuple(1 / len(prepared.looks) for _ in prepared.looks)
+        return prepared.looks, prepared.shares or equal
+    seeds, planned = prepared.sweep.seeds, tuple(prepared.plan.looks or ())
+    if len(planned) < 2:
+        return (seeds,), (1.0,)
+    shares = tuple(prepared.plan.shares or (1 / len(planned) for _ in planned))
+    return (seeds,), (LookPlan(planned, shares).share_at(seeds),)
 
 
 def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) -> list[str]:
@@ -152,7 +164,7 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     deviation = _recorded_deviation(records)
     if deviation is not None:
         lines.append(_describe_expectation(plan, deviation, "measured in earlier runs of this recipe"))
-    elif plan.test_samples:
+    elif plan.test_samples and plan.unit:
         lines.append(_describe_guess(plan, plan.test_samples))
     return lines
 
@@ -176,7 +188,7 @@ def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> 
     if learning := _describe_learning(record):
         return [*lines, *learning]
     samples = record.summary_number(metrics.TEST_IMAGES)
-    if plan.margin is not None and plan.has_intervals and plan.test_samples is None and samples:
+    if plan.margin is not None and plan.has_intervals and plan.test_samples is None and samples and plan.unit:
         lines.append(_describe_guess(plan, int(samples)))
     return lines
 
@@ -243,8 +255,11 @@ def _describe_cost(plan: DecisionPlan, seconds: float | None, source: str) -> st
 
 def _describe_resolution(plan: DecisionPlan) -> str:
     """Return up to which standard deviation the seeds decide."""
-    deviation = number(plan.largest_deviation(len(plan.looks) - 1), 2)
+    limit = plan.largest_deviation(len(plan.looks) - 1)
     design = f"with {plural(plan.looks[-1], 'seed')} and {plural(plan.groups, 'group')} beside the baseline"
+    if not limit:
+        return f"{design}: almost nothing can be decided; use more seeds or compare fewer groups"
+    deviation = number(limit, 2)
     return (
         f"{design}: decided within {_with_unit(plan, plan.margin)} in 9 of 10 comparisons if paired "
         f"differences have a standard deviation of at most {deviation}"
@@ -256,10 +271,13 @@ def _describe_expectation(plan: DecisionPlan, deviation: float, source: str) -> 
     assert plan.margin is not None
     text = f"expected standard deviation: {number(deviation, 2)} ({source})"
     look = len(plan.looks) - 1
-    if deviation <= plan.largest_deviation(look):
+    limit = plan.largest_deviation(look)
+    if deviation <= limit:
         return f"{text}: enough seeds"
     needed = seeds_to_clear([plan.margin] * BOTH_SIDES, deviation, plan.level(look))
-    wider = plan.margin * deviation / plan.largest_deviation(look)
+    if not limit:
+        return f"{text}: a decision takes more seeds" if needed is None else f"{text}: {needed} seeds decide"
+    wider = plan.margin * deviation / limit
     seeds = f"about {needed} seeds" if needed else f"more than {MAX_SEEDS:,} seeds"
     return f"{text}: a decision takes {seeds}, or a margin of {_with_unit(plan, wider)}"
 
@@ -271,7 +289,7 @@ def _describe_guess(plan: DecisionPlan, samples: int) -> str:
     limit = plan.largest_deviation(len(plan.looks) - 1)
     source = f"a guess from {count(samples)} test samples at 10% error"
     text = _describe_expectation(plan, deviation, source)
-    if deviation <= limit:
+    if deviation <= limit or not limit:
         return text
     return f"{text}, or about {count(math.ceil(GUESSED_ERROR * (100 / limit) ** 2))} test samples"
 
@@ -305,6 +323,9 @@ def _seconds_by_bench(plan: DecisionPlan, file: str) -> float | None:
     if plan.config is None or plan.train_samples is None or not rates:
         return None
     samples = plan.train_samples * plan.config.epochs
+    if plan.config.max_steps is not None:
+        step = plan.config.batch_size * plan.config.training.accumulate
+        samples = min(samples, plan.config.max_steps * step)
     return fmean(samples / rate for rate in rates)
 
 

@@ -1,5 +1,6 @@
 """Loss and metrics over a whole test split, summed on the device."""
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import zip_longest
@@ -57,8 +58,8 @@ class Evaluation:
     ) -> dict[str, float] | None:
         """Return every score by metric key (`eval/loss`, ...), or None if the evaluation was stopped.
 
-        Waits for the device once, apart from what `should_stop` does, and in the first evaluation for the
-        counts of the classes.
+        Waits for the device once, apart from what `should_stop` does. With several processes, the first
+        evaluation waits once more, for the number of classes.
 
         Args:
             should_stop: Asked between batches. Each process asks equally often, also after its own last
@@ -79,11 +80,16 @@ class Evaluation:
                 if batch is not None:
                     self.add(batch)
         totals = world.sum_(self._totals)
-        if self._counts_classes:
-            self.commonest_class = _commonest_fraction(self._class_counts, world)
-            self._counts_classes = False
-        values = (totals[:, 0] / totals[:, 1]).tolist()  # sync: the epoch's result is wanted on the host
-        return {score.key: value for score, value in zip(self.task.scores, values, strict=True)}
+        values = totals[:, 0] / totals[:, 1]
+        fraction = _commonest_fraction(self._class_counts, world) if self._counts_classes else None
+        if fraction is not None:
+            values = torch.cat([values, fraction.to(values.dtype).reshape(1)])
+        numbers = values.tolist()  # sync: the epoch's result is wanted on the host
+        if fraction is not None:
+            last = numbers.pop()
+            self.commonest_class = None if math.isnan(last) else last
+        self._counts_classes = False
+        return {score.key: value for score, value in zip(self.task.scores, numbers, strict=True)}
 
     def add(self, batch: Batch) -> None:
         """Add one batch to the sums."""
@@ -101,13 +107,17 @@ class Evaluation:
             self._class_counts = counts if self._class_counts is None else self._class_counts + counts
 
 
-def _commonest_fraction(counts: torch.Tensor | None, world: DistributedContext) -> float | None:
-    """Return the fraction of the commonest class over all processes; None if no target is a class.
+def _commonest_fraction(counts: torch.Tensor | None, world: DistributedContext) -> torch.Tensor | None:
+    """Return the fraction of the commonest class over all processes, on the device; None without a class.
+
+    It is NaN if no target counts.
 
     Args:
         counts: The number of targets of each class in this process; None if it has no class.
         world: The processes of the run.
     """
+    if world.size == 1:
+        return None if counts is None or not len(counts) else counts.max() / counts.sum()
     device = world.device if counts is None else counts.device
     sizes = torch.zeros(world.size, dtype=torch.int64, device=device)
     if counts is not None:
@@ -119,5 +129,4 @@ def _commonest_fraction(counts: torch.Tensor | None, world: DistributedContext) 
     if counts is not None:
         padded[: len(counts)] = counts
     padded = world.sum_(padded)
-    fraction = (padded.max() / padded.sum()).item()  # sync: once in a run
-    return fraction if fraction == fraction else None
+    return padded.max() / padded.sum()

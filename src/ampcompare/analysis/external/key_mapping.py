@@ -245,6 +245,8 @@ def _continued_steps(steps: np.ndarray, epochs: np.ndarray) -> np.ndarray | None
     if not len(falls) or logged[falls[0] + 1 :].max() > logged[: falls[0] + 1].max():
         return None
     parts = epochs[rows]
+    if np.isfinite(parts).all() and (parts[falls + 1] < parts[falls]).any():
+        return None  # the epoch goes back with the step: the run continued from a checkpoint
     if not np.isfinite(parts).all() or len({*parts}) < 2:  # no epoch is recorded: each fall begins one
         parts = np.concatenate([[0], np.cumsum(np.diff(logged) < 0)])
     total, offset = steps.copy(), 0.0

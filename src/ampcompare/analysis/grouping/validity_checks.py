@@ -103,10 +103,14 @@ def describe_flat_loss(group: Group) -> str:
 
 
 def explain_placeholder(group: Group) -> str:
-    """Return that the compared value of some runs may be a placeholder and no result, "" if none may be."""
+    """Return that the compared value of some runs may be a placeholder and no result, "" if none may be.
+
+    Our own training evaluates what it records, so there is none. Where less is better, 0 may be a result.
+    """
     metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
+    rows = rows[np.array([not run.is_own_training for run in rows[RUN]], dtype=bool)]
     ends = [final_placeholder(values) for run in rows[RUN] if len(values := run.values(metric.key))]
-    found = [end for end in ends if end is not None]
+    found = [end for end in ends if end is not None and not (end == 0 and metric.lower_is_better)]
     if not found or (metric.is_best and not metric.lower_is_better):
         return ""
     count = f"in {len(found)} of {plural(len(rows), 'run')}"

@@ -73,6 +73,8 @@ def largest_deviation(margin: float, n: int, level: float, sides: int = 1) -> fl
 
     The true difference is taken as 0.
 
+    It is 0 if no standard deviation that matters is small enough.
+
     Args:
         margin: The margin.
         n: Number of pairs, at least 2.
@@ -86,7 +88,10 @@ def largest_deviation(margin: float, n: int, level: float, sides: int = 1) -> fl
     def missing_power(deviation: float) -> float:
         return power_to_clear([margin] * sides, deviation, n, level) - PLANNED_POWER
 
-    return float(brentq(missing_power, margin / MAX_DEVIATIONS / 100, margin * math.sqrt(n) * 10))
+    smallest = margin / MAX_DEVIATIONS / 100
+    if missing_power(smallest) < 0:
+        return 0.0
+    return float(brentq(missing_power, smallest, margin * math.sqrt(n) * 10))
 
 
 def deviation_range(deviation: float, df: float) -> tuple[float, float]:
