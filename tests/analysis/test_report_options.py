@@ -264,7 +264,7 @@ def test_with_benchmark_speeds_no_times_of_runs_are_shown(tmp_path: Path):
     ("ends", "why"),
     [
         ((1.43, 4.78), "the gain is not shown to exceed the A/A control"),
-        ((0.7, 0.9), "the loss is not shown to exceed the A/A control"),
+        ((0.7, 0.9), "the slowdown is not shown to exceed the A/A control"),
         ((0.9, 1.2), "the confidence interval includes zero difference"),
     ],
 )
@@ -431,3 +431,10 @@ def test_a_file_that_is_no_benchmark_is_refused_in_one_line(content: str, why: s
     with pytest.raises(UserError, match=why) as problem:
         analyse_runs(RUNS, bench=str(tmp_path / "x.json"))
     assert len(problem.value.lines) == 1
+
+
+def test_an_unknown_metric_names_the_results_of_evaluations_first():
+    with pytest.raises(UserError, match=r"--metric 'eval/bleu': no run has this metric; .*logged: eval/"):
+        analyse_runs(RECORDS, metric="eval/bleu")
+    with pytest.raises(UserError, match=r"no run has this metric; logged: eval/accuracy, "):
+        analyse_runs(RECORDS, metric="zzzz")

@@ -10,6 +10,7 @@ from support.refusals import line_of
 
 from ampcompare.config.canonical import canonical
 from ampcompare.config.load import check_parameters, config_from_cli
+from ampcompare.config.option_help import short_help
 from ampcompare.config.recipes import describe_recipe
 from ampcompare.config.schema import Config
 
@@ -243,3 +244,10 @@ def test_adamw_has_the_defaults_of_pytorch():
     defaults = torch.optim.AdamW([torch.zeros(1)]).defaults
     optimizer = config_from_cli(["recipe=adamw"]).optimizer
     assert (optimizer.lr, optimizer.weight_decay) == (defaults["lr"], defaults["weight_decay"])
+
+
+def test_the_short_help_names_the_recipe_because_it_replaces_the_defaults_of_the_optimizer():
+    text = " ".join(short_help("ampcompare run").split())
+    assert "recipe=null" in text
+    assert "for a network of your own it is adamw, with lr 1e-3." in text
+    assert "One of reference, stable, adamw, auto." in text

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import pytest
+import yaml
 from scipy import stats
 from support.known_runs import BASE, runs
 from support.quick import ROOT
@@ -37,6 +38,25 @@ def deviation_limit(margin: float, n: int, k: int, share: float) -> float:
         power = 1 - 2 * stats.nct.cdf(limit, n - 1, min(30, margin * math.sqrt(n) / middle))
         low, high = (middle, high) if power > 0.9 else (low, middle)
     return low
+
+
+@pytest.mark.parametrize("name", ["token_accuracy", "balanced_accuracy", "top1"])
+def test_the_margin_of_an_accuracy_of_ones_own_is_that_of_the_report(tmp_path, name):
+    file, scores = tmp_path / "own.yaml", tmp_path / "scores.py"
+    scores.write_text(f"def {name}(outputs, targets): ...\n")
+    content = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
+    del content["parameters"]["plan"]
+    content["metric"] = {"name": f"eval/{name}", "goal": "maximize"}
+    content["parameters"]["task.metrics"] = {"value": [f"{scores}:{name}"]}
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    plan = make_decision_plan(ready(file=str(file)))
+    assert plan is not None
+    assert (plan.margin, plan.unit) == (0.5, "points")
+    content["metric"] = {"name": "eval/loss", "goal": "minimize"}
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    plan = make_decision_plan(ready(file=str(file)))
+    assert plan is not None
+    assert (plan.margin, plan.unit) == (None, "")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from support.quick import ROOT
 from support.sweep_project import SweepProject
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.prepare import prepare_sweep
+from ampcompare.sweeps.prepare import prepare, prepare_sweep
 from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
@@ -351,3 +351,47 @@ def test_program_of_others_may_have_any_options(check, tmp_path: Path):
     (tmp_path / "train.py").touch()
     program, parameters = str(tmp_path / "train.py"), {"anything": {"value": 1}}
     assert not check(["also=this"], program=program, parameters=parameters)
+
+
+BUNDLED = "compare_backends"
+TASKS = [  # words of the command line, the metric that the runs compare, whether greater is better
+    (["task.loss=mse", "plan.margin=0.01"], "eval/mse", False),
+    (["task.loss=mae", "plan.margin=null"], "eval/mae", False),
+    (["task.loss=mse", "task.metric=mae", "plan.margin=0.01"], "eval/mae", False),
+    (["task.metrics=[top5_accuracy]"], "eval/top5_accuracy", True),
+    (["task.metrics=[./scores.py:token_accuracy]"], "eval/token_accuracy", True),
+    (["task.metrics=./scores.py:wer", "plan.margin=0.01"], "eval/wer", False),
+    (["task.loss=./scores.py:loss", "plan.margin=0.01"], "eval/loss", False),
+    (["task.metrics=[]", "plan.margin=0.01"], "eval/loss", False),
+    (["task.loss=cross_entropy"], "eval/accuracy", True),
+    (["task.metrics=[./scores.py:wer,accuracy]"], "eval/accuracy", True),
+    ([], "eval/accuracy", True),
+]
+
+
+@pytest.mark.parametrize(("words", "key", "maximize"), TASKS)
+def test_a_bundled_sweep_compares_the_metric_of_the_task_on_the_command_line(
+    tmp_path, monkeypatch, words, key, maximize
+):
+    monkeypatch.chdir(tmp_path)
+    functions = [f"def {name}(outputs, targets): ...\n" for name in ("wer", "token_accuracy", "loss")]
+    Path("scores.py").write_text("".join(functions))
+    prepared = prepare(BUNDLED, words)
+    assert prepared.sweep.metric is not None
+    assert (prepared.sweep.metric.name, prepared.sweep.metric.maximize) == (key, maximize)
+    assert prepared.sweep.is_higher_better is maximize
+    assert any(f"compares {key}" in message for message in prepared.messages) is (key != "eval/accuracy")
+
+
+@pytest.mark.parametrize(
+    "words", [["task.loss=mse"], ["task.loss=cross_entropy", "task.metrics=[mae]"], ["task.metrics=[]"]]
+)
+def test_a_margin_of_accuracies_is_refused_for_another_metric(words):
+    with pytest.raises(UserError, match=r"plan\.margin=0\.5 is in points of accuracy, but the runs compare"):
+        prepare(BUNDLED, words)
+
+
+def test_a_file_that_names_task_and_metric_keeps_its_metric(check):
+    parameters = BASE["parameters"] | {"task.loss": {"value": "mse"}}
+    said = check(["task.metrics=[mae]"], metric={"name": "eval/accuracy"}, parameters=parameters)
+    assert "the training does not log it" in said

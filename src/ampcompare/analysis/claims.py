@@ -18,7 +18,7 @@ INCLUDES_NO_CHANGE = "the confidence interval includes zero difference"
 BEYOND_MARGIN = "the confidence interval includes zero difference and extends beyond the margin"
 NO_MARGIN = "the confidence interval includes zero difference and no equivalence margin is set (--margin X)"
 WITHIN_CONTROL = "the gain is not shown to exceed the A/A control"
-LOSS_WITHIN_CONTROL = "the loss is not shown to exceed the A/A control"
+LOSS_WITHIN_CONTROL = "the slowdown is not shown to exceed the A/A control"
 
 
 @dataclass(frozen=True)

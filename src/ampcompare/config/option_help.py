@@ -25,13 +25,14 @@ COMMON_OPTIONS = {
     "What to train": ("backend", "model.name", "execution", "device"),
     "Data": ("data.source", "data.root", "data.train_limit"),
     "Training": (
-        *("epochs", "max_steps", "batch_size", "seed"),
+        *("recipe", "epochs", "max_steps", "batch_size", "seed"),
         *("optimizer.name", "optimizer.lr", "training.accumulate", "training.clip_norm"),
     ),
     "Precision": ("precision.loss_scale", "precision.keep_fp32"),
     "Record": ("output_dir", "resume", "wandb.mode", "wandb.project"),
 }
-SHOW_CHOICES = {"backend", "execution", "optimizer.name", "wandb.mode"}  # the short help lists their choices
+# The short help lists the choices of these options.
+SHOW_CHOICES = {"backend", "execution", "optimizer.name", "recipe", "wandb.mode"}
 EXAMPLES = {
     "ResNet50 on CIFAR-10 with native AMP (downloads CIFAR-10 on first use)": "{program} backend=native",
     "A few seconds on synthetic images, on the CPU": "{program} --config demo backend=native device=cpu",

@@ -432,9 +432,10 @@ class Config:
     # The options that a recipe sets are recorded and distinguish runs, so its name does not.
     recipe: str | None = option(
         None,
-        "Set of defaults for the optimizer, the schedule and label smoothing. Options that you set take "
-        "precedence, on the command line, in a config file or in a sweep. reference: sgd with the defaults "
-        "below, as in the published experiment. stable: sgd with lr 0.1, Nesterov momentum 0.9, weight "
+        "Set of defaults for the optimizer, the schedule and label smoothing; for a network of your own "
+        "it is adamw, with lr 1e-3. Options that you set take precedence, on the command line, in a config "
+        "file or in a sweep. reference: sgd with the defaults below, as in the published experiment. "
+        "stable: sgd with lr 0.1, Nesterov momentum 0.9, weight "
         "decay 5e-4, label smoothing 0.1, cosine, and a warm-up of a tenth of the epochs, at most 5. adamw: "
         "lr 1e-3, weight decay 0.01, cosine, the same warm-up. auto: stable for a built-in network, adamw "
         "for any other. null: reference for a built-in network, adamw for any other.",

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ampcompare import metrics
 from ampcompare.analysis.analysis import analyse_runs
-from ampcompare.analysis.grouping.compared_metric import ACCURACY_MARGIN
+from ampcompare.analysis.grouping.compared_metric import ACCURACY_MARGIN, is_accuracy_name
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE
 from ampcompare.analysis.grouping.validity_checks import describe_flat_loss, explain_chance
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
@@ -107,7 +107,7 @@ def make_decision_plan(prepared: PreparedSweep) -> DecisionPlan | None:
     if not groups:
         return None
     config = prepared.config
-    is_accuracy = sweep.metric is None or sweep.metric.name == metrics.EVAL_ACCURACY
+    is_accuracy = sweep.metric is None or is_accuracy_name(sweep.metric.name)
     default = ACCURACY_MARGIN if is_accuracy and prepared.trains_here else None
     looks, shares = _looks_and_shares(prepared)
     return DecisionPlan(

@@ -24,7 +24,7 @@ from ampcompare.sweeps.journal import DEFINITION_FILE, read_journal
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, Sweep
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
-from ampcompare.sweeps.training_options import check, trains_here, trains_on_cpu
+from ampcompare.sweeps.training_options import check, follow_task, trains_here, trains_on_cpu
 
 CONTROL = "plan.control"
 MIN_LOOK = 2  # seeds; with one, nothing is compared
@@ -274,6 +274,7 @@ def prepare_sweep(
     own = tuple(override for override in overrides if key_of(override) not in varied)
     if sweep.on_server and (conflicting := [override for override in overrides if override not in own]):
         raise UserError(f"{conflicting[0]}: the sweep varies it; leave it out")
+    sweep, followed = follow_task(sweep, overrides)
     plan, cells, messages, config = check(sweep, own)
     control = None if sweep.on_server else _control_of(plan, sweep, own, options.control)
     looks, shares = _looks_of(plan) if options.until_decided else ((), ())
@@ -286,7 +287,7 @@ def prepare_sweep(
         overrides=tuple(override for override in own if key_of(override) != "output_dir"),
         output=Path(values.get("output_dir") or Path("runs") / sweep.name),
         trains_here=is_ours,
-        messages=tuple(messages),
+        messages=(*followed, *messages),
         looks=looks,
         shares=shares,
         single_look=None if options.until_decided else _single_look(plan, sweep),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ampcompare import metrics
+from ampcompare.analysis.grouping.compared_metric import is_accuracy_name
 from ampcompare.config import task_spec
 from ampcompare.config.canonical import canonical
 from ampcompare.config.compose import ConfigSource, compose
@@ -32,11 +33,12 @@ from ampcompare.runtime.formatting import plural, some
 from ampcompare.runtime.strict_model import file_error
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.sweep import BACKEND, Cells, Sweep, count_of
+from ampcompare.sweeps.sweep import BACKEND, Cells, Objective, Sweep, count_of
 
 MAX_TRIED = 200  # combinations of backend and precision; if there are more, every point is a run
 MAX_NAMED = 3
-GROUP = "plan."
+GROUP, MARGIN = "plan.", "plan.margin"
+TASK = "task."
 DEVICE, CPU = "device", "cpu"
 DEVICE_NAMES = (DEVICE, "accelerator")  # accelerator: Lightning's name
 GOALS = {metrics.HIGHER: "maximize", metrics.LOWER: "minimize"}  # in a sweep file
@@ -110,6 +112,54 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> CheckedOptions:
     _check_metric(sweep, config)
     cells, notes = _same_runs(sweep, deciding, configs, refusals)
     return CheckedOptions(config.plan, cells, [*unused, *notes], config)
+
+
+def follow_task(sweep: Sweep, overrides: Sequence[str]) -> tuple[Sweep, list[str]]:
+    """Return the sweep with the metric of the task that the command line names.
+
+    The bundled sweeps compare `eval/accuracy`. A task of the command line (`task.loss=mse`, a metric of the
+    user) may not log it: then the sweep compares the task's own metric, as the report of single runs does.
+
+    Args:
+        sweep: The sweep. A file that sets options of the task itself keeps its metric.
+        overrides: All `key=value` words of the command line.
+
+    Returns:
+        The sweep, and the messages about it.
+
+    Raises:
+        UserError: If the file's margin is one of accuracies and the metric is not an accuracy.
+    """
+    is_named = any(override.startswith(TASK) for override in overrides)
+    is_in_file = any(p.key.startswith(TASK) for p in sweep.parameters)
+    is_default = sweep.metric is not None and sweep.metric.name == metrics.EVAL_ACCURACY
+    is_plain = sweep.is_grid and not sweep.on_server and not sweep.hyperband
+    if not (is_named and is_default and is_plain and not is_in_file and trains_here(sweep)):
+        return sweep, []
+    assert sweep.metric is not None
+    varied = {p.key for p in sweep.parameters}
+    own = [override for override in overrides if split_override(override)[0] not in varied]
+    config = _first_config(sweep, own)
+    if config is None or sweep.metric.target is not None:
+        return sweep, []
+    task = config.task
+    if metrics.EVAL_ACCURACY in task_spec.logged_keys(task.loss, task.metrics, task.metric):
+        return sweep, []
+    key = task_spec.compared_key(task.loss, task.metrics, task.metric)
+    margin = config.plan.margin
+    is_given = any(split_override(override)[0] == MARGIN for override in overrides)
+    if margin is not None and not is_given and not is_accuracy_name(key):
+        raise UserError(
+            f"{sweep.path}: plan.margin={margin:g} is in points of accuracy, but the runs compare {key}; "
+            f"set the largest difference of {key} that counts as none: plan.margin=X; "
+            "without a margin: plan.margin=null"
+        )
+    raw = {**sweep.raw, "metric": {"name": key}}  # without a goal: the name or the record tells it
+    objective = Objective.model_validate(
+        {"name": key, "goal": GOALS[metrics.guess_direction(key) or metrics.LOWER]}
+    )
+    message = f"the sweep compares {key}, the metric of your task, instead of {metrics.EVAL_ACCURACY}"
+    return replace(sweep, metric=objective, raw=raw), [message]
 
 
 def recipe_line(sweep: Sweep, overrides: Sequence[str]) -> str:

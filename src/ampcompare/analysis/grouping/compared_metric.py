@@ -197,7 +197,9 @@ def choose_metric(
                 f"--metric {key!r}: its values are no numbers, such as {sample}; logged as numbers: {numeric}"
             )
         logged = logged_keys(runs)
-        hint, listing = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
+        # The user looks for a result of an evaluation; a long record has dozens of keys before these.
+        first = sorted(logged, key=lambda name: (not name.startswith(metrics.EVAL_PREFIX), name))
+        hint, listing = nearest_key(key, logged), ", ".join(first[:MAX_NAMES]) or "nothing"
         if (head := _logged_head(key, runs)) != key:
             suffixes = ("min", "max", *UNIT_WORDS)
             words = key.removeprefix(f"{head}:").split(":")
