@@ -86,6 +86,8 @@ def compare_work(findings: Findings) -> list[WorkCost]:
     that the report shows: start-up and evaluation are not included. Where no whole epoch is recorded, it is
     the cost of 1,000 steps.
     """
+    if findings.has_bench_speed and findings.bench is not None and not findings.bench.is_even:
+        return []  # the machine was not stable
     costs = []
     for comparison in findings.comparisons:
         if comparison.is_control or comparison.baseline is None or SPEED not in comparison.estimates:
