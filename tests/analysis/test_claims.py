@@ -268,6 +268,21 @@ def test_the_next_step_names_each_missing_interval_and_no_other():
     assert "interval for the accuracy of native" not in advice
 
 
+@pytest.mark.parametrize(
+    ("plan", "is_said"), [({"looks": [5]}, True), ({"looks": [5, 10]}, False), ({}, False)]
+)
+def test_more_seeds_after_the_only_planned_look_are_named_with_their_error(
+    plan: dict[str, Any], is_said: bool
+):
+    noise = (0.01, -0.01, 0.008, -0.008, 0.0)
+    made = [
+        record(b, s, accuracies=(0.5, 0.8, 0.93 + noise[s] * (b != "none")), plan=plan)
+        for b in ("none", "native")
+        for s in range(5)
+    ]
+    assert ("both looks together err in up to 9%" in analyse_runs(made).advice) == is_said
+
+
 @pytest.mark.parametrize(("groups", "n"), [(18, 3), (200, 4)])
 def test_a_design_that_decides_nothing_has_no_deviation(groups: int, n: int):
     from ampcompare.analysis.statistics.multiplicity import joint_level

@@ -9,7 +9,7 @@ from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import SEED
 from ampcompare.analysis.grouping.validity_checks import explain_chance
-from ampcompare.config.schema import SEQUENTIAL_LOOKS
+from ampcompare.config.schema import SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
 from ampcompare.runtime.formatting import count_range, listed, plural, some
 
 MAX_NAMED = 4
@@ -79,6 +79,13 @@ def _further_seeds(findings: Findings) -> list[str]:
         return sentences
     command, limit = findings.sweep_command or UNTIL_DECIDED, _last_look(findings)
     sentences.append(f"{command} adds seeds, up to {limit}, and ends when each claim is decided.")
+    spent = findings.plan.spent_until(findings.ended_seeds)
+    if len(findings.plan.looks) == 1 and spent:
+        error = 5 * (spent + SEQUENTIAL_SHARES[-1])
+        sentences.append(
+            f"One look was planned and has spent its error of 5%, so that both looks together err in up to "
+            f"{error:.2g}%."
+        )
     needed = [min(counted) + further[0] for further, _ in by_range if further is not None]
     if needed and max(needed) > limit:
         sentences.append(
