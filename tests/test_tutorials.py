@@ -18,7 +18,7 @@ PAGES = ("getting-started", "sequences", "tf32-to-amp", "custom-models", "backen
 SHORTER = {
     "seed=1,2,3 epochs=3": "seed=1 epochs=1",
     "4000 if train else 800": "256 if train else 128",
-    "--config demo": "--config demo epochs=1 data.train_limit=64 data.test_limit=32",
+    "--config demo": "--config demo epochs=1 batch_size=32 data.train_limit=64 data.test_limit=32",
     "build data.train_limit=null": "build data.kwargs.count=64 data.train_limit=null",
     "4000 if train else 2000": "256 if train else 128",
     "epochs=5": "epochs=1 seed=1",

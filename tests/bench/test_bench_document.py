@@ -41,12 +41,13 @@ def test_bench_prints_the_table_and_the_sentences_of_the_page():
     (command,) = (command for command in CONSOLE if command.startswith("bench "))
     shown = CONSOLE[command].splitlines()
     output = run(command, "--minutes", "0.1")
-    plan, head, *rows = shown[:5]
+    plan, recipe, head, *rows = shown[:6]
     assert starts(output[:1], 99) == starts([plan.replace("1 minute:", "0.1 minutes:")], 99)
-    assert output[1].split() == head.split()
-    assert starts(output[2:5], 1) == starts(rows, 1)
+    assert output[1] == recipe
+    assert output[2].split() == head.split()
+    assert starts(output[3:6], 1) == starts(rows, 1)
     # A busy machine has too few rounds for intervals in six seconds, so only what is always said.
-    for line in (shown[5].partition(";")[0], shown[6], shown[8].partition(":")[0]):
+    for line in (shown[6].partition(";")[0], shown[7], shown[9].partition(":")[0]):
         assert any(FIGURE.sub("#", line) in FIGURE.sub("#", said) for said in output), line
 
 

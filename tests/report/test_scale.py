@@ -48,7 +48,7 @@ def write_many_runs(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_runs_have_their_report_in_500_mb(tmp_path):
+def test_many_runs_have_their_report_in_550_mb(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "out"
     write_many_runs(runs)
     done = subprocess.run(
@@ -61,7 +61,7 @@ def test_many_runs_have_their_report_in_500_mb(tmp_path):
         path.unlink()
     assert done.returncode == 0, done.stderr
     assert "page: " in done.stdout
-    assert int(done.stderr.splitlines()[-1]) < 500_000  # KiB
+    assert int(done.stderr.splitlines()[-1]) < 550_000  # KiB
     content = json.loads((out / "comparison.json").read_text())
     assert len(content["runs"]) == RUNS
     assert {run["rows"] for run in content["runs"]} == {4000}

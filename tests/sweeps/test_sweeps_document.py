@@ -52,7 +52,9 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SystemExit) as end:
         main([verb, *words])
     assert (end.value.code or 0) == (3 if "--status" in words else 0)
-    if trains:
+    if "--plan" in words:
+        assert not [*tmp_path.glob("**/wandb")]
+    elif trains:
         runs = load_runs([str(path.parent) for path in tmp_path.glob("**/wandb")])
         group = "reproduce-" if verb == "reproduce" else "compare_backends"
         assert {(run.state, run.group.startswith(group)) for run in runs} == {("finished", True)}

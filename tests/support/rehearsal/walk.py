@@ -93,9 +93,11 @@ def walking() -> Iterator[None]:
     def backward(tensors: Any, *args: Any, **how: Any) -> None:
         _accumulate(walk([tensors] if isinstance(tensors, Tensor) else tensors))
 
-    def grad(outputs: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> tuple[Tensor, ...]:
+    def grad(
+        outputs: Tensor, inputs: Sequence[Tensor], create_graph: bool = False, allow_unused: bool = False
+    ) -> tuple[Tensor | None, ...]:
         found = {id(leaf): gradient for leaf, gradient in walk([outputs], create_graph=create_graph)}
-        return tuple(found[id(leaf)] for leaf in inputs)
+        return tuple(found.get(id(leaf)) if allow_unused else found[id(leaf)] for leaf in inputs)
 
     with patch.object(torch.autograd, "backward", backward), patch.object(torch.autograd, "grad", grad):
         yield
