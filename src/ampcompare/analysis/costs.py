@@ -1,4 +1,4 @@
-"""What a comparison cost, and the time and energy of an epoch under each backend."""
+"""Costs of a comparison, and the time and energy of an epoch under each backend."""
 
 import math
 from dataclasses import dataclass

@@ -145,7 +145,7 @@ def group_external(
     """
     machine = _machine_columns(runs)
     columns = _columns(runs)
-    # What the list of differing settings shows can be named: facts of the machine, and shortened keys.
+    # The user can name everything in the list of differing settings: facts of the machine, shortened keys.
     named = [*(group_by or ()), *split_by, *ignore, *([seed] if seed else [])]
     columns |= {key: machine[key] for key in machine if key in named}
     group_by = None if group_by is None else _find_keys("--group-by", group_by, columns)

@@ -17,7 +17,7 @@ from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 PLANNED_POWER = 0.9
 MAX_SEEDS = 1000  # larger numbers of seeds are not reported
 MAX_DEVIATIONS = 30.0  # in standard errors; from 36 on SciPy's non-central t is sometimes NaN
-# Of the range of a standard deviation: 10% of the true values lie below it and 10% above it.
+# Level of the range of a standard deviation: 10% of the true values lie below it and 10% above it.
 DEVIATION_CONFIDENCE = 0.8
 MAX_FORECAST_RATIO = 10  # a range that is wider than this factor tells nothing
 
