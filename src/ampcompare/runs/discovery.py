@@ -102,6 +102,10 @@ def discover(source: str, step: str | None) -> Discovery:
     return discovery
 
 
+class NoRunInFileError(UserError):
+    """A file of a known format holds no run: among other files it is left out."""
+
+
 def nothing_found(source: str, discovery: Discovery) -> UserError:
     """Return the error for a source without a run: what was left out and why, and what can be read."""
     if discovery.programs:
@@ -114,7 +118,7 @@ def nothing_found(source: str, discovery: Discovery) -> UserError:
             "; ".join(dict.fromkeys(why for _, why in discovery.left_out))
             or "it is not a log of a known format"
         )
-        return UserError(f"{source}: no run can be read from it: {why}")
+        return NoRunInFileError(f"{source}: no run can be read from it: {why}")
     candidates = [*discovery.left_out, *discovery.tables]
     details = [f"{path}: {why}" for path, why in candidates[:MAX_LEFT_OUT]]
     others = [f"{count:,} {suffix}" for suffix, count in discovery.others.most_common(MAX_SUFFIXES)]

@@ -30,6 +30,7 @@ from ampcompare.runs.discovery import (
     STATES,
     TABLES,
     WANDB,
+    NoRunInFileError,
     discover,
     nothing_found,
 )
@@ -177,8 +178,20 @@ def _add(runs: list[RunRecord], new: RunRecord) -> None:
 def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
     """Return the runs of folders and files."""
     reader = _SourceReader(step)
-    parts = [part for source in sources for part in reader.read(source)]
+    parts: list[RunRecord] = []
+    refused: list[UserError] = []
+    for source in sources:
+        try:
+            parts += reader.read(source)
+        except NoRunInFileError as error:
+            refused.append(error)
     reader.close()
+    if refused and not parts:
+        raise refused[0]
+    for error in refused[:MAX_LEFT_OUT]:
+        log.warning(one_line(f"left out: {error}"))
+    if len(refused) > MAX_LEFT_OUT:
+        log.warning(f"{len(refused) - MAX_LEFT_OUT:,} more files without a run were left out")
     return [_joined(parts_of_run) for parts_of_run in _group_by_run(parts)]
 
 
@@ -212,7 +225,8 @@ class _SourceReader:
         logged.
 
         Raises:
-            UserError: Nothing is read.
+            NoRunInFileError: The source is a file without a run.
+            UserError: The source is a folder without a run, or cannot be read.
         """
         discovery = discover(source, self.step)
         real_paths = {os.path.realpath(path) for paths in discovery.files.values() for path in paths}
