@@ -188,8 +188,8 @@ def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
     reader.close()
     if refused and not parts:
         raise refused[0]
-    for error in refused[:MAX_LEFT_OUT]:
-        log.warning(one_line(f"left out: {error}"))
+    for problem in refused[:MAX_LEFT_OUT]:
+        log.warning(one_line(f"left out: {problem}"))
     if len(refused) > MAX_LEFT_OUT:
         log.warning(f"{len(refused) - MAX_LEFT_OUT:,} more files without a run were left out")
     return [_joined(parts_of_run) for parts_of_run in _group_by_run(parts)]
