@@ -184,7 +184,8 @@ def test_a_named_file_without_a_run_is_left_out_beside_others(tmp_path, content,
     """The client of a run that was killed early may not have written its record."""
     write_runs(tmp_path / "whole", [plan("native", 1, id="one")])
     (whole,) = (tmp_path / "whole").rglob("*.wandb")
-    empty = tmp_path / "run-one.wandb"
+    empty = tmp_path / "offline-run-20260101_000000-one" / "run-one.wandb"
+    empty.parent.mkdir()
     empty.write_bytes(content)
     files = [whole]
     files.insert(position, empty)
