@@ -116,11 +116,12 @@ def loop(every: int) -> Rounds:
     """Measure the CPU time of the training thread; a step takes about 1.6 ms."""
     import wandb
 
-    from ampcompare.experiment import start_tracker
+    from ampcompare.experiment import describe_record
+    from ampcompare.tracking.wandb_init import start_record
 
     with tempfile.TemporaryDirectory() as folder:
         loops = Loops(folder, every)
-        tracker = start_tracker(loops.config, {})
+        tracker = start_record(describe_record(loops.config, {}))
         record = wandb.init(
             mode="offline", dir=folder, reinit="create_new", settings=wandb.Settings(quiet=True)
         )

@@ -251,10 +251,10 @@ def test_a_signal_while_w_and_b_starts_is_no_failure(tmp_path: Path, monkeypatch
         raise RuntimeError("wandb-core exited with code 128")
 
     if dies:
-        monkeypatch.setattr(experiment, "start_tracker", fails)
+        monkeypatch.setattr(experiment, "start_record", fails)
         said = play(f"output_dir={tmp_path}", code=143)
     else:
-        stop_at(1, experiment, "start_tracker", monkeypatch)
+        stop_at(1, experiment, "start_record", monkeypatch)
         record, said = stopped_run(tmp_path)
         assert "global_step" not in record.history
     assert "interrupted before step 1 (SIGTERM); no work is lost" in said
