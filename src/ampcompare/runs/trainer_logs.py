@@ -53,7 +53,8 @@ def read_head(path: Path, size: int) -> bytes:
 def step_column(names: Sequence[str], step: str | None) -> int | None:
     """Return the index of the step column.
 
-    It is the column called `step`, else the first of STEP_COLUMNS in any case. None for a table of one column, and if there is no such name.
+    It is the column called `step`, else the first of STEP_COLUMNS in any case. None for a table of one
+    column, and if there is no such name.
     """
     available = list(names) if step else [name.lower() for name in names]
     wanted = [name for name in ((step,) if step else STEP_COLUMNS) if name in available]
