@@ -5,14 +5,15 @@
 
 Each measurement has a limit. The exit code is 1 if a whole confidence interval is above its limit.
 
-Both programs run in one process, on one thread, in alternating order. The result of a round is the ratio or
-the difference of the two. The memory layout of a process can make one of them up to 3% faster for as long as
-the process lives. So the rounds are spread over several processes: the result is the median of the processes'
-medians, with its 95% confidence interval.
+Both programs run in one process, on one thread, in rounds as those of `ampcompare bench`. The result of a
+round is the ratio or the difference of the two. The memory layout of a process can make one of them up to 3%
+faster for as long as the process lives. So the rounds are spread over several processes: the result is the
+median of the processes' medians, with its 95% confidence interval.
 """
 
 import argparse
 import io
+import math
 import multiprocessing
 import os
 import resource
@@ -32,14 +33,30 @@ LEAST, OURS = "least", "ours"
 Rounds = list[tuple[float, float]]  # ms of both
 
 
+class Program:
+    """One of the two programs that take turns.
+
+    Args:
+        measure: Runs the program for one turn, which has a number from 0, and returns the value.
+    """
+
+    is_active = True
+
+    def __init__(self, measure: Callable[[int], float]) -> None:
+        self.measure = measure
+        self.values: list[float] = []
+
+    def take_turn(self, seconds: float) -> None:
+        self.values.append(self.measure(len(self.values)))
+
+
 def in_turns(least: Callable[[int], float], ours: Callable[[int], float], rounds: int) -> Rounds:
     """Return the values of both in each round, without two rounds of warm-up."""
-    found = []
-    for number in range(rounds + 2):
-        first, second = (least, ours) if number % 2 else (ours, least)
-        pair = (first(number), second(number))
-        found.append(pair if number % 2 else pair[::-1])
-    return found[2:]
+    from ampcompare.system.interleaved_timing import run_rounds
+
+    programs = Program(least), Program(ours)
+    run_rounds(programs, math.inf, 0.0, max_rounds=rounds + 2)
+    return [*zip(*(program.values for program in programs), strict=True)][2:]
 
 
 def thread_ms(run: Callable[[], object], times: int) -> float:
@@ -116,11 +133,12 @@ def loop(every: int) -> Rounds:
     """Measure the CPU time of the training thread; a step takes about 1.6 ms."""
     import wandb
 
-    from ampcompare.experiment import start_tracker
+    from ampcompare.experiment import describe_record
+    from ampcompare.tracking.wandb_init import start_record
 
     with tempfile.TemporaryDirectory() as folder:
         loops = Loops(folder, every)
-        tracker = start_tracker(loops.config, {})
+        tracker = start_record(describe_record(loops.config, {}))
         record = wandb.init(
             mode="offline", dir=folder, reinit="create_new", settings=wandb.Settings(quiet=True)
         )

@@ -150,6 +150,26 @@ def test_what_trains_names_no_backend():
     assert not offenders(files_of(*(TRAINING - {"precision", "config"})), named)
 
 
+def test_speed_is_measured_by_one_protocol():
+    """So that `bench`, `why explain` and `benchmarks/overhead.py` cannot disagree."""
+
+    def measured(path: Path) -> set[str]:
+        text = path.read_text()
+        return {word for word in ("perf_counter", ".shuffle(", ".sample(") if word in text}
+
+    files = [*files_of("bench", "why"), ROOT / "benchmarks" / "overhead.py", ROOT / "benchmarks" / "loops.py"]
+    assert not [path for path in files if measured(path)]
+    assert measured(SOURCE / "system" / "interleaved_timing.py")  # so it would be found
+
+
+def test_names_of_step_keys_stand_in_one_module():
+    def named(path: Path) -> set[str]:
+        strings = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+        return strings & {"trainer/global_step", "train/global_step", "iteration", "train/epoch"}
+
+    assert {*offenders(files_of("runs", "analysis", "report", "metrics"), named)} == {"runs.step_keys"}
+
+
 def test_what_trains_asks_system_what_kind_of_device_it_has():
     """No `device.type`, no `x.is_cuda`; in precision/ the kind is what autocast and the casts are for."""
 

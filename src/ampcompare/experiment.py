@@ -1,11 +1,12 @@
-"""One run from config to finished record: prepare the parts, start the record, train, finish."""
+"""One run from config to finished record: prepare the parts, start the record, resume, train, finish."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 
@@ -16,34 +17,23 @@ from ampcompare.config.validate import ignored_options, resolve_backend
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES as DATA
 from ampcompare.data.sources import get_source
-from ampcompare.data.worker_signals import is_worker_loss
-from ampcompare.errors import TrainingError, UserError, reason
+from ampcompare.errors import UserError
 from ampcompare.plugins import shorten_name
 from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.console import silent
 from ampcompare.runtime.paths import shell_command
-from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
+from ampcompare.runtime.signals import EXIT_FAILED, StopRequest
 from ampcompare.system.device import is_out_of_memory
-from ampcompare.system.distributed import (
-    DistributedContext,
-    connect_processes,
-    find_distributed_context,
-    is_peer_failure,
-)
+from ampcompare.system.distributed import DistributedContext, connect_processes, find_distributed_context
 from ampcompare.system.environment import add_earlier_machines
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings, start_record
-from ampcompare.training.anomalies import NonFiniteLossError
 from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable, run_identity
+from ampcompare.training.completion import describe_lost_process, describe_resume, run_loop
 from ampcompare.training.display import TrainingDisplay
-from ampcompare.training.loaders import (
-    check_processes,
-    data_warnings,
-    describe_training_data,
-    find_nonfinite_values,
-)
+from ampcompare.training.loaders import check_processes, data_warnings, describe_training_data
 from ampcompare.training.loop import TrainingLoop, count_steps
 from ampcompare.training.run_context import prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import
@@ -90,18 +80,24 @@ def run(
         UserError: The input is wrong.
     """
     check_sweep_values(config)
-    remarks = [] if brief else ignored_options(config)
     resolve_backend(config)
     console = console or Console(highlight=False)
+    run_id = os.environ.get("WANDB_RUN_ID")
     try:
         check_processes(config, find_distributed_context().size)
         with (
             connect_processes(config.device) as world,
             nullcontext() if world.is_main_process else silent(console),
+            TrainingSession(config, world, console, stop, brief=brief, run_id=run_id) as session,
         ):
-            return _run(config, world, console, remarks, brief, stop or StopRequest())
+            session.prepare()
+            if not session.is_complete:
+                session.start()
+                session.resume()
+                session.train()
+            return session.finish()
     except RuntimeError as problem:
-        why = _describe_lost_process(problem)
+        why = describe_lost_process(problem)
         if is_out_of_memory(problem):
             why = (
                 "out of memory for network and data; return a Dataset if the tensors do not fit on the device"
@@ -112,88 +108,211 @@ def run(
         return RunResult(EXIT_FAILED, None, {})
 
 
-def _run(
-    config: Config,
-    world: DistributedContext,
-    console: Console,
-    remarks: Sequence[str],
-    brief: bool,
-    stop: StopRequest,
-) -> RunResult:
-    with world.raise_on_all_ranks():
-        make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
-    context = prepare_run(config, world)
-    config = context.config
-    trainer, data = context.build_trainer(), context.data
-    environment, total_steps = context.describe_environment(trainer), count_steps(config, context.train)
-    name = config.wandb.name or run_name(config)
-    with TrainingDisplay(console, total_steps, name, trainer.task.compared) as display:
-        label = trainer.precision.metadata.label
+class TrainingSession:
+    """One run in this process: its record, its stop request, its checkpoints and its exit code.
+
+    Call `prepare`, `start`, `resume`, `train` and `finish`, in this order. If an exception ends the body, the
+    record ends as failed. In any case the checkpoints are unlocked at the end, and the handlers of signals
+    are those of before. So sessions may follow each other in one process, with one `world` and one `stop`.
+
+    Args:
+        config: The options of the run.
+        world: The processes of the run.
+        console: Where progress is shown.
+        stop: A request to stop, which may have received a signal before; None: a new one.
+        brief: Whether to leave out which options have no effect and where the record is.
+        run_id: The id of the run, which is resumed if it has a checkpoint; None: the newest run with the same
+            options is resumed, or the run gets a new id.
+
+    Attributes:
+        is_complete: Whether an earlier process has finished the run, so that nothing is left to do.
+        exit_code: The exit code: 0, 1 failed, 128 + signal stopped. It is 1 until the training has ended.
+        summary: The summary of the record, once it has ended.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        world: DistributedContext,
+        console: Console,
+        stop: StopRequest | None = None,
+        *,
+        brief: bool = False,
+        run_id: str | None = None,
+    ) -> None:
+        self.config, self.world, self.console = config, world, console
+        self.stop, self.brief, self.run_id = stop or StopRequest(), brief, run_id
+        self.is_complete, self.exit_code = False, EXIT_FAILED
+        self.summary: dict[str, Any] = {}
+        self.tracker = Tracker()
+        self._store: CheckpointStore | None = None
+        self._checkpoint: Mapping[str, Any] | None = None
+        self._resources = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._resources.close()
+
+    def prepare(self) -> None:
+        """Build data, network and trainer, say what is trained, and look for a checkpoint to resume from.
+
+        Raises:
+            UserError: The input is wrong, in all processes.
+        """
+        with self.world.raise_on_all_ranks():
+            make_folder(Path(self.config.output_dir), f"output_dir={self.config.output_dir!r}")
+        self._context = prepare_run(self.config, self.world)
+        self.config = config = self._context.config
+        self._trainer = self._context.build_trainer()
+        self._environment = self._context.describe_environment(self._trainer)
+        self._identity = identify_run(config, self._environment, self._context.data)
+        total_steps = count_steps(config, self._context.train)
+        name = config.wandb.name or run_name(config)
+        display = TrainingDisplay(self.console, total_steps, name, self._trainer.task.compared)
+        self._display = self._resources.enter_context(display)
+        self._say_what_is_trained()
+        self._find_checkpoint(total_steps)
+
+    def _say_what_is_trained(self) -> None:
+        config, data, environment = self.config, self._context.data, self._environment
+        label = self._trainer.precision.metadata.label
         what = f"{config.model.name} on {get_source(data.source).label}, {describe_training_data(data)}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
         log.info(describe_recipe(config))
-        for line in (*remarks, *data_warnings(config, data), *_arithmetic_remarks(environment)):
+        ignored = [] if self.brief else ignored_options(config)
+        for line in (*ignored, *data_warnings(config, data), *_arithmetic_remarks(environment)):
             log.warning(line)
-        identity = identify_run(config, environment, data)
+
+    def _find_checkpoint(self, total_steps: int) -> None:
+        """Find and lock the checkpoints to resume from. Only the main process needs the disk."""
         resumable = None
+        with self.world.raise_on_all_ranks():
+            if self.world.is_main_process:
+                resumable = find_resumable(self.config, self._identity, total_steps, self.run_id)
+        if resumable:
+            self._store = resumable[0]
+            self._resources.callback(self._store.unlock)
+        (self._checkpoint,) = self.world.broadcast([resumable and resumable[1]])
+        if self._checkpoint == {}:
+            self.is_complete, self.exit_code = True, 0
+            folder = self._store.folder.name if self._store else ""
+            log.info(f"run {folder} is already finished; resume=never would train it again")
+        elif self._checkpoint:
+            machine = add_earlier_machines(self._environment["machine"], self._checkpoint["machine"])
+            self._environment = self._environment | {"machine": machine}
+
+    def start(self) -> None:
+        """Start the record, or continue that of the checkpoint. From here on signals ask the run to stop.
+
+        Raises:
+            UserError: W&B refuses the options, in all processes.
+        """
+        config, world, machine = self.config, self.world, self._environment["machine"]
+        self._facts = self._context.describe_data() | {metrics.ENVIRONMENT: self._environment}
+        self._resources.enter_context(self.stop)  # first: a signal must not interrupt the start of W&B
         with world.raise_on_all_ranks():
             if world.is_main_process:
-                resumable = find_resumable(config, identity, total_steps)
-        (state,) = world.broadcast(
-            [resumable and resumable[1]]
-        )  # from the main process: only it needs the disk
-        if state == {}:
-            name = resumable[0].folder.name if resumable else ""
-            log.info(f"run {name} is already finished; resume=never would train it again")
-            return RunResult(0, None, {})
-        if state:
-            machine = add_earlier_machines(environment["machine"], state["machine"])
-            environment = environment | {"machine": machine}
-        facts = context.describe_data() | {metrics.ENVIRONMENT: environment}
-        with stop:  # before W&B starts, so that a signal does not interrupt the start
-            tracker = Tracker()
-            with world.raise_on_all_ranks():
-                if world.is_main_process:
-                    tracker = _start_record(config, environment, facts, stop, state)
-            store = (
-                resumable[0]
-                if resumable
-                else CheckpointStore(Path(config.output_dir) / FOLDER / tracker.run_id)
-            )
-            checkpoints = None
-            if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
-                machine = environment["machine"]
-                checkpoints = CheckpointManager(
-                    tracker, store, config, identity, machine, is_main_process=world.is_main_process
-                )
-            loop = TrainingLoop(
-                trainer,
-                context.train,
-                context.test,
+                self.tracker = self._start_record()
+        if self._store is None:
+            self._store = CheckpointStore(Path(config.output_dir) / FOLDER / self.tracker.run_id)
+            self._resources.callback(self._store.unlock)
+        checkpoints = None
+        if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
+            checkpoints = CheckpointManager(
+                self.tracker,
+                self._store,
                 config,
-                tracker=tracker,
-                display=display,
-                stop=stop,
-                checkpoints=checkpoints,
-                world=world,
+                self._identity,
+                machine,
+                is_main_process=world.is_main_process,
             )
-            exit_code = EXIT_FAILED
-            try:
-                if state:
-                    loop.resume(state)
-                    log.info(f"resuming run {state['run_id']} at step {loop.step}")
-                exit_code = _train(loop, stop)
-            finally:
-                summary = facts | loop.summary()
-                exit_code = _finish(tracker, loop, summary, exit_code, stop)
-                if exit_code == 0 and world.is_main_process:
-                    store.end(loop.step)
-                store.unlock()
-    for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
-        log.info(line)
-    if hint := _explain_hint(loop, tracker):
-        log.info(hint)
-    return RunResult(exit_code, tracker.record, summary)
+        self._loop = TrainingLoop(
+            self._trainer,
+            self._context.train,
+            self._context.test,
+            config,
+            tracker=self.tracker,
+            display=self._display,
+            stop=self.stop,
+            checkpoints=checkpoints,
+            world=world,
+        )
+        self._resources.callback(self._end_record)
+
+    def _start_record(self) -> Tracker:
+        """Return the tracker.
+
+        A signal may end W&B's client while the record starts. Then the tracker records nothing.
+        """
+        skip_pandas_import()
+        settings = describe_record(self.config, self._environment, self.run_id, self._checkpoint)
+        try:
+            tracker = start_record(
+                settings,
+                on_stop=self.stop.request_by_wandb,
+                on_lost=self.stop.request_after_failure,
+                resumed=self._checkpoint,
+            )
+            tracker.update_summary(self._facts)
+            return tracker
+        except Exception as problem:
+            if isinstance(problem, UserError) or not self.stop.is_interruption():
+                raise
+            return Tracker(self._checkpoint["run_id"] if self._checkpoint else "")
+
+    def resume(self) -> None:
+        """Continue from the checkpoint, if there is one.
+
+        Raises:
+            UserError: The checkpoint does not fit.
+        """
+        if self._checkpoint:
+            self._loop.resume(self._checkpoint)
+            log.info(f"resuming run {self._checkpoint['run_id']} at step {self._loop.step}")
+
+    def train(self) -> None:
+        """Train to the end, and set the exit code.
+
+        Raises:
+            UserError: The user's data raised it.
+        """
+        self.exit_code = run_loop(self._loop)
+
+    def finish(self) -> RunResult:
+        """End the record, say where it is, and return the result."""
+        self._resources.close()
+        if not self.is_complete:
+            for line in self._closing_lines():
+                log.info(line)
+        return RunResult(self.exit_code, self.tracker.record, self.summary)
+
+    def _closing_lines(self) -> Iterator[str]:
+        if self.exit_code or not self.brief:
+            yield from self.tracker.where(Path(self.config.output_dir))
+        step = self._loop.logger.anomalies.first_anomaly
+        # Strict fp32 is what a step is compared with, and a replay has one process.
+        is_plain = get_backend(self.config.backend).is_strict_fp32
+        if step is not None and self.tracker.record is not None and not is_plain and self.world.size == 1:
+            command = shell_command("ampcompare", "why", "diff", "--at", self.tracker.record)
+            yield f"why:    {command} (explains step {step})"
+
+    def _end_record(self) -> None:
+        """End the record; the exit code is not 0 if the record is not complete."""
+        loop, stop = self._loop, self.stop
+        self.summary = self._facts | loop.summary()
+        lack = self.tracker.finish(self.summary, self.exit_code)
+        # If a failing record stopped the run, this has been reported, unless the request came after the last
+        # step.
+        is_reported = self.exit_code == EXIT_FAILED and loop.stopped
+        if lack and not is_reported:
+            is_stop = stop.is_interruption()
+            what = f"interrupted ({stop.reason})" if is_stop else "error"
+            log.error(f"{what}: {lack}{describe_resume(loop, 'complete the run')}")
+            self.exit_code = stop.exit_code if is_stop else self.exit_code or EXIT_FAILED
+        if self.exit_code == 0 and self.world.is_main_process and self._store is not None:
+            self._store.end(loop.step)
 
 
 def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
@@ -226,146 +345,27 @@ def run_name(config: Config) -> str:
     return f"{get_backend(config.backend).label}_{shorten_name(config.model.name)}_{data}"
 
 
-def start_tracker(
+def describe_record(
     config: Config,
     environment: Mapping[str, Any],
-    on_stop: Callable[[], None] | None = None,
+    run_id: str | None = None,
     resumed: Mapping[str, Any] | None = None,
-    on_lost: Callable[[str], None] | None = None,
-) -> Tracker:
-    """Start the record of a run, or continue the record of a checkpoint.
+) -> RunSettings:
+    """Return the settings with which the record of a run starts.
 
     The tags are the backend, the data (so that synthetic data is visible everywhere) and the user's tags.
 
     Args:
         config: The options of the run.
         environment: The recorded environment.
-        on_stop: As in `start_record`.
-        resumed: As in `start_record`.
-        on_lost: As in `start_record`.
+        run_id: The id of the run; None: that in WANDB_RUN_ID, or a new one.
+        resumed: The checkpoint of the run to continue.
     """
     logged = config.to_dict() | {"environment": dict(environment)}
     if resumed:
         logged["resume"] = resumed["config"]["resume"]  # as it was when the run began
-    skip_pandas_import()
     source, own = config.data.source, asdict(config.wandb)
     data = source if source in DATA else get_source(source).label[-MAX_TAG_CHARS:]
     own["tags"] = [*dict.fromkeys([get_backend(config.backend).label, data, *config.wandb.tags])]
     own["name"] = config.wandb.name or run_name(config)
-    return start_record(RunSettings(logged, config.output_dir, **own), on_stop, resumed, on_lost)
-
-
-def _start_record(
-    config: Config,
-    environment: Mapping[str, Any],
-    facts: Mapping[str, Any],
-    stop: StopRequest,
-    state: Mapping[str, Any] | None,
-) -> Tracker:
-    """Return the tracker.
-
-    A signal may end W&B's client while the record starts. Then the tracker records nothing.
-    """
-    try:
-        tracker = start_tracker(config, environment, stop.request_by_wandb, state, stop.request_after_failure)
-        tracker.update_summary(facts)
-        return tracker
-    except Exception as problem:
-        if isinstance(problem, UserError) or not stop.is_interruption():
-            raise
-        return Tracker(state["run_id"] if state else "")
-
-
-def _finish(
-    tracker: Tracker,
-    loop: TrainingLoop,
-    summary: dict[str, Any],
-    exit_code: int,
-    stop: StopRequest,
-) -> int:
-    """End the record and return the exit code, which is not 0 if the record is not complete."""
-    lack = tracker.finish(summary, exit_code)
-    # If a failing record stopped the run, this has been reported, unless the request came after the last
-    # step.
-    if not lack or (exit_code == EXIT_FAILED and loop.stopped):
-        return exit_code
-    is_stop = stop.is_interruption()
-    what = f"interrupted ({stop.reason})" if is_stop else "error"
-    log.error(f"{what}: {lack}{_resume_hint(loop, 'complete the run')}")
-    return stop.exit_code if is_stop else exit_code or EXIT_FAILED
-
-
-def _train(loop: TrainingLoop, stop: StopRequest) -> int:
-    """Run the loop and return the exit code, after logging why it is not 0."""
-    if stop.is_interruption() and loop.world.size == 1:  # several processes agree on it after a step
-        log.warning(f"interrupted before step {loop.step + 1} ({stop.reason}); no work is lost")
-        return stop.exit_code
-    try:
-        loop.run()
-    except KeyboardInterrupt:
-        log.warning(f"interrupted at step {loop.step}; the record up to here is kept")
-        return EXIT_INTERRUPTED
-    except UserError as problem:  # raised by the user's data during the training
-        problem.exit_code = EXIT_FAILED
-        raise
-    except Exception as problem:
-        if why := _failure(loop, problem):
-            log.error(f"error: {why}")
-            return EXIT_FAILED
-        lost = _describe_lost_process(problem)
-        # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
-        is_stop = stop.is_interruption()
-        if lost is None and not is_stop:
-            raise
-        what = f"interrupted at step {loop.step} ({stop.reason})" if is_stop else f"error: step {loop.step}"
-        why = lost or f"the step could not be finished ({reason(problem)})"
-        log.error(f"{what}: {why}{_resume_hint(loop, 'continue')}")
-        return stop.exit_code if is_stop else EXIT_FAILED
-    if not loop.stopped:
-        return 0
-    suffix = "" if stop.exit_code == EXIT_FAILED else "; the record up to here is kept"
-    log.warning(f"interrupted at step {loop.step} ({stop.reason}){suffix}{_resume_hint(loop, 'continue')}")
-    return stop.exit_code
-
-
-def _failure(loop: TrainingLoop, problem: Exception) -> str | None:
-    """Return why the training itself failed, or None for any other exception."""
-    if isinstance(problem, NonFiniteLossError):
-        return problem.explain(*find_nonfinite_values(loop.train))
-    if isinstance(problem, TrainingError):
-        return str(problem)
-    if not is_out_of_memory(problem):
-        return None
-    return (
-        f"out of memory on {loop.device} with batch_size={loop.config.batch_size}; try a smaller "
-        "batch_size with training.accumulate, or memory-saving precision (backend=native)"
-    )
-
-
-def _describe_lost_process(problem: Exception) -> str | None:
-    """Return which process that the training needs has ended, or None for any other exception."""
-    if is_worker_loss(problem):
-        return reason(problem)
-    if not is_peer_failure(problem):
-        return None
-    return f"another process of this run has ended; see its message ({reason(problem)})"
-
-
-def _explain_hint(loop: TrainingLoop, tracker: Tracker) -> str:
-    """Return the command that explains the first anomaly of a run, or "" if there is nothing to explain."""
-    step = loop.logger.anomalies.first_anomaly
-    # Strict fp32 is what a step is compared with, and a replay has one process.
-    is_plain = get_backend(loop.config.backend).is_strict_fp32
-    if step is None or tracker.record is None or is_plain or loop.world.size > 1:
-        return ""
-    command = shell_command("ampcompare", "why", "diff", "--at", tracker.record)
-    return f"why:    {command} (explains step {step})"
-
-
-def _resume_hint(loop: TrainingLoop, do: str) -> str:
-    """Return what to do about a run that did not end well, if there is a checkpoint."""
-    saved = loop.checkpoints.saved_step if loop.checkpoints else None
-    if saved is None:
-        return ""
-    where = "" if saved == loop.step else f" from the checkpoint at step {saved}"
-    return f"; {do}{where} with resume=auto"
+    return RunSettings(logged, config.output_dir, run_id=run_id, **own)

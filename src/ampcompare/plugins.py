@@ -111,7 +111,6 @@ class Plugin:
     file: Path
 
 
-_SOURCE_HASHES: dict[type, str] = {}  # loaded class: hash of its file
 _NAMES_BY_FILE: dict[str, str] = {}  # file: how the plug-in was named, such as `model.name='./net.py:build'`
 
 
@@ -165,10 +164,7 @@ def load(kind: PluginKind, text: str) -> Plugin:
         defined_in = value if inspect.isclass(value) or inspect.isfunction(value) else module
         file = path or Path(inspect.getfile(defined_in))
         _NAMES_BY_FILE[str(file)] = f"{kind.option}={text!r}"
-        source = _hash(content or file.read_bytes())
-        if inspect.isclass(value):
-            _SOURCE_HASHES[value] = source
-        return Plugin(value, source, file)
+        return Plugin(value, _hash(content or file.read_bytes()), file)
 
 
 def _list_own_names(module: ModuleType) -> str:
@@ -179,11 +175,6 @@ def _list_own_names(module: ModuleType) -> str:
         if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
     ]
     return f"it has {', '.join(own[:MAX_LISTED])}{', ...' if own[MAX_LISTED:] else ''}" if own else ""
-
-
-def get_source_hash(cls: type) -> str:
-    """Return the hash of the file of a class that `load` has loaded, "" for any other class."""
-    return _SOURCE_HASHES.get(cls, "")
 
 
 def _find_entry_point(kind: PluginKind, text: str) -> EntryPoint:

@@ -25,8 +25,8 @@ from ampcompare.data.device_loaders import DeviceLoader
 from ampcompare.data.factory import build_dataset
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
-from ampcompare.runtime.signals import StopRequest
 from ampcompare.system.device import has_tf32, set_numerics
+from ampcompare.training.completion import run_loop
 from ampcompare.training.interval import StepResult
 from ampcompare.training.loop import TrainingLoop
 from ampcompare.training.loss_scale_reader import LossScaleReader
@@ -248,7 +248,7 @@ def test_no_memory_left_within_a_capture_is_one_line():
     made.display = StepDisplay(leave_nothing)
     try:
         with logged() as said:
-            assert experiment._train(made, StopRequest()) == 1
+            assert run_loop(made) == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert made.step == FIRST_STEPS + 1

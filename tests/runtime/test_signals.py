@@ -116,6 +116,24 @@ def test_signals_are_requests_while_entered_and_handled_as_before_afterwards(num
     assert is_preemption(code) == (number in (signal.SIGUSR1, signal.SIGUSR2))
 
 
+def test_between_two_sessions_a_request_handles_what_it_listens_to():
+    """Several runs of one process: a batch system may warn while the next one is built."""
+    before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    stop = StopRequest()
+    try:
+        stop.listen([signal.SIGUSR1])
+        for _ in range(2):
+            with stop:
+                assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert (stop.reason, stop.exit_code) == ("SIGUSR1", 138)
+        stop.close()
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    finally:
+        stop.close()
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_only_a_second_ctrl_c_interrupts():
     with StopRequest() as stop:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
@@ -251,10 +269,10 @@ def test_a_signal_while_w_and_b_starts_is_no_failure(tmp_path: Path, monkeypatch
         raise RuntimeError("wandb-core exited with code 128")
 
     if dies:
-        monkeypatch.setattr(experiment, "start_tracker", fails)
+        monkeypatch.setattr(experiment, "start_record", fails)
         said = play(f"output_dir={tmp_path}", code=143)
     else:
-        stop_at(1, experiment, "start_tracker", monkeypatch)
+        stop_at(1, experiment, "start_record", monkeypatch)
         record, said = stopped_run(tmp_path)
         assert "global_step" not in record.history
     assert "interrupted before step 1 (SIGTERM); no work is lost" in said

@@ -8,16 +8,17 @@ from support.logs import logged
 from ampcompare import load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.experiment import start_tracker
+from ampcompare.experiment import describe_record
 from ampcompare.runs import RunRecord
 from ampcompare.runtime.paths import shell_command
+from ampcompare.tracking.wandb_init import start_record
 
 
 def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
     config = load_config("reference", [f"output_dir={folder}", *words])
     folder.mkdir(parents=True, exist_ok=True)
     with logged() as said:
-        tracker = start_tracker(config, {"torch": "x"})
+        tracker = start_record(describe_record(config, {"torch": "x"}))
         tracker.log({"global_step": 1, "epoch": 0.5, "train/loss": float("nan")})
         tracker.finish({"best/epoch": 1.0}, 0)
     if tracker.record is None:

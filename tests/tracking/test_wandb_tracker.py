@@ -11,8 +11,9 @@ from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 from ampcompare import Recorder, load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.experiment import start_tracker
+from ampcompare.experiment import describe_record
 from ampcompare.tracking import rejected_run
+from ampcompare.tracking.wandb_init import start_record
 from ampcompare.tracking.write_monitor import WriteMonitor
 from ampcompare.wandb_client.client import service_errors
 
@@ -58,7 +59,7 @@ def test_a_row_that_w_and_b_refuses_raises_and_later_rows_are_recorded(
 
     monkeypatch.setattr(wandb.Run, "log", log)
     config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
-    tracker = start_tracker(config, {})
+    tracker = start_record(describe_record(config, {}))
     for step in (1, 2):
         tracker.log({"global_step": step})
     with pytest.raises(TypeError, match="refused"):
@@ -73,7 +74,7 @@ def test_a_row_that_w_and_b_refuses_raises_and_later_rows_are_recorded(
 def test_a_part_without_a_record_keeps_the_tracker_state_of_the_previous_part(tmp_path: Path):
     """Recorded, not recorded, recorded again: the rows of the first part are there once."""
     config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
-    tracker = start_tracker(config, {})
+    tracker = start_record(describe_record(config, {}))
     for step in (1, 2):
         tracker.log({"global_step": step, "epoch": step / 4})
     tracker.flush()
@@ -81,12 +82,12 @@ def test_a_part_without_a_record_keeps_the_tracker_state_of_the_previous_part(tm
     tracker.finish({}, 1)
 
     off = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=disabled"])
-    between = start_tracker(off, {}, resumed=state)
+    between = start_record(describe_record(off, {}), resumed=state)
     assert (between.run_id, between.record) == (tracker.run_id, None)
     between.log({"global_step": 3, "epoch": 0.75})
     assert between.state_dict() == state["record"]
 
-    last = start_tracker(config, {}, resumed=state | {"record": between.state_dict()})
+    last = start_record(describe_record(config, {}), resumed=state | {"record": between.state_dict()})
     last.log({"global_step": 4, "epoch": 1.0})
     last.finish({}, 0)
     (run,) = load_runs([tmp_path])

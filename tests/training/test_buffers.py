@@ -56,9 +56,9 @@ def test_an_overflowing_forward_spoils_every_evaluation_unless_buffers_are_put_b
         restored.step(batches)
         if len(batches) == 1:
             without.step(batches)
-    assert said.buffers.count() == len(floating(said.model)) > 0
+    assert said.observer.buffers.count() == len(floating(said.model)) > 0
     assert not evaluated(said).isfinite().any()  # it does not heal
-    assert restored.buffers.count() == len(floating(restored.model))
+    assert restored.observer.buffers.count() == len(floating(restored.model))
     assert same(restored, without)
     assert evaluated(restored).isfinite().all()
 
@@ -71,7 +71,7 @@ def test_a_skip_by_the_backward_alone_leaves_the_statistics_of_its_forward():
         assert each.precision.skipped_steps() == 1
     assert same(one, other)
     assert not same(one, made("native"))
-    assert one.buffers.count() == 0
+    assert one.observer.buffers.count() == 0
 
 
 class Odd(nn.Module):

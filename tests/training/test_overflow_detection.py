@@ -72,14 +72,14 @@ def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[s
 def test_steps_after_a_skip_are_checked_on_a_device_that_nobody_waits_for(backend: str):
     """As on a GPU, where the host knows of a skip when its gradients are gone."""
     made = trainer(backend, Net(), init_scale=256.0)
-    made.overflows.on_host = False
+    made.observer.overflows.on_host = False
     found = []
     for step in range(6):
         made.model.spoil.armed = step in (0, 3)
         result = made.step([batch(8)], diagnose=step == 5)
         found.append((result.overflow is not None, named(result)))
         if step == 1:
-            made.overflows.watch()
+            made.observer.overflows.watch()
     assert found == [(False, None)] * 2 + [(True, name) for name in (None, "middle.0", None, None)]
 
 

@@ -23,7 +23,8 @@ FIGURE = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 MEASURED = re.compile(
     r"^(?: (?:convolution|other ops|casts between|matrix products|normalisation|optimizer step) .*"
     r"| no PyTorch op .*"
-    r"|Largest change: .*|No PyTorch op runs during .*|This is no evidence .*|This CPU computes .*)$",
+    r"|Largest change: .*|No PyTorch op runs during .*|This is no evidence .*"
+    r"|There is no confidence interval: .*|This CPU computes .*)$",
     re.M,
 )
 

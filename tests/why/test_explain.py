@@ -13,11 +13,20 @@ import pytest
 import torch
 
 from ampcompare.cli import main
+from ampcompare.training.interval import StepResult
 from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.why.explain import StepProfile, summarize
 from ampcompare.why.memory_estimate import estimate_memory
 from ampcompare.why.op_dtypes import trace_forward
-from ampcompare.why.op_profile import CASTS, IDLE, OPTIMIZER, StepTimes, measure_interleaved, speed_ratio
+from ampcompare.why.op_profile import (
+    CASTS,
+    IDLE,
+    OPTIMIZER,
+    StepTimes,
+    is_difference_shown,
+    measure_interleaved,
+    speed_ratio,
+)
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
 # Each so slow in its own way that other work on the machine hides nothing.
@@ -133,15 +142,16 @@ class ExclusiveTrainer:
         yield
         self.open.remove(self)
 
-    def compute(self, batches) -> None:
+    def compute(self, batches) -> StepResult:
         assert self.open == {self}
         self.steps += 1
+        return StepResult(0.0, 1)
 
 
 def test_a_step_is_timed_in_the_context_of_its_own_backend_alone():
     trainers = [ExclusiveTrainer(), ExclusiveTrainer()]
     rounds = measure_interleaved(trainers, [], torch.device("cpu"), 0.1)
-    assert all(len(own) >= 3 for own in rounds)
+    assert len(rounds[0]) == len(rounds[1]) > 0  # a round has a turn of each
     assert all(trainer.steps > len(own) for trainer, own in zip(trainers, rounds, strict=True))
 
 
@@ -150,6 +160,23 @@ def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
     assert speed_ratio([2.0], [1.0]) == (2.0, "one step each")
     value, basis = speed_ratio([2.0] * 20, [1.0] * 10 + [2.0] * 10)
     assert (value, basis) == (1.5, "95% CI 1.00 to 2.00, 20 rounds")
+
+
+@pytest.mark.parametrize(
+    ("times", "shown"), [((1.0, 1.0), False), ((1.0, 1.01), False), ((1.01, 1.0), False), ((1.0, 1.05), True)]
+)
+def test_a_difference_that_bench_does_not_resolve_is_none_here(times: tuple[float, float], shown: bool):
+    """`bench` calls differences below 2% of one start chance, however narrow the interval is."""
+    own, other = ([value] * 20 for value in times)
+    assert is_difference_shown(own, other) is shown
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 11])
+def test_as_many_rounds_as_bench_needs_are_needed_for_an_interval(rounds: int):
+    base, other = (profile_of(name, [2.0] * rounds, {"convolution": 1.0}) for name in ("none", "native"))
+    output = " ".join(summarize(base, other, torch.device("cpu")))
+    assert f"it takes 12 rounds, of which {rounds} w" in output
+    assert "evidence" not in output
 
 
 def test_the_largest_change_is_named_even_if_it_is_the_time_without_ops():

@@ -20,12 +20,14 @@ from ampcompare.analysis.bench_match import (
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.median_interval import MIN_STARTS, resolved_difference
+from ampcompare.analysis.statistics.median_interval import (
+    MIN_STARTS,
+    is_even,
+    resolved_difference,
+    side_of,
+)
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime import formatting
-
-# If the whole interval of the A/A control is this far from 1, the machine is uneven, as in `bench`.
-UNEVEN = 0.01
 
 
 class BenchArm(BaseModel):
@@ -66,7 +68,7 @@ class BenchEstimate(Estimate):
         low, high = self.ends
         if low is None or high is None:
             return 0
-        return int(low > null * (1 + self.resolution)) - int(high < null / (1 + self.resolution))
+        return side_of(low, high, self.resolution, null)
 
     @cached_property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
@@ -109,9 +111,9 @@ class BenchResults(BaseModel):
 
     @property
     def is_even(self) -> bool:
-        """Return whether the interval of the A/A control comes within 1% of the baseline."""
+        """Return whether the machine was even, by the A/A control; without an interval it counts as even."""
         low, high = self.control.low, self.control.high
-        return low is None or high is None or (low <= 1 + UNEVEN and high >= 1 - UNEVEN)
+        return low is None or high is None or is_even(low, high)
 
     @property
     def resolution(self) -> float:
@@ -121,10 +123,7 @@ class BenchResults(BaseModel):
         never known to within 2%; files of version 0.3 are read as that version read them. Intervals over
         starts need no such allowance.
         """
-        if self.starts is not None:
-            return resolved_difference(self.control.low, self.control.high, self.starts)
-        low, high = self.control.low, self.control.high
-        return 0.0 if low is None or high is None or low <= 0 else max(high, 1 / low) - 1
+        return resolved_difference(self.control.low, self.control.high, self.starts)
 
     @property
     def text(self) -> str:

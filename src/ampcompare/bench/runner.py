@@ -1,16 +1,14 @@
 """Interleave several trainings, each in its own process, and compare their speed within rounds.
 
-Other work on the machine, clock speeds and heat change from minute to minute, for all trainings that run in
-the same seconds alike. So a round is a few steps of each training, in random order, and speed is compared
-within rounds. The baseline runs twice: the second copy is an A/A control. Processes of one training differ,
-too, for example by where their memory lies. So all processes may be started several times. Free of torch.
+The protocol is that of `system.interleaved_timing`. The baseline runs twice: the second copy is an A/A
+control. Processes of one training differ, too, for example by where their memory lies. So all processes may
+be started several times. Free of torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import random
 import signal
 import statistics
 import time
@@ -28,9 +26,15 @@ from ampcompare.analysis.statistics.median_interval import (
     ratio_of_starts,
 )
 from ampcompare.runtime.startup import let_threads_sleep
+from ampcompare.system.interleaved_timing import (
+    MAX_ROUNDS,
+    SLOW_FRACTION,
+    count_steps,
+    run_rounds,
+    seconds_per_turn,
+)
 
 PRECISE = 0.05  # A ratio is precise enough when half its interval is at most this fraction of it.
-MIN_TURN_SECONDS = 0.25
 POLL_SECONDS = 1.0  # between updates of the progress line while a training prepares
 CONTROL = "control"
 # One process loads torch; the process of each training is forked from it.
@@ -87,9 +91,9 @@ class Schedule:
 
     minutes: float = 1.0
     preparation_minutes: float = 10.0
-    looks: tuple[int, ...] = (12, 24, 48)
+    looks: tuple[int, ...] = (12, 24, MAX_ROUNDS)
     turn_seconds: float | None = None
-    slow_fraction: float = 0.1
+    slow_fraction: float = SLOW_FRACTION
     starts: int = 1
 
     def level(self, arms: int, starts: int = 1) -> float:
@@ -107,7 +111,7 @@ class Schedule:
         """Return the seconds of a turn when so many trainings take turns."""
         if self.turn_seconds is not None:
             return self.turn_seconds
-        return max(MIN_TURN_SECONDS, 60 * self.minutes / self.looks[-1] / trainings)
+        return seconds_per_turn(60 * self.minutes, trainings, self.looks[-1])
 
 
 @dataclass(frozen=True)
@@ -219,9 +223,14 @@ class Worker:
         self.first = self.last = self._ask(None, limit)
         self.is_slow = bool(self.first) and self.first["seconds"] > slow_seconds
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it can take a turn."""
+        return not (self.failed or self.is_slow)
+
     def take_turn(self, seconds: float) -> None:
         """Take its steps of a round, for about so many seconds."""
-        if answer := self._ask(max(1, round(seconds / self.first["seconds"]))):
+        if answer := self._ask(count_steps(seconds, self.first["seconds"])):
             self.last = answer
             self.rates.append(answer["rate"])
             self.seconds.append(answer["seconds"])
@@ -469,17 +478,18 @@ def _measure(
 
 
 def _run_rounds(workers: Sequence[Worker], schedule: Schedule, level: float, report: Progress) -> None:
-    baseline, shuffle = workers[0], random.Random()  # noqa: S311
-    ends, seconds = time.monotonic() + 60 * schedule.minutes, schedule.seconds_per_turn(len(workers))
-    for number in range(1, schedule.looks[-1] + 1):
-        active = [worker for worker in workers if not (worker.failed or worker.is_slow)]
-        if baseline not in active or len(active) == 1 or (number > 1 and time.monotonic() > ends):
-            return
-        for worker in shuffle.sample(active, len(active)):
-            worker.take_turn(seconds)
-        results = [worker.result(baseline, level) for worker in active[1:]]
+    baseline, *others = workers
+
+    def is_enough(number: int, seconds_left: float) -> bool:
+        results = [worker.result(baseline, level) for worker in others if worker.is_active]
         ratios = ", ".join(f"{result.label} {result.ratio:.2f}x" for result in results if result.ratio)
-        seconds_left = max(0.0, ends - time.monotonic())
         report(f"round {number}, at most {seconds_left:.0f} s left: {ratios}")
-        if number in schedule.looks and all(result.is_precise() for result in results):
-            return
+        return number in schedule.looks and all(result.is_precise() for result in results)
+
+    run_rounds(
+        workers,
+        60 * schedule.minutes,
+        schedule.seconds_per_turn(len(workers)),
+        max_rounds=schedule.looks[-1],
+        is_enough=is_enough,
+    )

@@ -5,10 +5,10 @@ The batches stay in memory: a result is what a training step costs, without load
 
 import multiprocessing
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count, cycle, islice
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,6 +31,7 @@ from ampcompare.system.device import (
     wait_for,
 )
 from ampcompare.system.environment import describe_arithmetic, describe_environment
+from ampcompare.system.interleaved_timing import StepTimer
 from ampcompare.training.run_context import RunContext, make_config, prepare_run, with_synthetic_data
 from ampcompare.training.timing import FIRST_STEPS
 from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
@@ -47,8 +48,6 @@ SPEED_OPTIONS = (
     "optimizer.name",
 )
 BATCHES = 4  # The first batches of an epoch are used again and again.
-# Warm-up ends when either is reached. Steps that compile or capture do not count.
-WARM_UP_STEPS, WARM_UP_SECONDS = 12, 1.0
 IMAGES = "images"
 
 
@@ -123,15 +122,18 @@ def _answers(connection: Connection, training: Training) -> Iterator[dict[str, A
         "backend_source": training.backend_source,
         "environment": describe_environment(device),
     }
+    # A captured training takes its first steps eagerly; the capture comes after them.
+    cold_steps = FIRST_STEPS + 1 if training.is_captured else 1
+    timer = StepTimer(training.step, partial(wait_for, device), cold_steps)
     with training.session:
         while True:
             steps = connection.recv()
             if steps is None:
-                seconds = _warm_up(training)
+                seconds = timer.warm_up()
                 if not training.is_captured:  # The peak of a captured step is that of its capture.
                     reset_peak(device)
             else:
-                seconds = _time_steps(training, steps)
+                seconds = timer.time_turn(steps)
             rate, peak = training.samples / seconds, peak_mib(device)
             yield {"rate": rate, "seconds": seconds, "peak_mib": peak}
 
@@ -210,40 +212,3 @@ def _fingerprint(original: Config, context: RunContext, trainer: Trainer) -> dic
 def _count_samples(group: Sequence[Any]) -> int:
     """Count the samples of a step: its micro-batches are (inputs, targets), or plans of shape [rows, B]."""
     return sum(count_samples(x[1]) if isinstance(x, tuple) else x.shape[1] for x in group)
-
-
-def _warm_up(training: Training) -> float:
-    """Take steps until nothing is left to compile or capture and the caches are warm.
-
-    Returns:
-        Seconds of the last step.
-    """
-    # A captured training takes its first steps eagerly; the capture comes after them.
-    preparing_steps = FIRST_STEPS + 1 if training.is_captured else 0
-    warm_steps, warm_seconds = 0, 0.0
-    for number in count(1):
-        began = time.perf_counter()
-        is_cold = training.step()
-        wait_for(training.device)  # sync: the clock stops when the work is done
-        seconds = time.perf_counter() - began
-        # The first step on a GPU loads and chooses kernels, which took 11 s on an H200.
-        if is_cold or number <= preparing_steps or (number == 1 and training.device.type != "cpu"):
-            continue
-        warm_steps, warm_seconds = warm_steps + 1, warm_seconds + seconds
-        if warm_steps >= WARM_UP_STEPS or warm_seconds >= WARM_UP_SECONDS:
-            break
-    return seconds
-
-
-def _time_steps(training: Training, steps: int) -> float:
-    """Return the mean seconds of so many steps.
-
-    An untimed step comes first: other trainings have used caches and clocks in between.
-    """
-    training.step()
-    wait_for(training.device)  # sync: the clock starts on an idle device
-    began = time.perf_counter()
-    for _ in range(steps):
-        training.step()
-    wait_for(training.device)  # sync: the clock stops when the work is done
-    return (time.perf_counter() - began) / steps

@@ -18,6 +18,8 @@ from ampcompare.precision.registry import (
     REGISTRY,
     BackendInfo,
     PrecisionOptions,
+    complete_metadata,
+    note_source,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
 
 def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     """Return the metadata of a plug-in backend, its class and its file."""
-    from ampcompare.precision.base import Precision, get_metadata
+    from ampcompare.precision.base import Precision
 
     kind = plugins.BACKENDS
     if not kind.accepts(name):
@@ -124,8 +126,9 @@ def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     if not isinstance(cls.metadata, BackendInfo):
         why = f"{cls.__name__}.metadata is {cls.metadata!r}"
         raise kind.make_error(name, f"{why}; expected {_EXAMPLE}")
+    note_source(cls, plugin.source)
     try:
-        metadata = get_metadata(cls)
+        metadata = complete_metadata(cls, Precision)
     except ValueError as problem:  # a name or a docstring that cannot be shown
         raise kind.make_error(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
     if metadata.label in REGISTRY:

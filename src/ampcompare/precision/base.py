@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, final
 
@@ -12,16 +11,15 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ampcompare import plugins
 from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 from ampcompare.precision.keep_fp32 import cast_inputs_to_weights, keep_in_fp32
 from ampcompare.precision.registry import (
     KEEP_WEIGHTS,
-    MAX_DESCRIPTION,
     REGISTRY,
     BackendInfo,
     PrecisionOptions,
+    complete_metadata,
 )
 from ampcompare.precision.weight_dtypes import (
     ONCE,
@@ -57,7 +55,7 @@ class Precision:
     call, `convert` and `session`, and any other method.
 
     Attributes:
-        metadata: The metadata of the class. The constructor completes it (see `get_metadata`).
+        metadata: The metadata of the class. The constructor completes it (see `complete_metadata`).
         input_dtype: The dtype of the images that a convolution gets inside `forward_context`.
         fp32_modules: Names of the modules that `precision.keep_fp32` keeps in fp32, set by `prepare`.
         converted_weights: The number of weights that `prepare` converted to fp32, by their dtype before.
@@ -73,7 +71,7 @@ class Precision:
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         self.device = torch.device("cpu") if device is None else device
         self.options = PrecisionOptions() if options is None else options
-        self.metadata = get_metadata(type(self))
+        self.metadata = complete_metadata(type(self), Precision)
         self.tf32 = True if self.metadata.uses_tf32 else self.options.tf32
         self._skipped = torch.zeros((), dtype=torch.int64, device=self.device)
 
@@ -203,31 +201,3 @@ class TF32(Precision):
     """fp32 tensors, with TF32 in convolutions and matrix products."""
 
     metadata = REGISTRY["tf32"]
-
-
-def get_metadata(cls: type[Precision]) -> BackendInfo:
-    """Return the metadata of a backend's class.
-
-    Without metadata of its own, a class has its name as label, the first line of its docstring as description
-    and `input_dtype` as dtype. All else comes from the built-in class that it inherits from. For a plug-in,
-    the hash of its file is added.
-
-    Raises:
-        ValueError: The class's name is not allowed as label, or its docstring as description.
-    """
-    metadata = cls.metadata
-    if "metadata" not in vars(cls) and metadata in REGISTRY.values():
-        metadata = _default_metadata(cls)
-    source = plugins.get_source_hash(cls)
-    return replace(metadata, source=source) if source else metadata
-
-
-def _default_metadata(cls: type[Precision]) -> BackendInfo:
-    description = (cls.__doc__ or "").strip().partition("\n")[0].strip()
-    if len(description) > MAX_DESCRIPTION:
-        description = f"{description[: MAX_DESCRIPTION - 3].rstrip()}..."
-    dtype = str(cls.input_dtype).removeprefix("torch.")
-    own: dict[str, Any] = {"label": cls.__name__, "description": description or cls.__name__}
-    if cls.metadata is Precision.metadata:  # it may compute in any dtype, so `is_fp32` is not inherited
-        return BackendInfo(**own, dtype=dtype, scales=cls.scale is not Precision.scale)
-    return replace(cls.metadata, **own, dtype=dtype, target="")

@@ -1,8 +1,8 @@
-"""The metadata of the built-in backends, and the options of a backend; does not import torch."""
+"""The metadata of backends, built-in and plug-in, and the options of a backend; does not import torch."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
@@ -155,3 +155,41 @@ ALIASES = {
     "bf16_sr": "sr bf16-sr stochastic_rounding stochastic-rounding",
 }
 LABELS_BY_ALIAS = {alias: label for label, aliases in ALIASES.items() for alias in aliases.split()}
+_SOURCES: dict[type, str] = {}  # class of a plug-in: hash of its file
+
+
+def note_source(cls: type, source: str) -> None:
+    """Note the hash of the file that a plug-in's class was loaded from."""
+    _SOURCES[cls] = source
+
+
+def complete_metadata(cls: Any, base: Any) -> BackendInfo:
+    """Return the metadata of a backend's class.
+
+    Without metadata of its own, a class has its name as label, the first line of its docstring as description
+    and `input_dtype` as dtype. All else comes from the built-in class that it inherits from. For a plug-in,
+    the hash of its file is added.
+
+    Args:
+        cls: The class.
+        base: `Precision`, which this module cannot import because it imports torch.
+
+    Raises:
+        ValueError: The class's name is not allowed as label, or its docstring as description.
+    """
+    metadata: BackendInfo = cls.metadata
+    if "metadata" not in vars(cls) and metadata in REGISTRY.values():
+        metadata = _default_metadata(cls, base)
+    source = _SOURCES.get(cls)
+    return replace(metadata, source=source) if source else metadata
+
+
+def _default_metadata(cls: Any, base: Any) -> BackendInfo:
+    description = (cls.__doc__ or "").strip().partition("\n")[0].strip()
+    if len(description) > MAX_DESCRIPTION:
+        description = f"{description[: MAX_DESCRIPTION - 3].rstrip()}..."
+    dtype = str(cls.input_dtype).removeprefix("torch.")
+    own: dict[str, Any] = {"label": cls.__name__, "description": description or cls.__name__}
+    if cls.metadata is base.metadata:  # it may compute in any dtype, so `is_fp32` is not inherited
+        return BackendInfo(**own, dtype=dtype, scales=cls.scale is not base.scale)
+    return replace(cls.metadata, **own, dtype=dtype, target="")

@@ -17,6 +17,7 @@ from ampcompare.runs.metric_definitions import MetricDefinition
 from ampcompare.runs.migrations import migrate_config
 from ampcompare.runs.nested import as_float, flatten, is_number, lookup, with_floats
 from ampcompare.runs.run_state import RunState
+from ampcompare.runs.step_keys import OPTIMIZER_STEPS
 from ampcompare.runs.system_metrics import MachineFacts, merge_machines
 from ampcompare.wandb_client.record_folders import parse_start
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 MAX_KEYS_SHOWN = 5
 TIMESTAMP = "_timestamp"  # W&B's column of seconds since 1970
-# The optimizer step, as our training, Lightning and Hugging Face's Trainer log it. W&B's own `_step`
-# restarts in each part of a run that is recorded offline.
-STEPS = (metrics.STEP, "trainer/global_step", "train/global_step")
 NAMELESS = "It holds no run record: its name and config are not known."
 Column = tuple[np.ndarray, np.ndarray]  # row numbers, ascending, and the value in each row
 
@@ -273,7 +271,9 @@ def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]
     masks = []
     begin = math.inf  # lowest first step of the parts after this one
     for part in reversed(ordered):
-        steps = pd.Series(part.numbers(next((key for key in STEPS if key in part.logged), metrics.STEP)))
+        steps = pd.Series(
+            part.numbers(next((key for key in OPTIMIZER_STEPS if key in part.logged), metrics.STEP))
+        )
         # A row without a step belongs to the step before it, or to the beginning.
         masks.append((steps.ffill().fillna(-math.inf) < begin).to_numpy() | (begin == math.inf))
         begin = min([begin, *steps.dropna()[:1]])

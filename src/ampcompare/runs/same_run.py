@@ -14,7 +14,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.run_record import TIMESTAMP, Column, RunRecord
-from ampcompare.runs.trainer_logs import STEPS
+from ampcompare.runs.step_keys import STEP_COLUMNS
 
 TRAIN_WORDS = frozenset({"train", "training", "trn"})
 EVALUATION_WORDS = frozenset(
@@ -173,7 +173,7 @@ def _evidence(run: RunRecord) -> str:
             distinct = dict.fromkeys(values)
             if len(distinct) > 1 and sum(map(_significant_digits, distinct)) >= MIN_TIME_DIGITS:
                 return "time"
-        elif not words & (SCHEDULE_WORDS | SCORE_WORDS) and key not in STEPS:
+        elif not words & (SCHEDULE_WORDS | SCORE_WORDS) and key not in STEP_COLUMNS:
             full = {value for value in values if _significant_digits(value) >= FULL_DIGITS}
             has_digits |= len(full) >= MIN_FULL_VALUES
     return "digits" if has_digits else ""
@@ -325,7 +325,7 @@ def _name_without(name: str, position: int) -> str:
 
 
 def _prefixed(key: str, split: str, counts: dict[str, int]) -> str:
-    is_shared = key in (metrics.STEP, TIMESTAMP) or key.lower() in STEPS
+    is_shared = key in (metrics.STEP, TIMESTAMP) or key.lower() in STEP_COLUMNS
     if is_shared or counts[key] < 2 or key.startswith((f"{split}/", f"{split}_")):
         return key
     return f"{split}/{key}"

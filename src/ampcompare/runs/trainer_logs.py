@@ -19,12 +19,11 @@ import yaml
 from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.runs.nested import flatten, is_number, parse_json
-from ampcompare.runs.run_record import STEPS as GLOBAL_STEPS
 from ampcompare.runs.run_record import RunRecord, build_columns
 from ampcompare.runs.run_state import RunState
+from ampcompare.runs.step_keys import STEP_COLUMNS
 from ampcompare.runs.table_format import COMMENT, TableFormat, as_seconds, read_cell, read_format
 
-STEPS = (*GLOBAL_STEPS, "step", "_step", "iteration", "iter", "epoch")
 # File names of trainers; a folder with one of them is one run.
 KNOWN_NAMES = ("metrics.csv", "summary.csv", "progress.csv")
 MAX_HEAD_BYTES = 1_000_000  # limit of the first line
@@ -52,12 +51,13 @@ def read_head(path: Path, size: int) -> bytes:
 
 
 def step_column(names: Sequence[str], step: str | None) -> int | None:
-    """Return the index of the step column: the column called `step`, else the first of STEPS in any case.
+    """Return the index of the step column.
 
-    None for a table of one column, and if there is no such name.
+    It is the column called `step`, else the first of STEP_COLUMNS in any case. None for a table of one
+    column, and if there is no such name.
     """
     available = list(names) if step else [name.lower() for name in names]
-    wanted = [name for name in ((step,) if step else STEPS) if name in available]
+    wanted = [name for name in ((step,) if step else STEP_COLUMNS) if name in available]
     return available.index(wanted[0]) if wanted and len(available) > 1 else None
 
 
@@ -143,7 +143,7 @@ def _read_csv_file(path: Path, step: str | None) -> RunRecord:
     run = _run(path.parent if is_alone else path.with_suffix(""), path)
     form = _table_format(path)
     if (column := step_column(form.names, step)) is None:
-        expected = f"none is called {step!r}" if step else f"expected one of {', '.join(STEPS)}"
+        expected = f"none is called {step!r}" if step else f"expected one of {', '.join(STEP_COLUMNS)}"
         run.problems.append(f"{path.name} has no step column ({expected}).")
         return run
     try:

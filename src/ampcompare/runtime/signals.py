@@ -98,6 +98,9 @@ class SignalListener:
 class StopRequest:
     """A flag that signals set while it is entered, or once `listen` was called.
 
+    It may be entered several times, one after the other: leaving it restores the handlers of before, also
+    those of `listen`.
+
     Attributes:
         reason: Who asked to stop; empty while nobody has.
         exit_code: Exit code of the program once somebody has: 128 + signal, or 1 if the record failed.
@@ -108,20 +111,21 @@ class StopRequest:
         self.exit_code = EXIT_INTERRUPTED
         self._is_from_other_process = False
         self._listener = SignalListener(self._on_signal)
+        self._entered = SignalListener(self._on_signal)
 
     def __enter__(self) -> Self:
-        self.listen()
+        self._entered.listen(SIGNAL_LABELS)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._entered.close()
 
-    def listen(self, numbers: Iterable[int] = tuple(SIGNAL_LABELS)) -> None:
+    def listen(self, numbers: Iterable[int]) -> None:
         """Handle these signals until `close`."""
         self._listener.listen(numbers)
 
     def close(self) -> None:
-        """Restore the handlers of before."""
+        """Restore the handlers of before `listen`."""
         self._listener.close()
 
     def is_made(self) -> bool:

@@ -5,6 +5,7 @@ Code elsewhere does not ask what kind a device is; a new kind of device is added
 
 import os
 import random
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -301,8 +302,6 @@ def process_peak_mib() -> float:
     """Return the peak resident set of this process in MiB."""
     if _inherits_maxrss(os.getpid()):
         return _peak_from_status() or 0.0
-    import resource  # which Windows does not have
-
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is bytes on macOS, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB
 
@@ -313,8 +312,6 @@ def _inherits_maxrss(process: int) -> bool:
 
     Otherwise `ru_maxrss` is read: 1 us, where the kernel takes 70 us to write the status.
     """
-    import resource
-
     peak = _peak_from_status()
     inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return peak is not None and inherited > 1.01 * peak  # both are counted to about 1 MiB

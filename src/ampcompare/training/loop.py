@@ -118,8 +118,8 @@ class TrainingLoop:
             every=config.log.every,
             on_nan=config.training.on_nan,
             world=self.world,
-            buffers=trainer.buffers,
-            overflows=trainer.overflows,
+            buffers=trainer.observer.buffers,
+            overflows=trainer.observer.overflows,
             lag=lag,
         )
         self.evaluation = Evaluation(

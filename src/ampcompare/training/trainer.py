@@ -18,19 +18,15 @@ from torch.nn.utils import clip_grad_value_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples, note_batch
 from ampcompare.errors import TrainingError
-from ampcompare.precision.base import Precision
+from ampcompare.precision.base import NO_CONTEXT, Precision
 from ampcompare.precision.casting import view_as_real
 from ampcompare.system.device import is_cuda
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.diagnostics.activations import ActivationRecorder
-from ampcompare.training.diagnostics.gradients import gradient_norm, measure_gradients
-from ampcompare.training.diagnostics.updates import lost_updates, sample_weights
 from ampcompare.training.interval import StepResult
-from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector, OverflowSource
+from ampcompare.training.step_observer import StepObservation, StepObserver, norm_of
 from ampcompare.training.task import Task
 from ampcompare.training.torch_compile import CompiledForward, Forward
 
@@ -63,16 +59,15 @@ class Trainer:
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config, self.world = precision, config, world or DistributedContext()
-        self._may_skip = type(precision).step is not Precision.step
-        # The optimizer's parameters are the model's in their order, masters in their place or not.
-        names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
-        self._layer_groups = [name.partition(".")[0] for name in names]
         self.task = task
         self.forward = (CompiledForward if compiled else Forward)(model, self.task.loss)
-        self.buffers = BufferMonitor(model, restores=config.on_nonfinite_buffers == "restore")
-        self.overflows = OverflowDetector(names, precision.device, [*model.parameters()])
-        # A compiled graph has no place for hooks.
-        self.activations = None if compiled else ActivationRecorder(model, precision.device)
+        self.observer = StepObserver(
+            model,
+            optimizer,
+            precision,
+            restores_buffers=config.on_nonfinite_buffers == "restore",
+            compiled=compiled,
+        )
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         """Return the batches of an epoch from number `start` on, as `step` takes them.
@@ -100,65 +95,77 @@ class Trainer:
         """Do what the device does in a step: all but the schedule."""
         if not self.model.training:  # after an evaluation; the walk over all modules is not for every step
             self.model.train()
-        if self.world.size == 1:
+        clip_norm, clip_value = self.config.clip_norm, self.config.clip_value
+        batches, weights, samples = self._weigh(batches)
+        observation = self.observer.begin(diagnose)
+        losses, classified, compiled = self._forward_backward(batches, weights, observation)
+        observation.see_losses(losses)
+        if diagnose or clip_norm or clip_value:
+            self.precision.unscale_(self.optimizer)
+            observation.see_gradients(clips_norm=bool(clip_norm), clips_value=bool(clip_value))
+            self._clip(observation.norm)
+        observation.before_update()
+        self.precision.step(self.optimizer)
+        observation.after_update()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
+        return StepResult(loss, samples, classified, observation.diagnostics, compiled, observation.overflow)
+
+    def _weigh(self, batches: Sequence[Any]) -> tuple[Sequence[Batch], Sequence[float | Tensor], int]:
+        """Return the micro-batches, the factor on the loss of each, and the samples of all processes.
+
+        The last micro-batch of an epoch may be short, and not all targets may count. Over processes the mean
+        of gradients and losses is taken.
+        """
+        processes = self.world.size
+        if processes == 1:
             counts = [count_samples(targets) for _, targets in batches]
             samples = sum(counts)
         else:
-            samples = sum([count for _, count in batches])  # of all processes
+            samples = sum([count for _, count in batches])
             batches = [batch for batch, _ in batches]
             counts = [count_samples(targets) for _, targets in batches]
-        saved_buffers = self.buffers.save() if self.buffers.restores else None
-        is_whole = len(batches) == 1 and self.world.size == 1 and self.task.weigh is None
-        weights = (1.0,) if is_whole else self._loss_weights(batches, counts, samples)
+        if self.task.weigh is None:
+            is_whole = len(batches) == 1 and processes == 1
+            factors = [1.0] if is_whole else [count * processes / samples for count in counts]
+            return batches, factors, samples
+        weights = torch.stack([self.task.weigh(targets) for _, targets in batches]).float()
+        return batches, (weights * processes / self.world.sum_(weights.sum())).unbind(), samples
+
+    def _forward_backward(
+        self, batches: Sequence[Batch], weights: Sequence[float | Tensor], observation: StepObservation
+    ) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]], bool]:
+        """Accumulate the gradients of the micro-batches.
+
+        Returns:
+            The weighted loss of each, what is classified (`StepResult`), and whether something was compiled.
+        """
         losses, classified, compiled, last = [], [], False, len(batches) - 1
         for number, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
             # Processes add up their gradients in the last micro-batch of a step alone.
-            if number == last or self.world.size == 1:
-                outputs, loss = self._forward_backward(batch, weight, diagnose, sync=number == last)
-            else:
-                with self.model.no_sync():  # type: ignore[operator]
-                    outputs, loss = self._forward_backward(batch, weight, diagnose, sync=False)
+            is_last = number == last
+            with NO_CONTEXT if is_last or self.world.size == 1 else self.model.no_sync():  # type: ignore[operator]
+                outputs, loss = self._forward(batch, observation)
+                loss = self._backward(loss, weight, sync=is_last)
             compiled |= self.forward.compiled
             losses.append(loss)
             if (pair := self.task.classify(outputs, batch[1])) is not None:
                 classified.append(pair)
+        return losses, classified, compiled
 
-        overflow = None
-        # On the host a skip is known at once, and its gradients are read behind it (`_step`).
-        if self.overflows.on_host:
-            # Looked at before the update: afterwards the weights may be NaN because the loss is.
-            if not all(bool(loss.isfinite()) for loss in losses):
-                overflow = self.overflows.locate(self._parameters())
-        elif self.overflows.must_check(diagnose):
-            overflow = self.overflows.locate(self._parameters())
-        diagnostics: dict[str, Tensor] = {}
-        if diagnose or self.config.clip_norm or self.config.clip_value:
-            diagnostics, overflow = self._diagnose_and_clip(diagnose, overflow)
-        updates, overflow = self._step(diagnose, saved_buffers, overflow)
-        if diagnose:
-            diagnostics |= updates
-            if self.activations is not None:
-                diagnostics |= self.activations.take()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
-        return StepResult(loss, samples, classified, diagnostics, compiled, overflow)
-
-    def _forward_backward(
-        self, batch: Batch, weight: float | Tensor, diagnose: bool, *, sync: bool
-    ) -> tuple[Any, Tensor]:
-        """Return the outputs and the weighted loss of a micro-batch, and accumulate its gradients."""
+    def _forward(self, batch: Batch, observation: StepObservation) -> tuple[Any, Tensor]:
+        """Return the outputs and the loss of a micro-batch."""
         try:
-            with self.precision.forward_context():
-                if diagnose and self.activations is not None:
-                    with self.activations.recording():
-                        outputs, loss = self.forward(*batch)
-                else:
-                    outputs, loss = self.forward(*batch)
+            with self.precision.forward_context(), observation.recording_activations():
+                return self.forward(*batch)
         except Exception as problem:
             if self.world.size > 1 and (line := name_unused(self.model, problem)):
                 raise TrainingError(line) from None
             note_batch(problem, batch)
             raise
+
+    def _backward(self, loss: Tensor, weight: float | Tensor, *, sync: bool) -> Tensor:
+        """Accumulate the gradients of a micro-batch, and return its loss with penalty and weight."""
         if self.config.gradient_penalty:
             loss = loss.float() + self.config.gradient_penalty * self._gradient_penalty(loss)
         if isinstance(weight, Tensor) or weight != 1:
@@ -172,38 +179,16 @@ class Trainer:
                     f"training.gradient_penalty={self.config.gradient_penalty:g}: {line}"
                 ) from None
             raise
-        return outputs, loss.detach()
+        return loss.detach()
 
-    def _loss_weights(
-        self, batches: Sequence[Batch], counts: Sequence[int], samples: int
-    ) -> Sequence[float | Tensor]:
-        """Return the factor on the loss of each micro-batch.
+    def _clip(self, norm: Tensor | None) -> None:
+        """Clip the unscaled gradients, by value first.
 
-        The last one of an epoch may be short, and not all targets may count. Over processes the mean of
-        gradients and losses is taken.
+        Args:
+            norm: Their norm; None if it was not measured.
         """
-        if self.task.weigh is None:
-            return [count * self.world.size / samples for count in counts]
-        weights = torch.stack([self.task.weigh(targets) for _, targets in batches]).float()
-        return (weights * self.world.size / self.world.sum_(weights.sum())).unbind()
-
-    def _diagnose_and_clip(
-        self, diagnose: bool, overflow: OverflowSource | None
-    ) -> tuple[dict[str, Tensor], OverflowSource | None]:
-        """Clip the gradients. Return their diagnostics by metric key, and where they overflowed."""
-        config, precision = self.config, self.precision
-        precision.unscale_(self.optimizer)
-        parameters = [p for p in self._parameters() if p.grad is not None]
-        diagnostics = {}
-        if diagnose or config.clip_norm:
-            diagnostics[metrics.GRADIENT_NORM] = self._norm(parameters)
-        if diagnose:
-            diagnostics |= measure_gradients(self._by_layer(gradients=True), precision.scale_factor())
-        # Clipping hides an overflow: by norm it makes all gradients nan, by value none infinite.
-        # Only on the host, where asking a norm whether it is finite is no wait.
-        norm = diagnostics.get(metrics.GRADIENT_NORM)
-        if self.overflows.on_host and (config.clip_value or (norm is not None and not norm.isfinite())):
-            overflow = self.overflows.locate(self._parameters())
+        config = self.config
+        parameters = [p for p in self.observer.updated_parameters() if p.grad is not None]
         if config.clip_value:
             # PyTorch clamps no complex numbers: their real and imaginary parts are clipped.
             if real := [p for p in parameters if not p.is_complex()]:
@@ -212,49 +197,8 @@ class Trainer:
                 view_as_real(gradient).clamp_(-config.clip_value, config.clip_value)
         if config.clip_norm:
             if config.clip_value or norm is None:
-                norm = self._norm(parameters)
+                norm = norm_of(parameters)
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
-        return diagnostics, overflow
-
-    def _step(
-        self, diagnose: bool, saved_buffers: Any, overflow: OverflowSource | None
-    ) -> tuple[dict[str, Tensor], OverflowSource | None]:
-        """Take the optimizer's step, or skip it; then restore the buffers if that is asked for.
-
-        Returns:
-            With `diagnose` the updates that rounding lost, and where the gradients of a skipped step
-            overflowed.
-        """
-        precision, on_host, half = self.precision, self.overflows.on_host, {}
-        if diagnose and precision.metadata.updates_half:
-            half = {name: sample_weights(group) for name, group in self._by_layer().items()}
-        if not (half or saved_buffers is not None or (on_host and self._may_skip)):
-            precision.step(self.optimizer)
-            return {}, overflow
-        before = precision.skipped_steps().clone()  # counted in place
-        precision.step(self.optimizer)
-        skipped = precision.skipped_steps() > before
-        if saved_buffers is not None:
-            self.buffers.restore(saved_buffers, skipped)
-        if on_host and skipped and overflow is None:  # on the host, where there is nothing to wait for
-            overflow = self.overflows.locate(self._parameters())
-        return lost_updates(half, skipped), overflow
-
-    @staticmethod
-    def _norm(parameters: Sequence[Tensor]) -> Tensor:
-        """Return the L2 norm of the gradients in fp32; in fp16 the norm would overflow."""
-        return gradient_norm([p.grad for p in parameters if p.grad is not None])
-
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
-
-    def _by_layer(self, *, gradients: bool = False) -> dict[str, list[Tensor]]:
-        """Return the parameters by layer group, or their gradients where there are any."""
-        groups: dict[str, list[Tensor]] = {}
-        for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
-            if (tensor := parameter.grad if gradients else parameter) is not None:
-                groups.setdefault(name, []).append(tensor)
-        return groups
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
         """Return the L2 norm of the true gradients, differentiable; a weight that the loss lacks counts 0.

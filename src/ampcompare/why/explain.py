@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from ampcompare.analysis.statistics.median_interval import MIN_DIFFERENCE, MIN_ROUNDS
 from ampcompare.config.load import Config
 from ampcompare.config.recipes import describe_recipe
 from ampcompare.data.batch import list_tensors
@@ -30,7 +31,6 @@ from ampcompare.why.op_dtypes import ForwardTrace, trace_forward
 from ampcompare.why.op_profile import (
     CASTS,
     IDLE,
-    MIN_ROUNDS,
     OPTIMIZER,
     OTHER,
     StepTimes,
@@ -196,12 +196,15 @@ def _summarize_times(
     rounds = min(len(base_times.rounds), len(other_times.rounds))
     if rounds < MIN_ROUNDS:
         yield (
-            f"{plural(rounds, 'round')} give no confidence interval, which takes {MIN_ROUNDS}. A larger "
-            "--seconds measures more rounds."
+            f"There is no confidence interval: it takes {MIN_ROUNDS} rounds, of which {rounds} "
+            f"{'was' if rounds == 1 else 'were'} measured. A larger --seconds measures more rounds."
         )
         return
     if not is_difference_shown(base_times.rounds, other_times.rounds):
-        yield "This is no evidence for a difference in speed. A larger --seconds measures more rounds."
+        yield (
+            f"This is no evidence for a difference in speed of more than {100 * MIN_DIFFERENCE:g}%. A larger "
+            "--seconds measures more rounds."
+        )
         return
     if not 1 - SAME_SPEED <= ratio <= 1 + SAME_SPEED:
         yield from _main_cause(base_times, other_times)

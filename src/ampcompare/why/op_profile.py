@@ -1,27 +1,30 @@
 """Measure where the time of a step goes: interleaved steps of several trainings, and their ops by kind."""
 
 import os
-import random
 import re
 import statistics
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ampcompare.analysis.statistics.median_interval import ratio_of
+from ampcompare.analysis.statistics.median_interval import MIN_DIFFERENCE, ratio_of, side_of
 from ampcompare.data.batch import Batch
 from ampcompare.system.device import is_cuda, wait_for
+from ampcompare.system.interleaved_timing import (
+    SLOW_FRACTION,
+    StepTimer,
+    count_steps,
+    run_rounds,
+    seconds_per_turn,
+)
 from ampcompare.training.trainer import Trainer
 
-MIN_ROUNDS = 3
 PROFILED_STEPS = 5  # of each training
-TURN_MS = 50.0  # about the length of a training's turn in a round
-SLOW_FRACTION = 0.1  # of the seconds: of a training with longer steps, one step is measured
 CASTS, OPTIMIZER, OTHER, IDLE = "casts", "optimizer", "other", "no op runs"
 KINDS = {  # patterns for the name of an op, or of an op that called it
     OPTIMIZER: re.compile(r"^Optimizer\.step"),
@@ -71,9 +74,9 @@ def speed_ratio(base: Sequence[float], other: Sequence[float]) -> tuple[float, s
 
 
 def is_difference_shown(base: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether the rounds show that one is faster: the interval of the ratio excludes 1."""
+    """Return whether the rounds show that one is faster, by more than `bench` counts as a difference."""
     _, low, high = ratio_of(base, other)
-    return low is not None and high is not None and not low <= 1 <= high
+    return low is not None and high is not None and side_of(low, high, MIN_DIFFERENCE) != 0
 
 
 def measure_steps(
@@ -103,38 +106,45 @@ def measure_steps(
 def measure_interleaved(
     trainers: Sequence[Trainer], batches: Sequence[Batch], device: torch.device, seconds: float
 ) -> list[list[float]]:
-    """Return milliseconds of a step of each training in each round.
+    """Return milliseconds of a step of each training in each round, by the protocol of `ampcompare bench`.
 
-    In a round every training takes a turn, in random order. A turn of short steps has several, and counts
-    with their mean. Of a slow training only one step is measured.
+    If the steps of one training are too long for rounds, each has one value, that of its warm-up.
     """
-    max_ms = 1e3 * SLOW_FRACTION * seconds
-    rounds = []
-    for trainer in trainers:
-        _time_step(trainer, batches, device)  # creates the optimizer's states, chooses kernels
-        first = _time_step(trainer, batches, device)
-        if first > max_ms:  # other work may have delayed it
-            first = min(first, _time_step(trainer, batches, device))
-        rounds.append([first])
-    steps = [max(1, round(TURN_MS / first)) for (first,) in rounds]
-    quick = [i for i, (first,) in enumerate(rounds) if first <= max_ms]
-    deadline = time.monotonic() + seconds
-    while quick and (len(rounds[quick[0]]) < MIN_ROUNDS or time.monotonic() < deadline):
-        random.Random(len(rounds[quick[0]])).shuffle(quick)  # noqa: S311
-        for i in quick:
-            rounds[i].append(_time_step(trainers[i], batches, device, steps[i]))
-    return rounds
+    timed = [_TimedTrainer(trainer, batches, device, seconds) for trainer in trainers]
+    run_rounds(timed, seconds, seconds_per_turn(seconds, len(timed)))
+    return [[1e3 * value for value in each.seconds or [each.warm_seconds]] for each in timed]
 
 
-def _time_step(trainer: Trainer, batches: Sequence[Batch], device: torch.device, steps: int = 1) -> float:
-    # A context for this turn alone: the functions that O1 patches would slow down the other trainings, too.
-    with trainer.precision.training_context():
-        wait_for(device)  # sync: the clock starts on an idle device
-        start = time.perf_counter()
-        for _ in range(steps):
-            trainer.compute(batches)
-        wait_for(device)  # sync: the clock stops when the work is done
-        return 1e3 * (time.perf_counter() - start) / steps
+class _TimedTrainer:
+    """A trainer that takes turns with others in this process.
+
+    Args:
+        trainer: The trainer. It takes the warm-up here.
+        batches: The micro-batches of a step.
+        device: Where it trains.
+        seconds: The limit of all rounds together.
+
+    Attributes:
+        warm_seconds: Seconds of a step in the warm-up.
+        seconds: Seconds of a step in each round.
+        is_active: Whether its steps are short enough for rounds.
+    """
+
+    def __init__(
+        self, trainer: Trainer, batches: Sequence[Batch], device: torch.device, seconds: float
+    ) -> None:
+        self._context = trainer.precision.training_context
+        self._timer = StepTimer(lambda: trainer.compute(batches).compiled, partial(wait_for, device))
+        with self._context():
+            self.warm_seconds = self._timer.warm_up()
+        self.seconds: list[float] = []
+        self.is_active = self.warm_seconds <= SLOW_FRACTION * seconds
+
+    def take_turn(self, seconds: float) -> None:
+        """Take a turn of about so many seconds."""
+        # A context for this turn alone: the functions that O1 patches would slow down the others, too.
+        with self._context():
+            self.seconds.append(self._timer.time_turn(count_steps(seconds, self.warm_seconds)))
 
 
 def _profile(trainer: Trainer, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:

@@ -15,7 +15,7 @@ from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, logged_
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, relative_resolution
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
-from ampcompare.runs.run_record import STEPS as GLOBAL_STEPS
+from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 from ampcompare.runtime.formatting import printable
 
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
@@ -167,12 +167,6 @@ def parse_key_mappings(options: dict[str, str | None], runs: Sequence[RunRecord]
     if options.get(THROUGHPUT) and options.get(TIME):
         raise UserError("--time: cannot be combined with --throughput; use one of the two")
     return [parse_key_mapping(role, text, runs) for role, text in options.items() if text]
-
-
-# Keys of the step, by the formats' own names, if no format declares one.
-STEP_KEYS = (*GLOBAL_STEPS, "step", "iteration", "iter")
-EPOCH_KEYS = (metrics.EPOCH, "train/epoch")
-OWN_STEP = "_step"  # W&B's own step: one per call of log(), or what log(step=...) passes
 
 
 MIN_COUNTS = 3  # values from which equal increments show a counter

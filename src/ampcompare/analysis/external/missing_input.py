@@ -9,12 +9,13 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.analysis.external.declared_metrics import declared_goal
-from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS, is_step_column
+from ampcompare.analysis.external.key_mapping import is_step_column
 from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.chart_exports import without_number
 from ampcompare.runs.same_run import EVALUATION_WORDS, SCHEDULE_WORDS, TIME_WORDS, TRAIN_WORDS
+from ampcompare.runs.step_keys import EPOCH_KEYS, STEP_KEYS
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 

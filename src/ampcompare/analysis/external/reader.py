@@ -10,10 +10,7 @@ from ampcompare import metrics
 from ampcompare.analysis.external.declared_metrics import chosen_metric, declared_goal
 from ampcompare.analysis.external.inferred_grouping import Grouping, group_external, group_own
 from ampcompare.analysis.external.key_mapping import (
-    EPOCH_KEYS,
     MEMORY,
-    OWN_STEP,
-    STEP_KEYS,
     counts_rows,
     parse_key_mappings,
     with_clock,
@@ -46,6 +43,7 @@ from ampcompare.precision.registry import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
 from ampcompare.runs.nested import as_text, lookup
+from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 from ampcompare.runtime.formatting import listed, plural, printable, short, some
 
 OWN_KEYS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}

@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS, epoch_key, is_step_column
+from ampcompare.analysis.external.key_mapping import epoch_key, is_step_column
 from ampcompare.analysis.grouping.compared_metric import nearest_key
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_record import TIMESTAMP
 from ampcompare.runs.same_run import EVALUATION_WORDS, SCHEDULE_WORDS, SPLIT_WORDS, TIME_WORDS, TRAIN_WORDS
+from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 from ampcompare.runtime.formatting import listed, numeric_sort_key, printable, short, some
 
 MAX_KINDS = 8  # values of a column that names the kind of a row
-COUNTERS = frozenset({*STEP_KEYS, *EPOCH_KEYS, TIMESTAMP, "_step", "_runtime", "epoch", "step", "iter"})
+COUNTERS = frozenset({*STEP_KEYS, *EPOCH_KEYS, OWN_STEP, TIMESTAMP, "_runtime"})
 
 
 @dataclass(frozen=True)

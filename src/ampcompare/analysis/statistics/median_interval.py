@@ -100,20 +100,41 @@ def smallest_difference(low: float, high: float) -> float:
     return max(high, 1 / low) - 1
 
 
-def resolved_difference(low: float | None, high: float | None, starts: int) -> float:
+def side_of(low: float, high: float, resolution: float, null: float = 1.0) -> int:
+    """Return 1 if the interval of a ratio lies above what two identical trainings differ by, -1 if below.
+
+    Args:
+        low: Lower end of the interval.
+        high: Upper end of it.
+        resolution: What two identical trainings differ by, as a fraction (`resolved_difference`).
+        null: The ratio that the interval is compared with.
+
+    Returns:
+        1, -1, or 0: no difference is shown.
+
+    >>> side_of(1.03, 1.1, 0.02), side_of(1.01, 1.1, 0.02), side_of(0.9, 0.97, 0.02)
+    (1, 0, -1)
+    """
+    return int(low > null * (1 + resolution)) - int(high < null / (1 + resolution))
+
+
+def resolved_difference(low: float | None, high: float | None, starts: int | None) -> float:
     """Return how far from 1, as a fraction, a speed-up has to be so that it is no chance of the processes.
 
     Args:
         low: Lower end of the interval of the A/A control; None without an interval.
         high: Upper end of it.
         starts: Number of starts. From three on, the intervals of the speed-ups include what differs between
-            processes; 0 is returned.
+            processes; 0 is returned. None: a file of version 0.3, which had no smallest difference.
 
     >>> [resolved_difference(low, 1.01, starts) for low, starts in ((0.999, 1), (0.8, 1), (0.8, 3))]
     [0.02, 0.25, 0.0]
+    >>> round(resolved_difference(0.999, 1.01, None), 3)
+    0.01
     """
-    if starts >= MIN_STARTS:
+    if starts is not None and starts >= MIN_STARTS:
         return 0.0
+    smallest = 0.0 if starts is None else MIN_DIFFERENCE
     if low is None or high is None or low <= 0:
-        return MIN_DIFFERENCE
-    return max(MIN_DIFFERENCE, smallest_difference(low, high))
+        return smallest
+    return max(smallest, smallest_difference(low, high))

@@ -12,7 +12,6 @@ is kept as well, so that `why diff --at` starts there; `run.json` has its step a
 import io
 import json
 import logging
-import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -245,23 +244,24 @@ def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> l
 
 
 def find_resumable(
-    config: Config, identity: Mapping[str, Any], total_steps: int
+    config: Config, identity: Mapping[str, Any], total_steps: int, run_id: str | None = None
 ) -> tuple[CheckpointStore, dict[str, Any]] | None:
     """Return the run to resume, locked by this process, and its state; None: start a new run.
 
-    If WANDB_RUN_ID is set (a sweep starts a run again), it is that run, and its state is empty if it has
-    ended. Otherwise it is the newest run in output_dir that has not ended, has the same identity, and is not
+    If the run has an id (a sweep starts a run again), it is that run, and its state is empty if it has ended.
+    Otherwise it is the newest run in output_dir that has not ended, has the same identity, and is not
     locked. With `resume=never` such a run is only mentioned.
 
     Args:
         config: The options of the run.
         identity: As `run_identity` returns it.
         total_steps: The steps of the whole run.
+        run_id: The id of the run; None: it has none yet.
 
     Raises:
-        UserError: The run of WANDB_RUN_ID cannot be resumed, or an unfinished run is of an earlier version.
+        UserError: The run with this id cannot be resumed, or an unfinished run is of an earlier version.
     """
-    named, auto = os.environ.get("WANDB_RUN_ID"), config.resume == "auto"
+    named, auto = run_id, config.resume == "auto"
     top = Path(config.output_dir) / FOLDER
     passed_over: list[str] = []
     for store in map(CheckpointStore, _newest_first(top) if not named else [top / named] if auto else []):

@@ -1,0 +1,98 @@
+"""Runs a training loop to its end: the exit code, and one line for the user where it ends early."""
+
+import logging
+
+from ampcompare.data.worker_signals import is_worker_loss
+from ampcompare.errors import TrainingError, UserError, reason
+from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED
+from ampcompare.system.device import is_out_of_memory
+from ampcompare.system.distributed import is_peer_failure
+from ampcompare.training.anomalies import NonFiniteLossError
+from ampcompare.training.loaders import find_nonfinite_values
+from ampcompare.training.loop import TrainingLoop
+
+log = logging.getLogger(__name__)
+
+
+def run_loop(loop: TrainingLoop) -> int:
+    """Run the loop and return the exit code, after logging why it is not 0.
+
+    Raises:
+        UserError: The user's data raised it during the training; its exit code is 1.
+    """
+    stop = loop.stop
+    if stop.is_interruption() and loop.world.size == 1:  # several processes agree on it after a step
+        log.warning(f"interrupted before step {loop.step + 1} ({stop.reason}); no work is lost")
+        return stop.exit_code
+    try:
+        loop.run()
+    except KeyboardInterrupt:
+        log.warning(f"interrupted at step {loop.step}; the record up to here is kept")
+        return EXIT_INTERRUPTED
+    except UserError as problem:
+        problem.exit_code = EXIT_FAILED
+        raise
+    except Exception as problem:
+        exit_code = _explain(loop, problem)
+        if exit_code is None:
+            raise
+        return exit_code
+    if not loop.stopped:
+        return 0
+    suffix = "" if stop.exit_code == EXIT_FAILED else "; the record up to here is kept"
+    log.warning(f"interrupted at step {loop.step} ({stop.reason}){suffix}{describe_resume(loop, 'continue')}")
+    return stop.exit_code
+
+
+def _explain(loop: TrainingLoop, problem: Exception) -> int | None:
+    """Log why the loop failed and return the exit code; return None for a fault of the program."""
+    stop = loop.stop
+    if why := _describe_failure(loop, problem):
+        log.error(f"error: {why}")
+        return EXIT_FAILED
+    lost = describe_lost_process(problem)
+    # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
+    is_stop = stop.is_interruption()
+    if lost is None and not is_stop:
+        return None
+    what = f"interrupted at step {loop.step} ({stop.reason})" if is_stop else f"error: step {loop.step}"
+    why = lost or f"the step could not be finished ({reason(problem)})"
+    log.error(f"{what}: {why}{describe_resume(loop, 'continue')}")
+    return stop.exit_code if is_stop else EXIT_FAILED
+
+
+def _describe_failure(loop: TrainingLoop, problem: Exception) -> str | None:
+    """Return why the training itself failed, or None for any other exception."""
+    if isinstance(problem, NonFiniteLossError):
+        return problem.explain(*find_nonfinite_values(loop.train))
+    if isinstance(problem, TrainingError):
+        return str(problem)
+    if not is_out_of_memory(problem):
+        return None
+    return (
+        f"out of memory on {loop.device} with batch_size={loop.config.batch_size}; try a smaller "
+        "batch_size with training.accumulate, or memory-saving precision (backend=native)"
+    )
+
+
+def describe_lost_process(problem: Exception) -> str | None:
+    """Return which process that the training needs has ended, or None for any other exception."""
+    if is_worker_loss(problem):
+        return reason(problem)
+    if not is_peer_failure(problem):
+        return None
+    return f"another process of this run has ended; see its message ({reason(problem)})"
+
+
+def describe_resume(loop: TrainingLoop, purpose: str) -> str:
+    """Return what to do about a run that did not end well, if there is a checkpoint; "" without one.
+
+    Args:
+        loop: The loop of the run.
+        purpose: What the user resumes it for, such as `continue`.
+    """
+    saved = loop.checkpoints.saved_step if loop.checkpoints else None
+    if saved is None:
+        return ""
+    where = "" if saved == loop.step else f" from the checkpoint at step {saved}"
+    return f"; {purpose}{where} with resume=auto"
