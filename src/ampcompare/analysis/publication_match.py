@@ -11,22 +11,17 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.run_table import RUN, describe_device
-from ampcompare.config.canonical import AUTO, GROUP, canonical
-from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError
+from ampcompare.identity.agreement import PUBLICATION
+from ampcompare.identity.run_identity import AUTO, RunIdentity, is_same, role_of
 from ampcompare.publications.publication import Publication
 from ampcompare.runs import RunRecord
 from ampcompare.runs.migrations import TF32, migrate_config
 from ampcompare.runs.nested import as_text
-from ampcompare.runtime.formatting import group_by_reason, numeric_sort_key, plural, printable, short, some
+from ampcompare.runtime.formatting import group_by_reason, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # a run must record these
-IDENTITY = (*NAMES, "model.stem", "model.kwargs", "data.kwargs", "data.train_limit")
 SHRUNK = ("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_size")  # by `scale`, `network`
-# Options that may differ without making it another experiment.
-ASIDE = ("log.", "diagnostics.", "eval.", "checkpoint.", "published.", "task.metric", "data.test_limit")
-PASSING = with_role(Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"} | {BACKEND}
 
 # Words that do not tell how fast a device is.
 MAKERS = frozenset(
@@ -99,7 +94,7 @@ def match_runs(
         UserError: No run has the model, the data and an arm of the publication.
     """
     published = {
-        arm: canonical(migrate_config({**publication.setting, **own}))
+        arm: RunIdentity.of_run(migrate_config({**publication.setting, **own})).options
         for arm, own in publication.arms.items()
     }
     by_conditions: dict[RunConditions, dict[str, list[int]]] = {}
@@ -147,7 +142,8 @@ def _conditions_of(
 ) -> tuple[RunConditions, str, str]:
     """Return the conditions of a run and its arm, or why it belongs to no arm."""
     environment, scaled = run.environment, _scale_of(publication, run)
-    measured, base = canonical(run.config, environment), published[publication.baseline]
+    measured = dict(RunIdentity.of_run(run.config, environment).options)
+    base = published[publication.baseline]
     measured |= {key: "not recorded" for key in NAMES if run.option(key) is None}
     arm_keys = {BACKEND, *publication.arm_keys}
     # The backend `tf32` sets the switch `tf32`, so arms with and without it differ in the switch.
@@ -156,14 +152,16 @@ def _conditions_of(
     differences = {
         key: text for key, text in _unlike(measured, base, {**measured, **base}) if key not in arm_keys
     }
-    not_compared = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
     deviations = [
-        (k, text) for k, text in differences.items() if k not in PASSING and not k.startswith(not_compared)
+        (key, text)
+        for key, text in differences.items()
+        if (role_of(key) in PUBLICATION.reported or key in PUBLICATION.reported_keys)
+        and not (scaled and key.startswith(SHRUNK))
     ]
     conditions = RunConditions(scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
     if scaled:  # options that scaling changes
         arm_keys = {key for key in arm_keys if not key.startswith(SHRUNK)}
-    elif others := [text for key, text in differences.items() if key.startswith(IDENTITY)]:
+    elif others := [text for key, text in differences.items() if role_of(key) in PUBLICATION.equal]:
         return conditions, "", some(others, 3)
     for arm in sorted(published, key=lambda arm: arm != run.option("published.arm")):
         if not any(_unlike(measured, published[arm], arm_keys)):
@@ -181,9 +179,7 @@ def _unlike(
     """
     for key in keys:
         value, published_value = measured.get(key), published.get(key)
-        if published_value != AUTO and numeric_sort_key(as_text(value)) != numeric_sort_key(
-            as_text(published_value)
-        ):
+        if published_value != AUTO and not is_same(value, published_value):
             yield key, f"{key} {_shown(value)} (published {_shown(published_value)})"
 
 
