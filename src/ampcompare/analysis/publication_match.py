@@ -1,7 +1,7 @@
 """Assign runs to the arms of a publication: a run belongs to the arm that has its canonical settings."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,9 +11,10 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.run_table import RUN, describe_device
+from ampcompare.config.option_spec import Role
 from ampcompare.errors import UserError
 from ampcompare.identity.agreement import PUBLICATION
-from ampcompare.identity.run_identity import AUTO, RunIdentity, is_same, role_of
+from ampcompare.identity.run_identity import AUTO, RunIdentity, differences, role_of
 from ampcompare.publications.publication import Publication
 from ampcompare.runs import RunRecord
 from ampcompare.runs.migrations import TF32, migrate_config
@@ -94,7 +95,7 @@ def match_runs(
         UserError: No run has the model, the data and an arm of the publication.
     """
     published = {
-        arm: RunIdentity.of_run(migrate_config({**publication.setting, **own})).options
+        arm: RunIdentity.of_run(migrate_config({**publication.setting, **own}))
         for arm, own in publication.arms.items()
     }
     by_conditions: dict[RunConditions, dict[str, list[int]]] = {}
@@ -138,49 +139,53 @@ def match_runs(
 
 
 def _conditions_of(
-    run: RunRecord, publication: Publication, published: Mapping[str, Mapping[str, Any]]
+    run: RunRecord, publication: Publication, published: Mapping[str, RunIdentity]
 ) -> tuple[RunConditions, str, str]:
     """Return the conditions of a run and its arm, or why it belongs to no arm."""
     environment, scaled = run.environment, _scale_of(publication, run)
-    measured = dict(RunIdentity.of_run(run.config, environment).options)
-    base = published[publication.baseline]
-    measured |= {key: "not recorded" for key in NAMES if run.option(key) is None}
+    measured = _identity_of(run)
     arm_keys = {BACKEND, *publication.arm_keys}
     # The backend `tf32` sets the switch `tf32`, so arms with and without it differ in the switch.
-    if any(arm[BACKEND] == TF32 for arm in published.values()):
+    if any(arm.options[BACKEND] == TF32 for arm in published.values()):
         arm_keys |= {TF32}
-    differences = {
-        key: text for key, text in _unlike(measured, base, {**measured, **base}) if key not in arm_keys
-    }
+    base = published[publication.baseline]
+    others = {key: text for key, text in _unlike(base, measured).items() if key not in arm_keys}
     deviations = [
         (key, text)
-        for key, text in differences.items()
+        for key, text in others.items()
         if (role_of(key) in PUBLICATION.reported or key in PUBLICATION.reported_keys)
         and not (scaled and key.startswith(SHRUNK))
     ]
     conditions = RunConditions(scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
     if scaled:  # options that scaling changes
         arm_keys = {key for key in arm_keys if not key.startswith(SHRUNK)}
-    elif others := [text for key, text in differences.items() if role_of(key) in PUBLICATION.equal]:
-        return conditions, "", some(others, 3)
+    elif refused := [text for key, text in others.items() if role_of(key) in PUBLICATION.equal]:
+        return conditions, "", some(refused, 3)
     for arm in sorted(published, key=lambda arm: arm != run.option("published.arm")):
-        if not any(_unlike(measured, published[arm], arm_keys)):
+        if not arm_keys & _unlike(published[arm], measured).keys():
             return conditions, arm, ""
-    settings = some([f"{key} {_shown(measured[key])}" for key in sorted(arm_keys) if key in measured], 3)
+    options = measured.options
+    settings = some([f"{key} {_shown(options[key])}" for key in sorted(arm_keys) if key in options], 3)
     return conditions, "", f"{settings} matches no arm of the publication ({some(list(published), 6)})"
 
 
-def _unlike(
-    measured: Mapping[str, Any], published: Mapping[str, Any], keys: Iterable[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield each key that differs, with a text such as `batch_size 128 (published 256)`.
+def _identity_of(run: RunRecord) -> RunIdentity:
+    """Return the identity of a run, in which a network or data that are not recorded are no default."""
+    identity = RunIdentity.of_run(run.config, run.environment)
+    lacking = {key: "not recorded" for key in NAMES if run.option(key) is None}
+    return RunIdentity({**identity.options, **lacking}, identity.facts)
 
-    A value that the publication leaves to the machine (`auto`) equals any value; 0.1 equals 1e-1.
+
+def _unlike(published: RunIdentity, measured: RunIdentity) -> dict[str, str]:
+    """Return each key that differs, with a text such as `batch_size 128 (published 256)`.
+
+    A value that the publication leaves to the machine (`auto`) equals any value.
     """
-    for key in keys:
-        value, published_value = measured.get(key), published.get(key)
-        if published_value != AUTO and not is_same(value, published_value):
-            yield key, f"{key} {_shown(value)} (published {_shown(published_value)})"
+    return {
+        key: f"{key} {_shown(value)} (published {_shown(published_value)})"
+        for key, published_value, value in differences(published, measured, set(Role))
+        if published_value != AUTO
+    }
 
 
 def _scale_of(publication: Publication, run: RunRecord) -> str:

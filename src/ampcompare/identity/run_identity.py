@@ -19,6 +19,7 @@ from ampcompare.errors import UserError
 from ampcompare.runtime.yaml_io import flatten, parse_yaml_value
 
 AUTO = "auto"
+NOT_SET = "not set"
 BACKEND, NETWORK = "backend", "model.name"
 ENVIRONMENT = f"{metrics.ENVIRONMENT}."
 DEVICE_TYPE, PROCESSES = f"{ENVIRONMENT}device_type", f"{ENVIRONMENT}processes"
@@ -43,7 +44,7 @@ _NAMES_SAVED = {name: key for key, name in _SAVED_NAMES.items()}
 
 
 class Difference(NamedTuple):
-    """A fact with its values in two identities; None where a free-form option is not set."""
+    """A fact with its values in two identities; NOT_SET where a free-form mapping does not have it."""
 
     key: str
     first: Any
@@ -59,7 +60,7 @@ class RunIdentity:
             have their default, null has its meaning, sets are sorted, and `auto` is replaced. A free-form
             mapping is flattened into words that keep their type (`64` is not `"64"`).
         facts: Other facts, by key: entries of the environment as `environment.NAME`, and `data/test_set`.
-        is_complete: Whether an option that is not in `options` has no effect; else it is not known.
+        is_complete: Whether what is not in `options` has no effect or is not set; else it is not known.
     """
 
     options: Mapping[str, Any]
@@ -105,10 +106,13 @@ class RunIdentity:
         return cls({**defaults, **given}, _deciding(facts), is_complete)
 
     def knows(self, key: str) -> bool:
-        """Return whether it is known which value the fact has, or that an option has no effect."""
+        """Return whether it is known which value the fact has.
+
+        A setting in a free-form mapping that is not there is known not to be set.
+        """
         if is_recorded_fact(key):
             return self.facts.get(key) is not None
-        return self.is_complete or key in self.options
+        return key in self.options or (self.is_complete and key not in OPTIONS)
 
     def select(self, roles: Collection[Role]) -> dict[str, Any]:
         """Return the facts with one of these roles, by key."""
@@ -125,18 +129,18 @@ class RunIdentity:
 
 
 def differences(first: RunIdentity, second: RunIdentity, roles: Collection[Role]) -> list[Difference]:
-    """Return the facts with one of these roles that differ, sorted by name.
+    """Return the facts with one of these roles that differ, options first, in the order of declaration.
 
-    A fact that only one of the two identities has is not known of the other, and is not compared. An option
-    is known of a complete identity.
+    A fact that only one of the two identities has is not compared: the other record does not tell it, or the
+    option has no effect there, because the backend or the network differs, which is a difference itself.
     """
     one, other = first.select(roles), second.select(roles)
-    pairs = [Difference(key, one.get(key), other.get(key)) for key in sorted({**one, **other}, key=name_of)]
-    return [
-        pair
-        for pair in pairs
-        if first.knows(pair.key) and second.knows(pair.key) and not _is_same_fact(*pair)
-    ]
+    found = []
+    for key in {**one, **other}:
+        is_equal = key in one and key in other and _is_same_fact(key, one[key], other[key])
+        if first.knows(key) and second.knows(key) and not is_equal:
+            found.append(Difference(key, one.get(key, NOT_SET), other.get(key, NOT_SET)))
+    return found
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
@@ -146,10 +150,10 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Diffe
 
 
 def _is_same_fact(key: str, first: Any, second: Any) -> bool:
-    # As a number, the hash 12e4567 would equal any other of its size.
-    if is_recorded_fact(key):
-        return first == second or value_text(first) == value_text(second)
-    return is_same(first, second)
+    if key in OPTIONS:
+        return is_same(first, second)
+    # The hash 12e4567 is no number, and a word of a free-form mapping keeps its type.
+    return first == second or value_text(first) == value_text(second)
 
 
 def is_same(first: Any, second: Any) -> bool:
@@ -238,10 +242,7 @@ def effective_options(
             return spec.null_means(value_of)
         if value == AUTO:
             return recorded.get(name, value)
-        if type(value) is not spec.type and not spec.is_free_form:
-            with suppress(UserError):  # a record may hold anything
-                value = spec.convert(value)
-        return value
+        return typed(key, value)
 
     backend, network = deciders or (str(value_of(BACKEND)), str(value_of(NETWORK)))
     effective: dict[str, Any] = {}
@@ -250,28 +251,35 @@ def effective_options(
             continue
         value = value_of(key)
         if spec.is_free_form and isinstance(value or {}, Mapping):
-            effective |= {inner: written(item) for inner, item in flatten(value or {}, key)}
+            dotted = {inner: item for inner, item in config.items() if str(inner).startswith(f"{key}.")}
+            every = {**dict(flatten(value or {}, key)), **dotted}
+            effective |= {inner: written(item) for inner, item in every.items()}
             continue
-        if spec.is_set:
-            with suppress(UserError):
-                value = sorted(spec.convert(value) or ())
-        effective[key] = value
+        effective[key] = sorted(value or ()) if spec.is_set and isinstance(value, list | None) else value
     return effective
 
 
-def written(value: Any) -> str:
-    """Return the value as a word that YAML reads as the same value; other texts are quoted.
+def typed(key: str, value: Any) -> Any:
+    """Return a value of an option in its type, such as `["fc", "bn"]` for the text `fc,bn`.
 
-    A whole number has no decimal point: W&B's server writes 64 for 64.0.
+    What is no option, or no value of it (a record may hold anything), is returned as it is.
     """
+    spec = OPTIONS.get(key)
+    if spec is None or spec.is_free_form or (type(value) is spec.type and spec.type is not list):
+        return value
+    with suppress(UserError):
+        return spec.convert(value)
+    return value
+
+
+def written(value: Any) -> str:
+    """Return the value as a word that YAML reads as the same value; other texts are quoted."""
     if isinstance(value, str):
         try:
             is_plain = parse_yaml_value("", value) == value
         except UserError:
             is_plain = False
         return value if is_plain else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
     return "null" if value is None else str(value)
 
 

@@ -223,7 +223,8 @@ def differences_from(saved: Mapping[str, Any], identity: RunIdentity) -> list[Di
         saved: The identity in `run.json`, perhaps of another version.
         identity: The run of now.
     """
-    return differences(RunIdentity.of_parts(saved, is_complete=True), identity, RESUME.roles)
+    found = differences(RunIdentity.of_parts(saved, is_complete=True), identity, RESUME.roles)
+    return sorted(found, key=lambda difference: name_of(difference.key))
 
 
 def describe_difference(difference: Difference, identity: RunIdentity) -> str:
