@@ -28,7 +28,7 @@ from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import listed, printable, short
 
 VERSION = "package_version"
-MODEL, SOURCE = "model.name", "data.source"
+MODEL, SOURCE, FUSED = "model.name", "data.source", "optimizer.fused"
 NOT_VERIFIED = (
     "The benchmark file does not record its network, data and code, so nothing shows that it measured what "
     "the runs trained. Repeat the benchmark with this version of `ampcompare bench`."
@@ -164,6 +164,8 @@ def _counts_as_same(pair: Difference) -> bool:
     key, bench, run = pair.key, value_text(pair.first), value_text(pair.second)
     if key == DATA:  # after the dash come the limits on the number of samples
         return bench.partition("-")[0] == run.partition("-")[0]
+    if key == FUSED and "null" in (bench, run):  # null leaves it to the device, which is the same
+        return True
     # The same file under another path. Its hash tells whether its text is the same.
     if key in (MODEL, SOURCE) and PurePath(bench).name == PurePath(run).name:
         return True

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.run_table import RUN, describe_device
 from ampcompare.config.option_spec import Role
+from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
 from ampcompare.identity.agreement import PUBLICATION
 from ampcompare.identity.run_identity import AUTO, RunIdentity, differences, role_of
@@ -182,7 +183,7 @@ def _unlike(published: RunIdentity, measured: RunIdentity) -> dict[str, str]:
     A value that the publication leaves to the machine (`auto`) equals any value.
     """
     return {
-        key: f"{key} {_shown(value)} (published {_shown(published_value)})"
+        key: f"{key} {_shown_of(key, value)} (published {_shown_of(key, published_value)})"
         for key, published_value, value in differences(published, measured, set(Role))
         if published_value != AUTO
     }
@@ -196,6 +197,10 @@ def _scale_of(publication: Publication, run: RunRecord) -> str:
         return ""
     parts = [] if scale in (None, 1) else [f"at scale {_shown(scale)}"]
     return " ".join([*parts, *([] if network is None else [f"with the network {_shown(network)}"])])
+
+
+def _shown_of(key: str, value: Any) -> str:
+    return NOT_SET if value is None and key not in OPTIONS else _shown(value)
 
 
 def _shown(value: Any) -> str:

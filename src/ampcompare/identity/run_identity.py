@@ -19,7 +19,6 @@ from ampcompare.errors import UserError
 from ampcompare.runtime.yaml_io import flatten, parse_yaml_value
 
 AUTO = "auto"
-NOT_SET = "not set"
 BACKEND, NETWORK = "backend", "model.name"
 ENVIRONMENT = f"{metrics.ENVIRONMENT}."
 DEVICE_TYPE, PROCESSES = f"{ENVIRONMENT}device_type", f"{ENVIRONMENT}processes"
@@ -44,7 +43,7 @@ _NAMES_SAVED = {name: key for key, name in _SAVED_NAMES.items()}
 
 
 class Difference(NamedTuple):
-    """A fact with its values in two identities; NOT_SET where a free-form mapping does not have it."""
+    """A fact with its values in two identities; None where a free-form mapping does not have it."""
 
     key: str
     first: Any
@@ -139,7 +138,7 @@ def differences(first: RunIdentity, second: RunIdentity, roles: Collection[Role]
     for key in {**one, **other}:
         is_equal = key in one and key in other and _is_same_fact(key, one[key], other[key])
         if first.knows(key) and second.knows(key) and not is_equal:
-            found.append(Difference(key, one.get(key, NOT_SET), other.get(key, NOT_SET)))
+            found.append(Difference(key, one.get(key), other.get(key)))
     return found
 
 
@@ -255,12 +254,12 @@ def effective_options(
             every = {**dict(flatten(value or {}, key)), **dotted}
             effective |= {inner: written(item) for inner, item in every.items()}
             continue
-        effective[key] = sorted(value or ()) if spec.is_set and isinstance(value, list | None) else value
+        effective[key] = value
     return effective
 
 
 def typed(key: str, value: Any) -> Any:
-    """Return a value of an option in its type, such as `["fc", "bn"]` for the text `fc,bn`.
+    """Return a value of an option in its type, such as `["bn", "fc"]` for the text `fc,bn`. Sets are sorted.
 
     What is no option, or no value of it (a record may hold anything), is returned as it is.
     """
@@ -268,7 +267,8 @@ def typed(key: str, value: Any) -> Any:
     if spec is None or spec.is_free_form or (type(value) is spec.type and spec.type is not list):
         return value
     with suppress(UserError):
-        return spec.convert(value)
+        converted = spec.convert(value)
+        return sorted(converted or ()) if spec.is_set else converted
     return value
 
 

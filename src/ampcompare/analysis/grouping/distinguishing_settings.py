@@ -16,7 +16,6 @@ from ampcompare.identity.run_identity import (
     DATA,
     ENVIRONMENT,
     FINGERPRINT,
-    NOT_SET,
     SOURCE,
     RunIdentity,
     role_of,
@@ -28,6 +27,7 @@ from ampcompare.runs.nested import as_text, flatten, is_number
 from ampcompare.runtime.formatting import listed, printable, short
 
 BACKEND = "backend"
+NOT_SET = "not set"
 NO_SETTINGS = ("environment", "recorder")  # groups of a config with no setting of the training
 # Settings that depend on the compared one: a wider network, for example, has more parameters.
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
