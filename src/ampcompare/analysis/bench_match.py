@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.groups import BACKEND, Group
+from ampcompare.analysis.grouping.groups import BACKEND, NOT_SET, Group
 from ampcompare.config.option_spec import Role
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
@@ -138,11 +138,11 @@ def _differences(
             for pair in differences(bench, identity, BENCHMARK.roles):
                 if pair.key != BACKEND and not _counts_as_same(pair):
                     values.setdefault(pair.key, {})[_shown(pair.second)] = None
-        found += [
-            FactDifference(name, _shown(parts[name]), tuple(values[_key_of(name)]))
-            for name in parts
-            if _key_of(name) in values
-        ]
+        names = {_key_of(name): name for name in parts}
+        for key in {**names, **values}:
+            if key in values:
+                name = names.get(key, key)
+                found.append(FactDifference(name, _shown(parts.get(name, NOT_SET)), tuple(values[key])))
     return found
 
 

@@ -23,7 +23,11 @@ from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import group_by_reason, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # a run must record these
-SHRUNK = ("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_size")  # by `scale`, `network`
+# Options that `published.scale` and `published.network` change (`config/publication_config.py`).
+SHRUNK = (
+    *("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_size"),
+    *("schedule.warmup_epochs", "schedule.milestones"),
+)
 
 # Words that do not tell how fast a device is.
 MAKERS = frozenset(

@@ -165,6 +165,8 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         for key, value in identity.select(BENCHMARK.roles - {Role.DATA}).items()
         if not is_recorded_fact(key)
     }
+    if not config.model.kwargs:
+        settings["model.kwargs"] = "{}"
     return Training(
         lambda: trainer.step(next(steps)).compiled,
         samples,

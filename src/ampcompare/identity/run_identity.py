@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ampcompare import metrics
 from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import GROUPS, OPTIONS, find_option, has_no_effect
+from ampcompare.config.schema import FREE_FORM, GROUPS, OPTIONS, find_option, has_no_effect
 from ampcompare.errors import UserError
 from ampcompare.runtime.yaml_io import flatten, parse_yaml_value
 
@@ -107,11 +107,14 @@ class RunIdentity:
     def knows(self, key: str) -> bool:
         """Return whether it is known which value the fact has.
 
-        A setting in a free-form mapping that is not there is known not to be set.
+        Of a free-form mapping every setting is known if one is, or if the mapping is known to be empty.
         """
         if is_recorded_fact(key):
             return self.facts.get(key) is not None
-        return key in self.options or (self.is_complete and key not in OPTIONS)
+        if key in self.options or key in OPTIONS:
+            return key in self.options
+        mappings = tuple(f"{mapping}." for mapping in FREE_FORM if key.startswith(f"{mapping}."))
+        return self.is_complete or any(f"{option}.".startswith(mappings) for option in self.options)
 
     def select(self, roles: Collection[Role]) -> dict[str, Any]:
         """Return the facts with one of these roles, by key."""
@@ -152,6 +155,11 @@ def _is_same_fact(key: str, first: Any, second: Any) -> bool:
     if key in OPTIONS:
         return is_same(first, second)
     # The hash 12e4567 is no number, and a word of a free-form mapping keeps its type.
+    return _is_equal(first, second)
+
+
+def _is_equal(first: Any, second: Any) -> bool:
+    """Return whether two values are equal, one of them perhaps as text, as the file of a benchmark has it."""
     return first == second or value_text(first) == value_text(second)
 
 
@@ -161,7 +169,7 @@ def is_same(first: Any, second: Any) -> bool:
     >>> is_same(1, 1.0), is_same("0.1", 1e-1), is_same([3, 6], [3.0, 6.0]), is_same(None, 0)
     (True, True, True, False)
     """
-    return first == second or _normal(first) == _normal(second)
+    return _is_equal(first, second) or _normal(first) == _normal(second)
 
 
 def _normal(value: Any) -> Any:
