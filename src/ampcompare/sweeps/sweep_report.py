@@ -20,11 +20,11 @@ from ampcompare.analysis.grouping.compared_metric import (
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.analysis.run_ranking import RankedRun, RunRanking, rank_runs
-from ampcompare.config.canonical import canonical
-from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import OPTIONS, with_role
+from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task_spec import compared_key
 from ampcompare.errors import UserError, one_line
+from ampcompare.identity.agreement import REPEAT
+from ampcompare.identity.run_identity import RunIdentity, role_of
 from ampcompare.report.options import FORMATS, PICTURES, ReportOptions
 from ampcompare.report.pipeline import make_report
 from ampcompare.report.ranking import write_ranking
@@ -64,9 +64,8 @@ def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) ->
     if is_own_training and published is not None and published.grid_size() == 1:
         repeated = AnalysisOptions(reproduce=str(published.grid_value(0)))
         return ReportOptions([str(folder)], str(folder / "report"), repeated)
-    no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # no differences for the report
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
-    keys = [p.key for p in varied if p.key not in no_setting]
+    keys = [p.key for p in varied if role_of(p.key) in REPEAT.roles]
     by = sorted(keys, key=lambda key: key != BACKEND) or [BACKEND]
     if is_own_training:  # records have the keys in a mapping as settings of their own
         inner = {p.key: _keys_of_values(p) for p in varied}
@@ -116,7 +115,7 @@ def _setting_text(parameter: Parameter, value: Any, is_own_training: bool) -> st
     """
     spec = OPTIONS.get(parameter.key) if is_own_training else None
     if spec is not None and not spec.is_free_form:
-        value = canonical({spec.key: spec.convert(value)}).get(spec.key, value)
+        value = RunIdentity.of_run({spec.key: spec.convert(value)}).options.get(spec.key, value)
     values = value if isinstance(value, list) and spec is not None else [value]
     return ",".join(as_text(whole(one)) for one in values)
 
