@@ -200,12 +200,18 @@ def diff(
     from rich.console import Console
 
     from ampcompare.runtime.console import messages_on
+    from ampcompare.why.accuracy import run_accuracy
     from ampcompare.why.diff import run_diff
+    from ampcompare.why.step_variants import split_pair
 
     console = Console(highlight=False)
     with messages_on(console):
+        pair, words = split_pair(words or [])
         moment, options = _moment_and_options(words, config, at, weights, console)
-        run_diff(options, console, every=every, file=json, moment=moment)
+        if pair is None:
+            run_diff(options, console, every=every, file=json, moment=moment)
+        else:
+            run_accuracy(options, pair, console, every=every, file=json, moment=moment)
 
 
 @why.command(cls=Command, epilog=GUARD_EPILOG, context_settings=RUN_OPTIONS)
