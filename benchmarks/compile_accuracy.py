@@ -9,6 +9,7 @@ compiling ResNet20 takes minutes.
 """
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Sequence
@@ -78,8 +79,6 @@ def measure(network: str, backend: str, seeds: int) -> int:
     began, alarms = time.monotonic(), 0
     comparison = StepComparison(source, ValuePair("execution", ("eager", "compile")))
     print(f"{network}, {backend}: compiled in {time.monotonic() - began:.0f} s", flush=True)
-    import dataclasses
-
     for seed in range(seeds):
         plain = dataclasses.replace(config, backend="none", seed=seed)
         weights = [p.detach().clone() for p in context.build_trainer(plain).model.parameters()]

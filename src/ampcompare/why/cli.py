@@ -200,7 +200,7 @@ def diff(
     from rich.console import Console
 
     from ampcompare.runtime.console import messages_on
-    from ampcompare.why.accuracy import run_accuracy
+    from ampcompare.why.accuracy_table import run_accuracy
     from ampcompare.why.diff import run_diff
     from ampcompare.why.step_variants import split_pair
 

@@ -20,7 +20,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.precision import get_backend
 from ampcompare.system.device import is_channels_last, is_out_of_memory, random_states
 from ampcompare.training.loop import PARTS
-from ampcompare.training.torch_compile import check_execution
+from ampcompare.training.torch_compile import CompiledForward, check_execution
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.step_capture import CapturedStep, capture_step
 
@@ -135,7 +135,6 @@ class RepeatableStep:
         set_random_states: Sets the random generators as they are before the step.
         device: The device.
         context: Returns a context around the step.
-        name: How the step is named in messages.
     """
 
     def __init__(
@@ -145,10 +144,9 @@ class RepeatableStep:
         set_random_states: Callable[[], None],
         device: torch.device,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        name: str = "",
     ) -> None:
         self.trainer, self.batches, self.set_random_states = trainer, batches, set_random_states
-        self.device, self.context, self.name = device, context, name
+        self.device, self.context = device, context
         self.draws: dict[str, Any] = {}  # the random states after the last step
         self._start = {part: copy.deepcopy(getattr(trainer, part).state_dict()) for part in PARTS}
 
@@ -169,21 +167,15 @@ class RepeatableStep:
         try:
             with self.context():
                 step = capture_step(trainer, self.batches, self.set_random_states, with_calls=False)
-        except (UserError, MemoryError):
-            raise
         except Exception as problem:
-            if is_out_of_memory(problem) or not _is_from_compiler(problem):
+            if not isinstance(trainer.forward, CompiledForward) or is_out_of_memory(problem):
                 raise
+            why = f"{type(problem).__name__}: {reason(problem)}"
             raise UserError(
-                f"execution=compile: this step cannot be compiled ({type(problem).__name__}: "
-                f"{reason(problem)}); change the network, or compare other values"
+                f"execution=compile: the step cannot be compiled ({why}); change what the compiler names"
             ) from None
         self.draws = random_states(self.device)
         return step
-
-
-def _is_from_compiler(problem: Exception) -> bool:
-    return type(problem).__module__.startswith(("torch._dynamo", "torch._inductor"))
 
 
 def set_weights(trainer: Trainer, weights: Sequence[Tensor]) -> None:
