@@ -62,7 +62,9 @@ def measure(network: str, backend: str, seeds: int) -> int:
     """Print the errors of each seed, and return the number of false alarms."""
     from ampcompare.system.device import seed_process
     from ampcompare.training.run_context import make_config, prepare_run
-    from ampcompare.why.accuracy import StepComparison, StepSource, describe_verdict, judge
+    from ampcompare.why.accuracy import judge
+    from ampcompare.why.accuracy_table import describe_verdict
+    from ampcompare.why.step_comparison import StepComparison, StepSource
     from ampcompare.why.step_variants import ValuePair
 
     context = prepare_run(make_config([*NETWORKS[network], *DATA, f"backend={backend}"]))
