@@ -626,10 +626,12 @@ def test_an_option_whose_one_value_has_commas_is_no_pair(capsys: pytest.CaptureF
 def test_infinite_errors_are_judged_only_where_the_other_way_is_finite():
     from ampcompare.why.accuracy import exceeds
 
-    assert exceeds([math.inf], [math.inf], 0.1) is None
-    assert exceeds([math.inf], [0.1], 0.1) == math.inf
-    assert exceeds([0.39], [0.01], 0.1) is None
-    assert exceeds([0.41], [0.01], 0.1) == pytest.approx(4.1)
+    assert not exceeds([(math.inf, math.inf)], 1, 0.1)
+    assert exceeds([(0.1, math.inf)], 1, 0.1)
+    assert not exceeds([(0.01, 0.39)], 1, 0.1)
+    assert exceeds([(0.01, 0.41)], 1, 0.1)
+    assert not exceeds([(0.01, 0.41, 0.2)], 1, 0.1)
+    assert exceeds([(0.41, 0.01), (0.41, 0.01), (0.2, 0.01)], 0, 0.1)
 
 
 def test_dropout_modules_are_no_reason_to_leave_anything_out():

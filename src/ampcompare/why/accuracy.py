@@ -1,10 +1,12 @@
 """`ampcompare why diff KEY=A,B`: which of two ways to take a step is nearer to fp64.
 
-The same step is taken in both ways and in fp64. A quantity (the loss; gradients or updates of the parameters
-of a module, taken together) of one way is less accurate if its error is more than FACTOR times as large as
-the larger of the other way's error and of one rounding. If a quantity exceeds this bound, both steps are
-repeated from slightly changed weights, and the bound has to be exceeded there as well: a single rounding
-error may be small by chance.
+The same step is taken in both ways and in fp64. Judged are the loss, the gradients of each module's own
+parameters, and all updates together. One way is less accurate if its error is more than FACTOR times as large
+as the larger of the other way's error and of one rounding.
+
+If an error exceeds this bound, both steps are repeated from slightly changed weights, because a single error
+may be small by chance. The step in fp64 is repeated with random rounding, because a sum that cancels out
+amplifies rounding. The median error then has to be more than FACTOR times as large as all of these.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from ampcompare.why.fault_location import (
 )
 from ampcompare.why.replay import Moment
 from ampcompare.why.step_capture import CapturedStep
-from ampcompare.why.step_comparison import StepComparison, read_source
+from ampcompare.why.step_comparison import FP64, ROUNDED, StepComparison, read_source
 from ampcompare.why.step_variants import (
     ValuePair,
 )
@@ -47,7 +49,7 @@ LOSS, GRADIENTS, UPDATES = "loss", "gradients", "updates"
 
 
 class Quantity(NamedTuple):
-    """What is judged: the loss, or the gradients or updates of one module's own parameters."""
+    """What is judged: the loss, the gradients of one module's own parameters, or all updates."""
 
     part: str
     module: str
@@ -79,7 +81,7 @@ class Fault:
     Attributes:
         variant: The index of the less accurate way, 0 or 1.
         part: `loss`, `gradients` or `updates`.
-        module: The module whose parameters these are; "" for the network itself, or for the loss.
+        module: The module whose parameters these are; "" for the network itself, the loss, and the updates.
         errors: Median error of the less accurate way, and largest error of the other one.
         times: How many times as large the error is as the other way's, or as one rounding.
         place: The module at which the way first departs from fp64; None where it was not found.
@@ -188,65 +190,51 @@ def judge(comparison: StepComparison) -> AccuracyComparison:
 
 def find_fault(comparison: StepComparison) -> Fault | None:
     """Return the worst quantity of the way that is less accurate, and where the way departs from fp64."""
-    unit = comparison.unit_roundoff
-    draws = [_measure(comparison.take(), unit)]
-    if not any(_exceeding(draws, index, unit) for index in (0, 1)):
+    unit, errors = comparison.unit_roundoff, _measure(comparison.take(), comparison.unit_roundoff)
+    if not any(exceeds([pair], index, unit) for pair in errors.values() for index in (0, 1)):
         return None
-    changed = [_change_weights(comparison.weights, unit, seed) for seed in range(REPETITIONS)]
-    draws += [_measure(comparison.take(weights), unit) for weights in changed]
+    starts = [comparison.weights]
+    starts += [_change_weights(comparison.weights, unit, seed) for seed in range(REPETITIONS)]
+    draws: dict[Quantity, list[Errors]] = defaultdict(list)
+    for weights in starts:
+        first, second, fp64 = comparison.take(weights)
+        rounded = comparison.take_rounded(weights)
+        for quantity, measured in _measure([first, second, rounded, fp64], unit).items():
+            draws[quantity].append(measured)
     for index in (1, 0):
-        exceeding = _exceeding(draws, index, unit)
-        if not exceeding:
+        bad = [quantity for quantity, measured in draws.items() if exceeds(measured, index, unit)]
+        if not bad:
             continue
         # A fault of the loss or of the gradients shows in the updates, too.
-        shown = {q: times for q, times in exceeding.items() if q.part != UPDATES} or exceeding
-        quantity = max(shown, key=lambda q: shown[q])
-        own, other = _errors_of(draws, quantity, index)
-        place: tuple[str, str] | None = None
-        if quantity.part != UPDATES:
-            place = _locate(comparison, index, changed)
-        return Fault(
-            index,
-            quantity.part,
-            quantity.module,
-            (statistics.median(own), max(other)),
-            shown[quantity],
-            *(place or (None, None)),
-        )
+        shown = [quantity for quantity in bad if quantity.part != UPDATES] or bad
+        sizes = {quantity: _sizes(draws[quantity], index) for quantity in shown}
+        times = {quantity: own / max(other, unit) for quantity, (own, other) in sizes.items()}
+        worst = max(times, key=lambda quantity: times[quantity])
+        place = None if worst.part == UPDATES else _locate(comparison, index, starts)
+        return Fault(index, worst.part, worst.module, sizes[worst], times[worst], *(place or (None, None)))
     return None
 
 
-Errors = dict[Quantity, tuple[float, float]]  # of the two ways
+# Of the two ways, and of the step in fp64 with random rounding, where it is known.
+Errors = tuple[float, ...]
 
 
-def _errors_of(draws: Sequence[Errors], quantity: Quantity, index: int) -> tuple[list[float], list[float]]:
-    """Return the errors of one way and those of the other one, over the draws that have the quantity."""
-    pairs = [draw[quantity] for draw in draws if quantity in draw]
-    return [pair[index] for pair in pairs], [pair[1 - index] for pair in pairs]
-
-
-def _exceeding(draws: Sequence[Errors], index: int, unit: float) -> dict[Quantity, float]:
-    """Return the quantities of a way that exceed the bound, and how many times they exceed the other way."""
-    result = {}
-    for quantity in draws[0]:
-        if (times := exceeds(*_errors_of(draws, quantity, index), unit)) is not None:
-            result[quantity] = times
-    return result
-
-
-def exceeds(own: Sequence[float], other: Sequence[float], unit: float) -> float | None:
-    """Return how many times as large errors are as those of the other way, if that is above the bound.
+def exceeds(draws: Sequence[Errors], index: int, unit: float) -> bool:
+    """Return whether the errors of a way are above what rounding and the other way explain.
 
     Args:
-        own: The errors in several draws, of which the median counts.
-        other: The errors of the other way, of which the largest counts.
+        draws: The errors in several draws. The median of the way's own errors counts, and the largest of all
+            others.
+        index: The way, 0 or 1.
         unit: The relative error of one rounding, which counts if it is larger.
-
-    Returns:
-        None for errors within the bound.
     """
-    base, error = max(unit, *other), statistics.median(own)
-    return error / base if error > FACTOR * base else None
+    others = [error for draw in draws for number, error in enumerate(draw) if number != index]
+    return statistics.median(draw[index] for draw in draws) > FACTOR * max(unit, *others)
+
+
+def _sizes(draws: Sequence[Errors], index: int) -> tuple[float, float]:
+    """Return the median error of a way, and the largest one of the other way."""
+    return statistics.median(draw[index] for draw in draws), max(draw[1 - index] for draw in draws)
 
 
 def _change_weights(weights: Sequence[Tensor], unit: float, seed: int) -> list[Tensor]:
@@ -263,22 +251,30 @@ def _change_weights(weights: Sequence[Tensor], unit: float, seed: int) -> list[T
     return changed
 
 
-def _measure(steps: Sequence[CapturedStep], unit: float) -> Errors:
-    """Return the errors of the two ways for every quantity that is finite in fp64 and in one of them."""
-    first, second, fp64 = steps
-    errors: Errors = {}
-    for part, names in _parameters_by(fp64, lambda name: name.rpartition(".")[0], steps):
-        whole = _values_of(fp64, part[0])
-        floor = unit * _rms(whole.values())
+def _measure(steps: Sequence[CapturedStep], unit: float) -> dict[Quantity, Errors]:
+    """Return the errors of steps for every quantity that is finite in fp64 and in one of the two ways.
+
+    Args:
+        steps: The steps; the last one is that in fp64.
+        unit: The relative error of one rounding.
+    """
+    *ways, fp64 = steps
+    errors: dict[Quantity, Errors] = {}
+    groups = [
+        *_parameters_by(GRADIENTS, fp64, lambda name: name.rpartition(".")[0], steps),
+        # The update of a single number may be all wrong, as Adam's is where the gradient is almost 0.
+        *_parameters_by(UPDATES, fp64, lambda name: "", steps),
+    ]
+    for (part, module), names in groups:
+        whole = _values_of(fp64, part)
         reference = [whole[name] for name in names]
-        size = sum(tensor.numel() for tensor in reference)
-        own, other = (
-            relative_norm([way.get(name) for name in names], reference, floor * size**0.5)
-            for way in (_values_of(step, part[0]) for step in (first, second))
+        floor = unit * _rms(whole.values()) * sum(tensor.numel() for tensor in reference) ** 0.5
+        errors[Quantity(part, module)] = tuple(
+            relative_norm([_values_of(way, part).get(name) for name in names], reference, floor)
+            for way in ways
         )
-        errors[Quantity(*part)] = (own, other)
-    errors[Quantity(LOSS, "")] = (_loss_error(first, fp64), _loss_error(second, fp64))
-    return {q: e for q, e in errors.items() if not math.isnan(sum(e)) and min(e) < math.inf}
+    errors[Quantity(LOSS, "")] = tuple(_loss_error(way, fp64) for way in ways)
+    return {q: e for q, e in errors.items() if not math.isnan(sum(e)) and min(e[:2]) < math.inf}
 
 
 def _loss_error(step: CapturedStep, fp64: CapturedStep) -> float:
@@ -296,15 +292,14 @@ def _values_of(step: CapturedStep, part: str) -> dict[str, Tensor]:
 
 
 def _parameters_by(
-    fp64: CapturedStep, group_of: Callable[[str], str], steps: Sequence[CapturedStep]
+    part: str, fp64: CapturedStep, group_of: Callable[[str], str], steps: Sequence[CapturedStep]
 ) -> list[tuple[tuple[str, str], list[str]]]:
-    """Return the parameters by part and group. A skipped step has no updates."""
-    parts = [GRADIENTS] if any(step.skipped for step in steps) else [GRADIENTS, UPDATES]
+    """Return the parameters of each group, by part and group. A skipped step has no updates."""
+    if part == UPDATES and any(step.skipped for step in steps):
+        return []
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for part in parts:
-        for name in _values_of(fp64, part):
-            if name in fp64.gradients:
-                groups[part, group_of(name)].append(name)
+    for name in fp64.gradients:
+        groups[part, group_of(name)].append(name)
     return [*groups.items()]
 
 
@@ -348,9 +343,11 @@ def _group_errors(steps: Sequence[CapturedStep], unit: float) -> list[GroupError
     """Return the errors by group: the loss, all parameters together, and the groups of the network."""
     first, second, fp64 = steps
     rows = [GroupErrors(LOSS, "", (_loss_error(first, fp64), _loss_error(second, fp64)))]
-    groups = _parameters_by(fp64, lambda name: "", steps)
-    groups += _parameters_by(fp64, lambda name: name.partition(".")[0], steps)
-    for (part, group), names in sorted(groups, key=lambda item: item[0][0]):
+    groups = []
+    for part in (GRADIENTS, UPDATES):
+        groups += _parameters_by(part, fp64, lambda name: "", steps)
+        groups += _parameters_by(part, fp64, lambda name: name.partition(".")[0], steps)
+    for (part, group), names in groups:
         reference = _values_of(fp64, part)
         floor = unit * _rms(reference.values())
         # A list of pairs, not a sum of squares, so that the worst parameter is known.
@@ -375,39 +372,39 @@ def _group_errors(steps: Sequence[CapturedStep], unit: float) -> list[GroupError
 
 
 def _locate(
-    comparison: StepComparison, index: int, changed: Sequence[Sequence[Tensor]]
+    comparison: StepComparison, index: int, starts: Sequence[Sequence[Tensor]]
 ) -> tuple[str, str] | None:
-    """Take the steps with probes, and return the module at which a way first departs from fp64."""
+    """Take the steps with probes, and return the module at which a way first departs from fp64.
+
+    Args:
+        comparison: The step.
+        index: The less accurate way, 0 or 1.
+        starts: The weights from which the step is taken.
+    """
     unit = comparison.unit_roundoff
-    probed, orders = [], []
-    for number in range(3):
+    probed = []
+    for number in (0, 1, ROUNDED, FP64):
         step = comparison.build_step(number)
         step.batches = step.batches[:1]
-        order = comparison.read_order(number, step.batches[0])
+        order = comparison.read_order(FP64 if number == ROUNDED else number, step.batches[0])
         network = ProbedNetwork(step.trainer.model, order)
         step.trainer.forward = type(step.trainer.forward)(network, step.trainer.task.loss)
-        probed.append((step, network))
-        orders.append(order)
-    errors: dict[ValueKey, list[tuple[float, float]]] = defaultdict(list)
-    for weights in (None, *changed):
+        probed.append((step, network, order))
+    draws: dict[ValueKey, list[Errors]] = defaultdict(list)
+    for weights in starts:
         values = []
-        for (step, network), order in zip(probed, orders, strict=True):
+        for step, network, order in probed:
             network.clear_gradients()
             captured = step.take(weights)
             values.append(pool(network.read(captured.scale) | own_gradients(captured, order)))
-        for key, reference in values[2].items():
-            if all(_are_alike(way.get(key), reference) for way in values[:2]):
-                pair = tuple(relative_norm(way[key], reference) for way in values[:2])
-                if not math.isnan(sum(pair)):
-                    errors[key].append(pair)  # type: ignore[arg-type]
-
-    def is_bad(key: ValueKey) -> bool:
-        if not errors[key]:
-            return False
-        own, other = ([pair[i] for pair in errors[key]] for i in (index, 1 - index))
-        return exceeds(own, other, unit) is not None
-
-    return locate_fault(orders[2], is_bad)
+        *ways, fp64 = values
+        for key, reference in fp64.items():
+            if all(_are_alike(way.get(key), reference) for way in ways):
+                errors = tuple(relative_norm(way[key], reference) for way in ways)
+                if not math.isnan(sum(errors)):
+                    draws[key].append(errors)
+    bad = {key for key, measured in draws.items() if exceeds(measured, index, unit)}
+    return locate_fault(probed[-1][-1], lambda key: key in bad)
 
 
 def _are_alike(tensors: Sequence[Tensor] | None, reference: Sequence[Tensor]) -> bool:

@@ -41,7 +41,7 @@ def describe_verdict(result: AccuracyComparison) -> str:
     times = f"{fault.times:,.2g} times" if math.isfinite(fault.times) else "inf or nan"
     start = f"{less} is less accurate than {other}: {times}"
     if fault.part == UPDATES:
-        return f"{start}, in the updates{of} only ({errors}); its gradients are no less accurate"
+        return f"{start}, in the updates only ({errors}); its gradients are no less accurate"
     if fault.place is None:
         return (
             f"{start}, most in the {fault.part}{of} ({errors}); which module causes it is unknown, because "

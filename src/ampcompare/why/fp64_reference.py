@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -25,10 +25,12 @@ from ampcompare.training.trainer import Trainer
 from ampcompare.why.memory_estimate import estimate_memory
 from ampcompare.why.op_dtypes import trace_forward
 from ampcompare.why.step_capture import floating_tensors
+from ampcompare.why.step_capture import map_tensors as map_unique_tensors
 
 SMALLER_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {Tensor.float, Tensor.half, Tensor.bfloat16}
 GB = 1e9
+ROUNDED = "ampcompare_rounded"  # attribute of a tensor that add_rounding has changed
 
 
 def convert_to_fp64(trainer: Trainer) -> None:
@@ -82,6 +84,49 @@ def _is_in_place(func: Any) -> bool:
     if is_operator:
         return name.startswith("__i") or name in ("__set__", "__setitem__")
     return name.endswith("_")
+
+
+def add_rounding(model: nn.Module, unit: float, device: torch.device) -> None:
+    """Change each output of a module, and each gradient of it, at random by up to one rounding.
+
+    The step then deviates by as much as rounding makes it deviate, whatever cancels out or is amplified in it
+    (Monte Carlo arithmetic, as in Parker, 1997).
+
+    Args:
+        model: The network, in fp64.
+        unit: The relative error of one rounding.
+        device: The device of the network.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+
+    def change(tensor: Tensor) -> Tensor:
+        # The output of a module may be that of a module inside it.
+        if not tensor.is_floating_point() or getattr(tensor, ROUNDED, False):
+            return tensor
+        changed: Tensor = _Rounding.apply(tensor, unit, generator)
+        setattr(changed, ROUNDED, True)
+        return changed
+
+    for module in model.modules():
+        module.register_forward_hook(lambda module, inputs, output: map_unique_tensors(output, change))
+
+
+class _Rounding(torch.autograd.Function):
+    """Multiplies a tensor and its gradient by random factors next to 1."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, unit: float, generator: torch.Generator) -> Tensor:
+        ctx.unit, ctx.generator = unit, generator
+        return _round_at_random(tensor, unit, generator)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _round_at_random(gradient, ctx.unit, ctx.generator), None, None
+
+
+def _round_at_random(tensor: Tensor, unit: float, generator: torch.Generator) -> Tensor:
+    noise = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float64)
+    return tensor * (1 + unit * (2 * noise - 1))
 
 
 def check_memory(plain: Trainer, batch: Batch, config: Config, device: torch.device) -> int:

@@ -29,6 +29,7 @@ from ampcompare.training.trainer import Trainer
 from ampcompare.why.diff import LOSS, NETWORK, SAMPLES
 from ampcompare.why.fault_location import CallOrder, read_call_order
 from ampcompare.why.fp64_reference import (
+    add_rounding,
     available_bytes,
     batches_in_fp64,
     check_memory,
@@ -42,6 +43,7 @@ from ampcompare.why.step_capture import CapturedStep
 from ampcompare.why.step_variants import RepeatableStep, ValuePair, build_configs, lay_out, name_variant
 
 TF32_ROUNDOFF = 2.0**-11
+FP64, ROUNDED = 2, 3  # after the two ways 0 and 1: the step in fp64, and the same with random rounding
 
 
 @dataclass
@@ -117,6 +119,7 @@ class StepComparison:
         self.unit_roundoff = TF32_ROUNDOFF if metadata.uses_tf32 else torch.finfo(dtype).eps / 2
         self.left_out: list[str] = []
         self._is_random = False
+        self._rounded: RepeatableStep | None = None
         modules = self._find_random_modules()
         # On other devices the draws of dropout depend on the dtype.
         if self._is_random and not is_host(source.device):
@@ -142,6 +145,13 @@ class StepComparison:
         """
         return self._first if weights is None else self._take(weights)
 
+    def take_rounded(self, weights: Sequence[Tensor]) -> CapturedStep:
+        """Return the step in fp64, with the random rounding of `add_rounding`."""
+        if self._rounded is None:
+            self._rounded = self.build_step(ROUNDED)
+        self._rounded.batches = self._batches_for(None)
+        return self._take_fp64(self._rounded, weights)
+
     def restart(self, weights: Sequence[Tensor], batches: Sequence[Batch]) -> None:
         """Begin with other weights and micro-batches, of the same shapes, from now on."""
         self.weights, self.source.batches = [*weights], [*batches]
@@ -150,11 +160,13 @@ class StepComparison:
         self._first = self._take(self.weights)
 
     def build_step(self, index: int) -> RepeatableStep:
-        """Return one of the two steps (0 or 1), or the one in fp64 (2), ready to be taken."""
+        """Return one of the two steps (0 or 1), FP64 or ROUNDED, ready to be taken."""
         source = self.source
-        if index == 2:
+        if index in (FP64, ROUNDED):
             trainer = source.build_trainer(self._plain)
             convert_to_fp64(trainer)
+            if index == ROUNDED:
+                add_rounding(trainer.model, self.unit_roundoff, source.device)
             config, context = None, fp64_arithmetic
         else:
             config = self.configs[index]
@@ -166,7 +178,7 @@ class StepComparison:
         )
 
     def _build_steps(self) -> list[RepeatableStep]:
-        return [self.build_step(index) for index in range(3)]
+        return [self.build_step(index) for index in (0, 1, FP64)]
 
     def _batches_for(self, config: Config | None) -> list[Batch]:
         batches, device = self.source.batches, self.source.device
@@ -192,13 +204,13 @@ class StepComparison:
 
     def read_order(self, index: int, batch: Batch) -> CallOrder:
         """Return the calls of a forward pass under the options of a step; see `build_step`."""
-        config = self._plain if index == 2 else dataclasses.replace(self.configs[index], execution="eager")
+        config = self._plain if index == FP64 else dataclasses.replace(self.configs[index], execution="eager")
         trainer = self.source.build_trainer(config)
         self._leave_out(trainer)
-        if index == 2:
+        if index == FP64:
             convert_to_fp64(trainer)
         self.source.set_random_states()
-        with fp64_arithmetic() if index == 2 else nullcontext():
+        with fp64_arithmetic() if index == FP64 else nullcontext():
             return read_call_order(trainer, batch)
 
     def _leave_out(self, trainer: Trainer) -> None:
@@ -207,13 +219,13 @@ class StepComparison:
             trainer.model.get_submodule(name).training = False
 
     def _draws_are_equal(self) -> bool:
-        reference = self._steps[2].draws
+        reference = self._steps[FP64].draws
         return all(are_equal(step.draws, reference) for step in self._steps)
 
     def _find_random_modules(self) -> list[str]:
         """Return the modules that draw random numbers in an eager forward pass."""
         source, modules = self.source, RandomModules(self.source.device)
-        step = self.build_step(2)
+        step = self.build_step(FP64)
         with modules.watching(step.trainer.model):
             self._take_fp64(step)
         source.set_random_states()
