@@ -33,28 +33,30 @@ DTYPE = torch.float32
 
 
 @torch.library.custom_op("planted::scale", mutates_args=())
-def scale(x: torch.Tensor, forward: float, backward: float) -> torch.Tensor:
-    return x * forward
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
 
 
 @scale.register_fake
-def _(x, forward, backward):
+def _(x, factor):
     return torch.empty_like(x)
 
 
-def keep(context, inputs, output):
-    context.backward = inputs[2]
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, forward, backward):
+        context.factor = backward
+        return scale(x, forward)
 
-
-scale.register_autograd(
-    lambda context, gradient: (gradient * context.backward, None, None), setup_context=keep
-)
+    @staticmethod
+    def backward(context, gradient):
+        return scale(gradient, context.factor), None, None
 
 
 def planted(name, x):
     if name != FAULT or not (torch.compiler.is_compiling() or ALWAYS):
         return x
-    return scale(x, 1.2 if KIND == "forward" else 1.0, 1.2 if KIND == "backward" else 1.0)
+    return Scale.apply(x, 1.2 if KIND == "forward" else 1.0, 1.2 if KIND == "backward" else 1.0)
 
 
 class Line(nn.Linear):

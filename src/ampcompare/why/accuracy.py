@@ -6,7 +6,8 @@ as the larger of the other way's error and of one rounding.
 
 If an error exceeds this bound, both steps are repeated from slightly changed weights, because a single error
 may be small by chance. The step in fp64 is repeated with random rounding, because a sum that cancels out
-amplifies rounding. The median error then has to be more than FACTOR times as large as all of these.
+amplifies rounding. The median error then has to be more than FACTOR times as large as the root mean squares of
+both.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Fault:
         variant: The index of the less accurate way, 0 or 1.
         part: `loss`, `gradients` or `updates`.
         module: The module whose parameters these are; "" for the network itself, the loss, and the updates.
-        errors: Median error of the less accurate way, and largest error of the other one.
+        errors: Median error of the less accurate way, and root mean square of the other way's errors.
         times: How many times as large the error is as the other way's, or as one rounding.
         place: The module at which the way first departs from fp64; None where it was not found.
         value: The first bad value that this module computes, such as `its output`.
@@ -223,18 +224,24 @@ def exceeds(draws: Sequence[Errors], index: int, unit: float) -> bool:
     """Return whether the errors of a way are above what rounding and the other way explain.
 
     Args:
-        draws: The errors in several draws. The median of the way's own errors counts, and the largest of all
-            others.
+        draws: The errors in several draws. Of the way itself the median counts, of the other way and of random
+            rounding the root mean square.
         index: The way, 0 or 1.
         unit: The relative error of one rounding, which counts if it is larger.
     """
-    others = [error for draw in draws for number, error in enumerate(draw) if number != index]
-    return statistics.median(draw[index] for draw in draws) > FACTOR * max(unit, *others)
+    own, other = _sizes(draws, index)
+    amplified = _root_mean_square([draw[2] for draw in draws if len(draw) > 2])
+    return own > FACTOR * max(unit, other, amplified)
 
 
 def _sizes(draws: Sequence[Errors], index: int) -> tuple[float, float]:
-    """Return the median error of a way, and the largest one of the other way."""
-    return statistics.median(draw[index] for draw in draws), max(draw[1 - index] for draw in draws)
+    """Return the median error of a way, and the root mean square of the other way's errors."""
+    own = statistics.median(draw[index] for draw in draws)
+    return own, _root_mean_square([draw[1 - index] for draw in draws])
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return statistics.fmean(value**2 for value in values) ** 0.5 if values else 0.0
 
 
 def _change_weights(weights: Sequence[Tensor], unit: float, seed: int) -> list[Tensor]:

@@ -125,8 +125,11 @@ class _Rounding(torch.autograd.Function):
 
 
 def _round_at_random(tensor: Tensor, unit: float, generator: torch.Generator) -> Tensor:
-    noise = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float64)
-    return tensor * (1 + unit * (2 * noise - 1))
+    """Return the tensor with relative errors like those of rounding, which depend on its leading digits."""
+    error, digits = torch.rand(
+        (2, *tensor.shape), generator=generator, device=tensor.device, dtype=torch.float64
+    )
+    return tensor * (1 + unit * (2 * error - 1) * torch.exp2(-digits))
 
 
 def check_memory(plain: Trainer, batch: Batch, config: Config, device: torch.device) -> int:
