@@ -47,6 +47,9 @@ DIFF_EPILOG = epilog(
             "ampcompare why diff backend=fp16 model.name=./net.py:build "
             "data.source=./data.py:build --all --json diff.json"
         ),
+        "Is the compiled step wrong, or only different?": (
+            "ampcompare why diff execution=eager,compile backend=native_bf16"
+        ),
         "The step at which a run failed or skipped a step, or a step that you name": (
             "ampcompare why diff --at runs/wandb/offline-run-20261128_065513-5185643e@27"
         ),
@@ -195,7 +198,8 @@ def diff(
     """Show each module's error relative to fp32.
 
     One training step is executed under the backend and in fp32. The output lists the errors of outputs and
-    gradients per module, and says where an error begins.
+    gradients per module, and says where an error begins. With two values of execution, backend or
+    memory_format, both are compared with fp64.
     """
     from rich.console import Console
 
