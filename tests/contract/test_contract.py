@@ -309,6 +309,11 @@ def test_keys_of_why(tmp_path: Path):
         for side in content.get("backends", ()):
             side["activations"], side["ms"]["kinds"] = "by MODULE", "by KIND"
         surface[f"why {command} --json"] = all_paths([content])
+    file = tmp_path / "accuracy.json"
+    with pytest.raises(SystemExit) as end:
+        main(["why", "diff", *tiny, "backend=none,bf16", "--json", str(file)])
+    assert end.value.code == 0
+    surface["why diff KEY=A,B --json"] = all_paths([json.loads(file.read_text())])
     freezes("why_files", surface, tmp_path)
 
 

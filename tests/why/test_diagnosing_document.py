@@ -14,7 +14,7 @@ TEXT = (ROOT / "docs" / "diagnosing.md").read_text()
 CONSOLE = re.findall(r"^```console\n\$ ampcompare why (.*?)\n(.*?)^```", TEXT, re.M | re.S)
 SOURCES = TEXT + (ROOT / "README.md").read_text()  # its network and data are used, too
 SCRIPTS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", SOURCES, re.M | re.S))
-QUESTIONS = 7
+QUESTIONS = 8
 RUN = re.findall(r"^ampcompare run (.*)$", TEXT, re.M)  # the run that is replayed
 FIGURE = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 
@@ -48,9 +48,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# A search runs trials in processes of their own.
+# A search runs trials in processes of their own, and a compiler takes seconds.
+SLOW = re.compile("guard|diff execution=")
 BLOCKS = [
-    pytest.param(*block, marks=[pytest.mark.slow] * block[0].startswith("guard"), id=f"{i}-{block[0][:7]}")
+    pytest.param(*block, marks=[pytest.mark.slow] * bool(SLOW.match(block[0])), id=f"{i}-{block[0][:7]}")
     for i, block in enumerate(CONSOLE)
 ]
 

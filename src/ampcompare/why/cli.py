@@ -47,6 +47,9 @@ DIFF_EPILOG = epilog(
             "ampcompare why diff backend=fp16 model.name=./net.py:build "
             "data.source=./data.py:build --all --json diff.json"
         ),
+        "Is the compiled step wrong, or only different?": (
+            "ampcompare why diff execution=eager,compile backend=native_bf16"
+        ),
         "The step at which a run failed or skipped a step, or a step that you name": (
             "ampcompare why diff --at runs/wandb/offline-run-20261128_065513-5185643e@27"
         ),
@@ -195,17 +198,24 @@ def diff(
     """Show each module's error relative to fp32.
 
     One training step is executed under the backend and in fp32. The output lists the errors of outputs and
-    gradients per module, and says where an error begins.
+    gradients per module, and says where an error begins. With two values of execution, backend or
+    memory_format, both are compared with fp64.
     """
     from rich.console import Console
 
     from ampcompare.runtime.console import messages_on
+    from ampcompare.why.accuracy_table import run_accuracy
     from ampcompare.why.diff import run_diff
+    from ampcompare.why.step_variants import split_pair
 
     console = Console(highlight=False)
     with messages_on(console):
+        pair, words = split_pair(words or [])
         moment, options = _moment_and_options(words, config, at, weights, console)
-        run_diff(options, console, every=every, file=json, moment=moment)
+        if pair is None:
+            run_diff(options, console, every=every, file=json, moment=moment)
+        else:
+            run_accuracy(options, pair, console, every=every, file=json, moment=moment)
 
 
 @why.command(cls=Command, epilog=GUARD_EPILOG, context_settings=RUN_OPTIONS)

@@ -1,0 +1,422 @@
+"""`ampcompare why diff KEY=A,B`: which of two ways to take a step is nearer to fp64.
+
+The same step is taken in both ways and in fp64. Judged are the loss, the gradients of each module's own
+parameters, and all updates together. One way is less accurate if its error is more than FACTOR times as large
+as the larger of the other way's error and of one rounding.
+
+If an error exceeds this bound, both steps are repeated from slightly changed weights, because a single error
+may be small by chance. The step in fp64 is repeated with random rounding, because a sum that cancels out
+amplifies rounding. The median error then has to be more than FACTOR times as large as the root mean square of
+each of them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ampcompare.data.batch import count_samples
+from ampcompare.precision import get_backend
+from ampcompare.system.device import (
+    allow_tf32,
+    random_states,
+    set_random_states,
+)
+from ampcompare.why.diff import NETWORK
+from ampcompare.why.fault_location import (
+    ProbedNetwork,
+    ValueKey,
+    locate_fault,
+    own_gradients,
+    pool,
+)
+from ampcompare.why.replay import Moment
+from ampcompare.why.step_capture import CapturedStep
+from ampcompare.why.step_comparison import FP64, ROUNDED, StepComparison, read_source
+from ampcompare.why.step_variants import (
+    ValuePair,
+)
+
+FACTOR = 4
+# Where a fault is known to be, a smaller error tells its module from the next one. Without a fault, the ratio
+# of the errors of a compiled and an eager step was measured to be at most 1.8.
+LOCATION_FACTOR = 2.5
+REPETITIONS = 4  # from changed weights, before a way is called less accurate
+LOSS, GRADIENTS, UPDATES = "loss", "gradients", "updates"
+
+
+class Quantity(NamedTuple):
+    """What is judged: the loss, the gradients of one module's own parameters, or all updates."""
+
+    part: str
+    module: str
+
+
+@dataclass(frozen=True)
+class GroupErrors:
+    """The errors of both ways for a group of parameters, relative to fp64.
+
+    Attributes:
+        part: `loss`, `gradients` or `updates`.
+        group: The first part of the parameters' names; "" for the loss, or for all parameters.
+        errors: The errors of the two ways.
+        worst: The parameter with the largest error in either way; None for the loss.
+        worst_errors: Its errors.
+    """
+
+    part: str
+    group: str
+    errors: tuple[float, float]
+    worst: str | None = None
+    worst_errors: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A quantity that is less accurate in one way.
+
+    Attributes:
+        variant: The index of the less accurate way, 0 or 1.
+        part: `loss`, `gradients` or `updates`.
+        module: The module whose parameters these are; "" for the network itself, the loss, and the updates.
+        errors: Median error of the less accurate way, and root mean square of the other way's errors.
+        times: How many times as large the error is as the other way's, or as one rounding.
+        place: The module at which the way first departs from fp64; None where it was not found.
+        value: The first bad value that this module computes, such as `its output`.
+    """
+
+    variant: int
+    part: str
+    module: str
+    errors: tuple[float, float]
+    times: float
+    place: str | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class AccuracyComparison:
+    """Two ways to take a step, compared with fp64.
+
+    Attributes:
+        option: The option that differs.
+        names: How the two ways are named.
+        backends: The labels of the backends of the two ways.
+        network: The network's name.
+        data: The data source.
+        samples: Number of samples in the step.
+        unit_roundoff: The relative error of one rounding, of the first way's dtype.
+        losses: The losses of the two ways.
+        loss_fp64: The loss in fp64.
+        scales: The loss scales.
+        skipped: Which of the two skipped the optimizer step.
+        groups: The errors by group; the group "" is the whole network.
+        not_judged: Parts whose values are inf or nan in both ways, or in fp64.
+        left_out: The modules whose random draws differ; they ran without them.
+        fault: The worst quantity of the less accurate way; None if no way is less accurate.
+    """
+
+    option: str
+    names: tuple[str, str]
+    backends: tuple[str, str]
+    network: str
+    data: str
+    samples: int
+    unit_roundoff: float
+    losses: tuple[float, float]
+    loss_fp64: float
+    scales: tuple[float, float]
+    skipped: tuple[bool, bool]
+    groups: list[GroupErrors]
+    not_judged: list[str]
+    left_out: list[str]
+    fault: Fault | None
+
+
+def compare_accuracy(
+    overrides: Sequence[str], pair: ValuePair, moment: Moment | None = None
+) -> AccuracyComparison:
+    """Take a step in two ways and in fp64, and compare them.
+
+    Args:
+        overrides: Options of a run, without the one that differs. Unused with a moment.
+        pair: The option that differs, with its two values.
+        moment: The state of a training before the step; None: the first step of an untrained network.
+
+    Raises:
+        UserError: For bad options, if fp64 does not fit into memory, or if a step cannot be compiled.
+    """
+    host = torch.device("cpu")
+    states = random_states(host)
+    try:
+        source = read_source(overrides, moment)
+        allow_tf32(False)  # a backend that uses TF32 turns it on for its own step
+        comparison = StepComparison(source, pair)
+        return judge(comparison)
+    finally:
+        set_random_states(host, states)
+
+
+def judge(comparison: StepComparison) -> AccuracyComparison:
+    """Return the errors of the two ways, and which way is less accurate."""
+    steps = comparison.take()
+    fp64, names, config = steps[2], comparison.names, comparison.source.config
+    unit = comparison.unit_roundoff
+    fault = find_fault(comparison)
+    judged = _measure(steps, unit)
+    parts = (LOSS, GRADIENTS, UPDATES)
+    first, second, _ = steps
+    return AccuracyComparison(
+        comparison.pair.key,
+        names,
+        tuple(get_backend(c.backend).label for c in comparison.configs),  # type: ignore[arg-type]
+        config.model.name,
+        config.data.source,
+        sum(count_samples(inputs) for inputs, _ in comparison.source.batches),
+        unit,
+        (first.loss, second.loss),
+        fp64.loss,
+        (first.scale, second.scale),
+        (first.skipped, second.skipped),
+        _group_errors(steps, unit),
+        [part for part in parts if not any(quantity.part == part for quantity in judged)],
+        [name or NETWORK for name in comparison.left_out],
+        fault,
+    )
+
+
+def find_fault(comparison: StepComparison) -> Fault | None:
+    """Return the worst quantity of the way that is less accurate, and where the way departs from fp64."""
+    unit, errors = comparison.unit_roundoff, _measure(comparison.take(), comparison.unit_roundoff)
+    if not any(exceeds([pair], index, unit) for pair in errors.values() for index in (0, 1)):
+        return None
+    starts = [comparison.weights]
+    starts += [_change_weights(comparison.weights, unit, seed) for seed in range(REPETITIONS)]
+    draws: dict[Quantity, list[Errors]] = defaultdict(list)
+    for weights in starts:
+        first, second, fp64 = comparison.take(weights)
+        rounded = comparison.take_rounded(weights)
+        for quantity, measured in _measure([first, second, rounded, fp64], unit).items():
+            draws[quantity].append(measured)
+    for index in (1, 0):
+        bad = [quantity for quantity, measured in draws.items() if exceeds(measured, index, unit)]
+        if not bad:
+            continue
+        # A fault of the loss or of the gradients shows in the updates, too.
+        shown = [quantity for quantity in bad if quantity.part != UPDATES] or bad
+        sizes = {quantity: _sizes(draws[quantity], index) for quantity in shown}
+        times = {quantity: own / max(other, unit) for quantity, (own, other) in sizes.items()}
+        worst = max(times, key=lambda quantity: times[quantity])
+        place = None if worst.part == UPDATES else _locate(comparison, index, starts)
+        return Fault(index, worst.part, worst.module, sizes[worst], times[worst], *(place or (None, None)))
+    return None
+
+
+# Of the two ways, and of the step in fp64 with random rounding, where it is known.
+Errors = tuple[float, ...]
+
+
+def exceeds(draws: Sequence[Errors], index: int, unit: float, factor: float = FACTOR) -> bool:
+    """Return whether the errors of a way are above what rounding and the other way explain.
+
+    Args:
+        draws: The errors in several draws. Of the way itself the median counts; of the other way and of
+            random rounding, the root mean square.
+        index: The way, 0 or 1.
+        unit: The relative error of one rounding, which counts if it is larger.
+        factor: How many times as large the errors have to be.
+    """
+    own, other = _sizes(draws, index)
+    amplified = _root_mean_square([draw[2] for draw in draws if len(draw) > 2])
+    return own > factor * max(unit, other, amplified)
+
+
+def _sizes(draws: Sequence[Errors], index: int) -> tuple[float, float]:
+    """Return the median error of a way, and the root mean square of the other way's errors."""
+    own = statistics.median(draw[index] for draw in draws)
+    return own, _root_mean_square([draw[1 - index] for draw in draws])
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return statistics.fmean(value**2 for value in values) ** 0.5 if values else 0.0
+
+
+def _change_weights(weights: Sequence[Tensor], unit: float, seed: int) -> list[Tensor]:
+    """Return the weights with random changes of a few roundings, so that a step rounds in other places."""
+    generator = torch.Generator().manual_seed(seed)
+    changed = []
+    for weight in weights:
+        if not weight.is_floating_point():
+            changed.append(weight)
+            continue
+        noise = torch.rand(weight.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        factor = (1 + FACTOR * unit * noise).to(weight.device)
+        changed.append((weight.double() * factor).to(weight.dtype))
+    return changed
+
+
+def _measure(steps: Sequence[CapturedStep], unit: float) -> dict[Quantity, Errors]:
+    """Return the errors of steps for every quantity that is finite in fp64 and in one of the two ways.
+
+    Args:
+        steps: The steps; the last one is that in fp64.
+        unit: The relative error of one rounding.
+    """
+    *ways, fp64 = steps
+    errors: dict[Quantity, Errors] = {}
+    groups = [
+        *_parameters_by(GRADIENTS, fp64, lambda name: name.rpartition(".")[0], steps),
+        # The update of a single number may be all wrong, as Adam's is where the gradient is almost 0.
+        *_parameters_by(UPDATES, fp64, lambda name: "", steps),
+    ]
+    for (part, module), names in groups:
+        whole = _values_of(fp64, part)
+        reference = [whole[name] for name in names]
+        floor = unit * _rms(whole.values()) * sum(tensor.numel() for tensor in reference) ** 0.5
+        errors[Quantity(part, module)] = tuple(
+            relative_norm([_values_of(way, part).get(name) for name in names], reference, floor)
+            for way in ways
+        )
+    errors[Quantity(LOSS, "")] = tuple(_loss_error(way, fp64) for way in ways)
+    return {q: e for q, e in errors.items() if not math.isnan(sum(e)) and min(e[:2]) < math.inf}
+
+
+def _loss_error(step: CapturedStep, fp64: CapturedStep) -> float:
+    """Return the relative error of the loss; nan if it is not finite in fp64."""
+    if not math.isfinite(fp64.loss):
+        return math.nan
+    if not math.isfinite(step.loss):
+        return math.inf
+    error = abs(step.loss - fp64.loss)
+    return error / abs(fp64.loss) if fp64.loss else float(error > 0)
+
+
+def _values_of(step: CapturedStep, part: str) -> dict[str, Tensor]:
+    return step.gradients if part == GRADIENTS else step.updates
+
+
+def _parameters_by(
+    part: str, fp64: CapturedStep, group_of: Callable[[str], str], steps: Sequence[CapturedStep]
+) -> list[tuple[tuple[str, str], list[str]]]:
+    """Return the parameters of each group, by part and group. A skipped step has no updates."""
+    if part == UPDATES and any(step.skipped for step in steps):
+        return []
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in fp64.gradients:
+        groups[part, group_of(name)].append(name)
+    return [*groups.items()]
+
+
+def _rms(tensors: Iterable[Tensor]) -> float:
+    """Return the root mean square of all elements."""
+    square = size = 0.0
+    for tensor in tensors:
+        square += float(tensor.double().square().sum())  # sync: a diagnostic step, not a training loop
+        size += tensor.numel()
+    return (square / size) ** 0.5 if size else 0.0
+
+
+def relative_norm(tensors: Sequence[Tensor | None], reference: Sequence[Tensor], floor: float = 0.0) -> float:
+    """Return the norm of the difference divided by the norm of the reference.
+
+    Args:
+        tensors: The tensors; None counts as zeros.
+        reference: The same in fp64.
+        floor: A smaller norm of the reference counts as this one. Where a gradient cancels out, rounding
+            errors have no relation to its size.
+
+    Returns:
+        nan if the reference is not finite, infinity if only the tensors are not.
+    """
+    expected = torch.cat([r.detach().cpu().double().flatten() for r in reference])
+    values = torch.cat(
+        [
+            torch.zeros(r.numel(), dtype=torch.float64) if t is None else t.detach().cpu().double().flatten()
+            for t, r in zip(tensors, reference, strict=True)
+        ]
+    )
+    if not bool(expected.isfinite().all()):
+        return math.nan
+    if not bool(values.isfinite().all()):
+        return math.inf
+    error, size = float((values - expected).norm()), max(float(expected.norm()), floor)
+    return error / size if size else float(error > 0)
+
+
+def _group_errors(steps: Sequence[CapturedStep], unit: float) -> list[GroupErrors]:
+    """Return the errors by group: the loss, all parameters together, and the groups of the network."""
+    first, second, fp64 = steps
+    rows = [GroupErrors(LOSS, "", (_loss_error(first, fp64), _loss_error(second, fp64)))]
+    groups = []
+    for part in (GRADIENTS, UPDATES):
+        groups += _parameters_by(part, fp64, lambda name: "", steps)
+        groups += _parameters_by(part, fp64, lambda name: name.partition(".")[0], steps)
+    for (part, group), names in groups:
+        reference = _values_of(fp64, part)
+        floor = unit * _rms(reference.values())
+        # A list of pairs, not a sum of squares, so that the worst parameter is known.
+        each = {
+            name: tuple(
+                relative_norm(
+                    [_values_of(step, part).get(name)],
+                    [reference[name]],
+                    floor * reference[name].numel() ** 0.5,
+                )
+                for step in (first, second)
+            )
+            for name in names
+        }
+        both = tuple(
+            relative_norm([_values_of(step, part).get(n) for n in names], [reference[n] for n in names])
+            for step in (first, second)
+        )
+        worst = max(each, key=lambda name: max(each[name]))
+        rows.append(GroupErrors(part, group, both, worst, each[worst]))  # type: ignore[arg-type]
+    return rows
+
+
+def _locate(
+    comparison: StepComparison, index: int, starts: Sequence[Sequence[Tensor]]
+) -> tuple[str, str] | None:
+    """Take the steps with probes, and return the module at which a way first departs from fp64.
+
+    Args:
+        comparison: The step.
+        index: The less accurate way, 0 or 1.
+        starts: The weights from which the step is taken.
+    """
+    unit = comparison.unit_roundoff
+    probed = []
+    for number in (0, 1, ROUNDED, FP64):
+        step = comparison.build_step(number)
+        step.batches = step.batches[:1]
+        order = comparison.read_order(FP64 if number == ROUNDED else number, step.batches[0])
+        network = ProbedNetwork(step.trainer.model, order)
+        step.trainer.forward = type(step.trainer.forward)(network, step.trainer.task.loss)
+        probed.append((step, network, order))
+    draws: dict[ValueKey, list[Errors]] = defaultdict(list)
+    for weights in starts:
+        values = []
+        for step, network, order in probed:
+            network.clear_gradients()
+            captured = step.take(weights)
+            values.append(pool(network.read(captured.scale) | own_gradients(captured, order)))
+        *ways, fp64 = values
+        for key, reference in fp64.items():
+            if all(_are_alike(way.get(key), reference) for way in ways):
+                errors = tuple(relative_norm(way[key], reference) for way in ways)
+                if not math.isnan(sum(errors)):
+                    draws[key].append(errors)
+    bad = {key for key, measured in draws.items() if exceeds(measured, index, unit, LOCATION_FACTOR)}
+    return locate_fault(probed[-1][-1], lambda key: key in bad)
+
+
+def _are_alike(tensors: Sequence[Tensor] | None, reference: Sequence[Tensor]) -> bool:
+    return bool(tensors and reference) and [t.shape for t in tensors or ()] == [r.shape for r in reference]

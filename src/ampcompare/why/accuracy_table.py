@@ -1,0 +1,152 @@
+"""The output of `ampcompare why diff KEY=A,B`."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ampcompare.config.recipes import describe_recipe
+from ampcompare.runtime.atomic_files import write_json
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import plural, printable, some
+from ampcompare.training.run_context import make_config
+from ampcompare.why.accuracy import (
+    FACTOR,
+    GRADIENTS,
+    LOSS,
+    UPDATES,
+    AccuracyComparison,
+    GroupErrors,
+    compare_accuracy,
+)
+from ampcompare.why.diff import NETWORK, format_error
+from ampcompare.why.replay import Moment
+from ampcompare.why.step_variants import ValuePair
+
+MAX_GROUPS = 15  # rows for each part without --all
+
+
+def describe_verdict(result: AccuracyComparison) -> str:
+    """Return in one line which way is less accurate, or that none is."""
+    fault = result.fault
+    if fault is None:
+        return _describe_no_fault(result)
+    less, other = result.names[fault.variant], result.names[1 - fault.variant]
+    of = f" of {fault.module or NETWORK}" if fault.part != LOSS else ""
+    errors = f"{format_error(fault.errors[0])} and {format_error(fault.errors[1])}"
+    times = f"{fault.times:,.2g} times" if math.isfinite(fault.times) else "inf or nan"
+    start = f"{less} is less accurate than {other}: {times}"
+    if fault.part == UPDATES:
+        return f"{start}, in the updates only ({errors}); its gradients are no less accurate"
+    if fault.place is None:
+        return (
+            f"{start}, most in the {fault.part}{of} ({errors}); which module causes it is unknown, because "
+            "the error is gone when the values between the modules are kept"
+        )
+    place = f"first at {fault.place or NETWORK} in {fault.value}"
+    return f"{start}, {place}; most in the {fault.part}{of} ({errors})"
+
+
+def _describe_no_fault(result: AccuracyComparison) -> str:
+    first, second = result.names
+    whole = {row.part: row.errors for row in result.groups if not row.group}
+    shown = next((part for part in (GRADIENTS, LOSS) if part not in result.not_judged), None)
+    if shown is None:
+        return f"neither {second} nor {first} can be judged: loss and gradients are inf or nan"
+    errors = f"{format_error(whole[shown][1])} and {format_error(whole[shown][0])}"
+    if shown == LOSS:
+        return f"the loss of {second} is no less accurate than that of {first} ({errors})"
+    return f"{second} is no less accurate than {first} ({errors})"
+
+
+def summarize_accuracy(result: AccuracyComparison) -> list[str]:
+    """Return what the table does not show, as sentences; the verdict is the last one."""
+    messages = []
+    first, second = result.names
+    if result.left_out:
+        messages.append(f"left out, because their random draws differ: {some(result.left_out)}")
+    for name, skipped, scale in zip(result.names, result.skipped, result.scales, strict=True):
+        if skipped:
+            messages.append(
+                f"{name} skipped the optimizer step, with a loss scale of {scale:,.6g}, so no updates are "
+                "compared; try a smaller one: precision.init_scale=256"
+            )
+    if GRADIENTS in result.not_judged:
+        messages.append(f"the gradients are inf or nan in {first} and {second}, so they are not judged")
+    return [*messages, describe_verdict(result)]
+
+
+def run_accuracy(
+    overrides: Sequence[str],
+    pair: ValuePair,
+    console: Console,
+    *,
+    every: bool = False,
+    file: Path | None = None,
+    moment: Moment | None = None,
+) -> None:
+    """Compare two ways to take a step with fp64, print the result, and write it where a file is named.
+
+    Args:
+        overrides: Options of a run, without the one that differs.
+        pair: The option that differs.
+        console: Where to print.
+        every: Whether to print every group, not the MAX_GROUPS with the largest errors.
+        file: File for the whole result as JSON.
+        moment: The state of a training before the step; None: the first step of an untrained network.
+
+    Raises:
+        UserError: For bad options, or if the file cannot be written.
+    """
+    result = compare_accuracy(overrides, pair, moment)
+    first, second = result.names
+    setting = f"model {result.network}, data {result.data}, {plural(result.samples, 'sample')}"
+    where = "one training step" if moment is None else moment.name
+    under = "" if pair.key == "backend" else f" under {result.backends[0]}"
+    print_line(console, f"{first} and {second} compared with fp64{under} in {where}: {setting}")
+    print_line(
+        console,
+        describe_recipe(
+            make_config([*overrides, f"{pair.key}={pair.values[0]}"]) if moment is None else moment.config
+        ),
+    )
+    table = Table(
+        title="Errors relative to fp64",
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=None,
+    )
+    for head in ("of", first, second, "worst parameter"):
+        is_text = head in ("of", "worst parameter")
+        table.add_column(head, justify="left" if is_text else "right", overflow="fold")
+    shown = result.groups if every else _largest_groups(result.groups)
+    for row in shown:
+        cells = [f"{row.part}, {row.group}" if row.group else row.part, *map(format_error, row.errors), ""]
+        if row.worst is not None and row.worst_errors is not None:
+            cells[-1] = f"{row.worst}: {' and '.join(map(format_error, row.worst_errors))}"
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    console.print(table)
+    if len(shown) < len(result.groups):
+        print_line(console, f"{plural(len(result.groups) - len(shown), 'more group')} with --all")
+    bound = f"{FACTOR} times the error of the other or one rounding ({format_error(result.unit_roundoff)})"
+    print_line(console, f"less accurate: an error above {bound}, whichever is larger, in repeated steps")
+    for message in summarize_accuracy(result):
+        print_line(console, f"- {message}")
+    if file is not None:
+        write_json(file, dataclasses.asdict(result))
+        print_line(console, f"Written: {file}")
+
+
+def _largest_groups(groups: Sequence[GroupErrors]) -> list[GroupErrors]:
+    """Return the rows of the loss and of all parameters, and the groups with the largest errors."""
+    kept = []
+    for part in (LOSS, GRADIENTS, UPDATES):
+        rows = [row for row in groups if row.part == part and row.group]
+        largest = sorted(rows, key=lambda row: -max(row.errors))[:MAX_GROUPS]
+        kept += [row for row in groups if row.part == part and (not row.group or row in largest)]
+    return kept

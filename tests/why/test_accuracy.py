@@ -1,0 +1,652 @@
+"""`why diff KEY=A,B`: the less accurate way is named with its layer, and rounding is not called wrong."""
+
+import copy
+import importlib.util
+import json
+import math
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch.nn.functional as F
+from support.quick import QUICK
+from torch import nn
+
+from ampcompare.cli import main
+from ampcompare.why.accuracy import AccuracyComparison, compare_accuracy, judge
+from ampcompare.why.accuracy_table import describe_verdict
+from ampcompare.why.step_comparison import StepComparison, read_source
+from ampcompare.why.step_variants import ValuePair
+
+NET = '''
+"""A network whose modules go wrong where FAULT says so, if they are compiled (or anywhere, with ALWAYS)."""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+FAULT, KIND, ALWAYS = "", "", False
+DTYPE = torch.float32
+
+
+@torch.library.custom_op("planted::scale", mutates_args=())
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+@scale.register_fake
+def _(x, factor):
+    return torch.empty_like(x)
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, forward, backward):
+        context.factor = backward
+        return scale(x, forward)
+
+    @staticmethod
+    def backward(context, gradient):
+        return scale(gradient, context.factor), None, None
+
+
+def planted(name, x):
+    if name != FAULT or not (torch.compiler.is_compiling() or ALWAYS):
+        return x
+    return Scale.apply(x, 1.5 if KIND == "forward" else 1.0, 1.5 if KIND == "backward" else 1.0)
+
+
+class Line(nn.Linear):
+    name = ""
+
+    def forward(self, x):
+        y = super().forward(x)
+        if KIND == "weights" and self.name == FAULT:
+            part = F.linear(x.detach(), self.weight) * torch.compiler.is_compiling()
+            y = y + 0.5 * (part - part.detach())
+        return planted(self.name, y)
+
+
+class Block(nn.Module):
+    def __init__(self, width, name, dropout):
+        super().__init__()
+        self.name, self.norm, self.act = name, nn.LayerNorm(width), nn.ReLU(inplace=True)
+        self.wide, self.out = Line(width, 2 * width), Line(2 * width, width)
+        self.wide.name, self.out.name = f"{name}.wide", f"{name}.out"
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x):
+        y = self.drop(self.out(self.act(self.wide(self.norm(x)))))
+        return x + planted(self.name, y)
+
+
+class Net(nn.Module):
+    def __init__(self, width=32, letters=33, dropout=0.1):
+        super().__init__()
+        self.letters = nn.Embedding(letters, width)
+        self.blocks = nn.ModuleList(Block(width, f"blocks.{i}", dropout) for i in range(3))
+        self.norm, self.head = nn.LayerNorm(width), Line(width, letters)
+        self.head.name = "head"
+
+    def forward(self, tokens):
+        x = self.letters(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return {"logits": self.head(self.norm(planted("net", x)))}
+
+
+def build():
+    return Net()
+
+
+def data(train):
+    numbers = torch.randint(0, 33, (32, 9), generator=torch.Generator().manual_seed(3))
+    return numbers[:, :8].clone(), numbers[:, 1:].clone()
+
+
+class Odd(nn.Module):
+    """Casts of its own, a table that is no buffer, tied weights, functional dropout, a scalar, a GRU."""
+
+    def __init__(self):
+        super().__init__()
+        self.letters, self.table = nn.Embedding(33, 16), torch.linspace(0.5, 1.5, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.memory, self.scale = nn.GRU(16, 16, batch_first=True), nn.Parameter(torch.ones(()))
+        self.mix = torch.eye(16) + 0.01
+
+    def forward(self, tokens):
+        x = self.letters(tokens) * self.table.to(DTYPE)
+        x = F.dropout(self.layer(x), 0.2, self.training)
+        x = x.to(DTYPE) @ self.mix.to(DTYPE) + torch.ones(16, dtype=DTYPE)
+        x = F.layer_norm((x.float() if DTYPE is torch.float32 else x), (16,))
+        x, _ = self.memory(x)
+        return {"logits": F.linear(x, self.letters.weight) * self.scale}
+
+
+def odd():
+    return Odd()
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.conv2, self.head = nn.Conv2d(8, 8, 3, stride=2), nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = self.conv2(F.relu(self.bn(self.conv(x))))
+        return self.head(F.gelu(x).mean((2, 3)))
+
+
+def images(num_classes):
+    return Images()
+
+
+class Scalars(nn.Module):
+    """Gradients that are single numbers, and gradients that are 0 in exact arithmetic (before a norm)."""
+
+    def __init__(self):
+        super().__init__()
+        self.letters, self.hot, self.cold = nn.Embedding(33, 16), nn.PReLU(), Temperature()
+        self.bias, self.norm, self.head = Shift(), nn.LayerNorm(16), nn.Linear(16, 33)
+
+    def forward(self, tokens):
+        return {"logits": self.head(self.norm(self.bias(self.cold(self.hot(self.letters(tokens))))))}
+
+
+class Temperature(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return x * self.value
+
+
+class Shift(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x + self.value
+
+
+def scalars():
+    return Scalars()
+
+
+class Dice(nn.Module):
+    """Draws other numbers each time, in training or always."""
+
+    def __init__(self, always):
+        super().__init__()
+        self.always = always
+
+    def forward(self, x):
+        if self.always or self.training:
+            x = x * (1 + torch.rand(torch.tensor(SIDES), dtype=x.dtype).mean() / 10)
+        return x
+
+
+SIDES = 1
+
+
+class WithDice(Net):
+    always = False
+
+    def __init__(self):
+        super().__init__(dropout=0.0)
+        self.dice = Dice(self.always)
+
+    def forward(self, tokens):
+        x = self.dice(self.letters(tokens))
+        for block in self.blocks:
+            x = block(x)
+        return {"logits": self.head(self.norm(x))}
+
+
+def with_dice():
+    return WithDice()
+
+
+def with_dice_always():
+    net = WithDice()
+    net.dice.always = True
+    return net
+
+
+class Branch(Net):
+    def forward(self, tokens):
+        logits = super().forward(tokens)["logits"]
+        return {"logits": logits * 2 if logits.sum() > 0 else logits}
+
+
+def branch():
+    return Branch()
+'''
+BACKENDS = '''
+import sys
+import torch
+from ampcompare.precision.base import Precision
+from ampcompare.precision.native import NativeBFloat16
+from ampcompare.precision.registry import BackendInfo
+
+
+class Backwards(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 1.5
+
+
+def output(model, name):
+    model.get_submodule(name).register_forward_hook(lambda m, inputs, y: y * 1.5)
+
+
+def gradient(model, name):
+    model.get_submodule(name).register_forward_hook(lambda m, inputs, y: Backwards.apply(y))
+
+
+def weights(model, name):
+    model.get_submodule(name).weight.register_hook(lambda gradient: gradient * 1.02)
+
+
+def plant(kind, base, name):
+    class Planted(base):
+        metadata = BackendInfo(label=f"planted", description="a fault", dtype=base.metadata.dtype)
+
+        def convert(self, model, optimizer):
+            globals()[kind](model, name)
+            return super().convert(model, optimizer)
+
+    return Planted
+
+
+Output = plant("output", NativeBFloat16, "blocks.1.wide")
+Gradient = plant("gradient", NativeBFloat16, "blocks.0.out")
+Weights = plant("weights", Precision, "blocks.2.out")
+
+
+class Noise(NativeBFloat16):
+    """Rounds every output of a module once more, in a random direction."""
+
+    metadata = BackendInfo(label="noise", description="more rounding", dtype="bfloat16")
+
+    def convert(self, model, optimizer):
+        own = torch.Generator().manual_seed(1)
+
+        def hook(module, inputs, y):
+            if isinstance(y, torch.Tensor):
+                return y * (1 + 2**-9 * torch.randn(y.shape, generator=own).to(y.dtype))
+
+        for module in model.modules():
+            if not list(module.children()) and module is not model:
+                module.register_forward_hook(hook)
+        return super().convert(model, optimizer)
+
+
+class Sides(NativeBFloat16):
+    """Draws two random numbers where others draw one."""
+
+    metadata = BackendInfo(label="sides", description="other draws", dtype="bfloat16")
+
+    def session(self):
+        return self.two_sides()
+
+    from contextlib import contextmanager
+
+    @contextmanager
+    def two_sides(self):
+        for module in [m for m in sys.modules.values() if hasattr(m, "SIDES")]:
+            module.SIDES = 2
+        try:
+            yield
+        finally:
+            for module in [m for m in sys.modules.values() if hasattr(m, "SIDES")]:
+                module.SIDES = 1
+'''
+TOKENS = ("data.source=./net.py:data", "device=cpu", "batch_size=8")
+TEXT = ("model.name=./net.py:build", *TOKENS)
+COMPILED = ValuePair("execution", ("eager", "compile"))
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "backends.py").write_text(BACKENDS)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace and differentiate a step as the compiler does, and then run it without generating code."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+
+
+def plant(fault: str, kind: str) -> None:
+    """Write the network with a fault."""
+    text = NET.replace('FAULT, KIND, ALWAYS = "", ""', f'FAULT, KIND, ALWAYS = "{fault}", "{kind}"')
+    Path("net.py").write_text(text)
+
+
+def compare(pair: ValuePair, *words: str) -> AccuracyComparison:
+    return compare_accuracy([*TEXT, *words, "execution=eager"], pair)
+
+
+def diff(*words: object) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["why", "diff", *map(str, words)])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+# The fault, its kind, and the module that is to be named.
+FAULTS = [
+    ("blocks.0.wide", "forward", "blocks.0.wide"),
+    ("blocks.2.out", "forward", "blocks.2.out"),
+    ("head", "forward", "head"),
+    ("blocks.1", "forward", "blocks.1"),  # in the code of the block, not in a module that it calls
+    ("net", "forward", "(network)"),
+    ("blocks.0.wide", "backward", "blocks.0.wide"),
+    ("blocks.2.out", "backward", "blocks.2.out"),
+    ("head", "backward", "head"),
+    ("blocks.1", "backward", "blocks.1"),
+    ("net", "backward", "(network)"),
+    ("blocks.1.out", "weights", "blocks.1.out"),
+]
+
+
+QUICK_FAULTS = ("blocks.2.out", "blocks.1")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "place", "backend"),
+    [
+        pytest.param(*fault, backend, marks=[pytest.mark.slow] * (fault[0] not in quick))
+        for backend, quick in (("native_bf16", QUICK_FAULTS), ("native", ()))
+        for fault in FAULTS
+    ],
+)
+def test_a_fault_of_the_compiled_step_is_found_at_its_layer(
+    fault: str, kind: str, place: str, backend: str, traced: None
+):
+    plant(fault, kind)
+    result = compare(COMPILED, f"backend={backend}", "precision.init_scale=1024")
+    assert result.left_out == []
+    assert result.fault is not None
+    assert (result.names[result.fault.variant], result.fault.place or "(network)") == ("compiled", place)
+    assert f" first at {place} in " in describe_verdict(result)
+    assert result.fault.times > 4
+    is_of_forward = kind == "forward"
+    assert ("gradient" not in str(result.fault.value)) == is_of_forward
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "kind"), [("blocks.1.wide", "forward"), ("blocks.0.out", "backward"), ("", "")]
+)
+def test_a_wrong_operator_in_generated_code_is_found_at_its_layer(fault: str, kind: str):
+    plant(fault, kind)
+    result = compare(COMPILED, "backend=native_bf16")
+    assert result.left_out == []
+    if fault:
+        assert result.fault is not None
+        assert (result.fault.variant, result.fault.place) == (1, fault)
+    else:
+        assert result.fault is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("base", "fault", "place"),
+    [
+        ("native_bf16", "Output", "blocks.1.wide"),
+        ("native_bf16", "Gradient", "blocks.0.out"),
+        ("none", "Weights", "blocks.2.out"),
+    ],
+)
+def test_a_fault_of_one_of_two_backends_is_found_in_either_order(
+    base: str, fault: str, place: str, order: int
+):
+    values = [base, f"./backends.py:{fault}"][::order]
+    result = compare(ValuePair("backend", (values[0], values[1])))
+    assert result.fault is not None
+    assert (result.names[result.fault.variant], result.fault.place) == ("planted", place)
+
+
+def test_an_error_is_the_norm_of_the_difference_over_the_norm_in_fp64():
+    """The planted gradient is 1.02 times the exact one, up to fp32's rounding."""
+    result = compare(ValuePair("backend", ("none", "./backends.py:Weights")))
+    (row,) = [
+        r for r in result.groups if r.worst == "blocks.2.out.weight" and r.part == "gradients" and r.group
+    ]
+    assert row.worst_errors is not None
+    assert row.worst_errors[1] == pytest.approx(0.02, rel=1e-3)
+    assert row.worst_errors[0] < 1e-5
+
+
+@pytest.mark.parametrize("backend", ["native_bf16", "native", "none"])
+def test_a_traced_step_without_a_fault_is_no_less_accurate(backend: str, traced: None):
+    result = compare(COMPILED, f"backend={backend}", "precision.init_scale=1024")
+    assert (result.fault, result.left_out, result.not_judged) == (None, [], [])
+    assert describe_verdict(result).startswith("compiled is no less accurate than eager (")
+
+
+def load_net() -> Any:
+    spec = importlib.util.spec_from_file_location("net_in_fp64", "net.py")
+    assert spec is not None
+    assert spec.loader is not None
+    text = Path("net.py").read_text()
+    Path("net.py").write_text(text.replace("planted::", "planted_again::"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    Path("net.py").write_text(text)
+    return module
+
+
+IMAGES = ("data.source=synthetic", "data.train_limit=32", "data.test_limit=16", "device=cpu", "batch_size=8")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize(
+    ("name", "words", "arguments"), [("build", TOKENS, ()), ("odd", TOKENS, ()), ("images", IMAGES, (10,))]
+)
+def test_the_reference_equals_a_step_in_fp64_in_plain_pytorch(
+    name: str, words: tuple[str, ...], arguments: tuple[int, ...], optimizer: str
+):
+    recipe = ["recipe=reference", "optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.lr=0.05"]
+    if optimizer == "adamw":
+        recipe = ["recipe=adamw", "optimizer.lr=0.001"]
+    words = (f"model.name=./net.py:{name}", *words, *recipe, "schedule.warmup_epochs=0", "seed=3")
+    source = read_source([*words, "backend=native_bf16"], None)
+    comparison = StepComparison(source, ValuePair("backend", ("native_bf16", "apex_o1_bf16")))
+    step = comparison.take()[2]
+
+    net = load_net()
+    net.DTYPE = torch.float64
+    model = copy.deepcopy(getattr(net, name)(*arguments)).double()
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), comparison.weights, strict=True):
+            parameter.copy_(weight)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    options = source.config.optimizer
+    kinds = {
+        "sgd": partial(torch.optim.SGD, momentum=0.9),
+        "adamw": torch.optim.AdamW,
+    }
+    plain = kinds[optimizer](model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
+    ((inputs, targets),) = source.batches
+    torch.manual_seed(3)
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    outputs = model(inputs)
+    if isinstance(outputs, dict):
+        outputs, targets = outputs["logits"].flatten(0, 1), targets.flatten()
+    loss = F.cross_entropy(outputs, targets)
+    loss.backward()
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    plain.step()
+
+    assert step.loss == pytest.approx(loss.item(), rel=1e-12)
+    assert step.gradients.keys() == gradients.keys()
+    for key, gradient in gradients.items():
+        assert step.gradients[key].dtype is torch.float64
+        torch.testing.assert_close(step.gradients[key], gradient, rtol=1e-9, atol=1e-14)
+        update = dict(model.named_parameters())[key].detach() - before[key]
+        # Adam divides by the size of a gradient: one that is 0 but for rounding has any update.
+        is_exact = gradient.abs() > 1e-10
+        torch.testing.assert_close(step.updates[key][is_exact], update[is_exact], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["scalars", "build", "odd"])
+def test_more_rounding_is_not_called_wrong_over_twenty_seeds(network: str):
+    """The same size of error, in other places: single numbers and gradients that cancel out vary most."""
+    source = read_source([f"model.name=./net.py:{network}", *TOKENS, "backend=native_bf16"], None)
+    comparison = StepComparison(source, ValuePair("backend", ("native_bf16", "./backends.py:Noise")))
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        weights = [w + torch.randn(w.shape, generator=generator) / 20 for w in comparison.weights]
+        tokens = torch.randint(0, 33, (8, 9), generator=generator)
+        comparison.restart(weights, [(tokens[:, :8], tokens[:, 1:])])
+        result = judge(comparison)
+        assert result.fault is None, (seed, describe_verdict(result))
+
+
+def test_a_module_with_other_draws_is_named_and_left_out():
+    pair = ValuePair("backend", ("native_bf16", "./backends.py:Sides"))
+    result = compare_accuracy(["model.name=./net.py:with_dice", *TOKENS], pair)
+    assert (result.left_out, result.fault) == (["dice"], None)
+
+
+def test_a_module_that_draws_in_evaluation_mode_is_refused_by_name(capsys: pytest.CaptureFixture[str]):
+    words = ["model.name=./net.py:with_dice_always", *TOKENS]
+    assert diff(*words, "backend=native_bf16,./backends.py:Sides") == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"error: [^\n]+ dice[^\n]+\n", error), error
+
+
+def test_the_output_has_errors_verdict_and_json(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "result.json"
+    assert diff(*TEXT, "backend=native_bf16,apex_o1_bf16", "--json", file) == 0
+    output = capsys.readouterr().out
+    content = json.loads(file.read_text())
+    groups = {(row["part"], row["group"]) for row in content["groups"]}
+    assert {("loss", ""), ("gradients", ""), ("updates", ""), ("gradients", "head")} <= groups
+    assert content["fault"] is None
+    assert content["names"] == ["native_bf16", "apex_o1_bf16"]
+    for name in ("letters.weight", "head.", "gradients, blocks", "updates, norm"):
+        assert name in output
+    table = output.partition("Errors relative to fp64")[2].partition("less accurate:")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert re.search(r"^- apex_o1_bf16 is no less accurate than native_bf16 \(\S+ and \S+\)$", output, re.M)
+
+
+def test_two_layouts_are_compared(capsys: pytest.CaptureFixture[str]):
+    assert diff(*QUICK, "backend=native_bf16", "memory_format=contiguous,channels_last") == 0
+    assert "channels_last is no less accurate than contiguous" in capsys.readouterr().out
+
+
+def test_a_skipped_step_is_named_and_nothing_is_called_wrong(capsys: pytest.CaptureFixture[str]):
+    assert diff(*TEXT, "backend=native,apex_o1", "precision.init_scale=1e30") == 0
+    output = capsys.readouterr().out
+    assert "skipped the optimizer step" in output
+    assert "precision.init_scale=" in output
+    assert "is less accurate" not in output
+
+
+def test_trained_weights_and_a_recorded_step_are_compared(tmp_path: Path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["run", *QUICK, "backend=native", f"output_dir={tmp_path / 'runs'}"])
+    assert end.value.code == 0
+    (checkpoint,) = (
+        list((tmp_path / "runs").rglob("*last*.pt"))[:1] or list((tmp_path / "runs").rglob("*.pt"))[:1]
+    )
+    capsys.readouterr()
+    assert diff("memory_format=contiguous,channels_last", "--at", f"{tmp_path / 'runs'}@6") == 0
+    output = capsys.readouterr().out
+    assert "step 6" in output
+    assert "channels_last is no less accurate than contiguous" in output
+    assert diff(*QUICK, "backend=native,apex_o1", "--weights", checkpoint) == 0
+    assert "apex_o1 is no less accurate than native" in capsys.readouterr().out
+
+
+def test_a_step_that_does_not_fit_into_memory_in_fp64_is_refused_with_its_need(monkeypatch, capsys):
+    class Memory:
+        available = 1000
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    assert diff(*TEXT, "backend=native,apex_o1") == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"error: [^\n]*fp64[^\n]* needs about [\d.]+ GB[^\n]+\n", error), error
+
+
+def test_what_cannot_be_compiled_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch, traced: None):
+    assert diff("model.name=./net.py:branch", *TOKENS, "backend=native_bf16", "execution=eager,compile") == 2
+    assert re.fullmatch(r"error: execution=compile: [^\n]+\n", capsys.readouterr().err)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no C++ compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    assert diff(*TEXT, "backend=native_bf16", "execution=eager,compile") == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"error: execution='compile': [^\n]+no C\+\+ compiler[^\n]+\n", error), error
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["optimizer.lr=0.1,0.2"], "execution, backend, memory_format"),
+        (["seed=1,2"], "execution, backend, memory_format"),
+        (["--optimizer.name=sgd,adamw"], "execution, backend, memory_format"),
+        (["tf32=true,false"], "execution, backend, memory_format"),
+        (["backend=native,native"], "the values are equal"),
+        (["execution=eager,compile,eager"], "expected two values"),
+        (["execution=eager,cuda_graph"], "execution=eager,compile"),
+        (["execution=eager,fast"], "execution='fast': expected one of"),
+        (["backend=native,O1"], "backend='O1': expected one of"),
+        (["backend=native,"], "backend=''"),
+        (["memory_format=auto,contiguous"], "memory_format=contiguous,channels_last"),
+        (["backend=native,none", "memory_format=contiguous,channels_last"], "to one of them only"),
+    ],
+)
+def test_wrong_use_is_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]):
+    assert diff(*QUICK, *words) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"error: [^\n]+\n", error), error
+    assert expected in error
+
+
+def test_a_later_value_replaces_two_values(capsys: pytest.CaptureFixture[str]):
+    assert diff(*QUICK, "backend=native,apex_o1", "backend=native_bf16") == 0
+    assert "native_bf16 compared with fp32" in capsys.readouterr().out
+
+
+def test_an_option_whose_one_value_has_commas_is_no_pair(capsys: pytest.CaptureFixture[str]):
+    assert diff(*QUICK, "backend=native_bf16", "precision.keep_fp32=[0,1]") == 0
+    assert "compared with fp32" in capsys.readouterr().out
+
+
+def test_infinite_errors_are_judged_only_where_the_other_way_is_finite():
+    from ampcompare.why.accuracy import exceeds
+
+    assert not exceeds([(math.inf, math.inf)], 1, 0.1)
+    assert exceeds([(0.1, math.inf)], 1, 0.1)
+    assert not exceeds([(0.01, 0.39)], 1, 0.1)
+    assert exceeds([(0.01, 0.41)], 1, 0.1)
+    assert not exceeds([(0.01, 0.41, 0.2)], 1, 0.1)
+    assert exceeds([(0.41, 0.01), (0.41, 0.01), (0.2, 0.01)], 0, 0.1)
+
+
+def test_dropout_modules_are_no_reason_to_leave_anything_out():
+    assert any(isinstance(m, nn.Dropout) for m in load_net().build().modules())
+    result = compare(ValuePair("backend", ("native_bf16", "apex_o1_bf16")))
+    assert (result.left_out, result.fault) == ([], None)
