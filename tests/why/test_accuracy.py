@@ -625,6 +625,15 @@ def test_wrong_use_is_one_line(words: list[str], expected: str, capsys: pytest.C
     assert expected in error
 
 
+@pytest.mark.parametrize("command", ["explain", "guard"])
+def test_the_other_commands_take_one_value(command: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        main(["why", command, *QUICK, "backend=native", "execution=eager,compile"])
+    assert end.value.code == 2
+    message = f"execution=eager,compile: `why {command}` takes one value; `why diff` compares two"
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
 def test_a_later_value_replaces_two_values(capsys: pytest.CaptureFixture[str]):
     assert diff(*QUICK, "backend=native,apex_o1", "backend=native_bf16") == 0
     assert "native_bf16 compared with fp32" in capsys.readouterr().out

@@ -177,9 +177,11 @@ def explain(
 
     from ampcompare.runtime.console import messages_on
     from ampcompare.why.explain import run_explain
+    from ampcompare.why.step_variants import refuse_pair
 
     console = Console(highlight=False)
     with messages_on(console):
+        refuse_pair("explain", words or [])
         moment, options = _moment_and_options(words, config, at, weights, console)
         run_explain(options, against, seconds, json, console, moment)
 
@@ -247,9 +249,11 @@ def guard(
 
     from ampcompare.runtime.console import messages_on
     from ampcompare.why.fp32_search import run_guard
+    from ampcompare.why.step_variants import refuse_pair
 
     console = Console(highlight=False)
     with messages_on(console):
+        refuse_pair("guard", words or [])
         moment, options = _moment_and_options(words, config, at, weights, console)
         code = run_guard(options, console, margin=margin, steps=steps, file=json, moment=moment)
     raise typer.Exit(code)

@@ -80,6 +80,19 @@ def split_pair(overrides: Sequence[str]) -> tuple[ValuePair | None, list[str]]:
     return ValuePair(key, (values[0], values[1])), rest
 
 
+def refuse_pair(command: str, overrides: Sequence[str]) -> None:
+    """Refuse an option with two values for a command that compares with fp32 alone.
+
+    Raises:
+        UserError: An option has two values.
+    """
+    pair, _ = split_pair(overrides)
+    if pair is not None:
+        raise UserError(
+            f"{pair.key}={','.join(pair.values)}: `why {command}` takes one value; `why diff` compares two"
+        )
+
+
 def _is_list_of_values(key: str, value: str) -> bool:
     """Return whether a text with commas is several values of an option, not one value with commas."""
     if key in OPTIONS:
