@@ -480,16 +480,6 @@ def quotes(rungs: list[ladder.Rung]) -> Iterator[tuple[str, str]]:
     )
     saved = [f"{100 * (1 - found[key]['value']):.0f}%" for key in ("memory_ratio", "energy_ratio")]
     yield "README.md", f"trains ResNet50 {speed}"
-    both = []
-    for execution in ("compile_graph", "cuda_graph"):
-        rates = [rate_of(rungs, x, execution, "channels_last") for x in ("native", "tf32")]
-        relative = of(rungs, "native", execution, "channels_last").to_tf32
-        assert relative is not None
-        both.append((f"{relative.value:.2f}×", "{:,.0f} instead of {:,.0f} images/s".format(*rates)))
-    yield (
-        "README.md",
-        f"{both[0][0]} as fast as TF32 in `compile_graph` ({both[0][1]}) and {both[1][0]} in `cuda_graph`",
-    )
     (tf32_runs,) = (x for x in read("comparison-tf32/comparison.json")["groups"] if x["label"] == "native")
     beside = tf32_runs["compared"]
     span = "{value:.2f}× as fast (97.5% CI {low:.2f} to {high:.2f}; n = 3)".format(**beside["speedup"])

@@ -22,6 +22,7 @@ LAYERS = (
     {"bench", "entrypoint", "sweeps", "why"},
     {"experiment", "recorder", "report"},
     {"analysis", "training"},
+    {"identity"},
     {"command_help", "config"},
     {"data", "models", "precision", "publications", "runs", "tracking"},
     {"system"},
@@ -31,13 +32,13 @@ LAYERS = (
 LAYER = {package: -depth for depth, packages in enumerate(LAYERS) for package in packages}
 
 # The same within analysis/, from the top down; the modules beside these packages are above them.
-ANALYSIS_LAYERS = ("external", "grouping", "statistics")
+ANALYSIS_LAYERS = ("external", "grouping", "statistics", "options")
 
 TORCH = {"torch", "torchvision"}
 RENDERING = {"jinja2", "vl_convert", "wandb_workspaces"}
 REPORT_LIBRARIES = RENDERING | {"joblib", "optuna", "pandas", "scipy", "typer"}
 # What runs where someone reads records, and what runs while something trains.
-SHARED = {"errors", "metrics", "plugins", "wandb_client"}
+SHARED = {"errors", "identity", "metrics", "plugins", "wandb_client"}
 READING = {"__main__", "analysis", "cli", "command_help", "publications", "report", "runs", "sweeps"} | SHARED
 TRAINING = set(LAYER) - READING - {"bench", "demo", "why"} | SHARED
 

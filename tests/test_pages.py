@@ -1,6 +1,7 @@
 """What the pages and the docstrings show to others is so, and runs as it stands."""
 
 import doctest
+import importlib
 import io
 import json
 import os
@@ -89,14 +90,28 @@ def test_the_example_of_a_trace_has_the_steps_of_a_run(tmp_path: Path, monkeypat
     assert sum(name.startswith("Optimizer.step") for name in names) == 3
 
 
-@pytest.mark.parametrize("function", [load_runs, analyse_runs, build_precision, amp.initialize])
-def test_the_example_of_a_public_function_runs(inside: None, function):
-    (example,) = doctest.DocTestFinder(recurse=False).find(function, globs={})
-    assert len(example.examples) > 1
-    said = io.StringIO()
-    results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.write)
-    amp.reset()
-    assert not results.failed, said.getvalue()
+MODULES_WITH_EXAMPLES = [
+    path.relative_to(ROOT / "src").with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for path in sorted((ROOT / "src").rglob("*.py"))
+    if ">>> " in path.read_text()
+]
+
+
+@pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
+def test_the_examples_in_docstrings_run(inside: None, name: str):
+    module = importlib.import_module(name)
+    examples = [found for found in doctest.DocTestFinder().find(module) if found.examples]
+    assert examples
+    for example in examples:
+        said = io.StringIO()
+        results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.write)
+        amp.reset()
+        assert not results.failed, said.getvalue()
+
+
+def test_the_public_functions_have_an_example():
+    for function in (load_runs, analyse_runs, build_precision, amp.initialize):
+        assert ">>> " in function.__doc__
 
 
 # docs/custom-models.md: its three ways, from an empty folder to the verdict.

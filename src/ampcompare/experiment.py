@@ -14,10 +14,10 @@ from ampcompare import metrics
 from ampcompare.config.load import Config, check_sweep_values
 from ampcompare.config.recipes import describe_recipe
 from ampcompare.config.validate import ignored_options, resolve_backend
-from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES as DATA
 from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
+from ampcompare.identity.run_identity import RunIdentity
 from ampcompare.plugins import shorten_name
 from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import make_folder
@@ -30,7 +30,7 @@ from ampcompare.system.environment import add_earlier_machines
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings, start_record
 from ampcompare.training.checkpoint.manager import CheckpointManager
-from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable, run_identity
+from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable
 from ampcompare.training.completion import describe_lost_process, describe_resume, run_loop
 from ampcompare.training.display import TrainingDisplay
 from ampcompare.training.loaders import check_processes, data_warnings, describe_training_data
@@ -39,8 +39,6 @@ from ampcompare.training.run_context import prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import
 
 log = logging.getLogger(__name__)
-
-SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # endings of environment keys about user code
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class TrainingSession:
         self.config = config = self._context.config
         self._trainer = self._context.build_trainer()
         self._environment = self._context.describe_environment(self._trainer)
-        self._identity = identify_run(config, self._environment, self._context.data)
+        self._identity = RunIdentity.of_run(config.to_dict(), self._environment)
         total_steps = count_steps(config, self._context.train)
         name = config.wandb.name or run_name(config)
         display = TrainingDisplay(self.console, total_steps, name, self._trainer.task.compared)
@@ -321,22 +319,6 @@ def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
     if environment.get(metrics.ARITHMETIC, {}).get(dtype) != metrics.COMPUTED_IN_FP32:
         return []
     return [f"this CPU computes {dtype} in fp32, so do not compare the speed, only accuracy and memory"]
-
-
-def identify_run(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
-    """Return what must be equal to continue a run: options, kind of device, user code and data.
-
-    Args:
-        config: The options of the run.
-        environment: The recorded environment.
-        data: The data.
-    """
-    sources = {key: value for key, value in environment.items() if key.endswith(SOURCES)}
-    if data.train_fingerprint:  # if the other fingerprint does not include it
-        sources["train_data"] = data.train_fingerprint
-    return run_identity(
-        config, environment["device_type"], environment["processes"], data=data.fingerprint, **sources
-    )
 
 
 def run_name(config: Config) -> str:

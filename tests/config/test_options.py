@@ -10,9 +10,9 @@ from support.refusals import line_of
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare.config.canonical import canonical
 from ampcompare.config.load import check_parameters, check_sweep_values, config_from_cli, load_config
 from ampcompare.config.schema import Config
+from ampcompare.identity.run_identity import effective_options
 from ampcompare.runtime.paths import list_shipped, shipped
 
 
@@ -179,7 +179,7 @@ def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path, conte
 def test_settings_are_the_same_that_train_the_same():
     def same(one: str, other: str, **environment: str) -> bool:
         configs = (load_config(None, words.split()).to_dict() for words in (one, other))
-        return len({repr(canonical(config, environment)) for config in configs}) == 1
+        return len({repr(effective_options(config, environment)) for config in configs}) == 1
 
     assert same("output_dir=a plan.margin=1", "wandb.tags=[a]")  # bookkeeping
     assert same("precision.keep_fp32=fc,bn1 backend=native", "precision.keep_fp32=bn1,fc backend=native")
@@ -190,7 +190,9 @@ def test_settings_are_the_same_that_train_the_same():
     assert same("backend=bf16 precision.init_scale=2", "backend=bf16")  # which scales no loss
     assert not same("backend=native precision.init_scale=2", "backend=native")
     assert not same("model.kwargs.a=1", "model.kwargs.a='1'")
-    assert canonical({}) == canonical(Config().to_dict())  # what a record lacks has the default
+    assert effective_options({}) == effective_options(
+        Config().to_dict()
+    )  # what a record lacks has the default
 
 
 # What a sweep may hand over; W&B's agent writes lists and groups with `str()`, as Python literals.

@@ -8,11 +8,11 @@ import pytest
 import torch
 from support.refusals import line_of
 
-from ampcompare.config.canonical import canonical
 from ampcompare.config.load import check_parameters, config_from_cli
 from ampcompare.config.option_help import short_help
 from ampcompare.config.recipes import describe_recipe
 from ampcompare.config.schema import Config
+from ampcompare.identity.run_identity import effective_options
 
 NET = """
 from torch import nn
@@ -113,11 +113,11 @@ def test_each_recipe_sets_its_settings(words: str, recipe: str, expected: tuple[
 )
 def test_what_is_set_takes_precedence_and_nothing_else_changes(words: str, changed: dict[str, Any]):
     stable, config = config_from_cli(["recipe=stable"]), config_from_cli(words.split())
-    expected = canonical(stable.to_dict()) | changed
+    expected = effective_options(stable.to_dict()) | changed
     if "task.loss" in changed:
-        expected["task.metrics"] = canonical(config.to_dict())["task.metrics"]
-        expected["task.metric"] = canonical(config.to_dict())["task.metric"]
-    assert canonical(config.to_dict()) == expected
+        expected["task.metrics"] = effective_options(config.to_dict())["task.metrics"]
+        expected["task.metric"] = effective_options(config.to_dict())["task.metric"]
+    assert effective_options(config.to_dict()) == expected
 
 
 def test_an_optimizer_that_a_network_of_ones_own_is_given_has_its_own_learning_rate():
@@ -207,12 +207,12 @@ def test_runs_are_repeats_if_their_settings_agree_whatever_the_recipe_is_called(
     old = config_from_cli([]).to_dict()
     del old["recipe"]  # a record of version 0.3
     same, other = (
-        canonical(config_from_cli([f"recipe={name}"]).to_dict()) for name in ("reference", "stable")
+        effective_options(config_from_cli([f"recipe={name}"]).to_dict()) for name in ("reference", "stable")
     )
-    assert canonical(old) == same != other
+    assert effective_options(old) == same != other
     explicit = [f"optimizer.{key}={value}" for key, value in SGD.items()]
     explicit += ["schedule.warmup_epochs=5", "training.label_smoothing=0.1"]
-    assert canonical(config_from_cli(explicit).to_dict()) == other
+    assert effective_options(config_from_cli(explicit).to_dict()) == other
 
 
 def test_the_recipe_is_described_with_its_values():

@@ -269,8 +269,8 @@ def test_hyperband_stops_the_runs_that_fall_behind(project):
 def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, group_by, baseline, tmp_path):
     content = {"program": "x.py", "method": method, "parameters": parameters}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": "val_score"}}))
-    options = report_options(read_sweep(tmp_path / "sweep.yaml"), tmp_path)
-    assert (options.group_by, options.baseline) == (group_by, baseline)
+    options = report_options(read_sweep(tmp_path / "sweep.yaml"), tmp_path).analysis
+    assert (options.group_by, options.baseline) == (group_by.split(","), baseline)
     assert options.metric == "val_score"
 
 

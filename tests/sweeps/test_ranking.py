@@ -232,8 +232,8 @@ def test_the_baseline_of_our_own_training_is_written_as_in_records(
     tmp_path: Path, parameters: dict[str, Any], group_by: str, baseline: str
 ):
     sweep = sweep_of(tmp_path, program="ampcompare", method="grid", command=OWN, parameters=parameters)
-    options = report_options(sweep, tmp_path)
-    assert (options.group_by, options.baseline) == (group_by, baseline)
+    options = report_options(sweep, tmp_path).analysis
+    assert (options.group_by, options.baseline) == (group_by.split(","), baseline)
 
 
 @pytest.mark.slow

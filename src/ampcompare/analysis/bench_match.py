@@ -4,35 +4,45 @@ The benchmark's file has a fingerprint, and each run's record has the same facts
 two has is not compared.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.groups import BACKEND, Group
+from ampcompare.analysis.grouping.groups import BACKEND, NOT_SET, Group
+from ampcompare.config.option_spec import Role
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
+from ampcompare.identity.agreement import BENCHMARK
+from ampcompare.identity.run_identity import (
+    DATA,
+    Difference,
+    RunIdentity,
+    differences,
+    key_of,
+    role_of,
+    value_text,
+)
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import listed, printable, short
 
 VERSION = "package_version"
-# An arm and the runs may differ in these options; the report says so. All others must be equal.
-TOLERATED = ("batch_size", "training.accumulate", "memory_format", "optimizer.name")
-NETWORK = ("model.name", "model.stem")
+MODEL, SOURCE, FUSED = "model.name", "data.source", "optimizer.fused"
 NOT_VERIFIED = (
     "The benchmark file does not record its network, data and code, so nothing shows that it measured what "
     "the runs trained. Repeat the benchmark with this version of `ampcompare bench`."
 )
-# The option that has a fact of the fingerprint, if its name is not that of the fact.
-OPTION_OF = {"model": "model.name", "data": "data.source"}
-# The option whose code or data a hash is of.
-HASHED = {
-    "model_source": "model.name",
-    "data_source": "data.source",
+# Facts that the file calls by another name than the options and `run.json`.
+FILE_NAMES = {"model": MODEL, "data": SOURCE, "data_fingerprint": "data"}
+# The option whose code or data a fact is of.
+OPTION_OF = {
+    "model_source": MODEL,
+    "data_source": SOURCE,
     "backend_source": BACKEND,
-    "data_fingerprint": "data.source",
-    "test_set": "data.source",
+    "data_fingerprint": SOURCE,
+    "test_set": SOURCE,
+    "task_loss_source": "task.loss",
 }
 
 
@@ -51,23 +61,31 @@ def identity_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
 ) -> list[FactDifference]:
     """Return the facts of network, data and code that differ between a benchmark and the runs of a group."""
-    facts = {key: value for key, value in fingerprint.items() if key != VERSION}
-    facts |= {key: options[key] for key in NETWORK if key in options}
-    return list(_differences(facts, group.all_rows["run"]))
+    return [
+        difference
+        for difference in _differences(fingerprint, options, group)
+        if role_of(_key_of(difference.key)) in BENCHMARK.equal - {Role.EXECUTION}
+    ]
 
 
 def tolerated_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
 ) -> list[FactDifference]:
     """Return the settings that differ although the benchmark's speed is still used."""
-    facts = {VERSION: fingerprint.get(VERSION)} | {key: options[key] for key in TOLERATED if key in options}
-    return list(_differences(facts, group.all_rows["run"]))
+    version = fingerprint.get(VERSION)
+    recorded = [lookup(run.environment, "packages.ampcompare") for run in group.all_rows["run"]]
+    others = [as_text(one) for one in recorded if one is not None and version not in (None, as_text(one))]
+    found = [FactDifference(VERSION, _shown(version), tuple(dict.fromkeys(map(_shown, others))))]
+    settings = [pair for pair in _differences(fingerprint, options, group) if _is_reported(pair.key)]
+    return [*found, *settings] if others else settings
 
 
 def is_same_execution(options: Mapping[str, str], group: Group) -> bool:
-    """Return whether the other options of a bench arm, such as its execution, are those of a group's runs."""
-    others = {k: v for k, v in options.items() if k not in (BACKEND, *TOLERATED, *NETWORK)}
-    return not list(_differences(others, group.all_rows["run"]))
+    """Return whether the execution of a bench arm is that of a group's runs."""
+    return not any(
+        role_of(difference.key) is Role.EXECUTION and not _is_reported(difference.key)
+        for difference in _differences({}, options, group)
+    )
 
 
 def refuse_other_work(
@@ -91,55 +109,67 @@ def refuse_other_work(
         facts = f"{key} is {bench}, the runs have {listed(runs)}"
         action = "run `ampcompare bench` with the options of the runs"
         what = _what(key)
-        options = [run.option(HASHED[key]) for run in records] if key in HASHED else []
+        options = [run.option(OPTION_OF[key]) for run in records] if key in OPTION_OF else []
         if values := dict.fromkeys(short(printable(as_text(value))) for value in options if value):
             noun, verb = ("code", "differs") if what == "other code" else ("data", "differ")
             hashes = f"({key}: {bench} in the benchmark, {listed(runs)} in the runs)"
-            facts = f"the {noun} of {HASHED[key]}={listed(values)} {verb}"
+            facts = f"the {noun} of {OPTION_OF[key]}={listed(values)} {verb}"
             action = f"run `ampcompare bench` with the {noun} and options of the runs {hashes}"
         raise UserError(f"--bench {file!r}: the benchmark measured {what} than the runs: {facts}; {action}")
 
 
 def _what(key: str) -> str:
-    if key in ("model", *NETWORK):
+    role = role_of(_key_of(key))
+    if role is Role.NETWORK or key == metrics.MODEL_PARAMETERS:
         return "another network"
-    return "other data" if key in ("data", "data_fingerprint", "test_set") else "other code"
+    return "other data" if role is Role.DATA else "other code"
 
 
-def _differences(facts: Mapping[str, Any], runs: Iterable[RunRecord]) -> Iterator[FactDifference]:
-    records = list(runs)
-    for key, value in facts.items():
-        if value is None:
-            continue
-        recorded = [text for run in records if (text := _recorded(run, key)) is not None]
-        if other_values := [text for text in recorded if not _is_same(key, as_text(value), text)]:
-            distinct = dict.fromkeys(short(printable(text)) for text in other_values)
-            yield FactDifference(key, short(printable(as_text(value))), tuple(distinct))
+def _differences(
+    fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
+) -> list[FactDifference]:
+    """Return each fact that differs from any run of a group, by its name in the file and in its order."""
+    found = []
+    for parts in (fingerprint, options):
+        named = {FILE_NAMES.get(name, name): value for name, value in parts.items() if name != VERSION}
+        bench = RunIdentity.of_parts(named, is_complete=False)
+        values: dict[str, dict[str, None]] = {}  # of the runs, by key
+        for identity in group.identities:
+            for pair in differences(bench, identity, BENCHMARK.roles):
+                if pair.key != BACKEND and not _counts_as_same(pair):
+                    values.setdefault(pair.key, {})[_shown(pair.second)] = None
+        names = {_key_of(name): name for name in parts}
+        for key in {**names, **values}:
+            if key in values:
+                name = names.get(key, key)
+                found.append(FactDifference(name, _shown(parts.get(name, NOT_SET)), tuple(values[key])))
+    return found
 
 
-def _recorded(run: RunRecord, key: str) -> str | None:
-    """Return what a run's record says about a fact, None if it says nothing."""
-    if key == VERSION:
-        value = lookup(run.environment, "packages.ampcompare", None)
-    elif key == "test_set":
-        value = lookup(run.summary, metrics.TEST_SET, None)
-    elif key in OPTION_OF:
-        value = run.option(OPTION_OF[key])
-    else:  # the environment has the resolved value of `auto`
-        value = run.environment.get(key)
-        value = run.option(key) if value is None else value
-    return None if value is None or isinstance(value, Mapping | list) else as_text(value)
+def _is_reported(name: str) -> bool:
+    key = _key_of(name)
+    return key in BENCHMARK.reported_keys or role_of(key) in BENCHMARK.reported
 
 
-def _is_same(key: str, bench: str, run: str) -> bool:
-    if key == "data_fingerprint":  # after the dash come the limits on the number of samples
-        bench, run = bench.partition("-")[0], run.partition("-")[0]
-    if bench == run:
+def _key_of(name: str) -> str:
+    return key_of(FILE_NAMES.get(name, name))
+
+
+def _shown(value: Any) -> str:
+    return short(printable(value_text(value)))
+
+
+def _counts_as_same(pair: Difference) -> bool:
+    """Return whether values that differ in their text are one for a benchmark."""
+    key, bench, run = pair.key, value_text(pair.first), value_text(pair.second)
+    if key == DATA:  # after the dash come the limits on the number of samples
+        return bench.partition("-")[0] == run.partition("-")[0]
+    if key == FUSED and "null" in (bench, run):  # null leaves it to the device, which is the same
         return True
     # The same file under another path. Its hash tells whether its text is the same.
-    if key in ("model", "data", "model.name") and PurePath(bench).name == PurePath(run).name:
+    if key in (MODEL, SOURCE) and PurePath(bench).name == PurePath(run).name:
         return True
-    if key == "data" and bench in SOURCES and SOURCES[bench].is_synthetic:
+    if key == SOURCE and bench in SOURCES and SOURCES[bench].is_synthetic:
         # `bench` uses synthetic images in place of one of our data sets with a known shape.
         return run in SOURCES and bool(SOURCES[run].classes)
     return False

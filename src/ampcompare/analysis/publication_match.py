@@ -1,32 +1,33 @@
 """Assign runs to the arms of a publication: a run belongs to the arm that has its canonical settings."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.run_table import RUN, describe_device
-from ampcompare.config.canonical import AUTO, GROUP, canonical
 from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import with_role
+from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
+from ampcompare.identity.agreement import PUBLICATION
+from ampcompare.identity.run_identity import AUTO, RunIdentity, differences, role_of
 from ampcompare.publications.publication import Publication
 from ampcompare.runs import RunRecord
 from ampcompare.runs.migrations import TF32, migrate_config
 from ampcompare.runs.nested import as_text
-from ampcompare.runtime.formatting import group_by_reason, numeric_sort_key, plural, printable, short, some
+from ampcompare.runtime.formatting import group_by_reason, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # a run must record these
-IDENTITY = (*NAMES, "model.stem", "model.kwargs", "data.kwargs", "data.train_limit")
-SHRUNK = ("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_size")  # by `scale`, `network`
-# Options that may differ without making it another experiment.
-ASIDE = ("log.", "diagnostics.", "eval.", "checkpoint.", "published.", "task.metric", "data.test_limit")
-PASSING = with_role(Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"} | {BACKEND}
+# Options that `published.scale` and `published.network` change (`config/publication_config.py`).
+SHRUNK = (
+    *("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_size"),
+    *("schedule.warmup_epochs", "schedule.milestones"),
+)
 
 # Words that do not tell how fast a device is.
 MAKERS = frozenset(
@@ -99,7 +100,7 @@ def match_runs(
         UserError: No run has the model, the data and an arm of the publication.
     """
     published = {
-        arm: canonical(migrate_config({**publication.setting, **own}))
+        arm: RunIdentity.of_run(migrate_config({**publication.setting, **own}))
         for arm, own in publication.arms.items()
     }
     by_conditions: dict[RunConditions, dict[str, list[int]]] = {}
@@ -143,48 +144,53 @@ def match_runs(
 
 
 def _conditions_of(
-    run: RunRecord, publication: Publication, published: Mapping[str, Mapping[str, Any]]
+    run: RunRecord, publication: Publication, published: Mapping[str, RunIdentity]
 ) -> tuple[RunConditions, str, str]:
     """Return the conditions of a run and its arm, or why it belongs to no arm."""
     environment, scaled = run.environment, _scale_of(publication, run)
-    measured, base = canonical(run.config, environment), published[publication.baseline]
-    measured |= {key: "not recorded" for key in NAMES if run.option(key) is None}
+    measured = _identity_of(run)
     arm_keys = {BACKEND, *publication.arm_keys}
     # The backend `tf32` sets the switch `tf32`, so arms with and without it differ in the switch.
-    if any(arm[BACKEND] == TF32 for arm in published.values()):
+    if any(arm.options[BACKEND] == TF32 for arm in published.values()):
         arm_keys |= {TF32}
-    differences = {
-        key: text for key, text in _unlike(measured, base, {**measured, **base}) if key not in arm_keys
-    }
-    not_compared = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
+    base = published[publication.baseline]
+    others = {key: text for key, text in _unlike(base, measured).items() if key not in arm_keys}
     deviations = [
-        (k, text) for k, text in differences.items() if k not in PASSING and not k.startswith(not_compared)
+        (key, text)
+        for key, text in others.items()
+        if (role_of(key) in PUBLICATION.reported or key in PUBLICATION.reported_keys)
+        and not (scaled and key.startswith(SHRUNK))
     ]
     conditions = RunConditions(scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
     if scaled:  # options that scaling changes
         arm_keys = {key for key in arm_keys if not key.startswith(SHRUNK)}
-    elif others := [text for key, text in differences.items() if key.startswith(IDENTITY)]:
-        return conditions, "", some(others, 3)
+    elif refused := [text for key, text in others.items() if role_of(key) in PUBLICATION.equal]:
+        return conditions, "", some(refused, 3)
     for arm in sorted(published, key=lambda arm: arm != run.option("published.arm")):
-        if not any(_unlike(measured, published[arm], arm_keys)):
+        if not arm_keys & _unlike(published[arm], measured).keys():
             return conditions, arm, ""
-    settings = some([f"{key} {_shown(measured[key])}" for key in sorted(arm_keys) if key in measured], 3)
+    options = measured.options
+    settings = some([f"{key} {_shown(options[key])}" for key in sorted(arm_keys) if key in options], 3)
     return conditions, "", f"{settings} matches no arm of the publication ({some(list(published), 6)})"
 
 
-def _unlike(
-    measured: Mapping[str, Any], published: Mapping[str, Any], keys: Iterable[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield each key that differs, with a text such as `batch_size 128 (published 256)`.
+def _identity_of(run: RunRecord) -> RunIdentity:
+    """Return the identity of a run, in which a network or data that are not recorded are no default."""
+    identity = RunIdentity.of_run(run.config, run.environment)
+    lacking = {key: "not recorded" for key in NAMES if run.option(key) is None}
+    return RunIdentity({**identity.options, **lacking}, identity.facts)
 
-    A value that the publication leaves to the machine (`auto`) equals any value; 0.1 equals 1e-1.
+
+def _unlike(published: RunIdentity, measured: RunIdentity) -> dict[str, str]:
+    """Return each key that differs, with a text such as `batch_size 128 (published 256)`.
+
+    A value that the publication leaves to the machine (`auto`) equals any value.
     """
-    for key in keys:
-        value, published_value = measured.get(key), published.get(key)
-        if published_value != AUTO and numeric_sort_key(as_text(value)) != numeric_sort_key(
-            as_text(published_value)
-        ):
-            yield key, f"{key} {_shown(value)} (published {_shown(published_value)})"
+    return {
+        key: f"{key} {_shown_of(key, value)} (published {_shown_of(key, published_value)})"
+        for key, published_value, value in differences(published, measured, set(Role))
+        if published_value != AUTO
+    }
 
 
 def _scale_of(publication: Publication, run: RunRecord) -> str:
@@ -195,6 +201,10 @@ def _scale_of(publication: Publication, run: RunRecord) -> str:
         return ""
     parts = [] if scale in (None, 1) else [f"at scale {_shown(scale)}"]
     return " ".join([*parts, *([] if network is None else [f"with the network {_shown(network)}"])])
+
+
+def _shown_of(key: str, value: Any) -> str:
+    return NOT_SET if value is None and key not in OPTIONS else _shown(value)
 
 
 def _shown(value: Any) -> str:

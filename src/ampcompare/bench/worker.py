@@ -16,14 +16,21 @@ from typing import Any
 import torch
 
 from ampcompare.config.load import Config
+from ampcompare.config.option_spec import Role
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError, one_line, reason
+from ampcompare.identity.agreement import BENCHMARK
+from ampcompare.identity.run_identity import (
+    ENVIRONMENT,
+    TRAIN_DATA,
+    RunIdentity,
+    is_recorded_fact,
+    value_text,
+)
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, TEST_SET
-from ampcompare.models import describe_source
 from ampcompare.precision import get_backend
 from ampcompare.runtime.signals import discard_output, set_handler
 from ampcompare.system.device import (
-    is_channels_last,
     is_cuda,
     is_out_of_memory,
     peak_mib,
@@ -32,21 +39,11 @@ from ampcompare.system.device import (
 )
 from ampcompare.system.environment import describe_arithmetic, describe_environment
 from ampcompare.system.interleaved_timing import StepTimer
-from ampcompare.training.run_context import RunContext, make_config, prepare_run, with_synthetic_data
+from ampcompare.training.run_context import make_config, prepare_run, with_synthetic_data
 from ampcompare.training.timing import FIRST_STEPS
 from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
-from ampcompare.training.trainer import Trainer, micro_batches
+from ampcompare.training.trainer import micro_batches
 
-# Options that decide the speed of a step, besides the machine.
-SPEED_OPTIONS = (
-    "model.name",
-    "model.stem",
-    "batch_size",
-    "execution",
-    "tf32",
-    "training.accumulate",
-    "optimizer.name",
-)
 BATCHES = 4  # The first batches of an epoch are used again and again.
 IMAGES = "images"
 
@@ -161,10 +158,17 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
     full = chain([first], (group for group in groups if _count_samples(group) == samples))
     steps = full if loads else cycle([*islice(full, BATCHES)])
     backend, device = get_backend(config.backend), context.world.device
-    settings = {"backend": backend.label} | {key: str(config.value(key)) for key in SPEED_OPTIONS}
-    settings["memory_format"] = (
-        "channels_last" if is_channels_last(config.memory_format, device) else "contiguous"
+    identity = RunIdentity.of_run(
+        config.to_dict(), context.describe_environment(trainer), context.describe_data()
     )
+    # The data are in the fingerprint, as those of the original config.
+    settings = {
+        key: value_text(value)
+        for key, value in identity.select(BENCHMARK.roles - {Role.DATA}).items()
+        if not is_recorded_fact(key)
+    }
+    if not config.model.kwargs:
+        settings["model.kwargs"] = "{}"
     return Training(
         lambda: trainer.step(next(steps)).compiled,
         samples,
@@ -172,10 +176,10 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         backend.dtype,
         trainer.precision.training_context(),
         uses_cuda_graph(config.execution),
-        settings,
+        settings | {"backend": backend.label},
         IMAGES if context.data.train.unit == IMAGES else "samples",
         _preparation(config, device),
-        _fingerprint(original, context, trainer),
+        _fingerprint(original, config, identity),
         backend.source or None,
     )
 
@@ -189,23 +193,25 @@ def _preparation(config: Config, device: torch.device) -> list[str]:
     return [name for name, is_needed in steps.items() if is_needed]
 
 
-def _fingerprint(original: Config, context: RunContext, trainer: Trainer) -> dict[str, str | None]:
-    """Return model, data and their hashes, as a run of the original config has them.
+def _fingerprint(original: Config, config: Config, identity: RunIdentity) -> dict[str, Any]:
+    """Return model, data, and the hashes of code and data that a run of the original config records.
 
     Where synthetic images replace a built-in data set, nothing is known about its content.
+
+    Args:
+        original: The options of the command line.
+        config: The options of the benchmark.
+        identity: The identity of the benchmark's training.
     """
-    model, data = original.model.name, context.data
-    fingerprint: dict[str, str | None] = {
-        "model": model,
-        "model_source": describe_source(model, trainer.model).get("model_source"),
-        "data": original.data.source,
-        **dict.fromkeys(("data_source", "data_fingerprint", "train_data", "test_set")),
-    }
-    if context.config.data.source == original.data.source:
-        for key in ("data_source", "data_fingerprint"):
-            fingerprint[key] = data.recorded.get(key)
-        fingerprint["train_data"] = data.train_fingerprint or None
-        fingerprint["test_set"] = context.describe_data().get(TEST_SET)
+    of_data = ("data_source", "data_fingerprint", "train_data", "test_set")
+    fingerprint: dict[str, Any] = dict.fromkeys(("model", "model_source", "data", *of_data))
+    fingerprint |= {"model": original.model.name, "data": original.data.source}
+    facts = {**identity.select({Role.CODE, Role.DATA}), TRAIN_DATA: identity.facts.get(TRAIN_DATA)}
+    for key, value in facts.items():
+        name = "test_set" if key == TEST_SET else key.removeprefix(ENVIRONMENT)
+        is_known = config.data.source == original.data.source or name not in of_data
+        if is_recorded_fact(key) and is_known and name != "backend_source":  # arms differ in the backend
+            fingerprint[name] = value
     return fingerprint
 
 

@@ -37,12 +37,24 @@ REFERENCE = re.compile(r"(?<!\\)\$\{(\w+(?:\.\w+)*)\}")  # to another option: th
 
 
 class Role(Enum):
-    """What an option means for a run: which runs a report pools, and what may change on resume."""
+    """What an option, or a recorded fact, is for a training.
 
-    RESULT = "can change the result: runs that differ in it are never pooled"
-    MAY_DIFFER = "distinguishes runs in a report, but may change on resume"
-    REPEAT = "distinguishes repeats, which are pooled; on resume it must be the same"
-    BOOKKEEPING = "changes no result: pooled runs may differ in it, and it may change on resume"
+    `identity/agreement.py` says for each purpose (to resume a run, to pool repeats, ...) which roles must be
+    equal.
+    """
+
+    NETWORK = "the network: its name and its arguments"
+    DATA = "the samples that are trained on"
+    PRECISION = "the backend and its options: what is compared"
+    MATHEMATICS = "what else a step computes, such as the loss, the optimizer and clipping"
+    HYPERPARAMETER = "what decides the result but not the work of a step, such as the learning rate"
+    EXECUTION = "how a step is executed; it may change the last bits of the result"
+    MEASUREMENT = "what is evaluated and logged, and how often"
+    SEED = "what distinguishes repeats"
+    SESSION = "where and how long a part of a run trains; it changes no number of a step"
+    CODE = "the text of files that a user brings, and what they build"
+    MACHINE = "hardware, software, and the numerics in effect on them"
+    PRESENTATION = "names, folders, plans and checkpoints: no part of the training"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +68,7 @@ class OptionSpec:
         optional: Whether null is allowed.
         default: The value without any source.
         help: What the option does.
-        role: What it means for a run.
+        role: What it is for a training.
         choices: The allowed words; for a number, words that are allowed beside numbers.
         minimum, maximum: Inclusive bounds.
         above, below: Exclusive bounds.
@@ -190,7 +202,7 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     Args:
         default: The default value.
         help: What the option does.
-        metadata: Attributes of `OptionSpec`. The role is that of the group if it is left out.
+        metadata: Attributes of `OptionSpec`. An option needs a role, unless its group has one.
     """
     metadata = {"help": help, **metadata}
     if isinstance(default, list | dict):
@@ -198,13 +210,17 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def group(cls: type, role: Role = Role.RESULT) -> Any:
+def group(cls: type, role: Role | None = None) -> Any:
     """Return a dataclass field for a group of options; `role` is that of options without their own."""
     return dataclasses.field(default_factory=cls, metadata={"role": role})
 
 
-def option_specs(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Iterator[OptionSpec]:
-    """Yield the options of a dataclass and its groups, depth first, in the order of declaration."""
+def option_specs(cls: type, prefix: str = "", role: Role | None = None) -> Iterator[OptionSpec]:
+    """Yield the options of a dataclass and its groups, depth first, in the order of declaration.
+
+    Raises:
+        TypeError: An option has no role, and neither has its group.
+    """
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         key, hint = f"{prefix}{field.name}", hints[field.name]
@@ -212,6 +228,8 @@ def option_specs(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Itera
         if dataclasses.is_dataclass(hint):
             yield from option_specs(typing.cast(type, hint), f"{key}.", metadata["role"])
             continue
+        if metadata["role"] is None:
+            raise TypeError(f"{key}: the option has no role; declare it with option(..., role=Role....)")
         members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         base = float if float in members else members[0]
         factory = field.default_factory

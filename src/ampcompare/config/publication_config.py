@@ -66,7 +66,7 @@ def _arm_sources(
     config = compose(*sources)
     for values, file in sources:
         for spec, _ in read_options(values):
-            if spec.role is Role.BOOKKEEPING:
+            if spec.role is Role.PRESENTATION:
                 raise UserError(f"{file}: {spec.key}: is not part of a published setting; leave it out")
     if scale != 1:
         sources.append(ConfigSource(_scaled(config, publication, scale)))

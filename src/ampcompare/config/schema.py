@@ -19,6 +19,13 @@ PLAN_RULE = 2  # the rule by which a report decides; 1 is that of version 0.3
 LOOKS = (5,)  # numbers of seeds; the default of plan.looks in a sweep
 # With `--until-decided`: most of the error is kept for the last look, which has the most seeds.
 SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES = (5, 10), (0.2, 0.8)
+SCALE_KEYS = tuple(
+    f"precision.{name}"
+    for name in ("loss_scale", "init_scale", "growth_interval", "min_loss_scale", "max_loss_scale")
+)
+WEIGHTS = "precision.weights"  # has an effect under every backend, fp32 too
+TF32 = "tf32"
+BUILT_IN_ONLY = ("model.stem", "model.zero_init_residual")
 PERTURBATION, ONE_ULP = "training.perturb_weights", "one_ulp"
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
@@ -48,6 +55,7 @@ class ModelConfig:
         False,
         "Start each residual branch of a built-in ResNet at 0, by setting the weight of its last BatchNorm "
         "to 0.",
+        role=Role.HYPERPARAMETER,
     )
     kwargs: dict[str, Any] = option({}, "Arguments for a network that is not built in.")
 
@@ -67,15 +75,20 @@ class DataConfig:
         "Arguments for your data function. The source synthetic takes size, the image size in pixels (32).",
     )
     # On resume the data themselves are compared.
-    root: str | None = option(None, f"Folder of the data. {_ROOTS}.", role=Role.MAY_DIFFER)
+    root: str | None = option(None, f"Folder of the data. {_ROOTS}.", role=Role.SESSION)
     train_limit: int | None = option(
         None, "Maximum number of training samples, balanced over the classes. null: all.", minimum=1
     )
     test_limit: int | None = option(
-        None, "Maximum number of test samples, balanced over the classes. null: all.", minimum=1
+        None,
+        "Maximum number of test samples, balanced over the classes. null: all.",
+        minimum=1,
+        role=Role.MEASUREMENT,
     )
     augment: bool = option(
-        True, "Augment training images: random crop with padding 4, and random horizontal flip."
+        True,
+        "Augment training images: random crop with padding 4, and random horizontal flip.",
+        role=Role.MATHEMATICS,
     )
     # The batches are the same with any number of workers.
     workers: int | None = option(
@@ -83,14 +96,17 @@ class DataConfig:
         "Worker processes that load data from a map-style Dataset. null: one less than the CPU cores, at "
         "most 4.",
         minimum=0,
-        role=Role.MAY_DIFFER,
+        role=Role.SESSION,
     )
     mean: list[float] = option(
         [0.4914, 0.4822, 0.4465],
         "Mean of each channel, subtracted from the pixels. Pixels are between 0 and 1.",
+        role=Role.HYPERPARAMETER,
     )
     std: list[float] = option(
-        [0.2023, 0.1994, 0.2010], "Standard deviation of each channel. The pixels are divided by it."
+        [0.2023, 0.1994, 0.2010],
+        "Standard deviation of each channel. The pixels are divided by it.",
+        role=Role.HYPERPARAMETER,
     )
 
 
@@ -105,6 +121,7 @@ class TaskConfig:
         choices=task_spec.DEFAULT_METRICS,
         hints=task_spec.HINTS,
         plugin=LOSSES,
+        role=Role.MATHEMATICS,
     )
     metrics: list[str] | None = option(
         None,
@@ -129,7 +146,7 @@ class TaskConfig:
 class OptimizerConfig:
     """The optimizer."""
 
-    name: str = option("sgd", "The optimizer.", choices=("sgd", "adam", "adamw"))
+    name: str = option("sgd", "The optimizer.", choices=("sgd", "adam", "adamw"), role=Role.MATHEMATICS)
     lr: float = option(0.1, "Peak learning rate.", above=0)
     momentum: float = option(0.0, "Momentum of sgd.", minimum=0, below=1)
     nesterov: bool = option(False, "Use Nesterov momentum in sgd.")
@@ -138,6 +155,7 @@ class OptimizerConfig:
         None,
         "Use PyTorch's fused optimizer, which updates all weights in one kernel and skips a step without "
         "waiting for the GPU. The results are the same. null: true on a GPU, else false.",
+        role=Role.EXECUTION,
     )
 
 
@@ -223,12 +241,15 @@ class TrainingConfig:
     gradient_penalty: float = option(
         0.0, "Weight of a gradient penalty: the L2 norm of the gradients, added to the loss.", minimum=0
     )
-    label_smoothing: float = option(0.0, "Label smoothing of the cross entropy.", minimum=0, below=1)
+    label_smoothing: float = option(
+        0.0, "Label smoothing of the cross entropy.", minimum=0, below=1, role=Role.HYPERPARAMETER
+    )
     on_nan: str = option(
         "stop",
         "What to do if the loss is infinite or NaN and no smaller loss scale can repair it: stop the run, "
         "or print a warning and continue.",
         choices=("stop", "continue"),
+        role=Role.HYPERPARAMETER,
     )
     on_nonfinite_buffers: str = option(
         "say",
@@ -244,11 +265,12 @@ class TrainingConfig:
         "change shows how much the result depends on the last bits (`ampcompare sweep --control chaos`).",
         choices=("none", ONE_ULP),
         hints={"null": "none", "false": "none", "true": ONE_ULP, "ulp": ONE_ULP},
+        role=Role.HYPERPARAMETER,
     )
     find_unused_parameters: bool = option(
         False,
         "The option of DistributedDataParallel with this name, for training with several processes.",
-        role=Role.MAY_DIFFER,
+        role=Role.SESSION,
     )
 
 
@@ -273,7 +295,7 @@ class LogConfig:
         "Number of first steps that are left out of throughput, step times and energy. Peak memory leaves "
         "out the first 3 of them.",
         minimum=0,
-        role=Role.MAY_DIFFER,
+        role=Role.SESSION,
     )
 
 
@@ -414,21 +436,23 @@ class Config:
         choices=tuple(REGISTRY),
         hints=LABELS_BY_ALIAS,
         plugin=BACKENDS,
+        role=Role.PRECISION,
     )
     seed: int = option(
         223,
         "Seed of the weights, of the order of the data and of the augmentation.",
         minimum=0,
         maximum=2**63 - 1,
-        role=Role.REPEAT,
+        role=Role.SEED,
     )
     batch_size: int = option(
         128,
         "Number of samples per micro-batch. A DataLoader of your own has its own batch size, so leave the "
         "option out there.",
         minimum=1,
+        role=Role.MATHEMATICS,
     )
-    epochs: int = option(100, "Number of passes over the training data.", minimum=1)
+    epochs: int = option(100, "Number of passes over the training data.", minimum=1, role=Role.HYPERPARAMETER)
     # The options that a recipe sets are recorded and distinguish runs, so its name does not.
     recipe: str | None = option(
         None,
@@ -439,21 +463,21 @@ class Config:
         "decay 5e-4, label smoothing 0.1, cosine, and a warm-up of a tenth of the epochs, at most 5. adamw: "
         "lr 1e-3, weight decay 0.01, cosine, the same warm-up. auto: stable for a built-in network, adamw "
         "for any other. null: reference for a built-in network, adamw for any other.",
-        role=Role.BOOKKEEPING,
+        role=Role.PRESENTATION,
         choices=("reference", "stable", "adamw", "auto"),
     )
     max_steps: int | None = option(
         None,
         "Stop after this number of optimizer steps. The learning-rate schedule stays that of all epochs.",
         minimum=1,
-        role=Role.MAY_DIFFER,
+        role=Role.SESSION,
     )
     # On resume the kind of device has to be the same.
     device: str = option(
         "auto",
         "Device to train on: auto, cpu, mps, cuda or cuda:N. auto takes the first of cuda, mps and cpu that "
         "exists. cuda:N is the GPU with the number N.",
-        role=Role.MAY_DIFFER,
+        role=Role.SESSION,
         pattern=r"auto|cpu|mps|cuda(:\d+)?",
         pattern_help="one of auto, cpu, cuda, cuda:N, mps",
         hints={"gpu": "cuda", "0": "cuda:0", "cuda:": "cuda"},
@@ -464,46 +488,52 @@ class Config:
         "cuda_graph: as one CUDA graph. compile_graph: compiled, as one CUDA graph.",
         choices=("eager", "compile", "cuda_graph", "compile_graph"),
         hints={"torch.compile": "compile", "inductor": "compile", "true": "compile", "graph": "cuda_graph"},
+        role=Role.EXECUTION,
     )
     tf32: bool = option(
         False,
         "Allow TF32 for the operations that a mixed-precision backend computes in fp32, in evaluations too. "
         "For fp32 with TF32 use backend=tf32.",
+        role=Role.EXECUTION,
     )
     memory_format: str = option(
         "auto",
         "Memory layout of images and weights. auto: channels_last on an NVIDIA GPU, else contiguous.",
         choices=("auto", "contiguous", "channels_last"),
         hints={"nchw": "contiguous", "nhwc": "channels_last"},
+        role=Role.EXECUTION,
     )
-    cudnn_benchmark: bool = option(True, "Let cuDNN try its algorithms and keep the fastest.")
+    cudnn_benchmark: bool = option(
+        True, "Let cuDNN try its algorithms and keep the fastest.", role=Role.EXECUTION
+    )
     deterministic: bool = option(
         False,
         "Use only deterministic algorithms. Slower; repeated runs on one machine are then bit-identical.",
+        role=Role.EXECUTION,
     )
-    output_dir: str = option("runs", "Folder for the record of the run.", role=Role.BOOKKEEPING)
+    output_dir: str = option("runs", "Folder for the record of the run.", role=Role.PRESENTATION)
     resume: str = option(
         "never",
         "Whether to continue an unfinished run with the same config in output_dir. auto: continue it, or "
         "start a new run if there is none. never: always start a new run.",
-        role=Role.BOOKKEEPING,
+        role=Role.PRESENTATION,
         choices=("auto", "never"),
         hints={"true": "auto", "allow": "auto", "must": "auto", "false": "never"},
     )
-    model: ModelConfig = group(ModelConfig)
-    data: DataConfig = group(DataConfig)
-    task: TaskConfig = group(TaskConfig)
-    optimizer: OptimizerConfig = group(OptimizerConfig)
-    schedule: ScheduleConfig = group(ScheduleConfig)
-    precision: PrecisionConfig = group(PrecisionConfig)
-    training: TrainingConfig = group(TrainingConfig)
-    eval: EvalConfig = group(EvalConfig)
-    log: LogConfig = group(LogConfig)
-    diagnostics: DiagnosticsConfig = group(DiagnosticsConfig)
-    checkpoint: CheckpointConfig = group(CheckpointConfig, Role.BOOKKEEPING)
-    published: PublishedConfig = group(PublishedConfig, Role.BOOKKEEPING)
-    plan: PlanConfig = group(PlanConfig, Role.BOOKKEEPING)
-    wandb: WandbConfig = group(WandbConfig, Role.BOOKKEEPING)
+    model: ModelConfig = group(ModelConfig, Role.NETWORK)
+    data: DataConfig = group(DataConfig, Role.DATA)
+    task: TaskConfig = group(TaskConfig, Role.MEASUREMENT)
+    optimizer: OptimizerConfig = group(OptimizerConfig, Role.HYPERPARAMETER)
+    schedule: ScheduleConfig = group(ScheduleConfig, Role.HYPERPARAMETER)
+    precision: PrecisionConfig = group(PrecisionConfig, Role.PRECISION)
+    training: TrainingConfig = group(TrainingConfig, Role.MATHEMATICS)
+    eval: EvalConfig = group(EvalConfig, Role.MEASUREMENT)
+    log: LogConfig = group(LogConfig, Role.MEASUREMENT)
+    diagnostics: DiagnosticsConfig = group(DiagnosticsConfig, Role.MEASUREMENT)
+    checkpoint: CheckpointConfig = group(CheckpointConfig, Role.PRESENTATION)
+    published: PublishedConfig = group(PublishedConfig, Role.PRESENTATION)
+    plan: PlanConfig = group(PlanConfig, Role.PRESENTATION)
+    wandb: WandbConfig = group(WandbConfig, Role.PRESENTATION)
 
     not_given: ClassVar[frozenset[str]] = frozenset()  # no option; an instance has its own
 
@@ -529,7 +559,12 @@ class Config:
 
 OPTIONS: dict[str, OptionSpec] = {spec.key: spec for spec in option_specs(Config)}
 FREE_FORM = tuple(key for key, spec in OPTIONS.items() if spec.is_free_form)  # mappings with any keys
-GROUPS = {key.rpartition(".")[0] for key in OPTIONS} - {""}
+# The groups, with the role of their options that declare no other.
+GROUPS: dict[str, Role] = {
+    field.name: field.metadata["role"]
+    for field in dataclasses.fields(Config)
+    if dataclasses.is_dataclass(field.default_factory)
+}
 
 
 def find_option(key: str) -> tuple[OptionSpec, list[str]] | None:
@@ -547,8 +582,20 @@ def find_option(key: str) -> tuple[OptionSpec, list[str]] | None:
     return None
 
 
-def with_role(*roles: Role) -> frozenset[str]:
-    """Return the keys of the options with one of these roles, and of groups that hold no others (`wandb`)."""
-    keys = {key for key, spec in OPTIONS.items() if spec.role in roles}
-    others = {key.rpartition(".")[0] for key in OPTIONS.keys() - keys}
-    return frozenset(keys | (GROUPS - others))
+def has_no_effect(key: str, backend: str | None, network: str | None) -> bool:
+    """Return whether an option changes nothing under this backend and with this network.
+
+    Under fp32 this is all of `precision` but `weights`; without loss scaling the loss scale; under a backend
+    that always uses TF32 the option `tf32`; of a network that is not built in the options of built-in ones.
+    For plug-in backends, which are not imported here, every option has an effect, and so has one if backend
+    or network are not known (None).
+    """
+    if key in BUILT_IN_ONLY:
+        return network is not None and network not in OPTIONS["model.name"].choices
+    if backend is None or (declared := REGISTRY.get(backend)) is None:
+        return False
+    if declared.uses_tf32 and key == TF32:
+        return True
+    if declared.is_fp32 and key.startswith("precision."):
+        return key != WEIGHTS
+    return not declared.scales and key in SCALE_KEYS

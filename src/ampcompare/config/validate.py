@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ampcompare.config import task_spec
-from ampcompare.config.canonical import TF32, has_no_effect
-from ampcompare.config.schema import OPTIONS, Config
+from ampcompare.config.schema import BUILT_IN_ONLY, OPTIONS, TF32, Config, has_no_effect
 from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
 from ampcompare.plugins import describe_shadowed_plugins
@@ -140,15 +139,14 @@ def resolve_backend(config: Config) -> None:
 def ignored_options(config: Config) -> list[str]:
     """Return a line for each reason why options that were given have no effect."""
     backend, network = config.backend, config.model.name
-    of_backend = [key for key in OPTIONS if has_no_effect(key, backend)]
-    is_built_in = network in OPTIONS["model.name"].choices
+    idle_keys = [key for key in OPTIONS if has_no_effect(key, backend, network)]
+    of_network = [key for key in idle_keys if key in BUILT_IN_ONLY]
+    of_backend = [key for key in idle_keys if key not in (*of_network, TF32)]
     kind = "is fp32" if backend in REGISTRY and REGISTRY[backend].is_fp32 else "does not scale the loss"
     idle = {
-        f"backend={backend} {kind}": [key for key in of_backend if key != TF32],
-        f"backend={backend} always uses TF32": [key for key in of_backend if key == TF32],
-        f"model.name={network} is not a built-in network": (
-            [] if is_built_in else ["model.stem", "model.zero_init_residual"]
-        ),
+        f"backend={backend} {kind}": of_backend,
+        f"backend={backend} always uses TF32": [key for key in idle_keys if key == TF32],
+        f"model.name={network} is not a built-in network": of_network,
     }
     lines = []
     for why, keys in idle.items():

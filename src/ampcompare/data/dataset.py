@@ -249,7 +249,7 @@ class Dataset:
         classes: The names of the classes, empty if a sample does not have one class.
         source: The name of the source.
         fingerprint: A hash of the content, which does not depend on file or folder.
-        recorded: Entries of the record's environment for data that are not built in.
+        recorded: Entries of the record's environment about the code that made the data.
         train_fingerprint: A hash of training data that may differ with the seed and are not in `fingerprint`.
     """
 

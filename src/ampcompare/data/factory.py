@@ -78,8 +78,7 @@ def _build_user_dataset(
     try:
         if user_data.is_image_split(train) and user_data.is_image_split(test):
             images = [(split.inputs, split.targets.long()) for split in (train, test)]
-            data = _limit_splits(Dataset.from_images(images[0], images[1]), limits, source)
-            return replace(data, recorded={"data_fingerprint": data.fingerprint})
+            return _limit_splits(Dataset.from_images(images[0], images[1]), limits, source)
         train, test = _limit_split("train", train, limits, source), _limit_split("test", test, limits, source)
         for split in (train, test):
             with wrap_data_errors(source, f"the first samples for train={split is train}", function.file):
@@ -95,7 +94,7 @@ def _build_user_dataset(
         *([] if is_seeded else [train_fingerprint]),
     ]
     fingerprint = f"{digest(repr(parts))}-{len(train)}-{len(test)}"
-    recorded = {"data_fingerprint": fingerprint}
+    recorded = {}
     if not (isinstance(train, TensorSplit) and isinstance(test, TensorSplit)):
         # The fingerprint of data that is not in memory covers only its first batch.
         recorded["data_source"] = function.source

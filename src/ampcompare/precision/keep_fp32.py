@@ -117,7 +117,7 @@ def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
         KeepFp32Error: A pattern matches no module. The message has similar names.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
-    >>> matching(net, "*.0"), matching(net, ["1", "1.0"]), matching(net, "*")
+    >>> match_modules(net, "*.0"), match_modules(net, ["1", "1.0"]), match_modules(net, "*")
     (['1.0'], ['1'], [''])
     """
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]

@@ -10,15 +10,17 @@ from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
 from ampcompare.analysis.grouping.groups import Group, sample_measurement
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import estimate_mean
-from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import OPTIONS, with_role
+from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
+from ampcompare.identity.agreement import PUBLICATION, TRAINING
+from ampcompare.identity.run_identity import keys_with
 from ampcompare.publications.publication import MEASUREMENTS, load_publication
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.atomic_files import write_file
 from ampcompare.runtime.formatting import listed, printable, some
 
-EXCLUDED_OPTIONS = with_role(Role.BOOKKEEPING, Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"}
+# What is published: the training, in the order in which options are declared.
+PUBLISHED = {*keys_with(TRAINING), *PUBLICATION.reported_keys}
 MAX_RECORDS = 100  # more ids are counted, not listed
 
 
@@ -84,7 +86,7 @@ def _options(group: Group) -> dict[str, Any]:
     """Return the options of a group's runs, without those that differ between them (seed, folder)."""
     options: dict[str, Any] = {}
     for key, spec in OPTIONS.items():
-        if key not in EXCLUDED_OPTIONS and not key.startswith(("plan.", "published.")):
+        if key in PUBLISHED:
             value = group.records[0].option(key, spec.default)
             is_mapping = spec.is_free_form and isinstance(value or {}, Mapping)
             options |= dict(flatten(value or {}, f"{key}.")) if is_mapping else {key: value}

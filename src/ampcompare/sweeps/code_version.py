@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError
+from ampcompare.identity.run_identity import differing
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import CodeVersion, Journal, SweepState
@@ -77,14 +78,14 @@ def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
     if not state.code_versions or not state.with_state(*KEPT_STATES):
         return []
     hashes, known = read_code_version(files).hashes, state.code_versions[-1].hashes
-    return sorted(path for path in {*hashes, *known} if hashes.get(path) != known.get(path))
+    return sorted(difference.key for difference in differing(known, hashes))
 
 
 def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
     """Write the present version of the files to the journal, if it is new."""
     version = read_code_version(files)
     known = journal.state.code_versions
-    if files and (not known or known[-1].hashes != version.hashes):
+    if files and (not known or differing(known[-1].hashes, version.hashes)):
         journal.append("code", hashes=version.hashes, modified=version.modified)
 
 
@@ -93,12 +94,12 @@ def changed_code_dates(state: SweepState) -> Mapping[str, str]:
     first, last = state.code_versions[:1], state.code_versions[-1:]
     if not first or first == last:
         return {}
-    old, new = first[0].hashes, last[0]
+    new = last[0]
     # A file's name without folder and dots: in a record, dots separate groups.
     return {
         Path(path).name.replace(".", "_"): f"{Path(path).name} of {new.modified[path]}"
-        for path, digest in new.hashes.items()
-        if old.get(path) != digest
+        for path, _, digest in differing(first[0].hashes, new.hashes)
+        if digest is not None  # the sweep no longer runs the file
     }
 
 
@@ -124,7 +125,7 @@ class CodeWatch:
             hashes = read_code_version(self._files).hashes
         except UserError:  # an editor may be writing a file
             hashes = {}
-        changed = [path for path, digest in self._version.hashes.items() if hashes.get(path) != digest]
+        changed = [path for path, _, _ in differing(self._version.hashes, hashes)]
         if not changed:
             self._stamps = stamps
         return changed

@@ -25,6 +25,7 @@ from rich.text import Text
 from ampcompare import metrics
 from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.errors import UserError, one_line
+from ampcompare.identity.run_identity import typed
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import lookup
 from ampcompare.runs.run_state import RunState
@@ -390,7 +391,7 @@ def _varied_keys(sweep: Sweep) -> list[str]:
 
 def _values_of(tree: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     """Return the normalized values of these keys in a config or in a run's parameters."""
-    return tuple(_normalized(str(lookup(tree, key, ABSENT))) for key in keys)
+    return tuple(_normalized(str(typed(key, lookup(tree, key, ABSENT)))) for key in keys)
 
 
 @lru_cache(maxsize=100_000)

@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
+from ampcompare.identity.agreement import SWEEP
+from ampcompare.identity.run_identity import RunIdentity, differences, differing
 from ampcompare.runtime.formatting import some
 from ampcompare.runtime.paths import shell_command, shipped
 from ampcompare.sweeps.distributions import Parameter, parse_spec
@@ -76,21 +77,21 @@ def continued_sweep(
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{where}: its sweep.json does not define a sweep; {NEW_FOLDER_HINT}") from None
     present = _parts(definition(sweep, overrides))
-    differing = [key for key in {**recorded, **present} if recorded.get(key) != present.get(key)]
+    changed = [difference.key for difference in differing(recorded, present)]
     own, key, more = sweep.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
-    if own and differing == [key]:
+    if own and changed == [key]:
         first = Parameter((SEED,), *parse_spec(json.loads(recorded[key])))
         had, have = first.values(), own.values()
         gone = ", ".join([str(seed) for seed in had if seed not in have][:3])
-        differing = [f"{key} ({gone} is missing; seeds can only be added)"] if gone else []
+        changed = [f"{key} ({gone} is missing; seeds can only be added)"] if gone else []
         known = [*had, *(seed for seeds in added for seed in seeds)]
         more = tuple(seed for seed in have if seed not in known)
         parameters = tuple(first if p == own else p for p in sweep.parameters)
         sweep = dataclasses.replace(sweep, parameters=parameters)
-    if not differing:
+    if not changed:
         _check_settings(sweep, overrides, began, where)
-    if differing:
-        names = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
+    if changed:
+        names = ", ".join(key for key in changed if key != ORDER or len(changed) == 1)
         why = f"the folder {where} has a sweep that differs in {names}"
         todo = f"{NEW_FOLDER_HINT}, or use the file and the options of that sweep"
         if SETTINGS not in began and sweep.path.resolve().parent == shipped("sweeps").resolve():
@@ -109,24 +110,21 @@ def _check_settings(sweep: Sweep, overrides: Sequence[str], began: Mapping[str, 
 
     A sweep that version 0.3 began has no resolved options. Its runs had those of `recipe=reference`.
     """
-    present = json.loads(json.dumps(resolved_options(sweep, overrides)))
     is_of_0_3 = SETTINGS not in began
     former = resolved_options(sweep, [*overrides, "recipe=reference"]) if is_of_0_3 else began[SETTINGS]
-    defaults = {key: spec.default for key, spec in OPTIONS.items()}
-    differing = [
-        f"{key}={present[key]} instead of {former.get(key, defaults.get(key))}"
-        for key in present
-        if present[key] != former.get(key, defaults.get(key))
-    ]
-    if not differing:
+    first = RunIdentity.of_parts(former, is_complete=True)
+    present = RunIdentity.of_parts(resolved_options(sweep, overrides), is_complete=False)
+    found = differences(first, present, SWEEP.equal)
+    if not found:
         return
+    changed = [f"{key}={now} instead of {before}" for key, before, now in found]
     if is_of_0_3:
         why = f"the sweep in {where} began with version 0.3, and its next runs would have other settings"
         todo = f"finish it with version 0.3, or {NEW_FOLDER_HINT}"
     else:
         why = f"the next runs of the sweep in {where} would have other settings than its first runs"
         todo = f"restore the config file or the version of AMP Compare, or {NEW_FOLDER_HINT}"
-    raise UserError(f"{sweep.path}: {why} ({some(differing, MAX_NAMED)}); {todo}")
+    raise UserError(f"{sweep.path}: {why} ({some(changed, MAX_NAMED)}); {todo}")
 
 
 def _parts(content: Mapping[str, Any]) -> dict[str, str]:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from ampcompare import metrics
 from ampcompare.analysis.grouping.compared_metric import is_accuracy_name
 from ampcompare.config import task_spec
-from ampcompare.config.canonical import canonical
 from ampcompare.config.compose import ConfigSource, compose
 from ampcompare.config.load import (
     check_option,
@@ -25,10 +24,11 @@ from ampcompare.config.load import (
     parse_override,
     split_override,
 )
-from ampcompare.config.option_spec import Role
 from ampcompare.config.recipes import RECIPE, describe_recipe
-from ampcompare.config.schema import OPTIONS, Config, PlanConfig, find_option
+from ampcompare.config.schema import OPTIONS, Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
+from ampcompare.identity.agreement import POINT, SWEEP
+from ampcompare.identity.run_identity import RunIdentity, role_of
 from ampcompare.runtime.formatting import plural, some
 from ampcompare.runtime.strict_model import file_error
 from ampcompare.sweeps.command_macros import build_command
@@ -195,10 +195,11 @@ def resolved_options(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
     if config is None:
         return {}
     varied = tuple(p.key for p in sweep.parameters)
+    options = RunIdentity.of_run(config.to_dict()).options
     return {
         key: value
-        for key, value in canonical(config.to_dict()).items()
-        if (option := find_option(key)) and option[0].role is Role.RESULT and not _is_within(key, varied)
+        for key, value in options.items()
+        if role_of(key) in SWEEP.roles and not _is_within(key, varied)
     }
 
 
@@ -349,7 +350,8 @@ def _same_runs(
     """Return which points are runs where several train the same or cannot run, and the messages about it."""
     representatives: dict[str, Numbers] = {}  # by effect, the first point with it
     for numbers, config in configs.items():
-        effect = json.dumps(canonical(config.to_dict()), sort_keys=True, default=str)
+        options = RunIdentity.of_run(config.to_dict()).select(POINT.roles)
+        effect = json.dumps(options, sort_keys=True, default=str)
         representatives.setdefault(effect, numbers)
     points = count_of(deciding)
     if len(representatives) == points or points > MAX_TRIED or sweep.on_server:  # the server runs all points

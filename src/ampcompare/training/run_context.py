@@ -7,8 +7,8 @@ from itertools import chain, count, islice
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.config.canonical import WEIGHTS
 from ampcompare.config.load import Config, check_sweep_values, config_from_cli
+from ampcompare.config.schema import WEIGHTS
 from ampcompare.config.validate import resolve_backend, validate
 from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.data.dataset import LoaderSplit, SampleSplit
@@ -159,6 +159,8 @@ class RunContext:
             **describe_source(config.model.name, trainer.model),
             **trainer.task.record(),
             **self.data.recorded,
+            "data_fingerprint": self.data.fingerprint,
+            **({"train_data": self.data.train_fingerprint} if self.data.train_fingerprint else {}),
         }
         if isinstance(self.data.train, SampleSplit):
             settings["data_workers"] = count_workers(config, self.world)

@@ -13,21 +13,32 @@ from ampcompare import __version__, metrics
 from ampcompare.config.compose import ConfigSource, compose
 from ampcompare.config.load import parse_overrides
 from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import GROUPS, Config, find_option, with_role
+from ampcompare.config.schema import GROUPS, Config, find_option
 from ampcompare.errors import UserError
+from ampcompare.identity.agreement import REPLAY
+from ampcompare.identity.run_identity import (
+    DATA,
+    DEVICE_TYPE,
+    ENVIRONMENT,
+    SOURCE,
+    Difference,
+    RunIdentity,
+    differences,
+    keys_with,
+)
 from ampcompare.runs.loader import load_runs
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.training.anomalies import SETTLED_STEPS
-from ampcompare.training.checkpoint.store import FOLDER, describe_differences
+from ampcompare.training.checkpoint.store import FOLDER, describe_difference
 from ampcompare.wandb_client.record_folders import find_record_files
 
 OPTION = "--at"
 OUTPUT_DIR = "output_dir"
 RECORDS = ("wandb", ".wandb")  # folders of W&B's client
 # Options of a run that may differ here, because they do not change its numbers.
-MAY_DIFFER = sorted({key for key in with_role(Role.MAY_DIFFER) if key not in GROUPS} | {OUTPUT_DIR})
+MAY_DIFFER = sorted([*keys_with([Role.SESSION]), OUTPUT_DIR])
 ASKED, LAST = "the step that --at names", "the last step of the run"
 FAILED = "the first step with a loss, gradient or weight that is inf or nan"
 SKIPPED = "the first skipped step after the loss scale had settled"
@@ -244,9 +255,9 @@ def _recorded_options(record: RunRecord) -> dict[str, Any]:
         option = find_option(key)
         group = key.partition(".")[0]
         if option is not None:
-            if option[0].role is not Role.BOOKKEEPING or key == "recipe":
+            if option[0].role is not Role.PRESENTATION or key == "recipe":
                 options[key] = value
-        elif group in GROUPS and group not in ("plan", "wandb", "checkpoint", "published"):
+        elif GROUPS.get(group, Role.PRESENTATION) is not Role.PRESENTATION:
             recorded_by = (record.environment.get("packages") or {}).get("ampcompare", "unknown")
             raise UserError(
                 f"{OPTION} {record.id}: this version ({__version__}) has no option {key}, which the run has; "
@@ -255,58 +266,44 @@ def _recorded_options(record: RunRecord) -> dict[str, Any]:
     return options
 
 
-def describe_changes(
-    run: RecordedRun,
-    identity: Mapping[str, Any],
-    environment: Mapping[str, Any],
-    saved: Mapping[str, Any] | None,
-    test_set: str | None,
-) -> list[str]:
+def describe_changes(run: RecordedRun, identity: RunIdentity, saved: Mapping[str, Any] | None) -> list[str]:
     """Return what has changed since the run, so that a replay would be another training.
 
     Args:
         run: The run.
-        identity: What a run with these options is now (`experiment.identify_run`).
-        environment: What a record would say of machine, code and data now.
-        saved: The identity of the run's checkpoints; None without checkpoints.
-        test_set: The fingerprint of the test data now.
+        identity: What a run with these options is now.
+        saved: The identity of the run's checkpoints, which also has the data of runs before version 0.4; None
+            without checkpoints.
     """
-    recorded = run.record.environment
-    changes = []
-    for key in sorted({*recorded, *environment}):
-        if not (
-            key.endswith(("_source", "_fingerprint")) or key in ("device_type", metrics.MODEL_PARAMETERS)
-        ):
-            continue
-        if recorded.get(key) != environment.get(key):
-            changes.append(_name_change(key, run.config, recorded, environment))
-    known = run.record.summary.get(metrics.TEST_SET)
-    if known is not None and known != test_set:
-        changes.append(f"the test data of {run.config.data.source}")
+    record = run.record
+    recorded = RunIdentity.of_run(record.config, record.environment, record.summary)
+    found = differences(recorded, identity, REPLAY.equal)
     if saved is not None:
-        differences = [
-            line
-            for line in describe_differences(identity, saved)
-            if line.partition(" ")[0] not in {*recorded, *environment, "device", "processes"}
-        ]
-        changes += differences
-    return list(dict.fromkeys(changes))
+        of_checkpoints = RunIdentity.of_parts(saved, is_complete=True)
+        found += differences(of_checkpoints, identity, REPLAY.equal)
+    return list(dict.fromkeys(_name_change(difference, identity, run.config) for difference in found))
 
 
-def _name_change(
-    key: str, config: Config, recorded: Mapping[str, Any], environment: Mapping[str, Any]
-) -> str:
+def _name_change(difference: Difference, identity: RunIdentity, config: Config) -> str:
     """Return which code or data has changed, by the option that names it."""
+    key, there, here = difference
     names = {
-        "model_source": f"the code of model.name={config.model.name}",
-        metrics.MODEL_PARAMETERS: f"the number of parameters of model.name={config.model.name}",
-        "data_source": f"the code of data.source={config.data.source}",
-        "data_fingerprint": f"the data of data.source={config.data.source}",
-        "backend_source": f"the code of backend={config.backend}",
-        "task_loss_source": f"the code of task.loss={config.task.loss}",
-        "device_type": f"the device ({recorded.get(key)} in the run, {environment.get(key)} now)",
+        f"{ENVIRONMENT}model{SOURCE}": f"the code of model.name={config.model.name}",
+        f"{ENVIRONMENT}{metrics.MODEL_PARAMETERS}": (
+            f"the number of parameters of model.name={config.model.name}"
+        ),
+        f"{ENVIRONMENT}data{SOURCE}": f"the code of data.source={config.data.source}",
+        DATA: f"the data of data.source={config.data.source}",
+        metrics.TEST_SET: f"the test data of {config.data.source}",
+        f"{ENVIRONMENT}backend{SOURCE}": f"the code of backend={config.backend}",
+        f"{ENVIRONMENT}task_loss{SOURCE}": f"the code of task.loss={config.task.loss}",
+        DEVICE_TYPE: f"the device ({there} in the run, {here} now)",
     }
-    return names.get(key, f"the code behind {key}")
+    if key in names:
+        return names[key]
+    if key.endswith(SOURCE):
+        return f"the code behind {key.removeprefix(ENVIRONMENT)}"
+    return describe_difference(difference, identity)
 
 
 def describe_equality(run: RecordedRun, replayed: Mapping[int, float], reasons: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from ampcompare.config.schema import Config
 from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.data.dataset import LoaderSplit
 from ampcompare.errors import TrainingError, UserError
-from ampcompare.experiment import identify_run
+from ampcompare.identity.run_identity import RunIdentity
 from ampcompare.runtime.console import hidden_messages
 from ampcompare.runtime.formatting import duration
 from ampcompare.system.device import is_host, random_states, set_random_states
@@ -217,12 +217,11 @@ def replay(text: str, overrides: Sequence[str], say: Callable[[str], None]) -> M
         trainer = context.build_trainer()
         states = random_states(context.world.device)
         environment = context.describe_environment(trainer)
-        identity = identify_run(run.config, environment, context.data)
+        identity = RunIdentity.of_run(run.config.to_dict(), environment, context.describe_data())
         store = CheckpointStore(run.checkpoints)
         about = _read_about(store)
         saved = about["identity"] if about.get("format") == FORMAT else None
-        test_set = context.describe_data().get(metrics.TEST_SET)
-        if changes := describe_changes(run, identity, environment, saved, test_set):
+        if changes := describe_changes(run, identity, saved):
             raise UserError(
                 f"{OPTION} {run.name}: these have changed since the run, so it cannot be replayed: "
                 f"{', '.join(changes)}; restore them"

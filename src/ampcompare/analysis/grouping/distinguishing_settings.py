@@ -9,32 +9,26 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, describe_device
-from ampcompare.config.canonical import canonical
-from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import ONE_ULP, PERTURBATION, find_option, with_role
+from ampcompare.config.schema import ONE_ULP, PERTURBATION, find_option
 from ampcompare.data import sources
+from ampcompare.identity.agreement import REPEAT
+from ampcompare.identity.run_identity import (
+    DATA,
+    ENVIRONMENT,
+    FINGERPRINT,
+    SOURCE,
+    RunIdentity,
+    role_of,
+    value_text,
+)
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.nested import as_text, flatten, is_number
 from ampcompare.runtime.formatting import listed, printable, short
 
 BACKEND = "backend"
-NOT_SET, NULL = "not set", "null"
-# Options in which pooled runs may differ. The environment has its own list.
-BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment", "recorder", "plan"}
-# Keys of the environment that change what is measured: the device and how much of the machine a run had,
-# the software that computes, and the numerics in effect. All other keys (clocks and temperatures, card
-# and host, commit, keys of later versions) are listed if they differ and split no groups. With a value
-# of its own in each run, no two runs would ever be pooled.
-SPLITS = frozenset(
-    """
-    device_name device_type cpu_count cpu_threads processes
-    driver platform python torch cuda cudnn
-    tf32 cudnn_benchmark deterministic memory_format execution fused
-    model_parameters frozen_weights
-    """.split()
-) | {*metrics.REDUCTION_DEFAULTS}
-HASHES = ("_source", "_fingerprint")  # hashes of code and data, by the end of their keys
+NOT_SET = "not set"
+NO_SETTINGS = ("environment", "recorder")  # groups of a config with no setting of the training
 # Settings that depend on the compared one: a wider network, for example, has more parameters.
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
     BACKEND: ("precision.", "environment.backend_source", "environment.frozen_weights"),
@@ -61,23 +55,38 @@ def settings_of(
         ignored: Keys that may differ.
     """
     environment = run.environment
-    facts = {f"environment.{k}": as_text(v) for k, v in flatten(environment) if is_distinguishing(k)}
+    facts = {f"{ENVIRONMENT}{k}": as_text(v) for k, v in flatten(environment) if is_distinguishing(k)}
     if "tf32" in environment:  # a record of ours, perhaps older than these keys
         defaults = metrics.REDUCTION_DEFAULTS.items()
-        facts = {f"environment.{key}": as_text(value) for key, value in defaults} | facts
+        facts = {f"{ENVIRONMENT}{key}": as_text(value) for key, value in defaults} | facts
     if external_settings is not None:
         return facts | dict(external_settings)
-    settings = {key: _text(value) for key, value in canonical(run.config, environment).items()}
+    if run.option("data.source") in sources.SOURCES:
+        facts.pop(DATA, None)  # the name of built-in data says which they are, and older records have only it
+    options = RunIdentity.of_run(run.config, environment).options
+    settings = {key: value_text(value) for key, value in options.items()}
     settings |= {key: as_text(value) for key, value in flatten(run.config) if not find_option(key)}
     settings |= {BACKEND: label_of(run)}
-    passing = BOOKKEEPING | {*ignored, *(("device",) if "device_name" in environment else ())}
-    distinguishing = {k: v for k, v in settings.items() if not {k, k.partition(".")[0]} & passing}
+    passing = {*NO_SETTINGS, *ignored, *(("device",) if "device_name" in environment else ())}
+    distinguishing = {
+        key: value
+        for key, value in settings.items()
+        if role_of(key) in REPEAT.roles and not {key, key.partition(".")[0]} & passing
+    }
     # An environment value that equals the option adds nothing.
     return distinguishing | {k: v for k, v in facts.items() if distinguishing.get(k.partition(".")[2]) != v}
 
 
-def _text(value: Any) -> str:
-    return (",".join(map(as_text, value)) or NULL) if isinstance(value, list) else as_text(value)
+def identity_of(run: RunRecord) -> RunIdentity:
+    """Return the identity of a run, as far as its record tells it.
+
+    Of the loop of a user or of another program only the recorded options are known.
+    """
+    identity = RunIdentity.of_run(run.config, run.environment, run.summary)
+    if run.is_own_training:
+        return identity
+    recorded = {key: value for key, value in identity.options.items() if run.option(key) is not None}
+    return RunIdentity(recorded, identity.facts, is_complete=False)
 
 
 def dependent_prefixes(compared: str) -> tuple[str, ...]:
@@ -87,8 +96,7 @@ def dependent_prefixes(compared: str) -> tuple[str, ...]:
 
 def is_distinguishing(key: str) -> bool:
     """Return whether runs that differ in this key of the environment are never pooled."""
-    head = key.partition(".")[0]
-    return head in SPLITS or head.endswith(HASHES)
+    return role_of(f"{ENVIRONMENT}{key}") in REPEAT.roles
 
 
 def control_position(run: RunRecord) -> str:
@@ -135,7 +143,7 @@ def make_labels(
     code = [key for key in (*always, *others) if key.startswith(CHANGED_CODE)]
     always = [key for key in always if key not in code]
     if code:  # name and date of a file are clearer than its hash
-        others = [key for key in others if key not in code and not key.endswith(HASHES)]
+        others = [key for key in others if key not in code and not key.endswith((SOURCE, FINGERPRINT))]
     labels: list[str] = []
     for number, own in enumerate(settings, 1):
         # `tf32 on`, `lr 0.009`, `model resnet50`

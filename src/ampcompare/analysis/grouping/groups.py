@@ -28,6 +28,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     NOT_SET,
     control_position,
     differing_keys,
+    identity_of,
     is_perturbed,
     make_labels,
 )
@@ -46,6 +47,7 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import estimate_mean
 from ampcompare.analysis.statistics.multiplicity import Proportion, estimate_proportion
 from ampcompare.config.schema import OPTIONS, PERTURBATION
+from ampcompare.identity.run_identity import RunIdentity
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_state import RunState
@@ -148,6 +150,11 @@ class Group:
         return {name: mean_of_metric for name, mean_of_metric in means.items() if mean_of_metric} | dict(
             self.bench_estimates
         )
+
+    @cached_property
+    def identities(self) -> list[RunIdentity]:
+        """The identity of each run."""
+        return [identity_of(run) for run in self.all_rows[RUN]]
 
     def _mean(self, run_metric: RunMetric) -> Estimate | None:
         values = self.sample(run_metric.column)

@@ -82,7 +82,7 @@ def largest_deviation(margin: float, n: int, level: float, sides: int = 1) -> fl
         sides: 1 for "not lower by more than the margin", 2 for "the same within the margin".
 
     >>> f"{largest_deviation(0.5, 5, 0.975):.2f}"
-    '0.20'
+    '0.21'
     """
 
     def missing_power(deviation: float) -> float:

@@ -8,8 +8,9 @@ from typing import Any
 
 from ampcompare.config.schema import Config
 from ampcompare.errors import reason
+from ampcompare.identity.run_identity import RunIdentity
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.training.checkpoint.store import CheckpointStore
+from ampcompare.training.checkpoint.store import CheckpointStore, saved_identity
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class CheckpointManager:
         tracker: Records the run; its state is part of the checkpoint.
         store: The folder of the checkpoints.
         config: The options of the run.
-        identity: What a later run must have in common to resume this one (`store.run_identity`).
+        identity: What a later run must have in common to resume this one.
         machine: What the environment says of the machine, for a run that continues on another one.
         is_main_process: Whether this process writes.
         saved_step: The step of the last checkpoint that was written.
@@ -34,7 +35,7 @@ class CheckpointManager:
     tracker: Tracker
     store: CheckpointStore
     config: Config
-    identity: Mapping[str, Any]
+    identity: RunIdentity
     machine: Mapping[str, Any]
     is_main_process: bool = True
     saved_step: int | None = None
@@ -77,7 +78,7 @@ class CheckpointManager:
         try:
             if not self.store.lock():
                 raise OSError(0, f"{self.store.folder} is in use by another process")
-            self.store.save({**state, **run}, self.identity, best=best, anomaly=anomaly)
+            self.store.save({**state, **run}, saved_identity(self.identity), best=best, anomaly=anomaly)
             self.saved_step = step
         except OSError as problem:
             where = f"could not be written to {self.store.folder} ({reason(problem)})"

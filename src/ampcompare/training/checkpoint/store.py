@@ -22,22 +22,18 @@ from zipfile import ZipFile
 import torch
 from filelock import FileLock, Timeout
 
-from ampcompare.config.canonical import canonical
-from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import OPTIONS, Config, with_role
+from ampcompare.config.schema import Config
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
+from ampcompare.identity.agreement import RESUME
+from ampcompare.identity.run_identity import DATA, TRAIN_DATA, Difference, RunIdentity, differences, name_of
 from ampcompare.runtime.atomic_files import replacing
-from ampcompare.system.device import is_channels_last
 
 log = logging.getLogger(__name__)
 
 FORMAT = 5  # raise it when what a checkpoint holds changes
 FORMAT_UNKNOWN = 0  # of checkpoints without run.json, as versions before 0.2 wrote them
 FOLDER = "checkpoints"
-# Options that may differ between the parts of a run, because they do not change its numbers. `epochs` may not
-# differ: it is the length of the schedule.
-MAY_DIFFER = with_role(Role.MAY_DIFFER, Role.BOOKKEEPING)
 _NAME = re.compile(r"step-(\d{9})(\.best)?\.pt")
 
 
@@ -118,6 +114,7 @@ class CheckpointStore:
             return {"format": FORMAT_UNKNOWN, "ended": 0}
 
     def _tell(self, identity: Mapping[str, Any], ended: int) -> None:
+        """Write `run.json`, with the facts that must be equal to resume the run."""
         info = {"format": FORMAT, "identity": identity, "ended": ended}
         if self._before_anomaly is not None:
             info["before_anomaly"] = self._before_anomaly
@@ -139,7 +136,7 @@ class CheckpointStore:
 
         Args:
             state: The state of the run, with its `step`.
-            identity: What must be equal to resume the run (`run_identity`).
+            identity: The facts that must be equal to resume the run (`saved_identity`).
             best: Whether the last evaluation is the best so far.
             anomaly: The first step with an anomaly; None: there is none.
 
@@ -213,38 +210,35 @@ def _step_of(path: Path) -> int:
     return int(path.name[5:14])
 
 
-def run_identity(config: Config, device_type: str, processes: int, **others: Any) -> dict[str, Any]:
-    """Return what must be equal to resume a run, by name, as plain values of JSON.
+def saved_identity(identity: RunIdentity) -> dict[str, Any]:
+    """Return the facts that must be equal to resume a run, as `run.json` has them."""
+    return identity.named_parts(RESUME.roles)
+
+
+def differences_from(saved: Mapping[str, Any], identity: RunIdentity) -> list[Difference]:
+    """Return the facts in which a run's checkpoints and a run of now differ; a run must not, to be resumed.
 
     Args:
-        config: Its options, except those that may differ between parts of a run.
-        device_type: The kind of device, such as `cuda`.
-        processes: The number of processes.
-        others: Fingerprints of the data, hashes and versions of user code.
+        saved: The identity in `run.json`, perhaps of another version.
+        identity: The run of now.
     """
-    last = is_channels_last(config.memory_format, torch.device(device_type))
-    settings = canonical(config.to_dict() | {"memory_format": "channels_last" if last else "contiguous"})
-    identity = {key: value for key, value in settings.items() if key not in MAY_DIFFER}
-    identity |= {"device": device_type, "processes": processes, **others}
-    return json.loads(json.dumps(identity))  # as `run.json` returns it
+    found = differences(RunIdentity.of_parts(saved, is_complete=True), identity, RESUME.roles)
+    return sorted(found, key=lambda difference: name_of(difference.key))
 
 
-def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """Return each difference between two identities, as `key (VALUE there, VALUE here)`."""
-    images = "images" if here.get("data.source") in SOURCES else "data"
+def describe_difference(difference: Difference, identity: RunIdentity) -> str:
+    """Return a difference from a run's checkpoints, as `key (VALUE in that run, VALUE now)`."""
+    images = "images" if identity.options.get("data.source") in SOURCES else "data"
     special = {
-        "data": f"data (different {images})",
-        "train_data": "the training data (different data for the same seed)",
+        DATA: f"data (different {images})",
+        TRAIN_DATA: "the training data (different data for the same seed)",
     }
-    # An option that is newer than the other run had its default there.
-    newer = {key: OPTIONS[key].default for key in here if key in OPTIONS}
-    there = newer | dict(there)
-    keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
-    return [special.get(key, f"{key} ({there.get(key)} in that run, {here.get(key)} now)") for key in keys]
+    key, there, here = difference
+    return special.get(key, f"{name_of(key)} ({there} in that run, {here} now)")
 
 
 def find_resumable(
-    config: Config, identity: Mapping[str, Any], total_steps: int, run_id: str | None = None
+    config: Config, identity: RunIdentity, total_steps: int, run_id: str | None = None
 ) -> tuple[CheckpointStore, dict[str, Any]] | None:
     """Return the run to resume, locked by this process, and its state; None: start a new run.
 
@@ -254,7 +248,7 @@ def find_resumable(
 
     Args:
         config: The options of the run.
-        identity: As `run_identity` returns it.
+        identity: The run of now.
         total_steps: The steps of the whole run.
         run_id: The id of the run; None: it has none yet.
 
@@ -297,7 +291,7 @@ def find_resumable(
 
 
 def _obstacle(
-    store: CheckpointStore, about: Mapping[str, Any], identity: Mapping[str, Any]
+    store: CheckpointStore, about: Mapping[str, Any], identity: RunIdentity
 ) -> tuple[str, str] | None:
     """Return why a run cannot be resumed and what to do, or None: this process has locked it now."""
     if about["format"] != FORMAT:
@@ -305,9 +299,10 @@ def _obstacle(
         their_format = "an unknown format (no run.json)" if number == FORMAT_UNKNOWN else f"format {number}"
         why = f"has checkpoints of {their_format}, this version reads format {FORMAT}"
         return why, "finish it with the version that started it, or move its folder away"
-    if differences := describe_differences(identity, about["identity"]):
-        more = ", ..." if differences[5:] else ""
-        return f"differs in {', '.join(differences[:5])}{more}", "use the same options"
+    if differing := differences_from(about["identity"], identity):
+        named = [describe_difference(difference, identity) for difference in differing[:5]]
+        more = ", ..." if differing[5:] else ""
+        return f"differs in {', '.join(named)}{more}", "use the same options"
     return None if store.lock() else ("is running in another process", "wait for it")
 
 

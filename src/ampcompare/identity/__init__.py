@@ -1,0 +1,1 @@
+"""What decides a training, and for which purpose two trainings must agree in what. Imports no torch."""

@@ -1,0 +1,258 @@
+"""Which differences count for which purpose: the table, and what the code that asks decides by it.
+
+`tests/contract/golden/identity.yaml` has the decision of every purpose for a change of every option. It was
+made with the code of version 0.3, in which nine modules decided, and holds since.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from support import contract
+from support.quick import ROOT
+
+from ampcompare.analysis import bench_match, publication_match
+from ampcompare.analysis.grouping.distinguishing_settings import identity_of, settings_of
+from ampcompare.config import schema
+from ampcompare.config.option_spec import OptionSpec, Role, option_specs
+from ampcompare.config.schema import OPTIONS
+from ampcompare.identity import run_identity
+from ampcompare.identity.agreement import (
+    AGREEMENTS,
+    BENCHMARK,
+    POINT,
+    PUBLICATION,
+    REPEAT,
+    REPLAY,
+    RESUME,
+    SWEEP,
+    Agreement,
+    markdown_table,
+    role_table,
+)
+from ampcompare.identity.run_identity import RunIdentity, differences, effective_options
+from ampcompare.publications.publication import load_publication
+from ampcompare.report import publication_writer
+from ampcompare.runs import RunRecord
+from ampcompare.runs.run_state import RunState
+from ampcompare.training.checkpoint import store
+from ampcompare.why import recorded_run
+
+Config = dict[str, Any]
+ENVIRONMENT = {
+    "device_type": "cpu",
+    "device_name": "a processor",
+    "processes": 1,
+    "torch": "2.12",
+    "data_fingerprint": "f00d-10-10",
+    "packages": {"ampcompare": "0.4.0"},
+}
+# Values that differ from the default, where the type alone gives none.
+OTHERS: Mapping[str, Any] = {
+    "recipe": "stable",
+    "memory_format": "channels_last",
+    "device": "mps",
+    "model.name": "resnet20",
+    "model.kwargs": {"width": 64},
+    "data.source": "synthetic",
+    "data.kwargs": {"size": 64},
+    "task.metrics": ["accuracy"],
+    "task.metric": "top5_accuracy",
+    "precision.loss_scale": 1024.0,
+    "precision.keep_fp32": ["fc"],
+    "precision.keep_batchnorm_fp32": False,
+}
+
+
+def other_value(spec: OptionSpec) -> Any:
+    """Return a value that the option may have, and that is not its default."""
+    if spec.key in OTHERS:
+        return OTHERS[spec.key]
+    if spec.choices:
+        return next(choice for choice in spec.choices if choice != spec.default)
+    if spec.type is bool:
+        return spec.default is not True
+    if spec.type is list:
+        return [5.0, 7.0] if spec.item is float else [5, 7] if spec.item is int else ["other"]
+    if spec.type is str:
+        return "other"
+    return 3 if spec.type is int else 0.25
+
+
+def config_with(**changes: Any) -> Config:
+    """Return the config of a run under apex O2, whose options of `precision` all have an effect."""
+    values = {key: spec.default for key, spec in OPTIONS.items()} | {"backend": "apex_o2"} | changes
+    config: Config = {}
+    for key, value in values.items():
+        group, _, name = key.rpartition(".")
+        (config.setdefault(group, {}) if group else config)[name] = value
+    return config
+
+
+def record(config: Config) -> RunRecord:
+    """Return a record of the config; the environment has the layout that `auto` stood for."""
+    layout = {"memory_format": config["memory_format"].replace("auto", "contiguous")}
+    summary = {"environment": ENVIRONMENT | layout, "data/test_set": "beef"}
+    return RunRecord(id="r", state=RunState.FINISHED, config=config, summary=summary)
+
+
+NAMES = SimpleNamespace(  # for messages
+    model=SimpleNamespace(name="m"),
+    data=SimpleNamespace(source="d"),
+    task=SimpleNamespace(loss="l"),
+    backend="b",
+)
+
+
+def decisions(config: Config, changed: Config) -> dict[str, str]:
+    """Return what each purpose decides about two runs on one machine: `equal`, `reported` or `differs`.
+
+    Each purpose is asked by the function that the command calls.
+    """
+    one, other = record(config), record(changed)
+    first, second = (RunIdentity.of_run(run.config, run.environment) for run in (one, other))
+    saved = store.saved_identity(first)
+    found = {"resume": "differs" if store.differences_from(saved, second) else "equal"}
+    replayed: Any = SimpleNamespace(record=one, config=NAMES)
+    found["replay"] = "differs" if recorded_run.describe_changes(replayed, second, None) else "equal"
+    found["sweep"] = "differs" if differences(first, second, SWEEP.equal) else "equal"
+    found["point"] = "equal" if first.select(POINT.roles) == second.select(POINT.roles) else "differs"
+    found["repeat"] = "equal" if settings_of(one) == settings_of(other) else "differs"
+    found["bench"] = of_benchmark(first, other)
+    found["publication"] = of_publication(config, other)
+    return found
+
+
+def bench_options(identity: RunIdentity) -> dict[str, str]:
+    """Return the options of an arm, as `ampcompare bench --json` writes them."""
+    options = identity.select(BENCHMARK.roles - {Role.DATA})
+    texts = {
+        k: run_identity.value_text(v) for k, v in options.items() if not run_identity.is_recorded_fact(k)
+    }
+    return texts if any(key.startswith("model.kwargs.") for key in texts) else texts | {"model.kwargs": "{}"}
+
+
+def of_benchmark(measured: RunIdentity, run: RunRecord) -> str:
+    group: Any = SimpleNamespace(all_rows=pd.DataFrame({"run": [run]}), identities=[identity_of(run)])
+    fingerprint = {"model": measured.options["model.name"], "data": measured.options["data.source"]}
+    options = bench_options(measured)
+    is_same = bench_match.is_same_execution(options, group)
+    if not is_same or bench_match.identity_differences(fingerprint, options, group):
+        return "differs"
+    return "reported" if bench_match.tolerated_differences(fingerprint, options, group) else "equal"
+
+
+def of_publication(config: Config, run: RunRecord) -> str:
+    """Return how a run differs from a publication of the other config."""
+    published = {"arm": RunIdentity.of_run(config)}
+    publication: Any = SimpleNamespace(name="mine", baseline="arm", arm_keys=())
+    conditions, arm, _ = publication_match._conditions_of(run, publication, published)
+    if not arm:
+        return "differs"
+    return "reported" if conditions.deviations else "equal"
+
+
+def test_every_purpose_decides_as_before_about_every_option(tmp_path: Path):
+    before = config_with()
+    found = {
+        key: contract.Inline(decisions(before, config_with(**{key: other_value(spec)})))
+        for key, spec in OPTIONS.items()
+    }
+    contract.check(ROOT / "tests" / "contract" / "golden" / "identity.yaml", {"options": found}, tmp_path)
+
+
+@pytest.fixture
+def new_option(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Declare an option that no code knows, with the one word of its role."""
+
+    def declare(role: Role) -> str:
+        spec = OptionSpec(
+            key="training.new", type=int, item=None, optional=False, default=1, help="New.", role=role
+        )
+        monkeypatch.setitem(schema.OPTIONS, spec.key, spec)
+        run_identity.role_of.cache_clear()
+        return spec.key
+
+    yield declare
+    monkeypatch.undo()
+    run_identity.role_of.cache_clear()
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role not in (Role.CODE, Role.MACHINE)])
+def test_a_new_option_needs_one_word(role: Role, new_option: Any):
+    """It decides in every purpose as the table says, and a record without it had the default."""
+    before = config_with()
+    key = new_option(role)
+    purposes = {"resume": RESUME, "replay": REPLAY, "sweep": SWEEP, "point": POINT, "repeat": REPEAT}
+    purposes |= {"bench": BENCHMARK, "publication": PUBLICATION}
+
+    def expected(agreement: Agreement) -> str:
+        if role in agreement.equal:
+            # The options of the data are compared by their content in a benchmark.
+            return "equal" if (agreement, role) == (BENCHMARK, Role.DATA) else "differs"
+        return "reported" if role in agreement.reported else "equal"
+
+    assert decisions(before, before) == dict.fromkeys(purposes, "equal")
+    assert decisions(before, config_with(**{key: 1})) == dict.fromkeys(purposes, "equal")
+    found = decisions(before, config_with(**{key: 2}))
+    assert found == {name: expected(agreement) for name, agreement in purposes.items()}
+
+
+def test_an_option_without_a_role_is_refused():
+    from dataclasses import dataclass
+
+    from ampcompare.config.option_spec import group, option
+
+    @dataclass
+    class Inner:
+        width: int = option(1, "The width.")
+
+    @dataclass
+    class Outer:
+        inner: Inner = group(Inner)
+
+    with pytest.raises(TypeError, match="width: the option has no role"):
+        list(option_specs(Inner))
+    with pytest.raises(TypeError, match=r"inner\.width: the option has no role"):
+        list(option_specs(Outer))
+
+
+def test_the_documentation_has_the_tables_of_the_code():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert markdown_table() in page
+    assert role_table() in page
+    for agreement in AGREEMENTS:
+        assert (ROOT / "src" / "ampcompare" / agreement.where).is_file()
+        assert not agreement.equal & agreement.reported
+
+
+def test_why_at_names_the_options_that_may_differ():
+    allowed = {*recorded_run.MAY_DIFFER} - {recorded_run.OUTPUT_DIR}
+    assert allowed == {key for key, spec in OPTIONS.items() if spec.role is Role.SESSION}
+    assert not {OPTIONS[key].role for key in allowed} & REPLAY.equal
+
+
+def test_what_scaling_changes_is_no_deviation_of_a_scaled_run():
+    """`published.scale` and `published.network` change no option of which a report then says it deviates."""
+    from ampcompare.config.publication_config import arm_config
+    from ampcompare.publications.publication import list_publications
+
+    for name in list_publications():
+        publication = load_publication(name)
+        for arm in publication.arms:
+            full = RunIdentity.of_run(arm_config(publication, arm).to_dict())
+            scaled = RunIdentity.of_run(arm_config(publication, arm, 0.1, "tiny").to_dict())
+            keys = [difference.key for difference in differences(full, scaled, set(Role))]
+            assert keys
+            assert [key for key in keys if not key.startswith(publication_match.SHRUNK)] == []
+
+
+def test_what_is_published_are_the_options_that_are_compared():
+    compared = {*PUBLICATION.option_keys} | {key for key, s in OPTIONS.items() if s.role is Role.PRECISION}
+    assert compared <= publication_writer.PUBLISHED
+    assert effective_options({}).keys() >= publication_writer.PUBLISHED - {
+        key for key in OPTIONS if schema.has_no_effect(key, "none", "resnet50") or OPTIONS[key].is_free_form
+    }
