@@ -352,3 +352,24 @@ def test_a_file_that_continues_from_a_checkpoint_replaces_later_steps(tmp_path):
     _events(tmp_path, 1100, {"loss": dict.fromkeys((4, 5), 2.0)})
     (run,) = load_runs([tmp_path])
     assert run.values("loss").tolist() == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (("_step", "iteration"), "iteration"),  # `_step` counts calls of W&B's log()
+        (("_step", "iter"), "iter"),
+        (("Iteration", "_step"), "Iteration"),
+        (("_step", "epoch"), "_step"),
+        (("epoch", "step", "_step"), "step"),
+        (("iteration", "train/global_step"), "train/global_step"),
+        (("step", "trainer/global_step"), "trainer/global_step"),
+    ],
+)
+def test_the_surest_of_several_step_columns_counts(tmp_path: Path, columns: tuple[str, ...], expected: str):
+    values = {name: [number + 1, 10 * (number + 1)] for number, name in enumerate(columns)}
+    lines = [",".join((*columns, "loss"))]
+    lines += [",".join([*(str(values[name][row]) for name in columns), "0.5"]) for row in (0, 1)]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    (run,) = load_runs([tmp_path / "log.csv"])
+    assert run.values("global_step").tolist() == values[expected]
