@@ -13,6 +13,7 @@ from support.quick import QUICK
 
 from ampcompare import load_runs
 from ampcompare.analysis import bench_match, publication_match
+from ampcompare.analysis.bench_results import BenchResults
 from ampcompare.analysis.grouping.distinguishing_settings import identity_of, settings_of
 from ampcompare.config.load import load_config
 from ampcompare.config.option_spec import OptionSpec, Role
@@ -228,6 +229,58 @@ def test_a_run_of_a_publication_matches_its_arm(name: str):
         record = RunRecord(id="r", state=RunState.FINISHED, config=flat | config)
         conditions, found, why = publication_match._conditions_of(record, publication, published)
         assert (found, why, conditions.deviations) == (arm, "", ())
+
+
+def results_of(*arms: dict[str, str]) -> BenchResults:
+    """Return a benchmark of these options, the first arm the baseline."""
+    numbers = {"ratio": 1.0, "low": 0.9, "high": 1.1, "images_per_second": 1.0, "peak_mib": 1.0, "rounds": 3}
+    rows = [{"label": str(number), "options": arm, **numbers} for number, arm in enumerate(arms)]
+    content = {"baseline": "0", "level": 0.95, "machine": "m", "device": "CPU", "fingerprint": {}}
+    return BenchResults.model_validate(content | {"control": rows[0], "arms": rows})
+
+
+def group_of(*configs: Config, **environment: Any) -> Any:
+    records = [record_of(config) for config in configs]
+    for record in records:
+        record.summary["environment"] |= environment
+    return SimpleNamespace(
+        devices={"CPU"},
+        value=configs[0]["backend"],
+        all_rows=pd.DataFrame({"run": records}),
+        identities=[identity_of(record) for record in records],
+    )
+
+
+def test_a_benchmark_of_the_backend_tf32_fits_its_runs():
+    """The backend sets the switch `tf32`, which the environment records, and the option is false."""
+    config = {key: spec.default for key, spec in OPTIONS.items()} | {"backend": "tf32"}
+    results = results_of({"backend": "none", "tf32": "False"}, {"backend": "tf32", "tf32": "False"})
+    arm = results.find_arm(group_of(config, tf32=True))
+    assert arm is not None
+    assert arm.label == "1"
+    native = config | {"backend": "native"}
+    allowed = results_of({"backend": "native", "tf32": "False"}).find_arm(group_of(native | {"tf32": True}))
+    assert allowed is None
+
+
+def test_arms_of_one_backend_are_told_apart_by_its_options():
+    """Also by options that no file of version 0.3 has."""
+    config = {key: spec.default for key, spec in OPTIONS.items()} | {"backend": "native"}
+    kept = config | {"precision.keep_fp32": ["fc"]}
+    arms = [
+        {"backend": "native", "precision.keep_fp32": "null"},
+        {"backend": "native", "precision.keep_fp32": "fc"},
+        {"backend": "native", "precision.keep_fp32": "null", "model.kwargs": "{}", "deterministic": "True"},
+    ]
+    results = results_of(*arms)
+    for runs, label in ((config, "0"), (kept, "1")):
+        arm = results.find_arm(group_of(runs))
+        assert arm is not None
+        assert arm.label == label
+    (line,) = results_of(arms[0]).caveats([SimpleNamespace(**vars(group_of(kept)), is_control=False)])
+    assert line == "The benchmark ran with precision.keep_fp32 null (the runs: fc)."
+    wider = config | {"model.kwargs": {"width": 8}}
+    assert results_of(arms[2]).find_arm(group_of(wider | {"deterministic": True})) is None
 
 
 def test_values_are_the_same_whatever_their_type():
