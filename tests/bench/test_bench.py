@@ -351,9 +351,10 @@ def test_the_fingerprint_equals_that_of_a_run(tmp_path: Path):
         "model_source": record["model_source"],
         "data": "synthetic",
         "data_source": None,
-        "data_fingerprint": None,
+        "data_fingerprint": record["data_fingerprint"],
         "train_data": None,
         "test_set": facts["data/test_set"],
+        "model_parameters": record["model_parameters"],
         "package_version": ampcompare.__version__,
     }
 

@@ -251,7 +251,8 @@ def test_what_scaling_changes_is_no_deviation_of_a_scaled_run():
 
 
 def test_what_is_published_are_the_options_that_are_compared():
-    compared = {*PUBLICATION.option_keys} | {key for key, s in OPTIONS.items() if s.role is Role.PRECISION}
+    roles = PUBLICATION.roles | {Role.PRECISION}
+    compared = {key for key, spec in OPTIONS.items() if spec.role in roles} | {*PUBLICATION.reported_keys}
     assert compared <= publication_writer.PUBLISHED
     assert effective_options({}).keys() >= publication_writer.PUBLISHED - {
         key for key in OPTIONS if schema.has_no_effect(key, "none", "resnet50") or OPTIONS[key].is_free_form

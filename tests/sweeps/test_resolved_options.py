@@ -7,6 +7,8 @@ import pytest
 import yaml
 from support.refusals import line_of
 
+from ampcompare.config.schema import OPTIONS
+from ampcompare.identity.agreement import SWEEP
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.sweep_identity import SETTINGS, continued_sweep, definition, seed_of
@@ -68,6 +70,32 @@ def test_a_changed_config_file_is_noticed(content: str, named: str):
     said = line_of(resumed, sweep, [], began)
     assert "sweep.yaml: the next runs of the sweep in runs/x would have other settings than its first" in said
     assert named in said
+
+
+def test_a_setting_that_is_no_longer_in_the_config_file_is_noticed():
+    sweep = sweep_of()
+    Path("mine.yaml").write_text("epochs: 4\nmodel: {kwargs: {width: 3}}\n")
+    began = definition(sweep, [])
+    resumed(sweep, [], began)
+    Path("mine.yaml").write_text("epochs: 4\n")
+    assert "model.kwargs.width=None instead of 3" in line_of(resumed, sweep, [], began)
+
+
+def test_every_option_that_decides_a_training_is_compared():
+    """Whatever its role: of the first runs each of them had another value in turn."""
+    sweep = sweep_of(backend={"value": "apex_o2"})
+    began = definition(sweep, [])
+    settings = began[SETTINGS]
+    decisive = {
+        key
+        for key, spec in OPTIONS.items()
+        if spec.role in SWEEP.equal and not spec.is_free_form and key != "backend"
+    }
+    assert decisive == {*settings} - {"backend"}
+    for key, value in settings.items():
+        other = {"backend": "native"}.get(key, 0.125 if isinstance(value, int | float) else "other")
+        first = began | {SETTINGS: settings | {key: other}}
+        assert f"{key}=" in line_of(resumed, sweep, [], first)
 
 
 @pytest.mark.parametrize("content", ["epochs: 4\nrecipe: reference\n", "epochs: 4\neval: {every: 1}\n"])

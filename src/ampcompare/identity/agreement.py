@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ampcompare.config.option_spec import Role
-from ampcompare.identity.run_identity import keys_with
 
 # What a config says of the training itself.
 TRAINING = frozenset(
@@ -47,11 +46,6 @@ class Agreement:
     def roles(self) -> frozenset[Role]:
         """All roles whose facts are compared, to be equal or to be reported."""
         return self.equal | self.reported
-
-    @property
-    def option_keys(self) -> list[str]:
-        """The options that are compared."""
-        return [*keys_with(self.roles), *self.reported_keys]
 
 
 RESUME = Agreement(

@@ -251,7 +251,7 @@ def effective_options(
             return recorded.get(name, value)
         return typed(key, value)
 
-    backend, network = deciders or (str(value_of(BACKEND)), str(value_of(NETWORK)))
+    backend, network = deciders or (value_text(value_of(BACKEND)), value_text(value_of(NETWORK)))
     effective: dict[str, Any] = {}
     for key, spec in OPTIONS.items():
         if spec.role is Role.PRESENTATION or has_no_effect(key, backend, network):
@@ -274,7 +274,7 @@ def typed(key: str, value: Any) -> Any:
     spec = OPTIONS.get(key)
     if spec is None or spec.is_free_form or (type(value) is spec.type and spec.type is not list):
         return value
-    with suppress(UserError):
+    with suppress(UserError, RecursionError):
         converted = spec.convert(value)
         return sorted(converted or ()) if spec.is_set else converted
     return value

@@ -113,7 +113,7 @@ def _check_settings(sweep: Sweep, overrides: Sequence[str], began: Mapping[str, 
     is_of_0_3 = SETTINGS not in began
     former = resolved_options(sweep, [*overrides, "recipe=reference"]) if is_of_0_3 else began[SETTINGS]
     first = RunIdentity.of_parts(former, is_complete=True)
-    present = RunIdentity.of_parts(resolved_options(sweep, overrides), is_complete=False)
+    present = RunIdentity.of_parts(resolved_options(sweep, overrides), is_complete=True)
     found = differences(first, present, SWEEP.equal)
     if not found:
         return
