@@ -1,6 +1,5 @@
 """The W&B records of a sweep's runs: the metric as it grows, and how the newest record ends."""
 
-import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -90,6 +89,3 @@ class RunRecords:
                 return
 
 
-def finite_or_none(values: list[float] | tuple[float, ...]) -> float | None:
-    """Return the last of the values; None where there is none or it is no number."""
-    return values[-1] if values and math.isfinite(values[-1]) else None
