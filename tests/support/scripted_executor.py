@@ -55,7 +55,6 @@ class ScriptedExecutor:
         if self._running:
             run = self._running.pop(0)
             file = end_file(self.folder, run.run_id, run.last_start)
-            file.parent.mkdir(exist_ok=True)
             write_end(file, self.ending(run).facts())
         return {run.index: {} for run in self._running}
 

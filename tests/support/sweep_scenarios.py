@@ -129,7 +129,7 @@ class Scene:
     def end(self, process: subprocess.Popen[str]) -> None:
         """Wait for the end of a command, and note what it printed about runs."""
         output, _ = process.communicate()
-                # Lines of the report are left out, and the number of left-over processes: it depends on the guard.
+        # Lines of the report are left out, and the number of left-over processes: it depends on the guard.
         known = ("run ", "stop", "error", "s: ", "to ", "best", "Traceback")
         lines = [line for line in output.splitlines() if line.startswith(known) or " runs failed" in line]
         self.told.append({"exit code": process.returncode, "lines": [*map(self.plain, lines)]})
@@ -176,9 +176,8 @@ class Scene:
                 event["run_id"] = ids.setdefault(event["run_id"], f"id{len(ids)}")
             if "process" in event:
                 event["process"] = sorted(event["process"])
-            if event.get("state") == "stopped" or isinstance(event.get("value"), float) and "DRAWN" in (
-                self.plain(str(event["value"]))
-            ):
+            is_drawn = isinstance(event.get("value"), float) and "DRAWN" in self.plain(str(event["value"]))
+            if event.get("state") == "stopped" or is_drawn:
                 event["value"] = "VALUE"
             if event.get("drawn"):
                 event["drawn"], event["parameters"] = sorted(event["drawn"]), sorted(event["parameters"])

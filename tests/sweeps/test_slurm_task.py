@@ -18,7 +18,6 @@ from ampcompare.sweeps.sweep_file import Sweep
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "ends").mkdir()
     return tmp_path
 
 

@@ -217,9 +217,10 @@ def _compare_at_bands(
         is_behind = falls_behind(value, everyone, early.eta, maximize=metric.maximize)
         is_stopped = is_behind and not has_ended
         band_fields = {"index": run.index, "band": band, "value": value, "stopped": is_stopped}
-        actions.append(Append("band", band_fields))
         if is_stopped:
-            return [*actions, Cancel((run.index,))]
+            # In this order: a driver that is killed in between compares the run again when it goes on.
+            return [*actions, Cancel((run.index,)), Append("band", band_fields)]
+        actions.append(Append("band", band_fields))
     return actions
 
 

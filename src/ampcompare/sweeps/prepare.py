@@ -21,7 +21,6 @@ from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.paths import find_shipped, shell_command
 from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.journal import DEFINITION_FILE, read_journal
-from ampcompare.sweeps.run_end import ENDS
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, Sweep
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
@@ -239,7 +238,7 @@ def make_output(output: Path) -> Path:
     """
     option = f"output_dir={str(output)!r}"
     folder = make_folder(output, option).resolve()
-    for inner in ("logs", "wandb", ENDS):
+    for inner in ("logs", "wandb"):
         make_folder(folder / inner, option)
     return folder
 

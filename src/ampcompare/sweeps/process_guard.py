@@ -115,6 +115,7 @@ def write_end(file: Path, facts: Mapping[str, Any], *, is_first: bool = False) -
     """
     text = json.dumps(facts)
     with suppress(OSError):
+        file.parent.mkdir(exist_ok=True)
         if is_first:
             with file.open("x") as created:
                 created.write(text)

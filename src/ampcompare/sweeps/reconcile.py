@@ -106,10 +106,11 @@ def reconcile(
         if end is None or not end.is_seen:
             end = lost_end(known, has_lost_driver=has_lost_driver and "job" not in run.process)
         state, by_signal = state_of_end(run, end, partial(facts.record, run), rules)
-        goes_on = is_alive and state is RunState.PREEMPTED and not by_signal
+        is_interrupted = state in (RunState.PREEMPTED, RunState.STOPPED) and not by_signal
+        goes_on = is_alive and is_interrupted
         if not is_running:
-            has_begun = goes_on or end.is_seen or state in (RunState.FINISHED, RunState.STOPPED)
-            if not has_begun:
+            # Facts of the next start mean that it has begun. Without them, its record may have a good end.
+            if known is None and state is not RunState.FINISHED:
                 continue
             changes.append(RunChange(run.index, RunState.RUNNING, process=alive.get(run.index, {})))
         if not goes_on:

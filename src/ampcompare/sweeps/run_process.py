@@ -204,7 +204,6 @@ class RunLauncher:
         content = {"wandb_version": 1, **{key: {"value": value} for key, value in values.items()}}
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            facts.parent.mkdir(exist_ok=True)
             facts.unlink(missing_ok=True)  # of this start before Slurm requeued its job
             file.parent.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
@@ -264,13 +263,15 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = F
         announces: Whether to tell the user about the wait.
     """
     asked_at = time.time()
+    started = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
+    found = _processes_of(runs, folder, started)
     for run in runs:
         pid = run.process.get("pid")
-        is_open = run.state is RunState.RUNNING or run.is_startable
-        if is_open and (pid is None or heeds_sigterm(pid)):
+        is_running = run.state is RunState.RUNNING and (pid is None or heeds_sigterm(pid))
+        has_begun = run.is_startable and run.run_id in found.values()  # though the journal does not say so
+        if is_running or has_begun:
             note_stop(end_file(folder, run.run_id, run.last_start), asked_at, DRIVER)
-    started = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
-    left = _processes_of(runs, folder, started)
+    left = [*found]
     if not left:
         return
     if announces:
@@ -291,18 +292,18 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = F
 
 def _processes_of(
     runs: Sequence[SweepRun], folder: Path, started: Container[tuple[Any, Any]]
-) -> list[psutil.Process]:
+) -> dict[psutil.Process, str | None]:
+    """Return the processes of runs on this machine, with the id of the run in their environment."""
     run_ids = {run.run_id for run in runs}
-    found = []
+    found: dict[psutil.Process, str | None] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            is_left = (process.pid, process.create_time()) in started
-            if not is_left:
-                environment = process.environ()
-                is_left = environment.get("WANDB_RUN_ID") in run_ids
-                is_left = is_left and environment.get("WANDB_DIR") == str(folder)
-            if is_left and process.pid != os.getpid() and not _has_ended(process):
-                found.append(process)
+            is_program = (process.pid, process.create_time()) in started
+            environment = {} if is_program else process.environ()
+            run_id = environment.get("WANDB_RUN_ID")
+            is_marked = run_id in run_ids and environment.get("WANDB_DIR") == str(folder)
+            if (is_program or is_marked) and process.pid != os.getpid() and not _has_ended(process):
+                found[process] = run_id
     return found
 
 

@@ -87,5 +87,3 @@ class RunRecords:
             yield run_id, values
             if self._credit <= 0:
                 return
-
-

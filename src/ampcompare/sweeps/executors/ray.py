@@ -37,7 +37,7 @@ from ampcompare.sweeps.executors.ray_task import (
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop, write_end
-from ampcompare.sweeps.run_end import DRIVER, ENDS, RunEnd, end_file, read_end
+from ampcompare.sweeps.run_end import DRIVER, RunEnd, end_file, read_end
 from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher
 
 KILL_REPEAT_SECONDS = 1.0  # between requests to kill a run: Ray may merge two in quick succession
@@ -69,7 +69,6 @@ class RayExecutor:
         self._token = secrets.token_hex(16)
         token = launcher.folder / TOKEN
         make_folder(token.parent, str(token.parent))
-        make_folder(launcher.folder / ENDS, str(launcher.folder / ENDS))
         token.write_text(self._token)
 
     def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -154,7 +153,8 @@ class RayExecutor:
             problem = result.problem
         except RayError as error:
             problem = short_message(error)
-            if read_end(facts) is not None:  # it was asked to end, perhaps before it began
+            known = read_end(facts)
+            if known is not None and known.asked_by == DRIVER:  # perhaps before it began
                 return
             if is_lost(error):
                 self._log(run, f"Ray lost the node or worker: {problem}")

@@ -30,7 +30,7 @@ from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report
 from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop
-from ampcompare.sweeps.run_end import DRIVER, ENDS, MAX_SIGNAL_ENDS, end_file, read_end
+from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS, end_file, read_end
 from ampcompare.sweeps.run_process import RunLauncher
 
 MAX_TASKS = 1000  # of one array: Slurm's own MaxArraySize is 1001
@@ -81,8 +81,7 @@ class SlurmExecutor:
         self._jobs: dict[int, str] | None = None  # as squeue last told; None: it was not asked yet
         self._not_in_queue: set[int] = set()
         self._next_squeue = 0.0
-        for folder in (jobs_folder(self._folder), self._folder / ENDS):
-            make_folder(folder, str(folder))
+        make_folder(jobs_folder(self._folder), str(jobs_folder(self._folder)))
 
     def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
         """Submit these runs as one array; return the job of each.
