@@ -33,7 +33,7 @@ FORMAT = 1
 DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"
 FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
-LOCK_SECONDS = 1.0  # `--status` has the lock for a moment
+LOCK_SECONDS = 1.0  # `--status` has the lock for a moment where Linux does not tell
 STARTABLE_STATES = (RunState.QUEUED, RunState.PREEMPTED)
 NEW_FOLDER_HINT = "set another output_dir=... for a new sweep"
 

@@ -16,7 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +29,7 @@ from ampcompare.runs.nested import lookup
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.runtime.console import print_line
+from ampcompare.runtime.file_locks import is_locked
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.executors import split_cluster_options
@@ -222,7 +222,7 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
         where = str(prepared.output)
         began, command = state.definition, state.command
         sweep, _ = continued_sweep(sweep, prepared.overrides, began, added, where, command)
-        is_driven = _has_driver(prepared.output)
+        is_driven = is_locked(prepared.output / LOCK_FILE)
         if is_driven:
             remarks.append(f"this sweep is running now ({state.driver_name})")
         begun = _runs_of_journal(prepared, state, is_driven, reasons, remarks)
@@ -300,17 +300,6 @@ def _runs_of_journal(
             reasons[run.run_id] = "interrupted"
         runs.append(run)
     return runs
-
-
-def _has_driver(folder: Path) -> bool:
-    """Return whether a driver is running in the folder."""
-    if not (folder / LOCK_FILE).is_file():
-        return False
-    try:
-        with FileLock(folder / LOCK_FILE, blocking=False):
-            return False
-    except Timeout:
-        return True
 
 
 def _alive_jobs(state: SweepState, jobs: Mapping[int, str], remarks: list[str]) -> dict[int, dict[str, str]]:
