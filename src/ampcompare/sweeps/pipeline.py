@@ -249,8 +249,10 @@ def _refuse_jobs_in_queue(journal: Journal) -> None:
     """Raise UserError where Slurm may be running runs that an earlier driver submitted."""
     running = journal.state.with_state(RunState.RUNNING)
     if jobs := sorted({str(run.process["job"]) for run in running if "job" in run.process}):
-        why = f"runs of this sweep are Slurm jobs ({', '.join(jobs[:3])})"
-        raise UserError(f"{journal.folder}: {why}; continue with --cluster slurm")
+        raise UserError(
+            f"{journal.folder}: runs of this sweep are Slurm jobs ({', '.join(jobs[:3])}); continue with "
+            "--cluster slurm"
+        )
 
 
 def _executor_factory(

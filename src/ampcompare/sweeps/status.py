@@ -167,8 +167,9 @@ def rerun(source: str, overrides: Sequence[str], console: Console, options: Swee
     if not to_run and not status.not_begun:
         return 0 if status.is_complete else EXIT_INCOMPLETE
     if status.is_drawn and not status.has_journal:
-        todo = "continue it with wandb agent"
-        raise UserError(f"--rerun: W&B's server chooses the points of this search; {todo}")
+        raise UserError(
+            "--rerun: W&B's server chooses the points of this search; continue it with wandb agent"
+        )
 
     def requeue(prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
         return _requeue(status, prepared, journal)

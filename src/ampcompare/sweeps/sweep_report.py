@@ -264,9 +264,9 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: st
     ended = [run.run_id for run in runs if run.state is RunState.FINISHED]
     recorded_ids = _records(folder)
     if missing := [run for run in ended if run not in recorded_ids]:
-        what = f"the record of a finished run is missing under output_dir ({missing[0]})"
         raise UserError(
-            f"{folder}: {what}; --until-decided needs an output_dir on a drive that all workers share"
+            f"{folder}: the record of a finished run is missing under output_dir ({missing[0]}); "
+            "--until-decided needs an output_dir on a drive that all workers share"
         )
     analysis = _report_options_with_code(sweep, folder, bench).analyse()
     if not analysis.comparisons:

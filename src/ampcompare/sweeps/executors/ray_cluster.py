@@ -54,15 +54,19 @@ def connect(environment: Mapping[str, Any]) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     what = "--cluster ray" if address == "local" else f"RAY_ADDRESS={address}"
     if address.startswith("ray://"):
-        todo = "run the command on a machine of the cluster, with RAY_ADDRESS=HOST:6379 or auto"
-        raise UserError(f"{what}: is an address of Ray Client, which this command does not support; {todo}")
+        raise UserError(
+            f"{what}: is an address of Ray Client, which this command does not support; run the command on "
+            "a machine of the cluster, with RAY_ADDRESS=HOST:6379 or auto"
+        )
     host, _, port = address.rpartition(":")
     if host and port.isdigit():  # Ray itself would try for minutes, then end this process
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         except (OSError, ValueError, OverflowError) as problem:
-            todo = "expected HOST:PORT of a running cluster, or auto; without RAY_ADDRESS one is started here"
-            raise UserError(f"{what}: no Ray cluster answers ({reason(problem)}); {todo}") from None
+            raise UserError(
+                f"{what}: no Ray cluster answers ({reason(problem)}); expected HOST:PORT of a running "
+                "cluster, or auto; without RAY_ADDRESS one is started here"
+            ) from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_task_oom_retries", "0")  # the driver starts a run again, not Ray
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -156,9 +160,11 @@ def check_nodes(prepared: PreparedSweep, *, is_own: bool) -> bool:
         raise UserError(f"--cluster ray: no node can run a task: {short_message(problems[0])}")
     sees_output = all(answer is True for answer in answers)
     if prepared.sweep.hyperband and not (is_own or sees_output):
-        todo = "use a folder on a drive that all nodes share, or leave early_terminate out"
-        why = "needs the records of running runs, but not every node sees this folder"
-        raise UserError(f"output_dir={str(prepared.output)!r}: early_terminate {why}; {todo}")
+        raise UserError(
+            f"output_dir={str(prepared.output)!r}: early_terminate needs the records of running runs, but "
+            "not every node sees this folder; use a folder on a drive that all nodes share, or leave "
+            "early_terminate out"
+        )
     return is_own or sees_output
 
 
