@@ -237,8 +237,10 @@ def code_changed_error(files: Sequence[str], prepared: PreparedSweep, when: str)
     own = [override for override in prepared.all_overrides if not override.startswith("output_dir=")]
     new = shell_command("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
     mixed = prepared.command("--changed-code")
-    todo = f"to start a new sweep: {new}; to continue with both versions of the code: {mixed}"
-    return UserError(f"{', '.join(files)}: changed {when}; {todo}")
+    return UserError(
+        f"{', '.join(files)}: changed {when}; to start a new sweep: {new}; "
+        f"to continue with both versions of the code: {mixed}"
+    )
 
 
 def _with_seeds(prepared: PreparedSweep, journal: Journal) -> Sweep:

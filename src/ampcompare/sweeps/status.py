@@ -246,8 +246,10 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
                 points[run.index] = run
         if unmatched:
             verb = "matches" if len(unmatched) == 1 else "match"
-            description = f"of this sweep {verb} none of its points (such as {unmatched[0].run_id})"
-            remarks.append(f"{plural(len(unmatched), 'run')} {description}")
+            remarks.append(
+                f"{plural(len(unmatched), 'run')} of this sweep {verb} none of its points "
+                f"(such as {unmatched[0].run_id})"
+            )
     not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
     return SweepStatus(
         prepared, keys, points, reasons, is_drawn, not_begun, state is not None, is_driven, tuple(remarks)
@@ -328,7 +330,8 @@ def _prepare(
     """Return the sweep, the runs that W&B's server has of it, and the reasons for their states."""
     if not source.startswith(API_PREFIX):
         return prepare(source, overrides, options), [], {}
-    if option := "--name" if options.name is not None else "--control" if options.control else "":
+    local = {"--name": options.name is not None, "--control": bool(options.control)}
+    for option in (option for option, is_set in local.items() if is_set):
         raise UserError(f"{option}: is only for a sweep without W&B's server; leave it out")
     entity, project, name = parse_source(source)
     config, records = read_server_sweep(source, brief=True)

@@ -128,14 +128,18 @@ class _File(StrictModel):
         """Check the rules that involve several keys."""
         if not self.metric and (self.method == "bayes" or self.early_terminate):
             key = "bayes" if self.method == "bayes" else "early_terminate"
-            such = "such as metric: {name: eval/accuracy, goal: maximize}"
-            raise validation_error(f"metric: missing; {key} needs one, {such}")
+            raise validation_error(
+                f"metric: missing; {key} needs one, such as metric: {{name: eval/accuracy, goal: maximize}}"
+            )
         if not self.program and (not self.command or "${program}" in self.command):
-            launch = "job" if self.job else "image_uri" if self.image_uri else ""
-            todo = "for your own script add program: train.py; for AMP Compare's training add "
-            todo += f"program: ampcompare and {COMMAND}"
-            why = f" ({launch} is for W&B Launch, which ampcompare sweep does not use)" if launch else ""
-            raise validation_error(f"program: missing; {todo}{why}")
+            launch_keys = [key for key in ("job", "image_uri") if getattr(self, key)]
+            launch = ""
+            if launch_keys:
+                launch = f" ({launch_keys[0]} is for W&B Launch, which ampcompare sweep does not use)"
+            raise validation_error(
+                "program: missing; for your own script add program: train.py; "
+                f"for AMP Compare's training add program: ampcompare and {COMMAND}{launch}"
+            )
         keys = [parameter.key for parameter in self.parameters]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise validation_error(f"parameters: {twice[0]} is given twice; leave one out")

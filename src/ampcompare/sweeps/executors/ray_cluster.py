@@ -117,8 +117,10 @@ def choose_slots(prepared: PreparedSweep, options: dict[str, Any], *, is_own: bo
     workers = prepared.options.workers
     if not capacity and (is_own or not workers):
         asked = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
-        todo = "ask for less" if is_own else "ask for less, or set --workers N if nodes are added on demand"
-        raise UserError(f"--cluster ray: no node has the resources of a run ({asked}); {todo}")
+        more_nodes = "" if is_own else ", or set --workers N if nodes are added on demand"
+        raise UserError(
+            f"--cluster ray: no node has the resources of a run ({asked}); ask for less{more_nodes}"
+        )
     return workers or max(1, capacity)
 
 

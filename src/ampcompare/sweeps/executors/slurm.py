@@ -306,7 +306,8 @@ def submit_array(
             jobs = executor.submit_array(tasks)
     except (FailedJobError, FailedSubmissionError) as problem:
         lines = [line for line in str(problem).splitlines() if line.strip()]
-        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no output")
+        errors = [line for line in lines if "error" in line.lower()]
+        why = [*errors, *lines, "no output"][0]
         is_refused = isinstance(problem, FailedJobError) and lines
         if is_refused and not re.search(CONNECTION_TROUBLE, str(problem), re.I):
             journal.append("submission", mark=mark, indices=None)
