@@ -8,8 +8,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.decisions import Append, Cancel, RunChanged, RunLogged, Situation, decide
 from ampcompare.sweeps.journal import SweepRun, SweepState, read_journal
 from ampcompare.sweeps.randomized_blocks import orders
-from ampcompare.sweeps.reconcile import RunChange
-from ampcompare.sweeps.run_end import DRIVER, RunEnd
+from ampcompare.sweeps.run_end import DRIVER, RunChange, RunEnd
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep import Hyperband, Objective

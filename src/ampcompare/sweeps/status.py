@@ -36,10 +36,9 @@ from ampcompare.sweeps.executors import split_cluster_options
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.reconcile import FolderFacts, reconcile
-from ampcompare.sweeps.run_end import EndRules
+from ampcompare.sweeps.run_end import EndRules, reconcile
 from ampcompare.sweeps.run_process import last_line
-from ampcompare.sweeps.run_records import RunRecords
+from ampcompare.sweeps.run_records import FolderFacts, RunRecords
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.sweep_file import KEYS, sweep_of

@@ -22,9 +22,10 @@ from ampcompare.sweeps.executors.ray_cluster import (
     choose_slots,
     connect,
     is_lost,
+    runtime_environment,
     short_message,
+    task_options,
 )
-from ampcompare.sweeps.executors.ray_options import runtime_environment, task_options
 from ampcompare.sweeps.executors.ray_task import (
     TOKEN,
     RayTask,
