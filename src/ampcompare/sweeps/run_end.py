@@ -172,7 +172,7 @@ def state_of_end(
         # Other programs may end with 0 when they are interrupted, without having finished.
         is_interrupted = was_asked and not end.ignores_stop and not rules.trains_here
         return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
-    is_ended_by_signal = end.exit_code is None or end.exit_code in SIGNAL_CODES
+    is_ended_by_signal = end.exit_code is None or end.signal is not None
     # The signal may have come between the end of the record and the end of the process.
     if is_ended_by_signal and _has_finished(run, end, read_record(), rules):
         return RunState.FINISHED, False
