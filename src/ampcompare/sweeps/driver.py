@@ -146,7 +146,8 @@ class SweepDriver:
         """Pass on a stop request; not in the signal's handler, which may interrupt a print."""
         for request in self._new_stops():
             self._handled_stops.add(request)
-            self._handle(request)
+            if not self._has_left:
+                self._handle(request)
 
     def _observe(self) -> bool:
         """See what became of the runs; return whether one has changed."""
