@@ -5,11 +5,13 @@ from support.scripted_executor import ScriptedExecutor, drive, finishes
 from support.sweep_project import make_grid
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.executors import RunEvent
-from ampcompare.sweeps.journal import SweepRun, read_journal
+from ampcompare.sweeps.decisions import Append, Cancel, RunChanged, RunLogged, Situation, decide
+from ampcompare.sweeps.journal import SweepRun, SweepState, read_journal
 from ampcompare.sweeps.randomized_blocks import orders
+from ampcompare.sweeps.run_end import DRIVER, RunChange, RunEnd
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.samplers import falls_behind
-from ampcompare.sweeps.sweep import Objective
+from ampcompare.sweeps.sweep import Hyperband, Objective
 
 
 @pytest.fixture
@@ -32,9 +34,8 @@ def test_every_point_is_run_once_in_the_order_of_the_blocks(tmp_path, sweep, slo
 
 
 def test_a_run_that_signals_end_is_started_three_times_under_its_id_and_has_failed_then(tmp_path, sweep):
-    def ending(run: SweepRun) -> RunEvent:
-        state = RunState.FAILED if run.signal_ends == 2 else RunState.PREEMPTED
-        return RunEvent(run.index, state, -9, by_signal=True) if run.index == 0 else finishes(run)
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(-9) if run.index == 0 else finishes(run)
 
     executor = ScriptedExecutor(ending)
     first, second = drive(tmp_path / "out", sweep(2), executor)
@@ -44,8 +45,8 @@ def test_a_run_that_signals_end_is_started_three_times_under_its_id_and_has_fail
 
 
 def test_a_run_that_was_preempted_is_handed_out_again_as_often_as_that_happens(tmp_path, sweep):
-    def ending(run: SweepRun) -> RunEvent:
-        return RunEvent(run.index, RunState.PREEMPTED, 1) if run.starts < 5 else finishes(run)
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(1, asked_at=1.0, asked_by=DRIVER) if run.starts < 5 else finishes(run)
 
     executor = ScriptedExecutor(ending)
     (run,) = drive(tmp_path / "out", sweep(1), executor)
@@ -54,8 +55,8 @@ def test_a_run_that_was_preempted_is_handed_out_again_as_often_as_that_happens(t
 
 
 def test_a_failed_run_stays_failed_and_the_others_are_made(tmp_path, sweep):
-    def ending(run: SweepRun) -> RunEvent:
-        return RunEvent(run.index, RunState.FAILED, 3) if run.index == 1 else finishes(run)
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(3) if run.index == 1 else finishes(run)
 
     states = [run.state for run in drive(tmp_path / "out", sweep(3), ScriptedExecutor(ending))]
     assert states == [RunState.FINISHED, RunState.FAILED, RunState.FINISHED]
@@ -67,21 +68,20 @@ def test_a_failed_run_stays_failed_and_the_others_are_made(tmp_path, sweep):
 def test_every_event_is_in_the_journal_before_the_next_run_is_submitted(tmp_path, sweep):
     folder, seen = tmp_path / "out", []
 
-    def ending(run: SweepRun) -> RunEvent:
+    def ending(run: SweepRun) -> RunEnd:
         seen.append([known.state for known in read_journal(folder).runs.values()])
         return finishes(run)
 
     drive(folder, sweep(3), ScriptedExecutor(ending))
     done = RunState.FINISHED
-    assert seen == [[RunState.QUEUED], [done, RunState.QUEUED], [done, done, RunState.QUEUED]]
+    running = RunState.RUNNING
+    assert seen == [[running], [done, running], [done, done, running]]
 
 
 def test_a_search_ends_at_its_target(tmp_path, sweep, monkeypatch):
     """The value comes from the record of the run."""
-    from ampcompare.sweeps.metric_tail import MetricTail
-
     values = iter([3.0, 2.0, 1.0, 0.5])
-    monkeypatch.setattr(MetricTail, "values", lambda self, now=False: [next(values)])
+    monkeypatch.setattr(RunRecords, "values", lambda self, run_id: [next(values)])
     search = sweep(5, method="random", metric=Objective(name="score", goal="minimize", target=1.5))
     runs = drive(tmp_path / "out", search, ScriptedExecutor())
     assert [run.value for run in runs] == [3.0, 2.0, 1.0]
@@ -101,3 +101,42 @@ def test_a_search_ends_at_its_target(tmp_path, sweep, monkeypatch):
 )
 def test_the_best_third_of_a_band_goes_on(value, others, maximize, expected):
     assert falls_behind(value, [*others, value], 3, maximize=maximize) is expected
+
+
+@pytest.fixture
+def raced():
+    """Return what is decided about the run 1 while or after it logs; the run 0 was at 0.9 at the band 2."""
+    race = make_grid(
+        2,
+        metric=Objective(name="score", goal="maximize"),
+        hyperband=Hyperband(type="hyperband", min_iter=2, eta=2),
+    )
+    state, time = SweepState("s", {}), "2026-01-01T00:00:00+00:00"
+    for index in (0, 1):
+        run = {"index": index, "run_id": f"r{index}", "time": time}
+        state.apply({"event": "proposed", **run, "parameters": {}, "plan": {}, "drawn": {}})
+        state.apply({"event": "started", **run, "process": {}})
+    state.apply({"event": "band", "index": 0, "band": 2, "value": 0.9, "stopped": False})
+    return lambda event: decide(Situation(state, race, slots=2), event)
+
+
+def test_a_run_that_falls_behind_is_stopped_at_its_band(raced):
+    cancel, band = raced(RunLogged(1, (0.1, 0.2)))
+    assert cancel == Cancel((1,))
+    assert band == Append("band", {"index": 1, "band": 2, "value": 0.2, "stopped": True})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0.1,), []),
+        ((0.1, 0.2), [(2, 0.2)]),
+        ((0.95, 0.2, float("nan"), 0.3, 0.99), [(2, 0.95), (4, 0.95)]),
+    ],
+)
+def test_the_bands_that_a_run_reached_before_its_end_are_seen_at_its_end(raced, values, expected):
+    """It may have reached them and ended between two looks at its record; it is not stopped then."""
+    *bands, end = raced(RunChanged(RunChange(1, RunState.FINISHED, 0), values))
+    assert [(band.fields["band"], band.fields["value"]) for band in bands] == expected
+    assert not any(isinstance(action, Cancel) or action.fields["stopped"] for action in bands)
+    assert (end.event, end.fields["state"], end.fields["value"]) == ("ended", "finished", values[-1])

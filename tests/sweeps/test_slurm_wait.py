@@ -19,11 +19,11 @@ from ampcompare.sweeps.journal import read_journal
 
 pytestmark = pytest.mark.slow
 
-QUICK_LOOKS = "import ampcompare.sweeps.executors.slurm as s; s.NOTES_SECONDS = 0.05; s.QUEUE_SECONDS = 0.5"
+QUICK_LOOKS = "import ampcompare.sweeps.executors.slurm as s; s.FACTS_SECONDS = 0.05; s.QUEUE_SECONDS = 0.5"
 
 
-def start(project: SweepProject, slurm: Slurm, *words: str) -> subprocess.Popen[str]:
-    project.before = QUICK_LOOKS
+def start(project: SweepProject, slurm: Slurm, *words: str, before: str = "") -> subprocess.Popen[str]:
+    project.before = f"{QUICK_LOOKS}; {before}"
     return subprocess.Popen(
         project.command("--cluster", "slurm", "--wait", *words),
         cwd=project.folder,
@@ -138,3 +138,56 @@ def running_programs(program, project: SweepProject):
                     yield process.pid, environment["WANDB_RUN_ID"]
         except (psutil.Error, KeyError):
             continue
+
+
+def test_the_driver_submits_a_run_that_a_signal_ended_three_times_in_all(project: SweepProject, slurm: Slurm):
+    """Its job does not start it again, so that there is one rule for all executors."""
+    project.prepend("import os, signal, sys\n")
+    program = project.folder / "program.py"
+    dies = "if given['x'] == '1': os.kill(os.getpid(), signal.SIGKILL)"
+    program.write_text(program.read_text().replace("def waits", f"{dies}\ndef waits"))
+    project.write_file(parameters={"x": {"values": [1, 2]}})
+    driver = start(project, slurm)
+    output, _ = driver.communicate()
+    assert driver.returncode == 1, output
+    assert "ended by a signal (1 of 3)" in output
+    began = [(event["given"]["x"], event["run"]) for event in project.events("began")]
+    assert sorted(x for x, _ in began) == ["1", "1", "1", "2"]
+    assert len({run for _, run in began}) == 2  # under one id
+    killed = [job for job in slurm.jobs if job.state == "FAILED"]
+    assert (len(killed), [job.restarts for job in killed]) == (3, [0, 0, 0])
+    states = {run.parameters["x"]: run for run in read_journal(project.out).runs.values()}
+    assert (states[1].state, states[1].starts, states[1].signal_ends) == ("failed", 3, 3)
+    assert (states[2].state, states[2].starts) == ("finished", 1)
+
+
+@pytest.mark.parametrize(
+    "answer", ["sleep 600", "echo 'scancel: error: Unable to contact controller' >&2; exit 1"]
+)
+def test_ctrl_c_ends_the_command_with_a_line_where_scancel_does_not_answer(
+    project: SweepProject, slurm: Slurm, answer: str
+):
+    """One call for all jobs, none of which is lost: the same command finds them."""
+    project.write_file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
+    project.hold()
+    slurm.slots = 2
+    calls = project.folder / "calls"
+    scancel = slurm.folder / "bin" / "scancel"
+    scancel.rename(scancel.with_suffix(".own"))
+    scancel.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{answer}\n')
+    scancel.chmod(0o755)
+    driver = start(project, slurm, before="s.SCANCEL_SECONDS = 0.5")
+    project.wait_for("began", 2)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate()
+    assert driver.returncode == 130, output
+    assert "Traceback" not in output
+    assert calls.read_text().splitlines() == ["101_0 101_1 101_2"]
+    assert output.count("scancel failed") == 1
+    assert "cancel them with: scancel 101_0 101_1 101_2" in output
+    scancel.with_suffix(".own").rename(scancel)
+    project.release()
+    driver = start(project, slurm)
+    output, _ = driver.communicate()
+    assert driver.returncode == 0, output
+    assert sorted(event["given"]["x"] for event in project.events("began")) == ["1", "2", "3"]

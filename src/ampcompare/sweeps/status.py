@@ -16,7 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -31,13 +30,16 @@ from ampcompare.runs.nested import lookup
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.runtime.console import print_line
+from ampcompare.runtime.file_locks import is_locked
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.executors import split_cluster_options
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.run_process import interrupted_at, last_line, state_after_driver
+from ampcompare.sweeps.run_end import EndRules, reconcile
+from ampcompare.sweeps.run_process import last_line
+from ampcompare.sweeps.run_records import FolderFacts, RunRecords
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.sweep_file import KEYS, sweep_of
@@ -51,6 +53,7 @@ STYLES = {RunState.FAILED: "red", RunState.RUNNING: "yellow"}
 STOPPED_BY_HAND = (129, 130, 143)
 DONE_STATES = (RunState.FINISHED, RunState.STOPPED)  # nothing is left to do
 SHOWN_STATES = (*DONE_STATES, RunState.RUNNING, RunState.FAILED, RunState.PREEMPTED, RunState.QUEUED)
+LOST_JOB = "its job has left the queue without a result"
 ABSENT = "\0"  # no value is equal to it
 DIGITS = 10  # in which equal numbers agree: the last digits of a multiple of 0.1 are rounding errors
 
@@ -164,8 +167,9 @@ def rerun(source: str, overrides: Sequence[str], console: Console, options: Swee
     if not to_run and not status.not_begun:
         return 0 if status.is_complete else EXIT_INCOMPLETE
     if status.is_drawn and not status.has_journal:
-        todo = "continue it with wandb agent"
-        raise UserError(f"--rerun: W&B's server chooses the points of this search; {todo}")
+        raise UserError(
+            "--rerun: W&B's server chooses the points of this search; continue it with wandb agent"
+        )
 
     def requeue(prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
         return _requeue(status, prepared, journal)
@@ -219,7 +223,7 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
         where = str(prepared.output)
         began, command = state.definition, state.command
         sweep, _ = continued_sweep(sweep, prepared.overrides, began, added, where, command)
-        is_driven = _has_driver(prepared.output)
+        is_driven = is_locked(prepared.output / LOCK_FILE)
         if is_driven:
             remarks.append(f"this sweep is running now ({state.driver_name})")
         begun = _runs_of_journal(prepared, state, is_driven, reasons, remarks)
@@ -242,8 +246,10 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
                 points[run.index] = run
         if unmatched:
             verb = "matches" if len(unmatched) == 1 else "match"
-            description = f"of this sweep {verb} none of its points (such as {unmatched[0].run_id})"
-            remarks.append(f"{plural(len(unmatched), 'run')} {description}")
+            remarks.append(
+                f"{plural(len(unmatched), 'run')} of this sweep {verb} none of its points "
+                f"(such as {unmatched[0].run_id})"
+            )
     not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
     return SweepStatus(
         prepared, keys, points, reasons, is_drawn, not_begun, state is not None, is_driven, tuple(remarks)
@@ -257,61 +263,60 @@ def _runs_of_journal(
     reasons: dict[str, str],
     remarks: list[str],
 ) -> list[SweepRun]:
-    """Return the runs that this command started, with their present states."""
+    """Return the runs that this command started, with their present states.
+
+    Args:
+        prepared: The sweep.
+        state: The sweep as its journal tells it.
+        is_driven: Whether a driver sees to the runs that are no jobs of Slurm.
+        reasons: Takes the reason for a run's state, by its id.
+        remarks: Takes further messages.
+    """
     folder = prepared.output.resolve()
+    own = {index: run for index, run in sorted(state.runs.items()) if not run.is_external}
+    running = state.own_running
+    jobs = {run.index: run.process["job"] for run in running if "job" in run.process}
+    driven: dict[int, dict[str, str]] = {
+        run.index: {} for run in running if is_driven and "job" not in run.process
+    }
+    alive = {**driven, **_alive_jobs(state, jobs, remarks)}
+    changes = reconcile(
+        own.values() if not is_driven else running,
+        alive,
+        FolderFacts(folder, RunRecords(folder)),
+        EndRules(prepared.trains_here),
+        has_lost_driver=True,
+    )
+    changed = {change.index: change for change in changes}
     runs = []
-    jobs = _jobs(state, remarks)
-    for _, run in sorted(state.runs.items()):
-        if run.is_external:  # its state comes from the server
-            continue
-        if run.state is RunState.RUNNING and "job" in run.process:
-            run = _run_of_job(folder, run, jobs, reasons)
-        elif run.state is RunState.RUNNING and not is_driven:
-            when, trains_here = interrupted_at(run, folder), prepared.trains_here
-            run = replace(run, state=state_after_driver(run, folder, when, trains_here=trains_here))
-            reasons[run.run_id] = "the sweep command was killed"
+    for run in own.values():
+        change = changed.get(run.index)
+        if change is not None:
+            run = replace(run, state=change.state, exit_code=change.exit_code)
+        job = alive.get(run.index, {}).get("job")
+        if run.state is RunState.RUNNING and job is not None:
+            reasons[run.run_id] = f"in the queue as job {job}"
+        elif change is not None and change.is_lost:
+            is_job = run.index in jobs
+            reasons[run.run_id] = LOST_JOB if is_job else "the sweep command was killed"
         elif run.state is RunState.PREEMPTED and not run.signal_ends:
             reasons[run.run_id] = "interrupted"
         runs.append(run)
     return runs
 
 
-def _has_driver(folder: Path) -> bool:
-    """Return whether a driver is running in the folder."""
-    if not (folder / LOCK_FILE).is_file():
-        return False
-    try:
-        with FileLock(folder / LOCK_FILE, blocking=False):
-            return False
-    except Timeout:
-        return True
-
-
-def _jobs(state: SweepState, remarks: list[str]) -> dict[int, str] | None:
-    """Return the jobs in Slurm's queue by the index of their run; None if squeue fails."""
+def _alive_jobs(state: SweepState, jobs: Mapping[int, str], remarks: list[str]) -> dict[int, dict[str, str]]:
+    """Return the jobs in Slurm's queue by the index of their run; all of them if squeue fails."""
     from ampcompare.sweeps.executors.slurm import jobs_in_queue
 
-    if not any("job" in run.process for run in state.with_state(RunState.RUNNING)):
+    if not jobs:
         return {}
+    in_queue = jobs
     try:
-        return jobs_in_queue(state)
+        in_queue = jobs_in_queue(state)
     except UserError as problem:
         remarks.append(f"{problem}; runs whose jobs have recorded no end are shown as running")
-        return None
-
-
-def _run_of_job(
-    folder: Path, run: SweepRun, jobs: Mapping[int, str] | None, reasons: dict[str, str]
-) -> SweepRun:
-    from ampcompare.sweeps.executors.slurm_task import read_end
-
-    if event := read_end(folder, run):
-        return replace(run, state=event.state, exit_code=event.exit_code)
-    if jobs is None or run.index in jobs:
-        reasons[run.run_id] = f"in the queue as job {(jobs or {}).get(run.index, run.process['job'])}"
-        return run
-    reasons[run.run_id] = "its job has left the queue without a result"
-    return replace(run, state=RunState.PREEMPTED)
+    return {index: {"job": job} for index, job in in_queue.items() if index in state.runs}
 
 
 def _rank(run: SweepRun) -> tuple[bool, bool, bool]:
@@ -325,7 +330,8 @@ def _prepare(
     """Return the sweep, the runs that W&B's server has of it, and the reasons for their states."""
     if not source.startswith(API_PREFIX):
         return prepare(source, overrides, options), [], {}
-    if option := "--name" if options.name is not None else "--control" if options.control else "":
+    local = {"--name": options.name is not None, "--control": bool(options.control)}
+    for option in (option for option, is_set in local.items() if is_set):
         raise UserError(f"{option}: is only for a sweep without W&B's server; leave it out")
     entity, project, name = parse_source(source)
     config, records = read_server_sweep(source, brief=True)
