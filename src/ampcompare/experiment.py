@@ -189,7 +189,7 @@ def _run(
                 if exit_code == 0 and world.is_main_process:
                     store.end(loop.step)
                 store.unlock()
-    for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
+    for line in tracker.describe_record(Path(config.output_dir)) if exit_code or not brief else ():
         log.info(line)
     if hint := _explain_hint(loop, tracker):
         log.info(hint)

@@ -448,7 +448,7 @@ class Recorder:
                     self._recorded_facts | logger.summary() | self._best, code
                 ):
                     log.error(loss_of_data if is_stopped(code) else f"error: {loss_of_data}")
-                for line in () if self._run is not None else self._tracker.where(self._output_dir):
+                for line in () if self._run is not None else self._tracker.describe_record(self._output_dir):
                     log.info(line)
                 self._shutdown.close()
 

@@ -14,14 +14,11 @@ def find_record_files(folder: Path, run_id: str) -> list[Path]:
 
     Args:
         folder: The folder that has the folder `wandb`.
-        run_id: The id of the run.
     """
-    found = [
-        (start, path / f"run-{run_id}.wandb")
-        for path in find_record_folders(folder, run_id)
-        if (start := parse_start(path.name, run_id)) is not None
-    ]
-    return [file for _, file in sorted(found) if file.is_file()]
+    folders = find_record_folders(folder, run_id)
+    folders.sort(key=lambda path: parse_start(path.name, run_id) or ("", 0))
+    files = [path / f"run-{run_id}.wandb" for path in folders]
+    return [file for file in files if file.is_file()]
 
 
 def find_record_folders(folder: Path, run_id: str) -> list[Path]:
