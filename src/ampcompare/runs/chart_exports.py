@@ -87,9 +87,8 @@ def _with_steps(run: RunRecord, table: RunRecord) -> RunRecord:
     steps = table.numbers(metrics.STEP)
     rows = sorted({int(row) for numbers, _ in run.logged.values() for row in numbers})
     new = {row: number for number, row in enumerate(rows)}
-    logged = {key: (_renumbered(numbers, new), values) for key, (numbers, values) in run.logged.items()} | {
-        metrics.STEP: (_renumbered(rows, new), steps[rows])
-    }
+    logged = {key: (_renumbered(numbers, new), values) for key, (numbers, values) in run.logged.items()}
+    logged[metrics.STEP] = (_renumbered(rows, new), steps[rows])
     return replace(run, rows=len(rows), logged=logged)
 
 
