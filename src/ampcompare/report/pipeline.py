@@ -105,7 +105,8 @@ def print_written(written: Sequence[Path], folder: Path, console: Console) -> No
     """Print which files were written, the page last."""
     pictures = sum(path.suffix[1:] in PICTURES for path in written)
     names = [path.name for path in written if path.stem == "comparison"]
-    names += [f"{pictures} pictures in charts/"] if pictures else []
+    if pictures:
+        names.append(f"{pictures} pictures in charts/")
     if names:
         say(console, f"also: {', '.join(names)}")
     if folder / PAGE_NAME in written:

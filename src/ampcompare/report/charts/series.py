@@ -13,7 +13,9 @@ from ampcompare.analysis.numerics import scaled_run
 from ampcompare.runs import RunRecord
 
 # A chart is about 300 pixels wide. With these limits a page with nine charts has at most 200 kB of data.
-LINE_POINTS, CHART_POINTS, MIN_POINTS = 200, 1_000, 24
+LINE_POINTS = 200
+CHART_POINTS = 1_000
+MIN_POINTS = 24
 DIGITS = 5
 MAX_SKIP_MARKS = 60
 ROW = "row"  # an x axis for values without epoch and step: their number, in the order of logging
@@ -63,7 +65,8 @@ def make_lines(groups: Iterable[Group], x: str, y: str, factor: float = 1.0) -> 
     """Return `y` times `factor` against `x`, a line for each group with a run that logged both."""
     lines = []
     for group in groups:
-        tracks = [track for run in group.records if len((track := track_of(run, x, y, factor))[0])]
+        every = [track_of(run, x, y, factor) for run in group.records]
+        tracks = [track for track in every if len(track[0])]
         if tracks:
             lines.append(_line(group.display_name, tracks))
     return lines
@@ -110,7 +113,8 @@ def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list
 
     One run, because a mean of loss scales is no loss scale. A skipped step is drawn at the scale after it.
     """
-    scales, crosses = [], []
+    scales = []
+    crosses = []
     for group in groups:
         run = scaled_run(group)
         if run is None:
@@ -151,7 +155,8 @@ def thin(y: np.ndarray, limit: int) -> np.ndarray:
     indices = [0, len(y) - 1]
     for stretch in np.array_split(np.arange(len(y)), limit // 2):
         values = y[stretch]
-        if (missing := np.isnan(values)).any():
+        missing = np.isnan(values)
+        if missing.any():
             indices.append(stretch[missing.argmax()])
         if not missing.all():
             indices += [stretch[np.nanargmin(values)], stretch[np.nanargmax(values)]]

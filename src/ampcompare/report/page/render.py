@@ -47,10 +47,13 @@ def render_page(
         now: The date that the page shows; None for today.
         charts: `charts_of(analysis)`, if these exist already.
     """
-    charts, table = charts_of(analysis) if charts is None else charts, comparison_table(analysis)
+    if charts is None:
+        charts = charts_of(analysis)
+    table = comparison_table(analysis)
     styles = styles_of(analysis)
     colours = {label: f"var(--c{number})" for number, label in enumerate(styles)}
-    library, script = _chart_library(), _inline_script((HERE / "page.js").read_text("utf-8"))
+    library = _chart_library()
+    script = _inline_script((HERE / "page.js").read_text("utf-8"))
     style = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
     drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
     environment = jinja2.Environment(
@@ -73,7 +76,7 @@ def render_page(
         recipe=recipe_table(analysis),
         charts=charts,
         training=[name for name in TRAINING if name in charts],
-        numerics=[(NUMERICS[key][0] if key else "", said) for key, said in analysis.numerics.items()],
+        numerics=[(NUMERICS[key][0] if key else "", text) for key, text in analysis.numerics.items()],
         published=PUBLISHED,
         colours=colours,
         loud=SHOWN_CAVEATS,
