@@ -34,7 +34,6 @@ class PluginKind:
 
     Attributes:
         option: The option that names a plug-in of this kind.
-        group: The entry-point group.
         libraries: Libraries whose parts are plug-ins of this kind, as `library:NAME`.
         renamed: A hint for plug-ins written for version 0.2: what to write in place of a removed name.
     """
@@ -273,7 +272,6 @@ def wrap_plugin_errors(kind: PluginKind, text: str, failure: str, path: Path | N
     The error shows the plug-in's traceback. For InvalidPluginOutput it shows the message alone.
 
     Args:
-        kind: The kind of plug-in.
         text: The name of the plug-in.
         failure: What failed, such as `cannot build the network`.
         path: The plug-in's file. The message gives the last line of this file in the traceback.

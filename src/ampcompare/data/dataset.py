@@ -150,7 +150,6 @@ class SampleSplit(_BaseSplit):
     """A map-style data set, from which `data[i]` makes one sample, `(inputs, targets)`.
 
     Attributes:
-        data: The data set.
         file: The file of the function that returned it.
     """
 
@@ -245,7 +244,6 @@ class Dataset:
 
     Attributes:
         train: The training split, a `Split`; an ImageSplit for a built-in source.
-        test: The test split.
         classes: The names of the classes, empty if a sample does not have one class.
         source: The name of the source.
         fingerprint: A hash of the content, which does not depend on file or folder.

@@ -54,13 +54,9 @@ class ShardedLoader:
     Attributes:
         sample_count: The number of samples of an epoch in all processes together.
         batch_size: The number of samples of a batch in all processes together.
-        device: The device of the batches.
         shuffle: Whether each epoch has its own random order.
-        seed: The seed of the random choices.
         channels_last: Whether images are in the channels_last memory format.
         pinned: Whether copies to the device use pinned memory, so that the host does not wait.
-        rank: The rank of this process.
-        processes: The number of processes.
     """
 
     sample_count: int
@@ -104,7 +100,6 @@ class TensorLoader(ShardedLoader):
     A batch is made from columns of the epoch's plan. With `pinned` nothing in an epoch waits for the device.
 
     Args:
-        data: The split.
         **options: Further attributes of `ShardedLoader`.
     """
 
@@ -152,7 +147,6 @@ class DeviceLoader(TensorLoader):
     Augmentation is a crop with padding 4 and a horizontal flip with probability 1/2 for each sample.
 
     Args:
-        data: The split.
         mean: The mean of each channel, for pixels in 0..1.
         std: The standard deviation of each channel, for pixels in 0..1.
         augment: Whether to crop and flip.

@@ -137,7 +137,6 @@ def draw_balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
 
     Args:
         labels: int64 [N].
-        limit: The number of samples.
 
     Returns:
         Indices, int64 [limit]. The classes take turns, so a smaller subset is the beginning of a larger one.

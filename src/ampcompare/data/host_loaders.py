@@ -43,7 +43,6 @@ class SampleLoader(_HostLoader):
     number of workers and processes, and after a resume within an epoch.
 
     Args:
-        data: The split.
         name: The name of the plug-in.
         workers: The number of DataLoader workers; with 0 this process makes the batches.
         **options: Further attributes of `ShardedLoader`.
@@ -87,7 +86,6 @@ class BatchLoader(_HostLoader):
     earlier batches are skipped. Each of several processes runs the loader and takes its share of each batch.
 
     Args:
-        data: The split.
         trains: Whether the batches are for training. Then each process needs a sample of each batch.
         **options: Further attributes of `ShardedLoader`, except the batch size.
     """

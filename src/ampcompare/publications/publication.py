@@ -112,7 +112,6 @@ class PublishedMetric(StrictModel):
         measured: A key of MEASUREMENTS.
         unit: The unit of the printed texts.
         values: The value of each arm, in the unit of `measured`.
-        what: A description.
         name: Its name in the file.
     """
 

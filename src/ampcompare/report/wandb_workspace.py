@@ -91,10 +91,6 @@ def save(
     """Create or update workspace, page and Report on W&B.
 
     Args:
-        analysis: What to show.
-        entity: The W&B entity.
-        project: The W&B project.
-        with_report: Whether to save a Report.
         say: Prints a line.
 
     Raises:

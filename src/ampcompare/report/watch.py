@@ -55,7 +55,6 @@ def serve(folder: Path, port: int) -> ThreadingHTTPServer:
     """Return a server of the folder for this machine alone, not yet running.
 
     Args:
-        folder: The folder of the report.
         port: The port; 0 for any free one.
 
     Raises:
@@ -74,10 +73,6 @@ def watch_report(options: ReportOptions, console: Console) -> None:
 
     Pictures are drawn at the end only. The browser shows a new page when the reader reloads it. If a later
     build fails, the reason is printed and the last page stays.
-
-    Args:
-        options: What to compare, and what to write.
-        console: Where to print.
 
     Raises:
         UserError: If the first build fails, or the port cannot be used.

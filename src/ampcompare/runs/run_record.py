@@ -38,11 +38,9 @@ class RunRecord:
 
     Attributes:
         id: The run id of W&B, or a path.
-        state: How the run ended.
         ended_as: W&B's own word if it says more than `state`: `crashed` (the record ends without an exit
             code), `killed`, `pending`.
         exit_code: The recorded exit code, None without one.
-        started_at: When it started.
         config: The config, nested or flat.
         summary: The summary: the last or best value of each key.
         rows: Number of logged rows.

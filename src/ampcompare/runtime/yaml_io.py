@@ -43,7 +43,6 @@ def parse_yaml_value(key: str, text: str) -> Any:
 
     Args:
         key: The option, for the message.
-        text: The word.
 
     Raises:
         UserError: The word is not YAML.

@@ -137,7 +137,6 @@ def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], 
     """Return a tracker that records into a user's open W&B run, which the user ends.
 
     Args:
-        run: The W&B run.
         logged: The config to record; the run's config gets the keys that it lacks.
         on_lost: As in `start_record`.
 

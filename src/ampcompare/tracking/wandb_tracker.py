@@ -33,7 +33,6 @@ class WandbTracker(Tracker):
     """The record of a started W&B run, online or offline.
 
     Args:
-        run: The W&B run.
         on_lost: Called, in the thread that logs rows, with the reason why rows reach neither the disk nor a
             server any more.
         state: The `state_dict` of the run's earlier part; None without one.

@@ -23,10 +23,8 @@ class Archive(NamedTuple):
 
     Attributes:
         name: The value of `data.source`.
-        label: The name of the data set.
         file: The name of the archive.
         folder: The folder that the archive unpacks to.
-        md5: The MD5 of the archive.
     """
 
     name: str
@@ -58,7 +56,6 @@ def load(root: str | None, which: Archive = CIFAR10) -> Dataset:
 
     Args:
         root: The folder, by default the cache folder.
-        which: The data set.
 
     Raises:
         DownloadError: The data is not there and cannot be downloaded, or is damaged.

@@ -27,7 +27,6 @@ class ChartLine:
     """The line of one group in a chart.
 
     Attributes:
-        label: The group.
         n: Number of runs.
         x: Where the runs were logged.
         y: The mean of the runs at each x.

@@ -43,7 +43,6 @@ def render_page(
     No value is computed here: all come from the analysis.
 
     Args:
-        analysis: What the page shows.
         now: The date that the page shows; None for today.
         charts: `charts_of(analysis)`, if these exist already.
     """
