@@ -21,9 +21,11 @@ from ampcompare.recorder.recorder import Recorder
 from ampcompare.recorder.trainer_callback import TrainerCallbackBase, add_known, keep_training
 
 PREFIX = re.compile(r"val(?:id(?:ation)?)?[_/]")
-OLD, NEW = "pytorch_lightning", "lightning.pytorch"
+OLD = "pytorch_lightning"
+NEW = "lightning.pytorch"
+uses_old = OLD in sys.modules and NEW not in sys.modules
 try:
-    library: Any = import_module(OLD if OLD in sys.modules and NEW not in sys.modules else NEW)
+    library: Any = import_module(OLD if uses_old else NEW)
 except ImportError:
     raise UserError(
         "ampcompare.recorder.lightning: Lightning is not installed; install it with: pip install lightning"

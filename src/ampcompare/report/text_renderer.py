@@ -153,35 +153,57 @@ def _reproduction_lines(result: ReproductionResult) -> Iterator[str]:
 def to_markdown(analysis: Analysis) -> str:
     """Return verdict, table and caveats as Markdown, to paste into a pull request or a paper."""
     table = comparison_table(analysis)
-    answers = [[_safe(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
-    head = [[f"# {_safe(analysis.headline)}"], *answers, [_safe(analysis.basis)], _markdown_table(table)]
-    caption = [_safe(" ".join([table.caption, *_reasons(table)]))]
-    doubts = [["Caveats:"], _list(analysis.caveats)] if analysis.caveats else []
-    rest = _list([*analysis.notes, analysis.advice])
-    return _paragraphs(*head, caption, *_asked(analysis), _list(analysis.numerics.values()), *doubts, rest)
+    paragraphs = [
+        [f"# {_safe(analysis.headline)}"],
+        *_answers(analysis),
+        [_safe(analysis.basis)],
+        _markdown_table(table),
+        [_safe(" ".join([table.caption, *_reasons(table)]))],
+        *_asked(analysis),
+        _list(analysis.numerics.values()),
+    ]
+    if analysis.caveats:
+        paragraphs += [["Caveats:"], _list(analysis.caveats)]
+    paragraphs.append(_list([*analysis.notes, analysis.advice]))
+    return _join_paragraphs(paragraphs)
 
 
 def to_summary(analysis: Analysis) -> str:
     """Return a Markdown block for a pull request: verdict, gates and table."""
     table = comparison_table(analysis)
-    head = [f"### {_safe(analysis.headline)}"]
-    answers = [[_safe(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
-    caption = [_safe(f"{analysis.basis}. {table.caption}")]
-    return _paragraphs(head, *answers, *_asked(analysis), _markdown_table(table), caption)
+    paragraphs = [
+        [f"### {_safe(analysis.headline)}"],
+        *_answers(analysis),
+        *_asked(analysis),
+        _markdown_table(table),
+        [_safe(f"{analysis.basis}. {table.caption}")],
+    ]
+    return _join_paragraphs(paragraphs)
 
 
-def _paragraphs(*parts: Sequence[str]) -> str:
-    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+def _join_paragraphs(paragraphs: Sequence[Sequence[str]]) -> str:
+    """Return the paragraphs, each given by its lines, with an empty line between them."""
+    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
+
+
+def _answers(analysis: Analysis) -> list[list[str]]:
+    """Return what to use, and what it costs, each as a paragraph where there is such an answer."""
+    return [[_safe(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
 
 
 def _markdown_table(table: ComparisonTable) -> list[str]:
     rows = [[table.head, *(column.head for column in table.columns), "Verdict", "Runs"]]
     for row in table.rows:
-        cells = [_cell_lines(row.cells[column.key]) for column in table.columns]
-        values = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
-        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in values), row.badge, row.runs])
+        cells = [_markdown_cell(row.cells[column.key]) for column in table.columns]
+        rows.append([row.label, *cells, row.badge, row.runs])
     lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
+
+
+def _markdown_cell(cell: Cell) -> str:
+    value, span, *more = _cell_lines(cell)
+    first = f"{value} ({span})" if span else value
+    return ", ".join(part for part in (first, *more) if part)
 
 
 def _asked(analysis: Analysis) -> list[list[str]]:

@@ -391,20 +391,26 @@ def _is_running(run: RunRecord, now: float) -> bool:
     """
     if run.last_write is None:
         return False
-    lock = run.paths[0].absolute().parent.parent.parent / CHECKPOINTS / run.id / "lock"
+    output_dir = run.paths[0].absolute().parent.parent.parent
+    if _is_locked(output_dir / CHECKPOINTS / run.id / "lock"):
+        return True
+    _, timestamps = run.logged_numbers(TIMESTAMP)
+    gaps = np.diff(timestamps[np.isfinite(timestamps)][-MAX_GAP_ROWS:])
+    gaps = gaps[(gaps > 1) & (gaps < MAX_GAP_SECONDS)]  # the row of an evaluation follows at once
+    pause = RUNNING_ROWS * float(np.median(gaps)) if len(gaps) else 0.0
+    return abs(now - run.last_write.timestamp()) <= max(RUNNING_SECONDS, pause)
+
+
+def _is_locked(lock: Path) -> bool:
     try:
         if lock.is_file():
             with FileLock(lock, blocking=False):
                 pass
     except Timeout:
         return True
-    except OSError:  # the lock belongs to another user
+    except OSError:  # it belongs to another user
         pass
-    _, timestamps = run.logged_numbers(TIMESTAMP)
-    gaps = np.diff(timestamps[np.isfinite(timestamps)][-MAX_GAP_ROWS:])
-    gaps = gaps[(gaps > 1) & (gaps < MAX_GAP_SECONDS)]  # the row of an evaluation follows at once
-    pause = RUNNING_ROWS * float(np.median(gaps)) if len(gaps) else 0.0
-    return abs(now - run.last_write.timestamp()) <= max(RUNNING_SECONDS, pause)
+    return False
 
 
 def _group_by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:

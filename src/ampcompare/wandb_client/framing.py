@@ -125,11 +125,14 @@ class LogReader:
         self._lost_bytes += count
 
     def _read_block(self) -> bytes:
-        parts = self._file.read(BLOCK_BYTES)
+        block = b""
         # A short read in the middle of a file (some network file systems) must not look like its end.
-        while 0 < len(parts) < BLOCK_BYTES and (more := self._file.read(BLOCK_BYTES - len(parts))):
-            parts += more
-        return parts
+        while len(block) < BLOCK_BYTES:
+            more = self._file.read(BLOCK_BYTES - len(block))
+            if not more:
+                break
+            block += more
+        return block
 
     def _after_file_header(self, block: bytes) -> int:
         """Return where the chunks begin.

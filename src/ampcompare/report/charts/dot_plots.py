@@ -1,6 +1,7 @@
 """Dot plots: the largest activations relative to fp16's range, and published ratios with measured ones."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.backend_info import display_name
+from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.report.charts import vega
 from ampcompare.report.charts.series import round_for_chart
@@ -27,34 +29,53 @@ def largest_activations(analysis: Analysis) -> Spec | None:
     """Draw the largest activation of each layer over all steps and runs, a dot per backend, on a log axis."""
     runs = [run for group in analysis.groups for run in group.records]
     keys = sorted({key for run in runs for key in run.logged if key.startswith(PREFIX)})
-    rows: list[dict[str, Any]] = []
-    for group in analysis.groups:
-        for key in keys:
-            values = np.concatenate([np.empty(0), *(run.values(key) for run in group.records)])
-            shown = values[np.isfinite(values) & (values > 0)]  # a log axis can show no others
-            if len(shown):
-                layer = key.removeprefix(PREFIX)
-                rows.append(
-                    {"backend": group.display_name, "layer": layer, "x": round_for_chart(shown.max())}
-                )
+    rows = _activation_rows(analysis.groups, keys)
     if not rows:
         return None
     order = sorted({row["layer"] for row in rows}, key=_natural)
     labels = list(dict.fromkeys(row["backend"] for row in rows))
     x = quantity("x", {"grid": True, "values": [10.0**n for n in range(-6, 39)]}, type="log", nice=False)
     y = {"field": "layer", "type": "nominal", "sort": order, "axis": {"title": None, "labelLimit": 110}}
-    offset = {"field": "backend", "type": "nominal", "sort": labels}
-    tips = [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)]
-    encoding = {"x": x, "y": y, "yOffset": offset, "opacity": vega.if_picked(1, 0.1), "tooltip": tips}
-    dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}, "encoding": encoding}
-    end = {"data": {"values": [{"x": FP16_MAX}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
-    end["encoding"] = {"x": x, "color": {"value": GREY}}
+    dots = {
+        "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "yOffset": {"field": "backend", "type": "nominal", "sort": labels},
+            "opacity": vega.if_picked(1, 0.1),
+            "tooltip": [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)],
+        },
+    }
+    end_of_fp16 = {
+        "data": {"values": [{"x": FP16_MAX}]},
+        "mark": {"type": "rule", "strokeDash": [4, 3]},
+        "encoding": {"x": x, "color": {"value": GREY}},
+    }
     subtitle = f"dashed: {FP16_MAX:,}, the largest fp16 number"
     if any(len(run.nonfinite(key)) for run in runs for key in keys):
         subtitle += "; infinite values left out"
-    more: Spec = {"height": max(HEIGHT, LAYER_HEIGHT * len(order))}
-    more["encoding"] = {"color": vega.by_backend(labels, styles_of(analysis), "colour")}
-    return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
+    return chart(
+        "Largest activations by layer",
+        subtitle,
+        [end_of_fp16, dots],
+        rows,
+        height=max(HEIGHT, LAYER_HEIGHT * len(order)),
+        encoding={"color": vega.by_backend(labels, styles_of(analysis), "colour")},
+    )
+
+
+def _activation_rows(groups: Iterable[Group], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a datum for each group and layer: the largest activation over all steps and runs."""
+    rows = []
+    for group in groups:
+        for key in keys:
+            values = np.concatenate([np.empty(0), *(run.values(key) for run in group.records)])
+            shown = values[np.isfinite(values) & (values > 0)]  # a log axis can show no others
+            if len(shown):
+                layer = key.removeprefix(PREFIX)
+                largest = round_for_chart(shown.max())
+                rows.append({"backend": group.display_name, "layer": layer, "x": largest})
+    return rows
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -1,7 +1,7 @@
 """The lines of the charts: mean and range over the runs of a group, thinned with their extremes kept."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,22 +118,30 @@ def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list
         run = scaled_run(group)
         if run is None:
             continue
-        x, y = track_of(run, metrics.STEP, metrics.SCALE)
-        usable = (y > 2.0**-150) & (y < 2.0**150)  # the axis is logarithmic, and a record may have any number
-        x, y = x[usable], y[usable]
-        corners = np.union1d(np.flatnonzero(np.diff(y)) + 1, [0, len(y) - 1])
+        steps, scale = track_of(run, metrics.STEP, metrics.SCALE)
+        # The axis is logarithmic, and a record may have any number.
+        usable = (scale > 2.0**-150) & (scale < 2.0**150)
+        steps = steps[usable]
+        scale = scale[usable]
+        corners = np.union1d(np.flatnonzero(np.diff(scale)) + 1, [0, len(scale) - 1])
         corners = _sample(corners, LINE_POINTS)
-        scales.append({"backend": group.display_name, "x": x[corners].tolist(), "y": y[corners].tolist()})
-        at, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
-        rose = np.diff(totals, prepend=0.0)
-        marked = _sample(np.flatnonzero(rose > 0), MAX_SKIP_MARKS)
+        line = {"x": steps[corners], "y": scale[corners]}
+        scales.append(_datum(group, line))
+
+        skip_steps, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
+        new = np.diff(totals, prepend=0.0)
+        marked = _sample(np.flatnonzero(new > 0), MAX_SKIP_MARKS)
         if len(marked):
-            ys = y[np.maximum(0, np.searchsorted(x, at[marked], side="right") - 1)]
-            columns = {"x": at[marked], "y": ys, "new": rose[marked], "total": totals[marked]}
-            crosses.append(
-                {"backend": group.display_name} | {name: values.tolist() for name, values in columns.items()}
-            )
+            x = skip_steps[marked]
+            index_before = np.searchsorted(steps, x, side="right") - 1
+            y = scale[np.maximum(0, index_before)]
+            crosses.append(_datum(group, {"x": x, "y": y, "new": new[marked], "total": totals[marked]}))
     return scales, crosses
+
+
+def _datum(group: Group, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the columns of a group as one datum for Vega-Lite's `flatten`."""
+    return {"backend": group.display_name} | {name: values.tolist() for name, values in columns.items()}
 
 
 def track_of(run: RunRecord, x: str, y: str, factor: float = 1.0) -> Track:
@@ -167,7 +175,8 @@ def round_for_chart(value: float, digits: int = DIGITS) -> float | int | None:
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")
-    return int(rounded) if rounded == int(rounded) and abs(rounded) < 2**53 else rounded
+    is_whole = rounded == int(rounded) and abs(rounded) < 2**53
+    return int(rounded) if is_whole else rounded
 
 
 def _line(label: str, tracks: Sequence[Track]) -> ChartLine:

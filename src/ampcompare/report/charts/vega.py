@@ -92,22 +92,40 @@ def if_picked(full: float, faint: float) -> Spec:
 
 def config(ink: str, soft: str, line: str, font: str) -> Spec:
     """Return the theme of a chart in these colours."""
-    axis: Spec = {
-        "labelColor": soft,
-        "titleColor": soft,
-        "gridColor": line,
-        "domainColor": line,
-        "tickColor": line,
+    return {
+        "font": font,
+        "axis": {
+            "labelColor": soft,
+            "titleColor": soft,
+            "gridColor": line,
+            "domainColor": line,
+            "tickColor": line,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "titleFontWeight": "normal",
+            "domain": False,
+            "ticks": False,
+            "labelPadding": 5,
+            "titlePadding": 6,
+            "labelOverlap": True,
+        },
+        "view": {"stroke": None},
+        "axisX": {"grid": False, "labelSeparation": 8, "labelFlush": True},
+        "axisQuantitative": {"tickCount": 5},
+        "legend": {"labelColor": ink, "title": None, "orient": "top", "labelLimit": 210, "offset": 8},
+        "title": {
+            "color": ink,
+            "subtitleColor": soft,
+            "anchor": "start",
+            "frame": "bounds",
+            "offset": 12,
+            "fontSize": 14,
+            "subtitleFontSize": 11,
+            "subtitlePadding": 5,
+        },
+        "rule": {"color": soft},
+        "text": {"color": ink},
     }
-    axis |= {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "domain": False}
-    axis |= {"ticks": False, "labelPadding": 5, "titlePadding": 6, "labelOverlap": True}
-    theme: Spec = {"font": font, "axis": axis, "view": {"stroke": None}}
-    theme["axisX"] = {"grid": False, "labelSeparation": 8, "labelFlush": True}
-    theme["axisQuantitative"] = {"tickCount": 5}
-    theme["legend"] = {"labelColor": ink, "title": None, "orient": "top", "labelLimit": 210, "offset": 8}
-    theme["title"] = {"color": ink, "subtitleColor": soft, "anchor": "start", "frame": "bounds", "offset": 12}
-    theme["title"] |= {"fontSize": 14, "subtitleFontSize": 11, "subtitlePadding": 5}
-    return theme | {"rule": {"color": soft}, "text": {"color": ink}}
 
 
 def picture(spec: Spec, kind: str) -> bytes:

@@ -119,19 +119,17 @@ def _chart_library() -> str:
 
     It takes 2.4 s to make, so it is kept in the cache.
     """
-    key = f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
-    cached = None
-    with contextlib.suppress(OSError):  # no home folder: it is made again
-        cached = cache_folder() / "charts" / key
-        return cached.read_text("utf-8")
+    name = f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
+    with contextlib.suppress(OSError):  # not made yet, or there is no home folder
+        return (cache_folder() / "charts" / name).read_text("utf-8")
     import vl_convert
 
     bundle = _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=VEGA_LITE))
-    with contextlib.suppress(OSError):
-        if cached:
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(cached) as file:
-                file.write(bundle.encode("utf-8"))
+    with contextlib.suppress(OSError):  # it is made again next time
+        path = cache_folder() / "charts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(bundle.encode("utf-8"))
     return bundle
 
 
