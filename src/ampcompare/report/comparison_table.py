@@ -35,12 +35,12 @@ class Cell:
     Attributes:
         text: The baseline's own value; for other groups the value relative to the baseline.
         unit: The unit of the baseline's value.
-        span: The interval.
+        span: The interval with its kind, such as `CI 1.2 to 1.4`; "" without one.
         mark: The estimate that is drawn on the axis; None for the baseline, and where nothing was estimated.
         also: The group's own value with its unit, where `text` is relative.
         answer: What the interval shows (`faster`), or that it shows nothing (`inconclusive`).
         why: The reason, where it shows nothing.
-        is_open: Whether the mark is hollow.
+        is_open: Whether the mark is hollow, because nothing is shown.
     """
 
     text: str
@@ -94,12 +94,12 @@ class Column:
     """A column: one question, and how its answers are shown.
 
     Attributes:
-        key: The question.
+        key: The question, a key of `run_metrics.COMPARED_METRICS`.
         noun: The name of the question in a sentence.
         own: Formats a group's own value.
-        unit: The unit of that value.
+        unit: The unit of that value; "" where `own` writes it.
         form: How a value relative to the baseline is written.
-        margin: The zone within which a difference counts as none.
+        margin: The zone within which a difference counts as none; None without one.
         axis: The axis of the marks; None where no cell has a mark.
     """
 
@@ -113,7 +113,7 @@ class Column:
     axis: Axis | None = None
 
     @property
-    def figure(self) -> run_metrics.RunMetric:
+    def run_metric(self) -> run_metrics.RunMetric:
         """The run metric that the question is about."""
         return run_metrics.COMPARED_METRICS[self.key]
 
@@ -130,7 +130,7 @@ class Column:
         """
         form = self.form
         ends = [form.shown(end) for end in estimate.span]
-        null_and_margin = [form.shown(value) for value in (self.figure.null, *(self.margin or ()))]
+        null_and_margin = [form.shown(value) for value in (self.run_metric.null, *(self.margin or ()))]
         digits = formatting.digits_to_distinguish(
             ends, [*ends, *null_and_margin], form.show, form.digits(form.shown(estimate.value))
         )
@@ -168,7 +168,7 @@ class ComparisonTable:
     caption: str
 
 
-def _columns(analysis: Analysis) -> list[Column]:
+def _make_columns(analysis: Analysis) -> list[Column]:
     """Return the columns; only quality is there whether it was recorded or not."""
     metric = analysis.metric
     units = analysis.quantities
@@ -200,22 +200,24 @@ def _columns(analysis: Analysis) -> list[Column]:
 def comparison_table(analysis: Analysis) -> ComparisonTable:
     """Return the comparison as a table."""
     groups = sorted(analysis.groups, key=lambda g: g.value != analysis.baseline_value)
-    columns = _columns(analysis)
-    rows = tuple(_row(group, columns, analysis) for group in groups)
+    columns = _make_columns(analysis)
+    rows = tuple(_make_row(group, columns, analysis) for group in groups)
     for index, column in enumerate(columns):
         marks = [row.cells[column.key].mark for row in rows]
         estimates = [mark for mark in marks if mark is not None]
         if estimates:
-            figure = column.figure
-            axis = make_axis(estimates, figure.null, column.tick, log=figure.is_ratio, margin=column.margin)
+            run_metric = column.run_metric
+            axis = make_axis(
+                estimates, run_metric.null, column.tick, log=run_metric.is_ratio, margin=column.margin
+            )
             columns[index] = replace(column, axis=axis)
     keys = [formatting.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
     return ComparisonTable(formatting.capital(", ".join(keys)), tuple(columns), rows, analysis.caption)
 
 
-def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
+def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     comparison = analysis.comparison(group.label)
-    cells = {column.key: _cell(column, group, comparison) for column in columns}
+    cells = {column.key: _make_cell(column, group, comparison) for column in columns}
     if analysis.has_bench_speed and run_metrics.THROUGHPUT not in group.bench_estimates:
         claim = comparison.claims.get(run_metrics.SPEED) if comparison else None
         cells[run_metrics.SPEED] = Cell(
@@ -236,8 +238,8 @@ def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRo
     )
 
 
-def _cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
-    text, unit = _own_figure(column, group)
+def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
+    text, unit = _own_value(column, group)
     if comparison is None:
         return Cell(text, unit)
     estimate = comparison.estimates.get(column.key)
@@ -256,7 +258,7 @@ def _cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
     # Nothing is claimed of energy and time, and nothing at all of the control.
     if not comparison.claims:
         return cell
-    is_open = not estimate.side_of(column.figure.null)
+    is_open = not estimate.side_of(column.run_metric.null)
     if estimate.has_interval:
         return replace(cell, is_open=is_open)
     return replace(cell, answer=NO_VERDICT, why=too_few_runs(estimate.n), is_open=is_open)
@@ -264,7 +266,7 @@ def _cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
 
 def _why_not_compared(column: Column, group: Group, comparison: Comparison) -> str:
     """Return why a value is not compared, "" for a value that the group does not have."""
-    if column.figure.column not in group.estimates:
+    if column.run_metric.column not in group.estimates:
         return ""
     if comparison.not_compared_reason:
         return comparison.not_compared_reason
@@ -281,10 +283,10 @@ def _span_text(column: Column, estimate: Estimate) -> str:
     return "" if low == high else f"range {span}"
 
 
-def _own_figure(column: Column, group: Group) -> tuple[str, str]:
+def _own_value(column: Column, group: Group) -> tuple[str, str]:
     """Return a group's own value and its unit as text: `554` and `images/s`."""
-    estimate = group.estimates.get(column.figure.column)
-    reached = group.rows[column.figure.column].notna().sum()
+    estimate = group.estimates.get(column.run_metric.column)
+    reached = group.rows[column.run_metric.column].notna().sum()
     if column.key == run_metrics.TIME and 0 < reached < group.n:
         return f"{reached} of {group.n} reached it", ""  # a mean of these would leave out the slow runs
     if estimate is not None:

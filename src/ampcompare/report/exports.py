@@ -21,7 +21,7 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.sweep_plan import Plan
 from ampcompare.runtime.atomic_files import finite
 
-FIGURES = [figure.column for figure in run_metrics.RUN_METRICS]
+VALUE_COLUMNS = [figure.column for figure in run_metrics.RUN_METRICS]
 # Questions by their names in the files: speedup, memory_ratio, quality_difference; ratios first.
 RATIOS = [question for question, figure in run_metrics.COMPARED_METRICS.items() if figure.is_ratio]
 DIFFERENCES = [question for question in run_metrics.COMPARED_METRICS if question not in RATIOS]
@@ -34,7 +34,7 @@ RUN_COLUMNS = (
     run_table.ROWS,
     run_metrics.EPOCHS,
     run_table.OVERLAP,
-    *FIGURES,
+    *VALUE_COLUMNS,
     "step_time_ms_p95",
 )
 
@@ -100,10 +100,10 @@ def to_csv(analysis: Analysis) -> str:
     for group in (_group(one, analysis) for one in analysis.groups):
         compared = group["compared"] or {}
         row = {"group": group["label"], "runs": group["counted_runs"], "seeds": group["seeds"]}
-        for name in FIGURES:
-            row |= _flat(name, group["figures"].get(name), "n")
+        for name in VALUE_COLUMNS:
+            row |= _flat_cells(name, group["figures"].get(name), "n")
         for name in COMPARED:
-            row |= _flat(name, compared.get(name), "n", "method", "shown")
+            row |= _flat_cells(name, compared.get(name), "n", "method", "shown")
         row |= {"verdict": group["verdict"], "quality_kept": compared.get("quality_kept")}
         row |= group["outcomes"]
         row |= {f"failure_{key}": (group["failures"] or {}).get(key) for key in ("share", "low", "high")}
@@ -114,7 +114,7 @@ def to_csv(analysis: Analysis) -> str:
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def _flat(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, Any]:
+def _flat_cells(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, Any]:
     """Return the cells of a value: itself under `name`, its other fields under `name_field`."""
     figure = figure or {}
     cells = {name: figure.get("value")}

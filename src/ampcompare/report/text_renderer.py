@@ -154,17 +154,17 @@ def to_markdown(analysis: Analysis) -> str:
     """Return verdict, table and caveats as Markdown, to paste into a pull request or a paper."""
     table = comparison_table(analysis)
     paragraphs = [
-        [f"# {_safe(analysis.headline)}"],
-        *_answers(analysis),
-        [_safe(analysis.basis)],
+        [f"# {_escape(analysis.headline)}"],
+        *_answer_paragraphs(analysis),
+        [_escape(analysis.basis)],
         _markdown_table(table),
-        [_safe(" ".join([table.caption, *_reasons(table)]))],
-        *_asked(analysis),
-        _list(analysis.numerics.values()),
+        [_escape(" ".join([table.caption, *_reasons(table)]))],
+        *_gate_paragraphs(analysis),
+        _bullets(analysis.numerics.values()),
     ]
     if analysis.caveats:
-        paragraphs += [["Caveats:"], _list(analysis.caveats)]
-    paragraphs.append(_list([*analysis.notes, analysis.advice]))
+        paragraphs += [["Caveats:"], _bullets(analysis.caveats)]
+    paragraphs.append(_bullets([*analysis.notes, analysis.advice]))
     return _join_paragraphs(paragraphs)
 
 
@@ -172,11 +172,11 @@ def to_summary(analysis: Analysis) -> str:
     """Return a Markdown block for a pull request: verdict, gates and table."""
     table = comparison_table(analysis)
     paragraphs = [
-        [f"### {_safe(analysis.headline)}"],
-        *_answers(analysis),
-        *_asked(analysis),
+        [f"### {_escape(analysis.headline)}"],
+        *_answer_paragraphs(analysis),
+        *_gate_paragraphs(analysis),
         _markdown_table(table),
-        [_safe(f"{analysis.basis}. {table.caption}")],
+        [_escape(f"{analysis.basis}. {table.caption}")],
     ]
     return _join_paragraphs(paragraphs)
 
@@ -186,9 +186,9 @@ def _join_paragraphs(paragraphs: Sequence[Sequence[str]]) -> str:
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
 
 
-def _answers(analysis: Analysis) -> list[list[str]]:
+def _answer_paragraphs(analysis: Analysis) -> list[list[str]]:
     """Return what to use, and what it costs, each as a paragraph where there is such an answer."""
-    return [[_safe(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
+    return [[_escape(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
 
 
 def _markdown_table(table: ComparisonTable) -> list[str]:
@@ -196,7 +196,7 @@ def _markdown_table(table: ComparisonTable) -> list[str]:
     for row in table.rows:
         cells = [_markdown_cell(row.cells[column.key]) for column in table.columns]
         rows.append([row.label, *cells, row.badge, row.runs])
-    lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
+    lines = [f"| {' | '.join(map(_escape, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 
 
@@ -206,27 +206,27 @@ def _markdown_cell(cell: Cell) -> str:
     return ", ".join(part for part in (first, *more) if part)
 
 
-def _asked(analysis: Analysis) -> list[list[str]]:
+def _gate_paragraphs(analysis: Analysis) -> list[list[str]]:
     """Return the gates with their results, and which published values are reproduced."""
     parts: list[list[str]] = []
     if analysis.gate_results:
         required = []
         for answer in analysis.gate_results:
             mark = "passed" if answer.is_shown else "**not passed**"
-            gate = _safe(f"{answer.gate.label}: {answer.gate.text} ({answer.why})")
+            gate = _escape(f"{answer.gate.label}: {answer.gate.text} ({answer.why})")
             required.append(f"- {mark}: {gate}")
         parts += [["Requirements:"], required]
     result = analysis.reproduction
     if result is not None:
-        source = _safe(f"{result.publication.title}. {result.publication.source}")
-        parts += [[f"**{_safe(result.headline)}** ({source})"], _list(_reproduction_lines(result))]
+        source = _escape(f"{result.publication.title}. {result.publication.source}")
+        parts += [[f"**{_escape(result.headline)}** ({source})"], _bullets(_reproduction_lines(result))]
     return parts
 
 
-def _list(lines: Iterable[str]) -> list[str]:
-    return [f"- {_safe(line)}" for line in lines if line]
+def _bullets(lines: Iterable[str]) -> list[str]:
+    return [f"- {_escape(line)}" for line in lines if line]
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     """Return the text on one line without Markdown syntax; names of runs may hold any character."""
     return printable(" ".join(text.splitlines())).translate(ESCAPES)

@@ -156,7 +156,7 @@ def _load_arm(sources: Sequence[str], step: str | None, arm: str) -> list[RunRec
     runs = unite_files(_read_folders(local_sources, step), arm, named_files)
     for source in server_sources:
         for run in read_server(source):
-            _add(runs, run)
+            _add_server_run(runs, run)
     runs = _leave_out_unreadable(runs)
     return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
 
@@ -185,7 +185,7 @@ def _leave_out_unreadable(runs: Sequence[RunRecord]) -> list[RunRecord]:
     return readable
 
 
-def _add(runs: list[RunRecord], new: RunRecord) -> None:
+def _add_server_run(runs: list[RunRecord], new: RunRecord) -> None:
     """Add a run from the server unless the same run on disk has as many rows."""
     for number, known in enumerate(runs):
         if _is_same_run(known, new):
@@ -221,10 +221,10 @@ def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
         log.warning(one_line(f"left out: {problem}"))
     if len(refused) > MAX_LEFT_OUT:
         log.warning(f"{len(refused) - MAX_LEFT_OUT:,} more files without a run were left out")
-    return [_joined(parts_of_run) for parts_of_run in _group_by_run(parts)]
+    return [_join_parts(parts_of_run) for parts_of_run in _group_by_run(parts)]
 
 
-def _joined(parts: Sequence[RunRecord]) -> RunRecord:
+def _join_parts(parts: Sequence[RunRecord]) -> RunRecord:
     """Return the parts of a run as one run. Tables of one run have its metrics; none continues another."""
     are_tables = all(path.suffix.lower() == ".csv" for part in parts for path in part.paths)
     if are_tables and len(parts) > 1:
@@ -343,7 +343,7 @@ def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
         warnings.simplefilter("ignore")  # on a full disk nothing is cached
         for path in paths:
             signature = _signature(path, now)
-            read.append(_unpickled(cached_read(*signature)) if signature else read_wandb_file(path))
+            read.append(_unpickle(cached_read(*signature)) if signature else read_wandb_file(path))
     for run in read:
         if run.exit_code is None and _is_running(run, now):
             run.state = RunState.RUNNING
@@ -370,7 +370,7 @@ def _read_pickled(path: str, size: int, written: int, changed: int, version: str
     return pickle.dumps(read_wandb_file(Path(path)), pickle.HIGHEST_PROTOCOL)
 
 
-def _unpickled(pickled: bytes) -> RunRecord:
+def _unpickle(pickled: bytes) -> RunRecord:
     run: RunRecord = pickle.loads(pickled)  # noqa: S301 - pickled above, and joblib's cache is one of pickles
     return run
 

@@ -225,7 +225,7 @@ def merge_parts(parts: Sequence[RunRecord]) -> RunRecord:
         summary |= part.summary
         definitions |= part.definitions
         units |= part.units
-    rows, logged, replaced = _stacked(ordered)
+    rows, logged, replaced = _stack_rows(ordered)
     if replaced:
         problems.append(
             f"{replaced:,} rows were logged twice because the run was resumed; the later rows count."
@@ -281,7 +281,7 @@ def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [f"Its parts differ in config: {keys}{more}; the later values are shown."]
 
 
-def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]:
+def _stack_rows(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]:
     """Return the rows of all parts that no later part logged again, and how many were dropped."""
     if len(ordered) == 1:
         return ordered[0].rows, ordered[0].logged, 0

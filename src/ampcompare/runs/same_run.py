@@ -117,7 +117,7 @@ def _find_contained(
         if evidence != "time" and not arm:
             continue  # the files may be of several arms, and two arms may compute the same
         if evidence != "time" and _looks_like_repeat(runs[inner], runs[outer]):
-            _ask(runs[inner], runs[outer], arm, named_files)
+            _ask_about_duplicates(runs[inner], runs[outer], arm, named_files)
             continue
         contained.setdefault(outer, []).append(_Contained(inner, begin))
     return contained
@@ -139,11 +139,11 @@ def _ordered_pairs(runs: Sequence[RunRecord]) -> Iterator[tuple[int, int]]:
         for inner, shorter in enumerate(runs):
             if inner == outer or shorter.rows > longer.rows or shorter.config != longer.config:
                 continue
-            if shorter.rows < longer.rows or _order(longer) < _order(shorter):
+            if shorter.rows < longer.rows or _name_order(longer) < _name_order(shorter):
                 yield outer, inner
 
 
-def _order(run: RunRecord) -> tuple[int, str]:
+def _name_order(run: RunRecord) -> tuple[int, str]:
     return len(run.name), run.name
 
 
@@ -220,7 +220,7 @@ def _looks_like_repeat(one: RunRecord, other: RunRecord) -> bool:
     return len(names) == 1 or one.paths[0].parent != other.paths[0].parent
 
 
-def _ask(one: RunRecord, other: RunRecord, arm: str, named_files: Collection[Path]) -> None:
+def _ask_about_duplicates(one: RunRecord, other: RunRecord, arm: str, named_files: Collection[Path]) -> None:
     """Ask whether two logs with the same values are one run, unless the user named both files.
 
     Raises:
@@ -299,7 +299,7 @@ def _join_members(members: Sequence[tuple[tuple[str, ...], RunRecord]]) -> list[
     counts = Counter(key for run in every for key in run.logged)
     parts = []
     for words, run in members:
-        logged = {_prefixed(key, words[position], counts): column for key, column in run.logged.items()}
+        logged = {_prefix_key(key, words[position], counts): column for key, column in run.logged.items()}
         parts.append(replace(run, logged=logged))
     name = _name_without(every[0].name, position)
     return [replace(join_rows(parts), id=name, name=name)]
@@ -362,7 +362,7 @@ def _name_without(name: str, position: int) -> str:
     return before + after
 
 
-def _prefixed(key: str, split: str, counts: Mapping[str, int]) -> str:
+def _prefix_key(key: str, split: str, counts: Mapping[str, int]) -> str:
     is_shared = key in (metrics.STEP, TIMESTAMP) or key.lower() in STEPS
     if is_shared or counts[key] < 2 or key.startswith((f"{split}/", f"{split}_")):
         return key

@@ -60,7 +60,7 @@ def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
         parent_run.problems += run.problems
         del by_folder[folder]
     for run, points in by_folder.values():
-        _fill(run, points)
+        _build_rows(run, points)
     return [run for run, _ in by_folder.values()]
 
 
@@ -74,7 +74,7 @@ def _read_folder(folder: Path, files: list[Path]) -> tuple[RunRecord, Points]:
     name = folder.as_posix()
     points = Points()
     run = RunRecord(id=name, name=name, state=RunState.FINISHED, paths=(files[0],))
-    for later in sorted((_read_file(path, run) for path in files), key=_begin):
+    for later in sorted((_read_file(path, run) for path in files), key=_first_time):
         for tag, new in later.items():
             steps = {step for step, _, _ in new}
             end = float("inf") if len(steps) > 1 else max(steps)
@@ -102,9 +102,9 @@ def _read_file(path: Path, run: RunRecord) -> Points:
                 plugin_data = value.metadata.plugin_data  # only set for the first value of a tag
                 plugin = plugins.setdefault(value.tag, plugin_data.plugin_name)
                 if plugin == "hparams":
-                    _take_settings(run, plugin_data.content)
+                    _store_settings(run, plugin_data.content)
                     continue
-                number = _number(run, value, plugin)
+                number = _read_scalar(run, value, plugin)
                 if number is not None:
                     points.setdefault(value.tag, []).append((event.step, event.wall_time, number))
     except Exception as problem:  # errors of the reader and of protobuf, and those of hostile content
@@ -114,7 +114,7 @@ def _read_file(path: Path, run: RunRecord) -> Points:
     return points
 
 
-def _number(run: RunRecord, value: Any, plugin: str) -> float | None:
+def _read_scalar(run: RunRecord, value: Any, plugin: str) -> float | None:
     """Return the scalar of a value, as PyTorch's writer or TensorFlow 2 stores it; None if it is no scalar.
 
     Hugging Face's settings, a text, are added to the config.
@@ -135,7 +135,7 @@ def _number(run: RunRecord, value: Any, plugin: str) -> float | None:
         return None
 
 
-def _take_settings(run: RunRecord, content: bytes) -> None:
+def _store_settings(run: RunRecord, content: bytes) -> None:
     """Store the hyperparameters that PyTorch's `add_hparams` and TensorBoard's HParams write."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -151,12 +151,12 @@ def _take_settings(run: RunRecord, content: bytes) -> None:
         run.state = RunState.FAILED
 
 
-def _begin(points: Points) -> float:
+def _first_time(points: Points) -> float:
     walls = (wall for values in points.values() for _, wall, _ in values if wall > 0)
     return min(walls, default=float("inf"))
 
 
-def _fill(run: RunRecord, points: Points) -> None:
+def _build_rows(run: RunRecord, points: Points) -> None:
     """Make a row for each step, in the order of time.
 
     Several values of a tag at one step give several rows, because a writer may be called without a step. The
@@ -167,7 +167,7 @@ def _fill(run: RunRecord, points: Points) -> None:
     settings, problems = read_settings_in(run.paths[0].parent)
     run.config = settings | run.config
     run.problems += problems
-    begin = _begin(points)
+    begin = _first_time(points)
     if begin < LATEST:
         run.started_at = datetime.fromtimestamp(begin, UTC)
     if not points:

@@ -102,7 +102,7 @@ def read_json_lines(paths: Iterable[Path], step: str | None = None) -> list[RunR
 
 
 def _read_json_lines(path: Path, step: str | None) -> RunRecord:
-    run = _run(path.with_suffix(""), path)
+    run = _make_run(path.with_suffix(""), path)
     key = json_step(read_head(path, MAX_BYTES), step)
     if key is None:
         run.problems.append(f"{path.name} has no step.")
@@ -123,7 +123,7 @@ def _read_json_lines(path: Path, step: str | None) -> RunRecord:
     try:
         run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         run.rows, run.logged = build_columns(rows())
-        _clean(run)
+        _convert_columns(run)
     except OSError as problem:
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
     if metrics.STEP not in run.logged and key in run.logged:
@@ -143,8 +143,8 @@ def read_csv_files(paths: Iterable[Path], step: str | None = None) -> list[RunRe
 def _read_csv_file(path: Path, step: str | None) -> RunRecord:
     """Return one file as a run. What is wrong with it becomes a sentence in `problems`."""
     is_alone = path.name in KNOWN_NAMES and sum((path.parent / name).is_file() for name in KNOWN_NAMES) < 2
-    run = _run(path.parent if is_alone else path.with_suffix(""), path)
-    form = _table_format(path)
+    run = _make_run(path.parent if is_alone else path.with_suffix(""), path)
+    form = _read_table_format(path)
     column = step_column(form.names, step)
     if column is None:
         expected = f"none is called {step!r}" if step else f"expected one of {', '.join(STEPS)}"
@@ -152,13 +152,13 @@ def _read_csv_file(path: Path, step: str | None) -> RunRecord:
         return run
     try:
         run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        _fill(run, path, form, column)
+        _read_rows(run, path, form, column)
     except OSError as problem:
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
     return run
 
 
-def _run(name: Path, path: Path) -> RunRecord:
+def _make_run(name: Path, path: Path) -> RunRecord:
     """Return a run with the settings beside its file. The file does not say whether the run ended."""
     config, problems = read_settings_in(path.parent)
     text = name.as_posix()
@@ -167,7 +167,7 @@ def _run(name: Path, path: Path) -> RunRecord:
     )
 
 
-def _table_format(path: Path) -> TableFormat:
+def _read_table_format(path: Path) -> TableFormat:
     """Return the form of a table; without names if the file is no text, or no plain file."""
     try:
         return read_format(read_head(path, MAX_HEAD_BYTES)) or TableFormat(())
@@ -175,7 +175,7 @@ def _table_format(path: Path) -> TableFormat:
         return TableFormat(())
 
 
-def _fill(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
+def _read_rows(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
     """Read the rows of a table.
 
     If two columns have the same name, the last one counts. The unnamed index of pandas is ignored, and so is
@@ -208,7 +208,7 @@ def _fill(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
                 run.problems.append(f"Reading {path.name} stopped at line {line:,}: {problem}.")
 
     run.rows, run.logged = build_columns(rows())
-    _clean(run)
+    _convert_columns(run)
     step_name = form.names[step]
     if metrics.STEP not in run.logged and step_name in run.logged:
         run.logged[metrics.STEP] = run.logged[step_name]
@@ -218,20 +218,20 @@ def _fill(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
         run.problems.append(f"{path.name} has no row.")
 
 
-def _clean(run: RunRecord) -> None:
+def _convert_columns(run: RunRecord) -> None:
     """Read percentages and times as numbers, report other cells, and drop NaN that means "no evaluation"."""
     for key, (rows, values) in run.logged.items():
         if values.dtype != object:
-            is_kept = _is_logged(values)
+            is_kept = _find_logged(values)
             run.logged[key] = rows[is_kept], values[is_kept]
             continue
-        numbers = _seconds(values)
+        numbers = _parse_seconds(values)
         if numbers is None:
-            numbers = _percentages(run, key, values)
+            numbers = _parse_percentages(run, key, values)
         run.logged[key] = rows, numbers
 
 
-def _seconds(values: np.ndarray) -> np.ndarray | None:
+def _parse_seconds(values: np.ndarray) -> np.ndarray | None:
     """Return a column of durations (`0:21:12`) or of dates with times in seconds, None for another column."""
     seconds = []
     for value in values:
@@ -242,7 +242,7 @@ def _seconds(values: np.ndarray) -> np.ndarray | None:
     return np.array(seconds, np.float64)
 
 
-def _percentages(run: RunRecord, key: str, values: np.ndarray) -> np.ndarray:
+def _parse_percentages(run: RunRecord, key: str, values: np.ndarray) -> np.ndarray:
     """Return the numbers of a column of percentages (`85.3%`), any other column as it is.
 
     A column with numbers and other cells gets a sentence in `problems`.
@@ -260,7 +260,7 @@ def _percentages(run: RunRecord, key: str, values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _is_logged(values: np.ndarray) -> np.ndarray:
+def _find_logged(values: np.ndarray) -> np.ndarray:
     """Return a mask of the values that were logged: a NaN may mean "no evaluation in this row".
 
     It does if finite values are less frequent than rows. The last value stays NaN if an evaluation was due:
@@ -296,7 +296,7 @@ def _last_step(run: RunRecord) -> float:
 
 
 def _read_state(path: Path, folder: Path) -> RunRecord:
-    run = _run(folder, path)
+    run = _make_run(folder, path)
     try:
         if not path.is_file():
             raise OSError("it is not a plain file")
@@ -321,7 +321,7 @@ class _Loader(yaml.SafeLoader):
     """A loader that reads YAML tagged as a Python object (Lightning writes such) as plain values."""
 
 
-def _untagged(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
+def _construct_untagged(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
@@ -329,7 +329,7 @@ def _untagged(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
     return node.value
 
 
-_Loader.add_multi_constructor("", _untagged)
+_Loader.add_multi_constructor("", _construct_untagged)
 
 
 def read_settings_in(folder: Path) -> tuple[dict[str, Any], list[str]]:

@@ -87,11 +87,11 @@ class _Column:
         texts = self.texts
         self.at = []
         self.texts = []
-        numbers = _numbers(texts)
+        numbers = _parse_numbers(texts)
         if numbers is not None:
             self.parts.append((np.array(row_numbers, np.int32), numbers))
             return 0
-        parsed = [_value(text, parse_int=float) for text in texts]
+        parsed = [_parse_value(text, parse_int=float) for text in texts]
         is_value = [value is not _BAD and value is not None for value in parsed]
         rows_of_values = np.array(list(compress(row_numbers, is_value)), np.int32)
         self.parts.append((rows_of_values, as_array(list(compress(parsed, is_value)))))
@@ -106,7 +106,7 @@ class _Column:
         return rows[is_last], values[is_last]
 
 
-def _numbers(texts: list[bytes]) -> np.ndarray | None:
+def _parse_numbers(texts: list[bytes]) -> np.ndarray | None:
     """Return the texts as numbers, None if not all of them are.
 
     They are parsed as one JSON list. If it has as many elements as texts, all of them numbers, then each text
@@ -120,7 +120,7 @@ def _numbers(texts: list[bytes]) -> np.ndarray | None:
         return None
 
 
-def _value(text: str | bytes, **options: Any) -> Any:
+def _parse_value(text: str | bytes, **options: Any) -> Any:
     try:
         return nested.parse_json(text, **options)
     except ValueError:
@@ -170,14 +170,14 @@ class _FileReader:
                 column.at.append(row)
                 column.texts.append(rest[1:])
                 continue
-            parsed = self._parsed(item)
+            parsed = self._parse_item(item)
             if parsed is None:
                 continue
             path, text = parsed
             column = self.columns.setdefault(".".join(path), _Column())
             column.at.append(row)
             column.texts.append(text)
-            if _path(head) == path:
+            if _parse_key(head) == path:
                 by_head[head] = column
 
     def _take_summary(self, summary: Any) -> None:
@@ -236,13 +236,13 @@ class _FileReader:
         self._take_summary(record.summary)
 
     def _write(self, target: dict[str, Any], path: nested.Path, text: str | bytes) -> None:
-        value = _value(text)
+        value = _parse_value(text)
         if value is _BAD:
             self.bad_values += 1
         else:
             nested.write(target, path, value)
 
-    def _parsed(self, item: bytes) -> tuple[nested.Path, bytes] | None:
+    def _parse_item(self, item: bytes) -> tuple[nested.Path, bytes] | None:
         """Return key and value of any item, parsed by protobuf; None if it cannot be decoded."""
         try:
             parsed = Item.FromString(item)
@@ -262,11 +262,11 @@ class _FileReader:
             for item in reversed(list(items)):
                 head = item.partition(VALUE)[0]
                 if head not in last:
-                    key_bytes = item if _path(head) is None else head
+                    key_bytes = item if _parse_key(head) is None else head
                     last.setdefault(key_bytes, item)
         self.summaries = []
         for item in reversed(last.values()):
-            parsed = self._parsed(item)
+            parsed = self._parse_item(item)
             if parsed is not None:
                 path, text = parsed
                 self._write(self.run.summary, path, text)
@@ -303,7 +303,7 @@ class _FileReader:
 
 
 @lru_cache(MAX_CACHED_KEYS)
-def _path(head: bytes) -> nested.Path | None:
+def _parse_key(head: bytes) -> nested.Path | None:
     """Return the key in these bytes; None if they end inside a key that contains VALUE."""
     try:
         return nested.path_of(Item.FromString(head))

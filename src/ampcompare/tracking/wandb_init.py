@@ -92,7 +92,7 @@ def start_record(
     except (wandb.errors.CommError, TimeoutError) as problem:
         log.warning(f"W&B's server cannot be reached ({api_reason(problem)}); this run is recorded offline")
         end_service()  # the service still has the failed start
-        run = _init(settings, "offline", run_id, on_stop)
+        run = _init_run(settings, "offline", run_id, on_stop)
     if run.disabled:
         run.finish()
         return Tracker(run_id, state)
@@ -117,12 +117,12 @@ def _start_run(settings: RunSettings, run_id: str, on_stop: Callable[[], None] |
         wandb.errors.CommError, TimeoutError: The server cannot be reached.
     """
     try:
-        mode = _mode(settings.mode)
+        mode = _choose_mode(settings.mode)
         if mode != "online":
             # Offline the client would warn about `resume`; readers join the parts of a run.
-            return _init(settings, mode, run_id, on_stop)
+            return _init_run(settings, mode, run_id, on_stop)
         with warn_if_slow("W&B's server, to begin the run"):
-            return _init(settings, mode, run_id, on_stop, "allow" if settings.resumes else None)
+            return _init_run(settings, mode, run_id, on_stop, "allow" if settings.resumes else None)
     except wandb.errors.UsageError as problem:
         raise UserError(f"W&B refuses to start the run: {problem}") from None
     except ValidationError as problem:  # in W&B's settings, also from WANDB_... variables
@@ -166,7 +166,7 @@ def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], 
     return WandbTracker(run, run.id, on_lost, is_external=True)
 
 
-def _mode(asked: str) -> str:
+def _choose_mode(asked: str) -> str:
     """Return the mode for wandb.init; W&B's environment variables take precedence."""
     if os.environ.get("WANDB_DISABLED"):
         return "disabled"
@@ -181,7 +181,7 @@ def _mode(asked: str) -> str:
     return "offline"
 
 
-def _init(
+def _init_run(
     settings: RunSettings,
     mode: str,
     run_id: str,
