@@ -189,8 +189,8 @@ def _make_columns(analysis: Analysis) -> list[Column]:
     recorded = {column for group in analysis.groups for column in group.estimates}
     shown = {question for comparison in analysis.comparisons for question in comparison.estimates}
     shown.add(run_metrics.QUALITY)
-    for question, figure in run_metrics.COMPARED_METRICS.items():
-        if figure.sides and figure.column in recorded:
+    for question, run_metric in run_metrics.COMPARED_METRICS.items():
+        if run_metric.sides and run_metric.column in recorded:
             shown.add(question)
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
         shown.discard(run_metrics.TIME)
