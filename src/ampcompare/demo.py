@@ -40,9 +40,10 @@ DEMO_EPILOG = epilog(
     },
     {0: "success", 1: "a run failed", **BAD_INPUT, **STOPPED},
 )
-# Seconds, for the line that says how much time is left: to start a process with PyTorch and W&B, to begin and
-# end a run, to write the page.
-START_SECONDS, RUN_SECONDS, PAGE_SECONDS = 6.0, 0.7, 12.0
+# For the line that says how much time is left.
+START_SECONDS = 6.0  # to start a process with PyTorch and W&B
+RUN_SECONDS = 0.7  # to begin and end a run
+PAGE_SECONDS = 12.0  # to write the page
 EVALUATION_COST = 0.3  # the time to evaluate an image, as a fraction of the time to train on it
 TRAIN = "import sys; from ampcompare.demo import train_all_seeds; sys.exit(train_all_seeds(sys.argv[1:]))"
 
@@ -73,7 +74,8 @@ def demo(
     from ampcompare.runtime.signals import run_to_completion
 
     let_threads_sleep()
-    console, began = Console(highlight=False), time.monotonic()
+    began = time.monotonic()
+    console = Console(highlight=False)
     _refuse_fixed_options(overrides or [])
     own_folder = f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}"
     own = [*CONFIG, *PLAN, own_folder, *(overrides or [])]
@@ -82,14 +84,18 @@ def demo(
 
     arms = build_arms(own)
     names = [arm.options["backend"] for arm in arms]
-    what = f"{', '.join(names)}, {len(SEEDS)} seeds each"
-    print_line(console, f"{config.model.name} on synthetic images: {what}")
-    parts, bench_seconds = len(names) + 2, describe_seconds(60 * BENCH_MINUTES)
-    print_line(console, f"--- 1 of {parts}: speed and memory by bench, {bench_seconds}")
+    print_line(
+        console,
+        f"{config.model.name} on synthetic images: {', '.join(names)}, {len(SEEDS)} seeds each",
+    )
+    parts = len(names) + 2
+    bench_time = describe_seconds(60 * BENCH_MINUTES)
+    print_line(console, f"--- 1 of {parts}: speed and memory by bench, {bench_time}")
     with console.status("") as status:
         benchmark = run_benchmark(arms, Schedule(BENCH_MINUTES), lambda line: status.update(line))
-    if failed := [arm for arm in benchmark.arms if arm.failed]:
-        raise UserError(f"the speed of {failed[0].label} cannot be measured: {failed[0].failed}")
+    for arm in benchmark.arms:
+        if arm.failed:
+            raise UserError(f"the speed of {arm.label} cannot be measured: {arm.failed}")
     output.print_table(benchmark, console, console.width if console.is_terminal else None)
     bench_file = Path(folder, "bench.json")
     write_json(bench_file, output.as_json(benchmark))
@@ -144,7 +150,8 @@ def estimate_seconds(config: Config, step_seconds: float) -> float:
     """Return about how long one backend's trainings take, in seconds, from the time of one step."""
     batches = -(-(config.data.train_limit or 0) // config.batch_size)
     steps = config.epochs * -(-batches // config.training.accumulate)
-    steps = steps if config.max_steps is None else min(steps, config.max_steps)
+    if config.max_steps is not None:
+        steps = min(steps, config.max_steps)
     evaluated = -(-config.epochs // config.eval.every) * (config.data.test_limit or 0)
     each_run = RUN_SECONDS + (steps + EVALUATION_COST * evaluated / config.batch_size) * step_seconds
     return START_SECONDS + len(SEEDS) * each_run
@@ -161,5 +168,8 @@ def describe_seconds(seconds: float) -> str:
     ('about 10 s', 'about 40 s', 'about 2 min 30 s', 'about 10 min')
     """
     minutes, rest = divmod(max(10, round(seconds / 10) * 10), 60)
-    parts = [f"{minutes} min"] * bool(minutes) + [f"{rest} s"] * bool(rest and minutes < 10)
-    return f"about {' '.join(parts)}"
+    if minutes == 0:
+        return f"about {rest} s"
+    if rest == 0 or minutes >= 10:
+        return f"about {minutes} min"
+    return f"about {minutes} min {rest} s"

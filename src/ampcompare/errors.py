@@ -77,7 +77,6 @@ def describe_exception(problem: BaseException, path: Path | None = None) -> str:
     """Return an exception in one line, such as `line 3: ValueError: no such width`.
 
     Args:
-        problem: The exception.
         path: The plug-in's file. The line number is the last one of this file in the traceback.
     """
     if isinstance(problem, SyntaxError) and problem.filename == str(path):

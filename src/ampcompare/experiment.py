@@ -288,7 +288,7 @@ class TrainingSession:
 
     def _closing_lines(self) -> Iterator[str]:
         if self.exit_code or not self.brief:
-            yield from self.tracker.where(Path(self.config.output_dir))
+            yield from self.tracker.describe_record(Path(self.config.output_dir))
         step = self._loop.logger.anomalies.first_anomaly
         # Strict fp32 is what a step is compared with, and a replay has one process.
         is_plain = get_backend(self.config.backend).is_strict_fp32

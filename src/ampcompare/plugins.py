@@ -20,7 +20,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ampcompare.errors import UserError, describe_exception, did_you_mean
 
@@ -34,8 +34,7 @@ class PluginKind:
 
     Attributes:
         option: The option that names a plug-in of this kind.
-        group: The entry-point group.
-        libraries: Libraries that have parts of this kind, used as `library:NAME`.
+        libraries: Libraries whose parts are plug-ins of this kind, as `library:NAME`.
         renamed: A hint for plug-ins written for version 0.2: what to write in place of a removed name.
     """
 
@@ -62,9 +61,11 @@ class PluginKind:
         Raises:
             UserError: The text has the form of a plug-in, but is malformed or names a missing file.
         """
+        if not is_object_path(text):
+            return text in entry_points(group=self.group).names
         left, _, name = text.partition(":")
-        if not is_object_path(text) or left in self.libraries:
-            return is_object_path(text) or text in entry_points(group=self.group).names
+        if left in self.libraries:
+            return True
         is_file = left.endswith(".py")
         if not (is_file or _is_dotted_path(left)) or not _is_dotted_path(name):
             raise self.make_error(text, f"expected {NAME_FORMS}, with one colon")
@@ -144,27 +145,65 @@ def load(kind: PluginKind, text: str) -> Plugin:
     Raises:
         UserError: The name is malformed or unknown, or the import fails for any reason.
     """
-    target, origin, path = text, "", None
-    if is_object_path(text):
-        kind.accepts(text)
-        left = text.partition(":")[0]
-        path = Path(left).resolve() if left.endswith(".py") else None
-    else:
-        entry = _find_entry_point(kind, text)
-        target, origin = entry.value.partition("[")[0].strip(), f"entry point of {_describe_origin(entry)}: "
-    left, _, name = target.partition(":")
-    with wrap_plugin_errors(kind, text, f"{origin}cannot be imported", path):
-        content = path.read_bytes() if path else b""
-        module = _import_file(path, content) if path else resolve_name(f"{left}:")
-        try:
-            value = resolve_name(f"{module.__name__}:{name}")
-        except AttributeError:
-            near = did_you_mean(name, vars(module)) or _list_own_names(module)
-            raise kind.make_error(text, f"{origin}{left} has no {name}{near and '; ' + near}") from None
+    target = _find_target(kind, text)
+    with wrap_plugin_errors(kind, text, f"{target.origin}cannot be imported", target.path):
+        if target.path is not None:
+            content = target.path.read_bytes()
+            module = _import_file(target.path, content)
+        else:
+            content = b""
+            module = resolve_name(f"{target.module}:")
+        value = _get_object(kind, text, target, module)
         defined_in = value if inspect.isclass(value) or inspect.isfunction(value) else module
-        file = path or Path(inspect.getfile(defined_in))
+        file = target.path or Path(inspect.getfile(defined_in))
         _NAMES_BY_FILE[str(file)] = f"{kind.option}={text!r}"
         return Plugin(value, _hash(content or file.read_bytes()), file)
+
+
+class _Target(NamedTuple):
+    """What the name of a plug-in stands for.
+
+    Attributes:
+        module: The dotted name of a module, or a file as the user wrote it.
+        name: The dotted name of the object in the module.
+        path: The file, None for a module.
+        origin: The entry point that names the object, as the begin of a message; "" for no entry point.
+    """
+
+    module: str
+    name: str
+    path: Path | None
+    origin: str
+
+
+def _find_target(kind: PluginKind, text: str) -> _Target:
+    """Return what the text names, without importing it.
+
+    Raises:
+        UserError: The name is malformed or unknown.
+    """
+    if is_object_path(text):
+        kind.accepts(text)
+        module, _, name = text.partition(":")
+        path = Path(module).resolve() if module.endswith(".py") else None
+        return _Target(module, name, path, "")
+    entry = _find_entry_point(kind, text)
+    module, _, name = entry.value.partition("[")[0].strip().partition(":")
+    return _Target(module, name, None, f"entry point of {_describe_origin(entry)}: ")
+
+
+def _get_object(kind: PluginKind, text: str, target: _Target, module: ModuleType) -> Any:
+    """Return the object in its module.
+
+    Raises:
+        UserError: The module has no such object.
+    """
+    try:
+        return resolve_name(f"{module.__name__}:{target.name}")
+    except AttributeError:
+        hint = did_you_mean(target.name, vars(module)) or _list_own_names(module)
+        hint = f"; {hint}" if hint else ""
+        raise kind.make_error(text, f"{target.origin}{target.module} has no {target.name}{hint}") from None
 
 
 def _list_own_names(module: ModuleType) -> str:
@@ -174,7 +213,10 @@ def _list_own_names(module: ModuleType) -> str:
         for name, value in vars(module).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
     ]
-    return f"it has {', '.join(own[:MAX_LISTED])}{', ...' if own[MAX_LISTED:] else ''}" if own else ""
+    if not own:
+        return ""
+    more = ", ..." if len(own) > MAX_LISTED else ""
+    return f"it has {', '.join(own[:MAX_LISTED])}{more}"
 
 
 def _find_entry_point(kind: PluginKind, text: str) -> EntryPoint:
@@ -188,7 +230,8 @@ def _find_entry_point(kind: PluginKind, text: str) -> EntryPoint:
 
 
 def _describe_origin(entry: EntryPoint) -> str:
-    return f"{entry.dist and entry.dist.name} ({entry.value})"
+    distribution = entry.dist and entry.dist.name
+    return f"{distribution} ({entry.value})"
 
 
 def _import_file(path: Path, content: bytes) -> ModuleType:
@@ -220,7 +263,6 @@ def wrap_plugin_errors(kind: PluginKind, text: str, failure: str, path: Path | N
     The error shows the plug-in's traceback. For InvalidPluginOutput it shows the message alone.
 
     Args:
-        kind: The kind of plug-in.
         text: The name of the plug-in.
         failure: What failed, such as `cannot build the network`.
         path: The plug-in's file. The message gives the last line of this file in the traceback.
@@ -233,10 +275,9 @@ def wrap_plugin_errors(kind: PluginKind, text: str, failure: str, path: Path | N
     except (UserError, KeyboardInterrupt):
         raise
     except InvalidPluginOutput as problem:
-        raise kind.make_error(
-            text,
-            f"{failure.removeprefix('cannot get ')}: {str(problem).rpartition('InvalidPluginOutput: ')[2]}",
-        ) from None
+        expected = failure.removeprefix("cannot get ")
+        message = str(problem).rpartition("InvalidPluginOutput: ")[2]  # a worker's has its traceback first
+        raise kind.make_error(text, f"{expected}: {message}") from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
         is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")
         hint = f"; {kind.renamed}" if is_renamed and kind.renamed else ""
@@ -248,8 +289,8 @@ def find_plugin_error(problem: BaseException) -> UserError | None:
     """Return an error that names the plug-in whose code raised, None where no plug-in was involved."""
     for step in extract_tb(problem.__traceback__):
         if step.filename in _NAMES_BY_FILE:
-            why = describe_exception(problem, Path(step.filename))
-            return UserError(f"{_NAMES_BY_FILE[step.filename]}: {why}").with_cause(problem)
+            exception = describe_exception(problem, Path(step.filename))
+            return UserError(f"{_NAMES_BY_FILE[step.filename]}: {exception}").with_cause(problem)
     return None
 
 
@@ -264,7 +305,6 @@ def call(
     """Call a plug-in's function with the user's arguments and return its result.
 
     Args:
-        function: The function.
         kwargs: The user's arguments.
         key: The option that has the user's arguments, such as `model.kwargs`.
         name: The name of the plug-in.
@@ -279,8 +319,8 @@ def call(
         signature.bind(**arguments)
     except TypeError as problem:
         missing = re.search(r"missing a required argument: '(\w+)'", str(problem))
-        todo = f"; set {key}.{missing[1]}=VALUE" if missing else ""
-        raise UserError(f"{key}: {name}{signature}: {problem}{todo}") from None
+        action = f"; set {key}.{missing[1]}=VALUE" if missing else ""
+        raise UserError(f"{key}: {name}{signature}: {problem}{action}") from None
     return function(**arguments)
 
 

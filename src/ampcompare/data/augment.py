@@ -26,7 +26,8 @@ def crop_batch(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tenso
         The crops, [B, C, H, W], contiguous.
     """
     b, c, h, w = images.shape
-    frame_h, frame_w = h + 2 * padding, w + 2 * padding
+    frame_h = h + 2 * padding
+    frame_w = w + 2 * padding
     frame = images.new_zeros(b, c, frame_h, frame_w)
     frame[:, :, padding : padding + h, padding : padding + w] = images
     # An output row is w neighbouring elements of the frame, so index_select over all overlapping runs of
@@ -58,8 +59,10 @@ def make_normalization(
     mean: Sequence[float], std: Sequence[float], device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """Return scale and shift, float32 [C] each, so that `x * scale + shift` is `(x / 255 - mean) / std`."""
-    mean64, std64 = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
-    scale, shift = 1 / (255 * std64), -mean64 / std64
+    mean64 = torch.tensor(mean, dtype=torch.float64)
+    std64 = torch.tensor(std, dtype=torch.float64)
+    scale = 1 / (255 * std64)
+    shift = -mean64 / std64
     return scale.to(device, torch.float32), shift.to(device, torch.float32)
 
 

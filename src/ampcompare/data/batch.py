@@ -66,8 +66,10 @@ def to_batch(pair: Any) -> Batch:
     inputs, targets = (_to_field(field, name) for name, field in named)
     counts = [len(tensor) for tensor in (*list_tensors(inputs), *list_tensors(targets))]
     if len({*counts}) > 1 or not counts[0]:
-        message = f"the tensors of inputs and targets have {', '.join(map(str, counts))} samples"
-        raise InvalidPluginOutput(f"{message}; expected the same number in each, at least 1")
+        raise InvalidPluginOutput(
+            f"the tensors of inputs and targets have {', '.join(map(str, counts))} samples; "
+            "expected the same number in each, at least 1"
+        )
     return inputs, targets
 
 
@@ -87,18 +89,17 @@ def _to_field(field: Any, field_name: str) -> Field:
     if not isinstance(field, Mapping):
         return _to_tensor(field, field_name)
     if not field or not all(isinstance(name, str) for name in field):
-        problem = f"{field_name} are a dict with the keys {[*field]}"
         raise InvalidPluginOutput(
-            f"{problem}; expected strings, because the model gets them as keyword arguments"
+            f"{field_name} are a dict with the keys {[*field]}; expected strings, because the model gets "
+            "them as keyword arguments"
         )
     return {name: _to_tensor(value, f"{field_name}[{name!r}]") for name, value in field.items()}
 
 
 def _to_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        value = torch.from_numpy(
-            np.require(value, requirements=["C", "W"])
-        )  # from_numpy accepts no negative strides
+        writable = np.require(value, requirements=["C", "W"])  # from_numpy accepts no negative strides
+        value = torch.from_numpy(writable)
     if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.ndim:
         kind = f" of {value.dtype}" if isinstance(value, np.ndarray | Tensor) else ""
         raise InvalidPluginOutput(
@@ -142,12 +143,14 @@ def describe_structure(batch: Batch) -> str:
 
 def note_batch(problem: Exception, batch: Batch) -> None:
     """Add dtypes and shapes of the batch to an exception of network, loss or metric."""
-    descriptions = []
+    tensors: dict[str, Tensor] = {}
     for field, name in zip(batch, ("inputs", "targets"), strict=True):
-        parts = (
-            {name: field} if isinstance(field, Tensor) else {f"{name}[{k!r}]": x for k, x in field.items()}
-        )
-        descriptions += [
-            f"{label} {str(x.dtype).removeprefix('torch.')} {[*x.shape]}" for label, x in parts.items()
-        ]
+        if isinstance(field, Tensor):
+            tensors[name] = field
+        else:
+            tensors |= {f"{name}[{key!r}]": tensor for key, tensor in field.items()}
+    descriptions = [
+        f"{label} {str(tensor.dtype).removeprefix('torch.')} {[*tensor.shape]}"
+        for label, tensor in tensors.items()
+    ]
     problem.add_note(f"in a batch of {', '.join(descriptions)}")

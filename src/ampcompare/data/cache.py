@@ -27,7 +27,7 @@ def get_cache_path(source: str, identity: str) -> Path:
     """Return the cache file of a source, which need not exist.
 
     Args:
-        source: The name of the source.
+        source: The value of `data.source`.
         identity: Text that changes whenever the content of the source changes.
 
     Raises:
@@ -40,9 +40,9 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
     """Return the cached images of a source, or build and cache them. Only `build` can raise.
 
     Args:
-        source: The name of the source.
+        source: The value of `data.source`.
         identity: Text that changes whenever the content of the source changes.
-        build: Reads the images from the source.
+        build: Reads the images from the source. It is called only if the cache has none.
     """
     try:
         path = get_cache_path(source, identity)
@@ -60,8 +60,11 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
         with replacing(path) as file:
             np.savez(file, **arrays)
     except OSError as error:
-        todo = "the next run decodes them again, unless AMPCOMPARE_CACHE names a folder with free space"
-        log.warning("the decoded data cannot be cached (%s); %s", reason(error), todo)
+        log.warning(
+            "the decoded data cannot be cached (%s); "
+            "the next run decodes them again, unless AMPCOMPARE_CACHE names a folder with free space",
+            reason(error),
+        )
     return data
 
 

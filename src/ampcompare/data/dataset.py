@@ -41,7 +41,7 @@ class SampleRequest(NamedTuple):
 
     Attributes:
         seed: The seed of the run.
-        epoch: The epoch.
+        epoch: From 0.
         first: The position of the first sample in the epoch.
         step: The distance from one sample to the next in the epoch: the number of processes.
         indices: The index of each sample in the split.
@@ -82,7 +82,8 @@ class _BaseSplit:
         It differs if random choices come from a generator that cannot be seeded.
         """
         content = hash_batch(self.sample)
-        return content if content == hash_batch(self.read_first_batch()) else describe_structure(self.sample)
+        is_repeatable = content == hash_batch(self.read_first_batch())
+        return content if is_repeatable else describe_structure(self.sample)
 
     def fingerprint(self, classes: tuple[str, ...]) -> str:
         """Return a hash of classes, length and content."""
@@ -149,7 +150,6 @@ class SampleSplit(_BaseSplit):
     """A map-style data set, from which `data[i]` makes one sample, `(inputs, targets)`.
 
     Attributes:
-        data: The data set.
         file: The file of the function that returned it.
     """
 
@@ -187,9 +187,9 @@ class SampleSplit(_BaseSplit):
         try:
             batch = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:
-            todo = "return samples of equal shape, or a DataLoader with a collate_fn"
             raise InvalidPluginOutput(
-                f"its samples cannot be stacked into one tensor ({problem}); {todo}"
+                f"its samples cannot be stacked into one tensor ({problem}); "
+                "return samples of equal shape, or a DataLoader with a collate_fn"
             ) from None
         return to_batch(batch)
 
@@ -199,8 +199,7 @@ class LoaderSplit(_BaseSplit):
     """A loader of the user's, which returns whole batches in its own order.
 
     Attributes:
-        loader: The loader.
-        name: The name of the plug-in.
+        name: The name of the plug-in, the value of `data.source`.
         file: The file of the plug-in.
         samples: The number of samples in an epoch, None if the loader does not tell it.
         batch_size: The batch size, None if the loader does not tell it.
@@ -245,7 +244,6 @@ class Dataset:
 
     Attributes:
         train: The training split, a `Split`; an ImageSplit for a built-in source.
-        test: The test split.
         classes: The names of the classes, empty if a sample does not have one class.
         source: The name of the source.
         fingerprint: A hash of the content, which does not depend on file or folder.
@@ -283,6 +281,7 @@ class Dataset:
         count = MAX_CLASSES if classes is None else len(classes)
         if labels.min() < 0 or labels.max() >= count:
             raise ValueError(f"labels from {labels.min()} to {labels.max()}: expected 0 to {count - 1}")
-        classes = tuple(map(str, range(int(labels.max()) + 1))) if classes is None else classes
+        if classes is None:
+            classes = tuple(str(number) for number in range(int(labels.max()) + 1))
         parts = (tensor for split in splits for tensor in (split.images, split.labels))
         return cls(splits[0], splits[1], classes, fingerprint=digest(repr((classes, *shapes)), *parts))

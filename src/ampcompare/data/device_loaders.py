@@ -54,13 +54,9 @@ class ShardedLoader:
     Attributes:
         sample_count: The number of samples of an epoch in all processes together.
         batch_size: The number of samples of a batch in all processes together.
-        device: The device of the batches.
         shuffle: Whether each epoch has its own random order.
-        seed: The seed of the random choices.
         channels_last: Whether images are in the channels_last memory format.
         pinned: Whether copies to the device use pinned memory, so that the host does not wait.
-        rank: The rank of this process.
-        processes: The number of processes.
     """
 
     sample_count: int
@@ -88,9 +84,11 @@ class ShardedLoader:
 
     def get_shard_slices(self, start: int = 0) -> list[slice]:
         """Return the positions in the epoch of this process's share of each batch from `start` on."""
-        size, count = self.batch_size, self.sample_count
-        firsts = self._get_batch_starts(start)
-        return [slice(first + self.rank, min(first + size, count), self.processes) for first in firsts]
+        slices = []
+        for first in self._get_batch_starts(start):
+            end = min(first + self.batch_size, self.sample_count)
+            slices.append(slice(first + self.rank, end, self.processes))
+        return slices
 
     def _get_batch_starts(self, start: int) -> range:
         return range(0, self.sample_count, self.batch_size)[start:]
@@ -102,16 +100,14 @@ class TensorLoader(ShardedLoader):
     A batch is made from columns of the epoch's plan. With `pinned` nothing in an epoch waits for the device.
 
     Args:
-        data: The split.
         **options: Further attributes of `ShardedLoader`.
     """
 
     def __init__(self, data: TensorSplit, **options: Any) -> None:
         super().__init__(sample_count=len(data), **options)
         # sync: once, before training: a copy from pageable memory to the device; none on a CPU
-        self.inputs, self.targets = (
-            map_tensors(field, self._move_to_device) for field in (data.inputs, data.targets)
-        )
+        self.inputs = map_tensors(data.inputs, self._move_to_device)
+        self.targets = map_tensors(data.targets, self._move_to_device)
 
     def _move_to_device(self, tensor: Tensor) -> Tensor:
         return to_memory_format(tensor.to(self.device), self.channels_last)
@@ -124,8 +120,9 @@ class TensorLoader(ShardedLoader):
     def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the plan of each batch of an epoch, int64 [rows, B] on the device, for `batch`."""
         plan = self.draw(epoch)
-        # A copy from pinned memory is queued, and the host does not wait.
-        plan = plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
+        if self.pinned:
+            plan = plan.pin_memory()  # the copy is queued, and the host does not wait
+        plan = plan.to(self.device, non_blocking=self.pinned)
         yield from (plan[:, batch] for batch in self.get_shard_slices(start))
 
     def draw(self, epoch: int) -> Tensor:
@@ -150,7 +147,6 @@ class DeviceLoader(TensorLoader):
     Augmentation is a crop with padding 4 and a horizontal flip with probability 1/2 for each sample.
 
     Args:
-        data: The split.
         mean: The mean of each channel, for pixels in 0..1.
         std: The standard deviation of each channel, for pixels in 0..1.
         augment: Whether to crop and flip.

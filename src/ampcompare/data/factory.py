@@ -35,13 +35,13 @@ def build_dataset(
     same each time and part of every larger one.
 
     Args:
-        source: The name of the source.
-        root: The folder or archive of the source.
+        source: The value of `data.source`.
+        root: The folder or archive of a built-in source; None for its default.
         train_limit: The number of training samples, None for all.
         test_limit: The number of test samples, None for all.
-        kwargs: The user's arguments for the source.
-        batch_sizes: The batch sizes of training and evaluation, for a plug-in.
-        seed: The seed, for a plug-in.
+        kwargs: The user's arguments for the source, `data.kwargs`.
+        batch_sizes: The batch sizes of training and evaluation. Only a plug-in gets them.
+        seed: The seed of the run. Only a plug-in gets it.
 
     Raises:
         UserError: An argument or the data is invalid.
@@ -52,15 +52,13 @@ def build_dataset(
     if declared.load is None:
         return _build_user_dataset(source, limits, kwargs, batch_sizes, seed)
     defaults = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
-    return _limit_splits(
-        plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, defaults=defaults),
-        limits,
-        source,
-    )
+    data = plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, defaults=defaults)
+    return _limit_splits(data, limits, source)
 
 
 def _limit_splits(data: Dataset, limits: Mapping[str, int | None], source: str) -> Dataset:
-    train, test = (_limit_split(name, getattr(data, name), limits, source) for name in ("train", "test"))
+    train = _limit_split("train", data.train, limits, source)
+    test = _limit_split("test", data.test, limits, source)
     fingerprint = f"{data.fingerprint}-{len(train)}-{len(test)}"
     return replace(data, train=train, test=test, source=source, fingerprint=fingerprint)
 
@@ -79,27 +77,31 @@ def _build_user_dataset(
         if user_data.is_image_split(train) and user_data.is_image_split(test):
             images = [(split.inputs, split.targets.long()) for split in (train, test)]
             return _limit_splits(Dataset.from_images(images[0], images[1]), limits, source)
-        train, test = _limit_split("train", train, limits, source), _limit_split("test", test, limits, source)
+        train = _limit_split("train", train, limits, source)
+        test = _limit_split("test", test, limits, source)
         for split in (train, test):
             with wrap_data_errors(source, f"the first samples for train={split is train}", function.file):
                 split.content  # noqa: B018 - computes and caches it
         classes = user_data.find_classes(train, test)
     except ValueError as problem:
         raise plugins.DATA.make_error(source, str(problem)) from None
-    # Training data of a function that takes the seed may differ with the seed, so they are left out.
     train_fingerprint = train.fingerprint(classes)
-    parts = [
-        f"{len(train)} {train.unit}",
-        test.fingerprint(classes),
-        *([] if is_seeded else [train_fingerprint]),
-    ]
+    parts = [f"{len(train)} {train.unit}", test.fingerprint(classes)]
+    if not is_seeded:  # training data of a function that takes the seed may differ with the seed
+        parts.append(train_fingerprint)
     fingerprint = f"{digest(repr(parts))}-{len(train)}-{len(test)}"
     recorded = {}
     if not (isinstance(train, TensorSplit) and isinstance(test, TensorSplit)):
         # The fingerprint of data that is not in memory covers only its first batch.
         recorded["data_source"] = function.source
     return Dataset(
-        train, test, classes, source, fingerprint, recorded, train_fingerprint if is_seeded else ""
+        train,
+        test,
+        classes,
+        source,
+        fingerprint,
+        recorded,
+        train_fingerprint=train_fingerprint if is_seeded else "",
     )
 
 
@@ -109,18 +111,24 @@ def _limit_split(name: str, split: Any, limits: Mapping[str, int | None], source
     Raises:
         UserError: The limit is too large, or the split is a loader, which cannot be limited.
     """
-    if (limit := limits[name]) is None:
+    limit = limits[name]
+    if limit is None:
         return split
     if isinstance(split, LoaderSplit):
-        todo = f"return fewer samples{', or set max_steps' if name == 'train' else ''}"
+        max_steps = ", or set max_steps" if name == "train" else ""
         raise UserError(
-            f"data.{name}_limit={limit}: {source} returned a DataLoader, which cannot be shortened; {todo}"
+            f"data.{name}_limit={limit}: {source} returned a DataLoader, which cannot be shortened; "
+            f"return fewer samples{max_steps}"
         )
     count = len(split)
     if limit > count:
-        todo = f"set at most {count}, or null for all"
-        raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.unit}; {todo}")
-    return split if limit == count else split.select(draw_balanced_subset(user_data.get_labels(split), limit))
+        raise UserError(
+            f"data.{name}_limit={limit}: {source} has {count} {name} {split.unit}; "
+            f"set at most {count}, or null for all"
+        )
+    if limit == count:
+        return split
+    return split.select(draw_balanced_subset(user_data.get_labels(split), limit))
 
 
 def draw_balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
@@ -128,7 +136,6 @@ def draw_balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
 
     Args:
         labels: int64 [N].
-        limit: The number of samples.
 
     Returns:
         Indices, int64 [limit]. The classes take turns, so a smaller subset is the beginning of a larger one.

@@ -43,7 +43,6 @@ class SampleLoader(_HostLoader):
     number of workers and processes, and after a resume within an epoch.
 
     Args:
-        data: The split.
         name: The name of the plug-in.
         workers: The number of DataLoader workers; with 0 this process makes the batches.
         **options: Further attributes of `ShardedLoader`.
@@ -51,7 +50,8 @@ class SampleLoader(_HostLoader):
 
     def __init__(self, data: SampleSplit, *, name: str, workers: int = 0, **options: Any) -> None:
         super().__init__(sample_count=len(data), **options)
-        self.name, self.file = name, data.file
+        self.name = name
+        self.file = data.file
         self._requests: list[SampleRequest] = []  # the sampler; the DataLoader is used for all epochs
         # A forked worker has modules that were imported from files and cannot be imported by name.
         forks = workers and "fork" in multiprocessing.get_all_start_methods()
@@ -75,9 +75,8 @@ class SampleLoader(_HostLoader):
             for own in self.get_shard_slices(start)
         )
         self._requests[:] = (request for request in requests if request.indices)
-        yield from map(
-            self.move_to_device, read_batches(self._loader, self.name, self.file, epoch, first=start)
-        )
+        for batch in read_batches(self._loader, self.name, self.file, epoch, first=start):
+            yield self.move_to_device(batch)
 
 
 class BatchLoader(_HostLoader):
@@ -87,7 +86,6 @@ class BatchLoader(_HostLoader):
     earlier batches are skipped. Each of several processes runs the loader and takes its share of each batch.
 
     Args:
-        data: The split.
         trains: Whether the batches are for training. Then each process needs a sample of each batch.
         **options: Further attributes of `ShardedLoader`, except the batch size.
     """
@@ -95,7 +93,9 @@ class BatchLoader(_HostLoader):
     def __init__(self, data: LoaderSplit, *, trains: bool = True, **options: Any) -> None:
         size = data.batch_size or count_samples(data.sample[0])
         super().__init__(sample_count=len(data) * size, batch_size=size, **options)
-        self.data, self.name, self.trains = data, data.name, trains
+        self.data = data
+        self.name = data.name
+        self.trains = trains
 
     def __len__(self) -> int:
         return len(self.data)
@@ -113,20 +113,27 @@ class BatchLoader(_HostLoader):
         """
         batches = read_batches(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
         for number in range(len(self)):
-            if (whole := next(batches, None)) is None:
-                why = f"yielded {number} batches in epoch {epoch}, but its len() is {len(self)}"
-                todo = "len() must be right, and each iteration must start from the first batch"
-                raise plugins.DATA.make_error(self.name, f"the loader {why}; {todo}")
+            whole = next(batches, None)
+            if whole is None:
+                raise plugins.DATA.make_error(
+                    self.name,
+                    f"the loader yielded {number} batches in epoch {epoch}, but its len() is {len(self)}; "
+                    "len() must be right, and each iteration must start from the first batch",
+                )
             if number < start:
                 continue
             size = count_samples(whole[0])
             if self.trains and size < self.processes:
-                why = f"has {size} samples, fewer than the {self.processes} processes"
                 raise plugins.DATA.make_error(
-                    self.name, f"batch {number} of epoch {epoch} {why}; use larger batches"
+                    self.name,
+                    f"batch {number} of epoch {epoch} has {size} samples, fewer than the {self.processes} "
+                    "processes; use larger batches",
                 )
-            inputs, targets = (
-                map_tensors(field, lambda t: t[self.rank :: self.processes]) for field in whole
-            )
+            inputs = map_tensors(whole[0], self._take_share)
+            targets = map_tensors(whole[1], self._take_share)
             if count_samples(inputs):
                 yield self.move_to_device((inputs, targets)), size
+
+    def _take_share(self, tensor: Tensor) -> Tensor:
+        """Return this process's samples of a tensor of the whole batch."""
+        return tensor[self.rank :: self.processes]

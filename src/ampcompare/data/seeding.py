@@ -45,13 +45,16 @@ def wrap_data_errors(name: str, expected: str, file: Path | None, workers: int =
         yield
     except (Exception, SystemExit) as problem:
         if is_worker_loss(problem):
-            cause = problem.__cause__  # of two messages the one with the cause of death
-            raise (cause if cause and is_worker_loss(cause) else problem) from None
+            cause = problem.__cause__
+            if cause is not None and is_worker_loss(cause):  # its message has the cause of death
+                raise cause from None
+            raise problem from None
         is_from_worker = WORKER_ERROR.match(str(problem))
         if workers and isinstance(problem, ConnectionError | EOFError) and not is_from_worker:
             # A worker died while it sent a batch, and PyTorch has not noticed yet.
-            message = f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
-            raise RuntimeError(message) from None
+            raise RuntimeError(
+                f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
+            ) from None
         with plugins.wrap_plugin_errors(plugins.DATA, name, f"cannot get {expected}", file):
             raise
 
@@ -108,28 +111,30 @@ def read_batches(
         loader: Our DataLoader, or a loader of the user's.
         name: The name of the plug-in, for messages.
         file: The file of the plug-in.
-        epoch: The epoch.
-        seed: For a loader of the user's, the seed of the run: random choices depend on (seed, epoch).
+        epoch: From 0.
+        seed: For a loader of the user's, the seed of the run: random choices depend on (seed, epoch). None
+            for our own, which yields batches and seeds its samples itself.
         first: The number of the first batch, for messages.
 
     Raises:
         UserError: The plug-in raised an exception.
         RuntimeError: A worker has died.
     """
-    workers, random_state = (
-        getattr(loader, "num_workers", 0),
-        SeparateRandomState() if seed is not None else nullcontext(),
-    )
+    workers = getattr(loader, "num_workers", 0)
+    is_users = seed is not None
+    random_state = SeparateRandomState() if is_users else nullcontext()
     batches: Any = None
     for number in count(first):
         with wrap_data_errors(name, f"batch {number} of epoch {epoch}", file, workers), random_state:
             if batches is None:
                 if seed is not None:
-                    seed_all(mixed := derive_seed(seed, epoch))
-                    _seed(loader, mixed, epoch)
+                    seed_of_epoch = derive_seed(seed, epoch)
+                    seed_all(seed_of_epoch)
+                    _seed(loader, seed_of_epoch, epoch)
                 batches = start_iterator(loader)
             batch: Any = next(batches, _END)
-            batch = batch if seed is None or batch is _END else to_batch(batch)
+            if is_users and batch is not _END:
+                batch = to_batch(batch)
         if batch is _END:
             return
         yield batch
@@ -138,9 +143,17 @@ def read_batches(
 def _seed(loader: Any, seed: int, epoch: int) -> None:
     """Seed the generators of a DataLoader and its samplers, and set their epoch."""
     batch_sampler = getattr(loader, "batch_sampler", None)
-    parts = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    for part in (*parts, getattr(loader, "dataset", None)):
-        if isinstance(generator := getattr(part, "generator", None), torch.Generator):
+    parts = (
+        loader,
+        getattr(loader, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+        getattr(loader, "dataset", None),
+    )
+    for part in parts:
+        generator = getattr(part, "generator", None)
+        if isinstance(generator, torch.Generator):
             generator.manual_seed(seed)
-        if callable(set_epoch := getattr(part, "set_epoch", None)):
+        set_epoch = getattr(part, "set_epoch", None)
+        if callable(set_epoch):
             set_epoch(epoch)

@@ -42,37 +42,34 @@ def load(
     Raises:
         UserError: The plug-in cannot be loaded or called, or its result is invalid.
     """
-    plugin, splits = plugins.load(DATA, name), []
+    plugin = plugins.load(DATA, name)
+    signature = plugins.get_signature(plugin.value)
+    takes_train = plugins.accepts_argument(signature, "train")
     if "train" in kwargs:
         raise UserError(
             f"{KWARGS}.train: AMP Compare itself calls {name} with train=True and train=False; leave it out"
         )
-    signature = plugins.get_signature(plugin.value)
+    if not signature.parameters:
+        function_name = getattr(plugin.value, "__name__", "build")
+        raise DATA.make_error(
+            name,
+            f"{function_name}() has no parameter; write def {function_name}(train), which returns "
+            "(inputs, targets), a Dataset or a DataLoader: "
+            "the training data for train=True, the test data for train=False",
+        )
+    splits = []
     for train, size in zip((True, False), batch_sizes, strict=True):
-        function, common = plugin.value, {"batch_size": size, "seed": seed}
-        defaults: dict[str, Any] = {
-            key: value for key, value in common.items() if key in signature.parameters
-        }
-        if plugins.accepts_argument(signature, "train"):
-            defaults["train"] = train
-        elif not signature.parameters:
-            raise DATA.make_error(name, _describe_signature(plugin.value))
-        else:  # the first argument has another name
-            function = partial(function, train)
+        common: dict[str, Any] = {"batch_size": size, "seed": seed}
+        arguments = {key: value for key, value in common.items() if key in signature.parameters}
+        if takes_train:
+            function = plugin.value
+            arguments["train"] = train
+        else:  # the first parameter has another name
+            function = partial(plugin.value, train)
         with wrap_data_errors(name, f"data for train={train}", plugin.file):
-            returned = plugins.call(function, kwargs, key=KWARGS, name=name, defaults=defaults)
+            returned = plugins.call(function, kwargs, key=KWARGS, name=name, defaults=arguments)
             splits.append(_to_split(returned, name, plugin.file))
     return splits, plugin, "seed" in signature.parameters
-
-
-def _describe_signature(function: Any) -> str:
-    """Return the message about a function without parameters, with the signature to write."""
-    function_name = getattr(function, "__name__", "build")
-    returned = "(inputs, targets), a Dataset or a DataLoader"
-    return (
-        f"{function_name}() has no parameter; write def {function_name}(train), which returns {returned}: "
-        "the training data for train=True, the test data for train=False"
-    )
 
 
 def _to_split(data: Any, name: str, file: Path) -> Split:
@@ -86,11 +83,14 @@ def _to_split(data: Any, name: str, file: Path) -> Split:
     elif type(data) is TensorDataset:  # PyTorch's own class makes no random choices
         data = data.tensors
     if _is_pair(data):
-        return TensorSplit(*to_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in data)))
+        pair = tuple(np.asarray(field) if isinstance(field, list) else field for field in data)
+        return TensorSplit(*to_batch(pair))
     is_map = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if isinstance(data, Mapping | str | Tensor | np.ndarray) or not (is_map or hasattr(data, "__iter__")):
+    is_iterable = is_map or hasattr(data, "__iter__")
+    if isinstance(data, Mapping | str | Tensor | np.ndarray) or not is_iterable:
         raise InvalidPluginOutput(f"the function returned {describe_type(data)}; expected {SPLIT_FORMS}")
-    if (length := len(data)) < 1:
+    length = len(data)
+    if length < 1:
         raise InvalidPluginOutput(
             f"the function returned {describe_type(data)} of length {length}; expected at least one sample"
         )
@@ -123,7 +123,8 @@ def is_image_split(split: Any) -> bool:
     """Return whether a split has RGB images as bytes with labels, which we augment and normalise."""
     if not (isinstance(split, TensorSplit) and all(isinstance(part, Tensor) for part in split.sample)):
         return False
-    images, labels = split.inputs, split.targets
+    images = split.inputs
+    labels = split.targets
     is_labels = labels.dtype in INTEGER_DTYPES and labels.ndim == 1
     return is_labels and images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] == 3
 
@@ -149,14 +150,21 @@ def find_classes(train: Split, test: Split) -> tuple[str, ...]:
 
 def _find_target_classes(*targets: Any) -> tuple[str, ...]:
     """Return the classes of integer targets [N] by their numbers, empty for other targets."""
-    if not all(
-        isinstance(t, Tensor) and t.dtype in INTEGER_DTYPES and t.ndim == 1 and len(t) for t in targets
-    ):
+    if not all(_are_integers(split) for split in targets):
         return ()
     numbers = torch.cat([target.long() for target in targets])  # PyTorch compares few unsigned dtypes
     count = 1 + int(numbers.max())
-    is_negative = bool((numbers[numbers != IGNORED_TARGET] < 0).any())
-    return tuple(map(str, range(count))) if not is_negative and count <= MAX_CLASSES else ()
+    has_negative = bool((numbers[numbers != IGNORED_TARGET] < 0).any())
+    if has_negative or count > MAX_CLASSES:
+        return ()
+    return tuple(str(number) for number in range(count))
+
+
+def _are_integers(targets: Any) -> bool:
+    """Return whether the targets are integers [N], at least one."""
+    if not isinstance(targets, Tensor) or targets.dtype not in INTEGER_DTYPES:
+        return False
+    return targets.ndim == 1 and len(targets) > 0
 
 
 def _get_stored_targets(data: Any) -> Tensor | None:
@@ -186,13 +194,15 @@ def _find_declared_classes(split: Split) -> tuple[str, ...]:
     """
     data = split.data if isinstance(split, SampleSplit) else getattr(split, "loader", None)
     while data is not None:
-        names, number = getattr(data, "classes", None), getattr(data, "num_classes", None)
+        names = getattr(data, "classes", None)
+        number = getattr(data, "num_classes", None)
         if isinstance(names, Sequence) and names and not isinstance(names, str):
             classes = tuple(map(str, names))
             return classes if len(set(classes)) == len(classes) <= MAX_CLASSES else ()
         if type(number) is int and 0 < number <= MAX_CLASSES:
             return tuple(map(str, range(number)))
-        if classes := _find_target_classes(_get_stored_targets(data)):
+        classes = _find_target_classes(_get_stored_targets(data))
+        if classes:
             return classes
         data = getattr(data, "dataset", None)
     return ()

@@ -11,7 +11,7 @@ from ampcompare.runtime.strict_model import Number, StrictModel, validation_erro
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<decimals>\d+))?")
 _DURATION = re.compile(r"(?:(?P<h>\d+) ?h)? ?(?:(?P<min>\d+) ?min)? ?(?:(?P<s>\d+(?:\.\d+)?) ?s)?")
 SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0}
-MAX_CHARS = 40  # characters
+MAX_CHARS = 40
 
 
 class PrintedValue(StrictModel):
@@ -23,7 +23,7 @@ class PrintedValue(StrictModel):
 
     Attributes:
         text: The value as it was printed.
-        value: The value.
+        value: In the unit of the text; a duration is in seconds.
         low: Lower end of the interval.
         high: Upper end of the interval.
         n: Number of runs behind a value with its own confidence interval.
@@ -47,22 +47,14 @@ class PrintedValue(StrictModel):
     def _read(cls, content: Any) -> Any:
         if isinstance(content, Mapping):
             return {"text": f"{content.get('value')}", "confidence": 0.95, **content}
-        text = (
-            ""
-            if isinstance(content, bool) or not isinstance(content, int | float | str)
-            else str(content).strip()
-        )
-        if len(text) <= MAX_CHARS:
-            if match := _NUMBER.fullmatch(text):
-                return _rounded(text, float(text.replace(",", "")), match["decimals"])
-            if (match := _DURATION.fullmatch(text)) and match.lastgroup:
-                parts = {unit: number for unit, number in match.groupdict().items() if number is not None}
-                value = sum(float(number) * SECONDS[unit] for unit, number in parts.items())
-                last = parts[match.lastgroup].partition(".")[2]
-                return _rounded(text, value, last, SECONDS[match.lastgroup])
-        raise validation_error(
-            'is not a number; expected it as it was printed, such as "0.240", "1,803" or "6h54min"'
-        )
+        is_scalar = isinstance(content, int | float | str) and not isinstance(content, bool)
+        text = str(content).strip() if is_scalar else ""
+        fields = _parse(text) if len(text) <= MAX_CHARS else None
+        if fields is None:
+            raise validation_error(
+                'is not a number; expected it as it was printed, such as "0.240", "1,803" or "6h54min"'
+            )
+        return fields
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -73,6 +65,26 @@ class PrintedValue(StrictModel):
         return self
 
 
+def _parse(text: str) -> dict[str, Any] | None:
+    """Return the fields of a printed number or duration, None for another text."""
+    number = _NUMBER.fullmatch(text)
+    if number is not None:
+        return _rounded(text, float(text.replace(",", "")), number["decimals"])
+    duration = _DURATION.fullmatch(text)
+    if duration is None or duration.lastgroup is None:
+        return None
+    parts = {unit: digits for unit, digits in duration.groupdict().items() if digits is not None}
+    seconds = sum(float(digits) * SECONDS[unit] for unit, digits in parts.items())
+    smallest = duration.lastgroup
+    return _rounded(text, seconds, parts[smallest].partition(".")[2], SECONDS[smallest])
+
+
 def _rounded(text: str, value: float, decimals: str | None, unit: float = 1.0) -> dict[str, Any]:
+    """Return the fields of a value whose last digit is rounded.
+
+    Args:
+        decimals: The digits after the decimal point.
+        unit: What the value would be with a printed 1.
+    """
     half_unit = 0.5 * unit * 10.0 ** -len(decimals or "")
     return {"text": text, "value": value, "low": value - half_unit, "high": value + half_unit}

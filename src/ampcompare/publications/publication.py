@@ -1,4 +1,4 @@
-"""A publication: what somebody compared, in our option names, and the results as they were printed.
+"""A publication: a published comparison in our option names, and its results as they were printed.
 
 title: ...            # what was compared
 source: ...           # who printed it, and where; also url, date, hardware (by its driver), software, note
@@ -48,9 +48,7 @@ class MeasurementKind:
     """A kind of measurement that publications report.
 
     Attributes:
-        label: Its name.
-        unit: Its unit.
-        lower_is_better: Whether less is better.
+        label: Its name in tables.
         is_time: Whether it is a time, which differs between machines.
         is_percentage: Whether it is shown in percent. `unit` in a file says whether it was printed as a
             fraction.
@@ -98,7 +96,7 @@ def _name(name: str) -> str:
 
 Text = Annotated[str, PlainValidator(_read_text)]
 Name = Annotated[str, AfterValidator(_name)]
-# Options of a run by dotted key, from a nested or flatten mapping. Whoever uses them checks their names.
+# Options of a run by dotted key, from a nested or flat mapping. Their names are checked when they are used.
 RunOptions = Annotated[
     dict[str, Any],
     BeforeValidator(lambda tree: {} if tree is None else tree),
@@ -114,7 +112,6 @@ class PublishedMetric(StrictModel):
         measured: A key of MEASUREMENTS.
         unit: The unit of the printed texts.
         values: The value of each arm, in the unit of `measured`.
-        what: A description.
         name: Its name in the file.
     """
 
@@ -122,7 +119,7 @@ class PublishedMetric(StrictModel):
     unit: str = ""
     values: Annotated[dict[str, PrintedValue], Field(min_length=1)]
     what: Text = ""
-    name: str = ""  # its name in the file
+    name: str = ""
 
     @property
     def kind(self) -> MeasurementKind:
@@ -138,7 +135,10 @@ class PublishedMetric(StrictModel):
     @classmethod
     def _fits(cls, unit: str, info: ValidationInfo) -> str:
         measured = info.data.get("measured")
-        if unit and measured and unit not in (units := UNITS[MEASUREMENTS[measured].unit]):
+        if not unit or not measured:  # the other error is reported
+            return unit
+        units = UNITS[MEASUREMENTS[measured].unit]
+        if unit not in units:
             raise validation_error(f"expected one of {', '.join(units)}, which fit {measured}")
         return unit
 
@@ -215,10 +215,8 @@ def load_publication(name: str) -> Publication:
     with suppress(OSError, ValueError):  # too long, contains NUL, or not permitted
         path = find_shipped(name, FOLDER)
     if path is None:
-        hint = (
-            did_you_mean(name, list_publications())
-            or f"expected a file or one of {', '.join(list_publications())}"
-        )
+        names = list_publications()
+        hint = did_you_mean(name, names) or f"expected a file or one of {', '.join(names)}"
         raise UserError(f"{name!r}: no such publication; {hint}")
     publication = parse_model(Publication, read_yaml(path), path)
     return publication.model_copy(update={"name": path.stem, "path": path})

@@ -46,22 +46,32 @@ def find_device(device: Any, scaler: Any, optimizer: Any, model: nn.Module | Non
         try:
             return torch.empty(0, device=device).device
         except (RuntimeError, TypeError, AssertionError) as problem:
-            why = str(problem).partition("\n")[0]
-            raise UserError(f"device={shorten(device)}: {why}; give one such as cpu or cuda:0") from None
+            first_line = str(problem).partition("\n")[0]
+            raise UserError(
+                f"device={shorten(device)}: {first_line}; give one such as cpu or cuda:0"
+            ) from None
     if isinstance(scaler, Precision):
         return scaler.device
-    groups = optimizer.param_groups if optimizer is not None else []
-    parameters = [p for group in groups for p in group["params"]] or (model.parameters() if model else ())
-    for parameter in parameters:
-        return parameter.device
+    parameters = _list_parameters(optimizer)
+    if not parameters and model is not None:
+        parameters = list(model.parameters())
+    if parameters:
+        return parameters[0].device
     return torch.empty(0, device="cuda" if torch.cuda.is_available() else "cpu").device
+
+
+def _list_parameters(optimizer: Any) -> list[Tensor]:
+    """Return the parameters of an optimizer; none for None."""
+    if optimizer is None:
+        return []
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     """Return the name of the backend, and the built-in backend that it stands for, if any.
 
     Args:
-        backend: The name that the user gave. A `Precision` as `scaler` has its own name.
+        backend: The name that the user gave; None takes the name of a `Precision` as `scaler`.
         scaler: The Recorder's `scaler`.
 
     Raises:
@@ -70,12 +80,13 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     if backend is None and isinstance(scaler, Precision):
         backend = scaler.metadata.label
     if not isinstance(backend, str) or not backend.strip():
-        known = ", ".join(REGISTRY)
         raise UserError(
-            f"backend={backend!r}: expected the name of the backend that you compare: one of {known}, "
-            "or a name of your own"
+            f"backend={backend!r}: expected the name of the backend that you compare: "
+            f"one of {', '.join(REGISTRY)}, or a name of your own"
         )
-    return backend, backend if backend in REGISTRY else LABELS_BY_ALIAS.get(backend.lower())
+    if backend in REGISTRY:
+        return backend, backend
+    return backend, LABELS_BY_ALIAS.get(backend.lower())
 
 
 def describe_weights(model: nn.Module | None, optimizer: Any) -> dict[str, Any]:
@@ -87,16 +98,13 @@ def describe_weights(model: nn.Module | None, optimizer: Any) -> dict[str, Any]:
         model: The Recorder's `model`.
         optimizer: The optimizer without wrappers, or None.
     """
-    if model is None:
-        groups = optimizer.param_groups if optimizer is not None else []
-        parameters = [p for group in groups for p in group["params"]]
-    else:
-        parameters = [*model.parameters()]
-    dtypes, frozen = list_trainable_dtypes(parameters), {} if model is None else describe_frozen_parts(model)
-    return {
-        **({metrics.WEIGHT_DTYPES: dtypes} if dtypes else {}),
-        **({metrics.FROZEN_WEIGHTS: frozen} if frozen else {}),
-    }
+    weights: dict[str, Any] = {}
+    parameters = _list_parameters(optimizer) if model is None else list(model.parameters())
+    if dtypes := list_trainable_dtypes(parameters):
+        weights[metrics.WEIGHT_DTYPES] = dtypes
+    if model is not None and (frozen := describe_frozen_parts(model)):
+        weights[metrics.FROZEN_WEIGHTS] = frozen
+    return weights
 
 
 def explain_other_weights(backend: str, known: str | None, weights: Mapping[str, Any]) -> str:
@@ -110,25 +118,25 @@ def explain_other_weights(backend: str, known: str | None, weights: Mapping[str,
     dtypes = weights.get(metrics.WEIGHT_DTYPES)
     if known is None or not dtypes:
         return ""
-    expected, found = REGISTRY[known].weight_dtype, find_16bit_dtype(dtypes)
-    own_name = f"The report takes {backend!r} for a name of your own"
-    if expected == "float32" and found:
-        advice = "build the model in float32, or name the backend for what it is"
-        if found == "bfloat16":
-            advice = "build the model in float32, or use backend='bf16'"
+    expected = REGISTRY[known].weight_dtype
+    actual = find_16bit_dtype(dtypes)
+    if expected == "float32" and actual:
+        name = "use backend='bf16'" if actual == "bfloat16" else "name the backend for what it is"
         return (
             f"backend={backend!r}: this backend has float32 weights, but the model's trainable weights are "
-            f"{found}; {advice}. The report shows the run as one with {found} weights"
+            f"{actual}; build the model in float32, or {name}. "
+            f"The report shows the run as one with {actual} weights"
         )
-    if expected != "float32" and not found:
+    if expected != "float32" and not actual:
         return (
             f"backend={backend!r}: this backend has 16-bit weights, but the model's weights are "
-            f"{dtypes[0]}; for torch.autocast use backend='native' (fp16) or 'native_bf16'. {own_name}"
+            f"{dtypes[0]}; for torch.autocast use backend='native' (fp16) or 'native_bf16'. "
+            f"The report takes {backend!r} for a name of your own"
         )
-    if expected not in ("float32", found):
+    if expected not in ("float32", actual):
         return (
             f"backend={backend!r}: this backend has {expected} weights, but the model's trainable weights "
-            f"are {found}. {own_name}"
+            f"are {actual}. The report takes {backend!r} for a name of your own"
         )
     return ""
 
@@ -177,9 +185,8 @@ def build_environment(
         settings[metrics.PRECISION_DTYPE] = dtype
     if isinstance(scaler, Precision):
         settings |= scaler.metadata.record()
-        settings |= (
-            {} if scaler.tf32 is None else {"tf32": scaler.tf32}
-        )  # the backend switches it in training
+        if scaler.tf32 is not None:  # the backend switches it in training
+            settings["tf32"] = scaler.tf32
     return describe_environment(device, **settings, machine=name_machine(device, DistributedContext()))
 
 
@@ -193,17 +200,19 @@ def describe_compared_metric(metric: str | None, better: str | None) -> dict[str
     Raises:
         UserError: The direction is missing or another, or there is a direction without a metric.
     """
-    directions = f"expected {metrics.HIGHER!r} or {metrics.LOWER!r}"
+    if metric is None and better is not None:
+        raise UserError(f"better={better!r}: better= needs metric= as well, such as metric='eval/f1'")
     if metric is None:
-        if better is not None:
-            raise UserError(f"better={better!r}: better= needs metric= as well, such as metric='eval/f1'")
         return {}
     if not isinstance(metric, str) or not metric.strip():
         raise UserError(f"metric={metric!r}: expected the key of a row, such as 'eval/f1'")
     known = metrics.find(metric)
-    better = known.better if better is None and known is not None else better
+    if better is None and known is not None:
+        better = known.better
     if better not in (metrics.HIGHER, metrics.LOWER):
-        raise UserError(f"better={better!r}: {directions}, for metric={metric!r}")
+        raise UserError(
+            f"better={better!r}: expected {metrics.HIGHER!r} or {metrics.LOWER!r}, for metric={metric!r}"
+        )
     label = metric.removeprefix(metrics.EVAL_PREFIX)
     return {metrics.TASK: {"metric": metric, "metrics": {metric: {"words": label, "better": better}}}}
 
@@ -218,15 +227,16 @@ def check_config(config: Any, own: Mapping[str, Any]) -> None:
         raise UserError(f"config={shorten(config)}: expected a dict with strings as keys")
     for key in config.keys() & {metrics.ENVIRONMENT, *own}:
         if str(config[key]) != str(own.get(key)):
-            message = (
-                f"config[{key!r}]={shorten(config[key])}: the recorder sets this key to {own.get(key)!r}"
+            raise UserError(
+                f"config[{key!r}]={shorten(config[key])}: the recorder sets this key to {own.get(key)!r}; "
+                "leave it out of config"
             )
-            raise UserError(f"{message}; leave it out of config")
 
 
 def make_run_name(backend: str) -> str:
     """Return the default name of a run: backend and program."""
-    program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else ""
+    script = sys.argv[0] if sys.argv else ""
+    program = "" if script == "-c" else Path(script).stem
     return f"{backend}_{program}" if program else backend
 
 
@@ -251,9 +261,8 @@ def open_record(settings: RunSettings, run: Any, continues: bool) -> Tracker:
 
     if wandb.run is not None:
         raise UserError("run=None: a W&B run is open; give it as run=wandb.run, or finish it first")
-    if not os.environ.get(
-        "WANDB_DIR"
-    ):  # else the client would take a temporary folder for it, with a warning
+    if not os.environ.get("WANDB_DIR"):
+        # For a folder that is not there the client would take a temporary one, with a warning.
         make_folder(Path(settings.output_dir), f"output_dir={settings.output_dir!r}")
     settings = replace(settings, run_id=choose_run_id(continues=continues))
     return start_record(settings, on_lost=on_lost)
@@ -264,7 +273,6 @@ def check_count(key: str, value: Any, minimum: int, *, optional: bool = False) -
 
     Args:
         key: The argument's name, for the message.
-        value: The argument.
         minimum: The least allowed number.
         optional: Whether None is allowed, and returned.
 
@@ -283,14 +291,16 @@ def check_parts(optimizer: Any, model: Any) -> None:
 
     Args:
         optimizer: The optimizer without wrappers, or None.
-        model: The model, or None.
+        model: The Recorder's `model`.
 
     Raises:
         UserError: The optimizer has no parameter groups, or the model is no module.
     """
     if optimizer is not None and not isinstance(getattr(optimizer, "param_groups", None), list):
-        message = f"optimizer={shorten(optimizer)}: expected a torch.optim.Optimizer"
-        raise UserError(f"{message}; give one optimizer; of several, give the first")
+        raise UserError(
+            f"optimizer={shorten(optimizer)}: expected a torch.optim.Optimizer; give one optimizer; "
+            "of several, give the first"
+        )
     if model is not None and not isinstance(model, nn.Module):
         raise UserError(f"model={shorten(model)}: expected a torch.nn.Module; give the network itself")
 

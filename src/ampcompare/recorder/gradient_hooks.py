@@ -81,7 +81,8 @@ class LearningRateReader:
         Returns:
             A number, or a 0-d copy of a tensor, on its device; None where the optimizer has no rate.
         """
-        used, self._used = self._used, None
+        used = self._used
+        self._used = None
         return self._read() if used is None else used
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -116,7 +117,7 @@ class GradientDiagnostics:
     runs the closure a second time, at other weights): the gradients of the last run are measured.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: The optimizer inside all wrappers.
         groups: Its parameters by layer group.
         every: The number of steps from one measurement to the next.
         scale: Returns the loss scale of the step, 0-d on the device.
@@ -134,14 +135,24 @@ class GradientDiagnostics:
         *,
         may_skip: bool = False,
     ) -> None:
-        self._optimizer, self._groups = optimizer, groups
-        self._every, self._scale, self._may_skip = every, scale, may_skip
-        self._diagnostics: dict[str, Tensor] = {}
+        self._optimizer = optimizer
+        self._groups = groups
+        self._every = every
+        self._scale = scale
+        self._may_skip = may_skip
+
+        # This step.
         self._due = (start + 1) % every == 0
+        self._diagnostics: dict[str, Tensor] = {}
         self._sampled_weights: dict[str, WeightSample] = {}
         self._skips: Tensor | None = None
-        self._has_measured = self._was_due = self._was_called = False
         self._runs_of_closure: int | None = None  # in this call of the optimizer; None: it has no closure
+
+        # All steps so far, for `find_problem`.
+        self._has_measured = False
+        self._was_due = False
+        self._was_called = False
+
         hooks = [
             _register(optimizer, "register_step_pre_hook", self._before_step),
             _register(optimizer, "register_step_post_hook", self._after_step),
@@ -155,7 +166,8 @@ class GradientDiagnostics:
 
     def take(self, step: int) -> dict[str, Tensor]:
         """Return the diagnostics of a finished step by metric, empty if it was not measured."""
-        diagnostics, self._diagnostics = self._diagnostics, {}
+        diagnostics = self._diagnostics
+        self._diagnostics = {}
         self._was_due |= self._due
         self._has_measured |= bool(diagnostics)
         self._due = (self._due and not diagnostics) or (step + 1) % self._every == 0
@@ -168,15 +180,23 @@ class GradientDiagnostics:
             at_end: Whether the loop has ended. Before that, a scaler may have skipped the steps so far.
         """
         name = type(self._optimizer).__name__
-        what = f"diagnostics={self._every}: no gradients are measured"
         if not self._hooks:
-            return f"{what}: {name} has no hooks of torch.optim.Optimizer; pass the optimizer inside it"
+            return (
+                f"diagnostics={self._every}: no gradients are measured: {name} has no hooks of "
+                "torch.optim.Optimizer; pass the optimizer inside it"
+            )
         if self._has_measured or not self._was_due:
             return None
         if not self._was_called and (at_end or not self._may_skip):
-            return f"{what}: {name}.step() was not called; pass the optimizer whose step() makes the update"
+            return (
+                f"diagnostics={self._every}: no gradients are measured: {name}.step() was not called; "
+                "pass the optimizer whose step() makes the update"
+            )
         if self._was_called and at_end:
-            return f"{what}: no parameter of {name} had a .grad when step() ran"
+            return (
+                f"diagnostics={self._every}: no gradients are measured: no parameter of {name} had a .grad "
+                "when step() ran"
+            )
         return None
 
     @torch.no_grad()
@@ -210,11 +230,13 @@ class GradientDiagnostics:
 
     def _measure(self, optimizer: Optimizer) -> None:
         # A fused optimizer gets scaled gradients, with their scale and whether to skip the step.
-        grad_scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        by_group = {
-            name: [p.grad for p in group if p.grad is not None] for name, group in self._groups.items()
-        }
-        gradients = {name: group for name, group in by_group.items() if group}
+        grad_scale = getattr(optimizer, "grad_scale", None)
+        found_inf = getattr(optimizer, "found_inf", None)
+        gradients: dict[str, list[Tensor]] = {}
+        for name, parameters in self._groups.items():
+            of_group = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            if of_group:
+                gradients[name] = of_group
         if not gradients:
             return
         if grad_scale is not None:
@@ -252,17 +274,16 @@ def group_parameters(optimizer: Optimizer, model: nn.Module | None) -> Mapping[s
         param_names = group.get("param_names") or [""] * len(group["params"])
         for name, parameter in zip(param_names, group["params"], strict=True):
             if hasattr(parameter, "device_mesh"):
-                why = "the parameters are sharded over several processes"
                 raise UserError(
-                    f"diagnostics: {why}, and each process sees only its own shard; leave diagnostics out"
+                    "diagnostics: the parameters are sharded over several processes, and each process sees "
+                    "only its own shard; leave diagnostics out"
                 )
-            groups.setdefault(_get_top_module(names.get(id(parameter), name)) or f"group{number}", []).append(
-                parameter
-            )
+            module = _get_top_module(names.get(id(parameter), name))
+            groups.setdefault(module or f"group{number}", []).append(parameter)
     return groups
 
 
 def _get_top_module(name: str) -> str:
-    while prefix := next((prefix for prefix in WRAPPERS if name.startswith(prefix)), ""):
-        name = name.removeprefix(prefix)
+    while name.startswith(WRAPPERS):
+        name = name.partition(".")[2]
     return name.partition(".")[0]

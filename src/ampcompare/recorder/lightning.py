@@ -21,9 +21,11 @@ from ampcompare.recorder.recorder import Recorder
 from ampcompare.recorder.trainer_callback import TrainerCallbackBase, add_known, keep_training
 
 PREFIX = re.compile(r"val(?:id(?:ation)?)?[_/]")
-OLD, NEW = "pytorch_lightning", "lightning.pytorch"
+OLD = "pytorch_lightning"
+NEW = "lightning.pytorch"
+uses_old = OLD in sys.modules and NEW not in sys.modules
 try:
-    library: Any = import_module(OLD if OLD in sys.modules and NEW not in sys.modules else NEW)
+    library: Any = import_module(OLD if uses_old else NEW)
 except ImportError:
     raise UserError(
         "ampcompare.recorder.lightning: Lightning is not installed; install it with: pip install lightning"
@@ -35,7 +37,7 @@ class RecorderCallback(TrainerCallbackBase, library.Callback):
 
     Every metric that the validation logs is recorded as `eval/NAME`. What cannot be recorded is left out with
     one line; the callback never ends the training. In manual optimization, a step of several batches is
-    recorded without a loss, since nobody knows whether the module divided it by their number.
+    recorded without a loss, since the module may or may not have divided it by the number of batches.
 
     Args:
         names: Maps the validation's metrics to their names in the record; metrics that are not in it are left
@@ -72,14 +74,18 @@ class RecorderCallback(TrainerCallbackBase, library.Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin the record with the trainer's settings."""
         seed = os.environ.get("PL_GLOBAL_SEED", "")
-        settings: dict[str, Any] = {"backend": str(trainer.precision), "seed": int(seed) if seed else None}
-        settings |= {"model": pl_module, "optimizer": next(iter(trainer.optimizers), None)}
-        settings |= {"scaler": getattr(trainer.precision_plugin, "scaler", None)}
-        settings |= {"batch_size": getattr(trainer.train_dataloader, "batch_size", None)}
-        settings |= {"run": getattr(sys.modules.get("wandb"), "run", None)}
-        before = trainer.global_step if self._steps_before is None else self._steps_before
-        settings |= {"start_step": before}
-        self._step, self._batches = trainer.global_step, []
+        settings = {
+            "backend": str(trainer.precision),
+            "seed": int(seed) if seed else None,
+            "batch_size": getattr(trainer.train_dataloader, "batch_size", None),
+            "scaler": getattr(trainer.precision_plugin, "scaler", None),
+            "optimizer": next(iter(trainer.optimizers), None),
+            "model": pl_module,
+            "run": getattr(sys.modules.get("wandb"), "run", None),
+            "start_step": trainer.global_step if self._steps_before is None else self._steps_before,
+        }
+        self._step = trainer.global_step
+        self._batches = []
         self._begin(self.make_recorder(settings))
 
     @keep_training
@@ -102,10 +108,11 @@ class RecorderCallback(TrainerCallbackBase, library.Callback):
             return
         samples = add_known([samples for samples, _ in self._batches])
         loss = self._compute_mean_loss(trainer, pl_module)
-        self._step, self._batches = trainer.global_step, []
-        # An iterable data set has no length.
-        is_known = math.isfinite(trainer.num_training_batches)
-        epoch = trainer.current_epoch + (at + 1) / trainer.num_training_batches if is_known else None
+        self._step = trainer.global_step
+        self._batches = []
+        epoch = None
+        if math.isfinite(trainer.num_training_batches):  # an iterable data set has no length
+            epoch = trainer.current_epoch + (at + 1) / trainer.num_training_batches
         self.record.step(loss=loss, samples=samples, epoch=epoch)
 
     def _count_samples(self, trainer: Any, batch: Any, at: int) -> int | None:
@@ -138,10 +145,10 @@ class RecorderCallback(TrainerCallbackBase, library.Callback):
             # Lightning divided each loss by this number, also where an epoch ends with fewer batches.
             return sum(losses) * (trainer.accumulate_grad_batches / len(losses))
         if len(self._batches) > 1:
-            why = "nobody knows whether the module divided it by their number"
             self.warn_once(
                 "loss",
-                f"a step of several batches in manual optimization is recorded without its loss: {why}",
+                "a step of several batches in manual optimization is recorded without its loss: "
+                "nobody knows whether the module divided it by their number",
             )
             return None
         return losses[0]
@@ -158,8 +165,8 @@ class RecorderCallback(TrainerCallbackBase, library.Callback):
         """Record the metrics of the validation."""
         if self.record:
             # The trainer keeps the training's metrics in the same dict. The validation puts in new objects.
-            now, before = trainer.callback_metrics, self._before
-            new = {key: value for key, value in now.items() if value is not before.get(key)}
+            all_metrics = trainer.callback_metrics.items()
+            new = {key: value for key, value in all_metrics if value is not self._before.get(key)}
             names = name_metrics(new) if self._names is None else self._names
             self.evaluate({names[key]: new[key] for key in new if names.get(key)})
 

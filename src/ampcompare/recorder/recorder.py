@@ -145,13 +145,16 @@ class Recorder:
         processes = check_count("processes", processes, 1, optional=True)
         test_samples = check_count("test_samples", test_samples, 1, optional=True)
         world = find_distributed_context()
-        self.rank, self._is_single_process = world.rank, world.size == 1
+        self.rank = world.rank
         self.processes = processes or world.size
+        self._is_single_process = world.size == 1
+
+        # The training.
         self._optimizer = unwrap_optimizer(optimizer)
         check_parts(self._optimizer, model)
         if diagnostics is not None and self._optimizer is None:
             raise UserError(f"diagnostics={diagnostics}: needs the optimizer; pass optimizer= as well")
-        self._model, self._run, self._output_dir = model, run, Path(output_dir)
+        self._model = model
         self.device = find_device(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
         self._scale_reader = make_scale_reader(scaler, self.device)
@@ -161,36 +164,53 @@ class Recorder:
         scales = self._scale_reader.scales_dynamically()
         dtype = find_dtype(precision_dtype, known, scaler, scales, weights_dtype)
         self._other_weights = explain_other_weights(backend, known, weights)
-        known = None if self._other_weights else known
-        # The report recognizes a recorded loop by `recorder`, which also has the built-in backend it runs.
-        settings = {"backend": backend, "seed": seed, "batch_size": batch_size}
-        settings |= {"log": {"every": self._every, "warmup_steps": self._warmup_steps}}
-        settings |= {"diagnostics": {"every": diagnostics}, "recorder": {"version": 1, "backend": known}}
+
+        # The record.
+        settings = {
+            "backend": backend,
+            "seed": seed,
+            "batch_size": batch_size,
+            "log": {"every": self._every, "warmup_steps": self._warmup_steps},
+            "diagnostics": {"every": diagnostics},
+            # By `recorder` the report recognizes a recorded loop, and the built-in backend that it runs.
+            "recorder": {"version": 1, "backend": None if self._other_weights else known},
+        }
         own = {key: value for key, value in settings.items() if value is not None}
         config = config or {}
         check_config(config, own)
         environment = build_environment(self.device, world.size, self._optimizer, scaler, dtype)
         environment |= weights | describe_compared_metric(metric, better)
+        self._run = run
+        self._output_dir = Path(output_dir)
+        self._record_start = RunSettings(
+            logged={**config, **own, metrics.ENVIRONMENT: environment},
+            output_dir=str(output_dir),
+            name=name or make_run_name(backend),
+            tags=[backend[:MAX_TAG_CHARS]],
+            project=project,
+            resumes=self.steps > 0,
+        )
         self._recorded_facts: Row = {metrics.ENVIRONMENT: environment}
-        tags, own_name = [backend[:MAX_TAG_CHARS]], name or make_run_name(backend)
-        logged = {**config, **own, **self._recorded_facts}
-        resumes = self.steps > 0
-        self._record_start = RunSettings(logged, str(output_dir), own_name, tags, project, resumes=resumes)
         if test_samples is not None:
             self._recorded_facts[metrics.TEST_IMAGES] = test_samples
-        self._quiet, self._hidden_messages = quiet, ExitStack()
+
+        # The state between begin and close, in the recording process.
         self._was_entered = False
-        self._gradient_diagnostics: GradientDiagnostics | None = None
-        self._learning_rate: LearningRateReader | None = None
-        self._logger: MetricsLogger | None = None  # in the recording process, between begin and close
         self._tracker: Tracker
         self._shutdown: ShutdownHandler
-        self._has_loss: bool | None = None
-        self.may_lack_loss = False  # whether a trainer may skip batches
-        self.replaces_last = False  # whether a trainer begins again after a failed attempt
-        self.may_lack_samples = False  # whether a trainer may not tell the samples of a batch
+        self._logger: MetricsLogger | None = None
+        self._gradient_diagnostics: GradientDiagnostics | None = None
+        self._learning_rate: LearningRateReader | None = None
+        self._has_loss: bool | None = None  # whether steps have a loss; None before the first step
         self._best: Row = {}  # the best evaluation so far
+        self._quiet = quiet
+        self._hidden_messages = ExitStack()
         self._warned: set[str] = set()
+
+        # What a trainer's callback may change.
+        self.may_lack_loss = False  # whether the trainer may skip batches
+        self.may_lack_samples = False  # whether the number of samples of a batch may be unknown
+        self.replaces_last = False  # whether the trainer begins again after a failed attempt
 
     def __enter__(self) -> Self:
         """Begin the record and handle the signals of a batch system."""
@@ -248,7 +268,8 @@ class Recorder:
             buffers=None if self._model is None else BufferMonitor(self._model, restores=False),
             start=self.steps,
         )
-        self._process, self._was_entered = os.getpid(), True
+        self._process = os.getpid()
+        self._was_entered = True
         self._shutdown = ShutdownHandler()
         self._shutdown.listen()
         atexit.register(self._close_at_exit)
@@ -291,7 +312,8 @@ class Recorder:
         if self._gradient_diagnostics is None:
             return {}
         diagnostics = self._gradient_diagnostics.take(self.steps)
-        if not diagnostics and (problem := self._gradient_diagnostics.find_problem()):
+        problem = None if diagnostics else self._gradient_diagnostics.find_problem()
+        if problem is not None:
             self._warn_once("gradients", problem)
         return diagnostics
 
@@ -338,11 +360,14 @@ class Recorder:
             self._tracker.log(logger.start_row() | row)
             accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
             if accuracy > 1 or accuracy < 0:
-                message = f"eval accuracy {accuracy:g}: expected a fraction from 0 to 1; recorded unchanged"
-                self._warn_once("accuracy", message)
+                self._warn_once(
+                    "accuracy",
+                    f"eval accuracy {accuracy:g}: expected a fraction from 0 to 1; recorded unchanged",
+                )
             if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
-                best_epoch = {} if logger.epoch is None else {metrics.BEST_EPOCH: logger.epoch}
-                self._best = {metrics.BEST_ACCURACY: accuracy} | best_epoch
+                self._best = {metrics.BEST_ACCURACY: accuracy}
+                if logger.epoch is not None:
+                    self._best[metrics.BEST_EPOCH] = logger.epoch
 
     @property
     def is_paused(self) -> bool:
@@ -388,8 +413,10 @@ class Recorder:
         if self._has_loss is None:
             self._has_loss = loss is not None
             if isinstance(loss, Tensor) and loss.device.type != self.device.type:
-                message = f"device={str(self.device)!r}: the loss is on {loss.device}"
-                raise UserError(f"{message}; give the recorder device={str(loss.device)!r}")
+                raise UserError(
+                    f"device={str(self.device)!r}: the loss is on {loss.device}; "
+                    f"give the recorder device={str(loss.device)!r}"
+                )
         if (loss is not None) != self._has_loss and not self.may_lack_loss:
             raise UserError(
                 "Recorder.step: some steps have a loss and others have none; "
@@ -411,14 +438,14 @@ class Recorder:
 
     def _close_at_exit(self) -> None:
         """End the record when the program ends: trainers do not report their exceptions to callbacks."""
-        asked = (
-            None
-            if self._shutdown.requested_signal is None
-            else SystemExit(128 + self._shutdown.requested_signal)
-        )
+        number = self._shutdown.requested_signal
+        problem = getattr(sys, "last_value", None)
+        if number is not None:
+            problem = SystemExit(128 + number)
+        elif problem is None:
+            problem = RuntimeError("the program ended within the loop")
         with suppress(SystemExit):  # Python is ending already and would print it
-            last = getattr(sys, "last_value", None)
-            self.close(asked or last or RuntimeError("the program ended within the loop"))
+            self.close(problem)
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -442,28 +469,35 @@ class Recorder:
                 problem = second
                 raise
             finally:
-                logger, self._logger = self._logger, None
-                code = get_exit_code(problem)
-                if loss_of_data := self._tracker.finish(
-                    self._recorded_facts | logger.summary() | self._best, code
-                ):
-                    log.error(loss_of_data if is_stopped(code) else f"error: {loss_of_data}")
-                for line in () if self._run is not None else self._tracker.where(self._output_dir):
-                    log.info(line)
+                self._end_record(self._logger, get_exit_code(problem))
                 self._shutdown.close()
 
+    def _end_record(self, logger: MetricsLogger, exit_code: int) -> None:
+        self._logger = None
+        summary = self._recorded_facts | logger.summary() | self._best
+        missing = self._tracker.finish(summary, exit_code)
+        if missing is not None:
+            log.error(missing if is_stopped(exit_code) else f"error: {missing}")
+        if self._run is None:
+            for line in self._tracker.describe_record(self._output_dir):
+                log.info(line)
+
     def _end_rows(self, logger: MetricsLogger, problem: BaseException | None) -> None:
+        """Write the rows that wait, and warn of gradients that were never measured."""
         if self._learning_rate is not None:
             self._learning_rate.close()
         if self._gradient_diagnostics is not None:
             self._gradient_diagnostics.close()
-            if why := self._gradient_diagnostics.find_problem(at_end=True):
-                self._warn_once("gradients", why)
+            unmeasured = self._gradient_diagnostics.find_problem(at_end=True)
+            if unmeasured is not None:
+                self._warn_once("gradients", unmeasured)
         if problem is not None:
             logger.flush_on_error(problem)
             return
         logger.flush()  # sync: after the last step
         logger.pause(since_step=True)
         if self.steps == self._start_step:
-            message = "call record.step(...) after each training step; the report leaves this run out"
-            log.warning(f"no step was recorded: {message}")
+            log.warning(
+                "no step was recorded: call record.step(...) after each training step; "
+                "the report leaves this run out"
+            )

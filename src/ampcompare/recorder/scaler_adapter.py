@@ -38,8 +38,10 @@ def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
     if scaler is None or (is_scaler(scaler) and not scaler.is_enabled()):
         return LossScaleReader(Precision(device))
     if not is_scaler(scaler):
-        message = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of AMP Compare"
-        raise UserError(f"{message}, an object with an attribute `scaler`, or None")
+        raise UserError(
+            f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of AMP Compare, "
+            "an object with an attribute `scaler`, or None"
+        )
     return GradScalerReader(scaler, device)
 
 
@@ -52,11 +54,13 @@ class GradScalerReader(LossScaleReader):
     """Reads a GradScaler's scale after each step, when `update()` has been called."""
 
     def __init__(self, scaler: Any, device: torch.device) -> None:
-        self._scaler, self.device = scaler, device
-        self._on_host, self._one = is_host(device), torch.ones((), dtype=torch.float32, device=device)
-        factor = getattr(scaler, "get_backoff_factor", None)
-        self._factor = factor() if factor else None
-        self._now: Any = None
+        self.device = device
+        self._scaler = scaler
+        self._on_host = is_host(device)
+        self._one = torch.ones((), dtype=torch.float32, device=device)
+        get_factor = getattr(scaler, "get_backoff_factor", None)
+        self._factor = get_factor() if get_factor else None
+        self._now: Any = None  # the scale after the last step: a number on a CPU, else a tensor
 
     def observe(self) -> Any:
         """Return the scale, with at most one launch on a device. On a CPU it is read as a number."""
@@ -69,9 +73,10 @@ class GradScalerReader(LossScaleReader):
 
     def skips(self, observations: list[Any]) -> Tensor:
         """Return which steps were skipped, as `LossScaleReader.skips` does."""
-        scales = (
-            torch.tensor(observations, dtype=torch.float32) if self._on_host else torch.stack(observations)
-        )
+        if self._on_host:
+            scales = torch.tensor(observations, dtype=torch.float32)
+        else:
+            scales = torch.stack(observations)
         before, now = scales[:-1], scales[1:]
         if self._factor is None:
             return now < before

@@ -70,7 +70,12 @@ class ShutdownHandler:
 
 def get_exit_code(problem: BaseException | None) -> int:
     """Return the exit code of a record: 0 if the loop finished, 128 + signal if it was stopped."""
+    if problem is None:
+        return 0
     if isinstance(problem, KeyboardInterrupt):
         return EXIT_INTERRUPTED
-    code = problem.code if isinstance(problem, SystemExit) else 0 if problem is None else EXIT_FAILED
-    return code if isinstance(code, int) else EXIT_FAILED if code else 0
+    if not isinstance(problem, SystemExit):
+        return EXIT_FAILED
+    if isinstance(problem.code, int):
+        return problem.code
+    return EXIT_FAILED if problem.code else 0  # sys.exit("text") fails, sys.exit() does not

@@ -24,7 +24,6 @@ from ampcompare.recorder.scaler_adapter import is_scaler
 log = logging.getLogger(__name__)
 
 MINIMUM = {"batch_size": 1, "seed": 0}  # of whole numbers that trainers have
-COUNT_SAMPLES = "give the callback samples=, a function that returns the number of samples of a batch"
 
 
 def keep_training(hook: Callable[..., None]) -> Callable[..., None]:
@@ -62,7 +61,8 @@ class TrainerCallbackBase:
     """
 
     def __init__(self, samples: Callable[[Any], int] | None, options: Mapping[str, Any]) -> None:
-        self.count, self.options = samples, dict(options)
+        self.count = samples
+        self.options = dict(options)
         self.record: Any = None
         self.has_failed = False
         self._warned: set[str] = set()
@@ -97,8 +97,11 @@ class TrainerCallbackBase:
         known = dict(getattr(run, "config", None) or {})
         for key in MINIMUM:
             if key in taken and key in known and known[key] != taken[key]:
-                why = f"the config of the open W&B run has {known[key]!r}"
-                self.warn_once(key, f"{key}={taken[key]!r} of the trainer is not recorded: {why}")
+                self.warn_once(
+                    key,
+                    f"{key}={taken[key]!r} of the trainer is not recorded: "
+                    f"the config of the open W&B run has {known[key]!r}",
+                )
                 del taken[key]
 
     def evaluate(self, values: Mapping[str, Any]) -> None:
@@ -129,15 +132,18 @@ class TrainerCallbackBase:
             if number < 0:
                 raise ValueError(f"{number} samples")
         except Exception as problem:
-            why = one_line(describe_exception(problem))
-            self.warn_once("samples", f"throughput is not recorded: samples= failed: {why}")
+            reason = one_line(describe_exception(problem))
+            self.warn_once("samples", f"throughput is not recorded: samples= failed: {reason}")
             return None
         return number
 
     def warn_of_samples(self) -> None:
-        """Say once that there is no throughput."""
-        why = "the data loader does not tell how many samples a batch has"
-        self.warn_once("samples", f"throughput is not recorded: {why}; {COUNT_SAMPLES}")
+        """Warn once that there is no throughput."""
+        self.warn_once(
+            "samples",
+            "throughput is not recorded: the data loader does not tell how many samples a batch has; "
+            "give the callback samples=, a function that returns the number of samples of a batch",
+        )
 
     def warn_once(self, about: str, line: str) -> None:
         """Warn the user, once for each key `about`, in the process that records."""
@@ -148,9 +154,10 @@ class TrainerCallbackBase:
     def fail(self, problem: Exception) -> None:
         """End the record because of a failure; the training continues."""
         self.has_failed = True
-        what = "the record ends here" if self.record else "this training is not recorded"
-        log.error(one_line(f"{what}: {describe_exception(problem)}; the training continues"))
-        record, self.record = self.record, None
+        record = self.record
+        self.record = None
+        outcome = "the record ends here" if record else "this training is not recorded"
+        log.error(one_line(f"{outcome}: {describe_exception(problem)}; the training continues"))
         if record:
             with suppress(Exception):
                 record.close(problem)

@@ -13,8 +13,10 @@ from ampcompare.recorder.trainer_callback import TrainerCallbackBase, add_known,
 try:
     from transformers import TrainerCallback
 except ImportError:
-    message = "ampcompare.recorder.transformers: transformers is not installed"
-    raise UserError(f"{message}; install it with: pip install transformers accelerate") from None
+    raise UserError(
+        "ampcompare.recorder.transformers: transformers is not installed; "
+        "install it with: pip install transformers accelerate"
+    ) from None
 
 PLAIN = {"torch.float32": "32-true", "torch.bfloat16": "bf16-true", "torch.float16": "16-true"}
 TIMES = ("runtime", "_per_second", "_time")
@@ -22,10 +24,20 @@ TIMES = ("runtime", "_per_second", "_time")
 
 def _read_declared_metric(args: Any) -> dict[str, Any]:
     """Return the metric that the trainer's arguments declare, as options of the Recorder."""
-    named, greater = args.metric_for_best_model, args.greater_is_better
-    if not named or greater is None:
+    if not args.metric_for_best_model or args.greater_is_better is None:
         return {}
-    return {"metric": f"eval/{named.removeprefix('eval_')}", "better": "higher" if greater else "lower"}
+    name = args.metric_for_best_model.removeprefix("eval_")
+    return {"metric": f"eval/{name}", "better": "higher" if args.greater_is_better else "lower"}
+
+
+def _name_backend(args: Any, model: Any) -> str:
+    """Return the backend: that of the trainer's arguments, else the dtype of the trainable weights."""
+    if args.fp16:
+        return "fp16-mixed"
+    if args.bf16:
+        return "bf16-mixed"
+    dtype = next((str(p.dtype) for p in model.parameters() if p.requires_grad), "")
+    return PLAIN.get(dtype, dtype)
 
 
 class RecorderCallback(TrainerCallbackBase, TrainerCallback):
@@ -58,33 +70,35 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
         # With `auto_find_batch_size` the trainer begins again after it has run out of memory.
         is_another_attempt = args.auto_find_batch_size and self.record is not None
         self._end(KeyboardInterrupt("another batch size is tried"))
-        weights = next((str(p.dtype) for p in kwargs["model"].parameters() if p.requires_grad), "")
-        mixed = "fp16-mixed" if args.fp16 else "bf16-mixed" if args.bf16 else ""
-        settings = {
-            "backend": mixed or PLAIN.get(weights, weights),
-            "model": kwargs["model"],
-            "seed": args.seed,
-        }
-        settings["optimizer"] = kwargs.get("optimizer")
-        settings["scaler"] = getattr(settings["optimizer"], "scaler", None)  # accelerate wraps both
-        settings["batch_size"] = args.per_device_train_batch_size
+        model = kwargs["model"]
+        optimizer = kwargs.get("optimizer")
+        batch_size = args.per_device_train_batch_size
         if args.auto_find_batch_size and state.train_batch_size:
-            settings["batch_size"] = state.train_batch_size // max(1, args.n_gpu)
-        settings["run"] = getattr(sys.modules.get("wandb"), "run", None)
-        settings["start_step"] = state.global_step  # not 0 after a checkpoint
+            batch_size = state.train_batch_size // max(1, args.n_gpu)
+        settings = {
+            "backend": _name_backend(args, model),
+            "seed": args.seed,
+            "batch_size": batch_size,
+            "scaler": getattr(optimizer, "scaler", None),  # accelerate wraps both
+            "optimizer": optimizer,
+            "model": model,
+            "run": getattr(sys.modules.get("wandb"), "run", None),
+            "start_step": state.global_step,  # not 0 after a checkpoint
+        }
         if "metric" not in self.options:
             settings |= _read_declared_metric(args)
         self._recorder = self.make_recorder(settings)
         self._recorder.replaces_last = is_another_attempt
         if self.count is not None:
-            self._hook = kwargs["model"].register_forward_pre_hook(self._count, with_kwargs=True)
+            self._hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
         if not args.auto_find_batch_size:
             self._begin()
 
     @keep_training
     def _begin(self) -> None:
-        if self._recorder is not None:
-            recorder, self._recorder = self._recorder, None
+        recorder = self._recorder
+        self._recorder = None
+        if recorder is not None:
             self.record = recorder.begin()
 
     @keep_training
@@ -96,7 +110,8 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
     @keep_training
     def on_step_begin(self, *_: Any, **kwargs: Any) -> None:
         """Count training time again."""
-        self._finished_batches, self._samples_of_batch = [], None
+        self._finished_batches = []
+        self._samples_of_batch = None
         if self.record and self.record.is_paused:
             self.record.resume()
 
@@ -141,9 +156,10 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
     @keep_training
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Record the metrics of an evaluation."""
-        values = {k[5:]: v for k, v in (metrics or {}).items() if k[:5] == "eval_" and not k.endswith(TIMES)}
+        results = {key: value for key, value in (metrics or {}).items() if key.startswith("eval_")}
+        scores = {key.removeprefix("eval_"): v for key, v in results.items() if not key.endswith(TIMES)}
         if self.record:
-            self.evaluate(values)
+            self.evaluate(scores)
 
     @keep_training
     def on_save(self, *_: Any, **kwargs: Any) -> None:
@@ -163,7 +179,8 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
 
     @keep_training
     def _close(self, problem: BaseException | None) -> None:
-        record, self.record = self.record, None
+        record = self.record
+        self.record = None
         if record:
             record.close(problem)
 

@@ -87,7 +87,8 @@ def _annotated_parameters(options: type) -> dict[str, inspect.Parameter]:
     hints = get_type_hints(options, include_extras=True)
     parameters = {}
     for name, parameter in inspect.signature(options).parameters.items():
-        annotation, default = hints[name], parameter.default
+        annotation = hints[name]
+        default = parameter.default
         if name in COMMA_SEPARATED:
             annotation = Annotated[str | None, *annotation.__metadata__]
             default = None if default is None else ""

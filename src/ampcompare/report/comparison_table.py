@@ -35,12 +35,12 @@ class Cell:
     Attributes:
         text: The baseline's own value; for other groups the value relative to the baseline.
         unit: The unit of the baseline's value.
-        span: The interval.
+        span: The interval with its kind, such as `CI 1.2 to 1.4`; "" without one.
         mark: The estimate that is drawn on the axis; None for the baseline, and where nothing was estimated.
         also: The group's own value with its unit, where `text` is relative.
         answer: What the interval shows (`faster`), or that it shows nothing (`inconclusive`).
         why: The reason, where it shows nothing.
-        is_open: Whether the mark is hollow.
+        is_open: Whether the mark is hollow, because nothing is shown.
     """
 
     text: str
@@ -94,13 +94,12 @@ class Column:
     """A column: one question, and how its answers are shown.
 
     Attributes:
-        key: The question.
-        head: The head.
+        key: The question, a key of `run_metrics.COMPARED_METRICS`.
         noun: The name of the question in a sentence.
         own: Formats a group's own value.
-        unit: The unit of that value.
+        unit: The unit of that value; "" where `own` writes it.
         form: How a value relative to the baseline is written.
-        margin: The zone within which a difference counts as none.
+        margin: The zone within which a difference counts as none; None without one.
         axis: The axis of the marks; None where no cell has a mark.
     """
 
@@ -114,35 +113,42 @@ class Column:
     axis: Axis | None = None
 
     @property
-    def figure(self) -> run_metrics.RunMetric:
+    def run_metric(self) -> run_metrics.RunMetric:
         """The run metric that the question is about."""
         return run_metrics.COMPARED_METRICS[self.key]
 
     def text(self, value: float) -> str:
         """Return a value relative to the baseline as text."""
-        form, number = self.form, self.form.shown(value)
-        return f"{form.show(number, form.digits(number))}{form.sign}"
+        number = self.form.shown(value)
+        text = self.form.show(number, self.form.digits(number))
+        return f"{text}{self.form.sign}"
 
     def span(self, estimate: Estimate) -> str:
         """Return the interval as text.
 
         It has enough digits to distinguish its ends from each other, from no change and from the margin.
         """
-        form, number = self.form, self.form.shown(estimate.value)
-        low, high = map(form.shown, estimate.span)
-        minimum = min(map(form.digits, (number, low, high)))
-        apart = (low, high, *map(form.shown, (self.figure.null, *(self.margin or ()))))
+        form = self.form
+        ends = [form.shown(end) for end in estimate.span]
+        null_and_margin = [form.shown(value) for value in (self.run_metric.null, *(self.margin or ()))]
         digits = formatting.digits_to_distinguish(
-            (low, high), apart, form.show, max(minimum, form.digits(number))
+            ends, [*ends, *null_and_margin], form.show, form.digits(form.shown(estimate.value))
         )
+        low, high = ends
         return formatting.interval(low, high, lambda end: form.show(end, digits))
 
     def tick(self, tick: float) -> str:
         """Return the label of a tick: `1.5×`, `−20%`, `+0.5`, `0`."""
-        number, is_ratio = round(self.form.shown(tick), 9), self.form is TIMES
-        plus = "" if is_ratio or not number else "+" if number > 0 else "−"
-        size = f"{abs(number):,g}" if 1e-4 <= abs(number) < 1e9 or not number else f"{abs(number):.0e}"
-        return f"{plus}{size}{self.form.sign if number or is_ratio else ''}"
+        number = round(self.form.shown(tick), 9)
+        size = f"{abs(number):,g}"
+        if number and not 1e-4 <= abs(number) < 1e9:
+            size = f"{abs(number):.0e}"
+        if self.form is TIMES:
+            return f"{size}{self.form.sign}"
+        if number == 0:
+            return size
+        plus_or_minus = "+" if number > 0 else "−"
+        return f"{plus_or_minus}{size}{self.form.sign}"
 
 
 @dataclass(frozen=True)
@@ -162,9 +168,10 @@ class ComparisonTable:
     caption: str
 
 
-def _columns(analysis: Analysis) -> list[Column]:
+def _make_columns(analysis: Analysis) -> list[Column]:
     """Return the columns; only quality is there whether it was recorded or not."""
-    metric, units = analysis.metric, analysis.quantities
+    metric = analysis.metric
+    units = analysis.quantities
     name = metric.noun if metric.key == DEFAULT_METRIC else formatting.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
     target = formatting.NOTHING if metric.target is None else metric.show_value(metric.target)
@@ -180,80 +187,106 @@ def _columns(analysis: Analysis) -> list[Column]:
         Column(run_metrics.TIME, f"Time to {target}", "time to target", formatting.duration, ""),
     )
     recorded = {column for group in analysis.groups for column in group.estimates}
-    claimed = [
-        question
-        for question, figure in run_metrics.COMPARED_METRICS.items()
-        if figure.sides and (question == run_metrics.QUALITY or figure.column in recorded)
-    ]
-    shown = {*claimed}.union(*(comparison.estimates for comparison in analysis.comparisons))
+    shown = {question for comparison in analysis.comparisons for question in comparison.estimates}
+    shown.add(run_metrics.QUALITY)
+    for question, run_metric in run_metrics.COMPARED_METRICS.items():
+        if run_metric.sides and run_metric.column in recorded:
+            shown.add(question)
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
-        shown -= {run_metrics.TIME}
+        shown.discard(run_metrics.TIME)
     return [column for column in every if column.key in shown]
 
 
 def comparison_table(analysis: Analysis) -> ComparisonTable:
     """Return the comparison as a table."""
     groups = sorted(analysis.groups, key=lambda g: g.value != analysis.baseline_value)
-    columns = _columns(analysis)
-    rows = tuple(_row(group, columns, analysis) for group in groups)
+    columns = _make_columns(analysis)
+    rows = tuple(_make_row(group, columns, analysis) for group in groups)
     for index, column in enumerate(columns):
-        if marks := [mark for row in rows if (mark := row.cells[column.key].mark)]:
-            figure, margin = column.figure, column.margin
-            axis = make_axis(marks, figure.null, column.tick, log=figure.is_ratio, margin=margin)
+        marks = [row.cells[column.key].mark for row in rows]
+        estimates = [mark for mark in marks if mark is not None]
+        if estimates:
+            run_metric = column.run_metric
+            axis = make_axis(
+                estimates, run_metric.null, column.tick, log=run_metric.is_ratio, margin=column.margin
+            )
             columns[index] = replace(column, axis=axis)
     keys = [formatting.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
     return ComparisonTable(formatting.capital(", ".join(keys)), tuple(columns), rows, analysis.caption)
 
 
-def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
+def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     comparison = analysis.comparison(group.label)
-    cells = {column.key: _cell(column, group, comparison) for column in columns}
+    cells = {column.key: _make_cell(column, group, comparison) for column in columns}
     if analysis.has_bench_speed and run_metrics.THROUGHPUT not in group.bench_estimates:
-        why = (
-            claim.why if comparison and (claim := comparison.claims.get(run_metrics.SPEED)) else NOT_IN_BENCH
+        claim = comparison.claims.get(run_metrics.SPEED) if comparison else None
+        cells[run_metrics.SPEED] = Cell(
+            formatting.NOTHING, answer=NOT_COMPARED, why=claim.why if claim else NOT_IN_BENCH
         )
-        cells[run_metrics.SPEED] = Cell(formatting.NOTHING, answer=NOT_COMPARED, why=why)
-    runs_text, share = group.outcomes.text, group.outcomes.failures
-    if share and share.k:
-        runs_text += f"; failure rate: 95% CI {100 * share.low:.0f}% to {100 * share.high:.0f}%"
-    meaning = analysis.backend_descriptions[group.label]
-    if group.display_name.startswith(FP32_NAME):  # whose name says fp32
-        meaning = ""
+    runs = group.outcomes.text
+    failures = group.outcomes.failures
+    if failures and failures.k:
+        runs += f"; failure rate: 95% CI {100 * failures.low:.0f}% to {100 * failures.high:.0f}%"
+    has_telling_name = group.display_name.startswith(FP32_NAME)
     return GroupRow(
-        group.display_name, meaning, cells, analysis.badge(group), analysis.tone(group), runs_text
+        label=group.display_name,
+        meaning="" if has_telling_name else analysis.backend_descriptions[group.label],
+        cells=cells,
+        badge=analysis.badge(group),
+        tone=analysis.tone(group),
+        runs=runs,
     )
 
 
-def _cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
-    text, unit = _own_figure(column, group)
+def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
+    text, unit = _own_value(column, group)
     if comparison is None:
         return Cell(text, unit)
+    estimate = comparison.estimates.get(column.key)
+    if estimate is None:
+        reason = _why_not_compared(column, group, comparison)
+        return Cell(text, unit, answer=NOT_COMPARED if reason else "", why=reason)
+    cell = Cell(
+        column.text(estimate.value),
+        span=_span_text(column, estimate),
+        mark=estimate,
+        also=f"{text} {unit}".strip(),
+    )
     claim = comparison.claims.get(column.key)
-    if (estimate := comparison.estimates.get(column.key)) is None:
-        is_known = column.figure.column in group.estimates
-        why = (comparison.not_compared_reason or (claim.why if claim else "")) if is_known else ""
-        return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
+    if claim is not None:
+        return replace(cell, answer=claim.answer, why=claim.why, is_open=not claim.shown)
+    # Nothing is claimed of energy and time, and nothing at all of the control.
+    if not comparison.claims:
+        return cell
+    is_open = not estimate.side_of(column.run_metric.null)
+    if estimate.has_interval:
+        return replace(cell, is_open=is_open)
+    return replace(cell, answer=NO_VERDICT, why=too_few_runs(estimate.n), is_open=is_open)
+
+
+def _why_not_compared(column: Column, group: Group, comparison: Comparison) -> str:
+    """Return why a value is not compared, "" for a value that the group does not have."""
+    if column.run_metric.column not in group.estimates:
+        return ""
+    if comparison.not_compared_reason:
+        return comparison.not_compared_reason
+    claim = comparison.claims.get(column.key)
+    return claim.why if claim else ""
+
+
+def _span_text(column: Column, estimate: Estimate) -> str:
+    """Return the interval with its kind: `CI 1.2 to 1.4`, `range 1.2 to 1.4`; "" for a single run."""
     span = column.span(estimate)
-    if not estimate.has_interval:
-        span = f"range {span}" if len({*estimate.span}) > 1 else ""
-    elif span != formatting.NO_SPREAD:
-        span = f"CI {span}"
-    if claim is None:  # of energy, time and the control nothing is claimed
-        is_unknown = bool(comparison.claims) and not estimate.has_interval
-        answer, why = (NO_VERDICT, too_few_runs(estimate.n)) if is_unknown else ("", "")
-        is_open = bool(comparison.claims) and not estimate.side_of(
-            run_metrics.COMPARED_METRICS[column.key].null
-        )
-    else:
-        answer, why, is_open = claim.answer, claim.why, not claim.shown
-    shown, own = column.text(estimate.value), f"{text} {unit}".strip()
-    return Cell(shown, "", span, estimate, own, answer, why, is_open)
+    if estimate.has_interval:
+        return span if span == formatting.NO_SPREAD else f"CI {span}"
+    low, high = estimate.span
+    return "" if low == high else f"range {span}"
 
 
-def _own_figure(column: Column, group: Group) -> tuple[str, str]:
+def _own_value(column: Column, group: Group) -> tuple[str, str]:
     """Return a group's own value and its unit as text: `554` and `images/s`."""
-    estimate = group.estimates.get(column.figure.column)
-    reached = group.rows[column.figure.column].notna().sum()
+    estimate = group.estimates.get(column.run_metric.column)
+    reached = group.rows[column.run_metric.column].notna().sum()
     if column.key == run_metrics.TIME and 0 < reached < group.n:
         return f"{reached} of {group.n} reached it", ""  # a mean of these would leave out the slow runs
     if estimate is not None:
@@ -265,7 +298,8 @@ def _own_figure(column: Column, group: Group) -> tuple[str, str]:
 
 def runs_table(analysis: Analysis) -> TextRows:
     """Return a row per run, with its recorded values."""
-    metric, units = analysis.metric, analysis.quantities
+    metric = analysis.metric
+    units = analysis.quantities
     peak = f"peak {units.memory or 'memory'}"
     # Not the benchmark's speed: whole runs, minutes apart, with evaluations and other work in between.
     speed = f"{units.speed} in training" if analysis.has_bench_speed else units.speed
@@ -273,13 +307,14 @@ def runs_table(analysis: Analysis) -> TextRows:
     rows: list[Sequence[str]] = [[*heads, "problems"]]
     names = {group.label: group.display_name for group in analysis.groups}
     for _, run in analysis.table.iterrows():
+        outcome = run[run_table.OUTCOME]
+        if run[run_table.WHY]:
+            outcome = f"{outcome}: {run[run_table.WHY]}"
         cells = (
             f"{run[run_table.NAME]} ({run[run_table.RUN].id})",
             names[run[run_table.GROUP]],
             run[run_table.SEED] or formatting.NOTHING,
-            f"{run[run_table.OUTCOME]}: {run[run_table.WHY]}"
-            if run[run_table.WHY]
-            else run[run_table.OUTCOME],
+            outcome,
             _format_known(formatting.count, run[run_metrics.EPOCHS]),
             _format_known(formatting.number, run[run_metrics.THROUGHPUT]),
             _format_known(units.show_memory, run[run_metrics.PEAK]),

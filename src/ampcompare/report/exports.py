@@ -21,25 +21,28 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.sweep_plan import Plan
 from ampcompare.runtime.atomic_files import finite
 
-FIGURES = [figure.column for figure in run_metrics.RUN_METRICS]
+VALUE_COLUMNS = [figure.column for figure in run_metrics.RUN_METRICS]
 # Questions by their names in the files: speedup, memory_ratio, quality_difference; ratios first.
+RATIOS = [question for question, figure in run_metrics.COMPARED_METRICS.items() if figure.is_ratio]
+DIFFERENCES = [question for question in run_metrics.COMPARED_METRICS if question not in RATIOS]
 COMPARED = {
-    f"{q}up" if q == run_metrics.SPEED else f"{q}_{'ratio' if figure.is_ratio else 'difference'}": q
-    for q, figure in sorted(run_metrics.COMPARED_METRICS.items(), key=lambda item: not item[1].is_ratio)
+    **{"speedup" if question == run_metrics.SPEED else f"{question}_ratio": question for question in RATIOS},
+    **{f"{question}_difference": question for question in DIFFERENCES},
 }
 RUN_COLUMNS = (
     run_table.DEVICE,
     run_table.ROWS,
     run_metrics.EPOCHS,
     run_table.OVERLAP,
-    *FIGURES,
+    *VALUE_COLUMNS,
     "step_time_ms_p95",
 )
 
 
 def to_json(analysis: Analysis) -> str:
     """Return groups, comparisons, runs and caveats as JSON; NaN and infinity become null."""
-    metric, units = analysis.metric, analysis.quantities
+    metric = analysis.metric
+    units = analysis.quantities
     content = {
         "version": __version__,
         "verdict": analysis.headline,
@@ -97,10 +100,10 @@ def to_csv(analysis: Analysis) -> str:
     for group in (_group(one, analysis) for one in analysis.groups):
         compared = group["compared"] or {}
         row = {"group": group["label"], "runs": group["counted_runs"], "seeds": group["seeds"]}
-        for name in FIGURES:
-            row |= _flat(name, group["figures"].get(name), "n")
+        for name in VALUE_COLUMNS:
+            row |= _flat_cells(name, group["figures"].get(name), "n")
         for name in COMPARED:
-            row |= _flat(name, compared.get(name), "n", "method", "shown")
+            row |= _flat_cells(name, compared.get(name), "n", "method", "shown")
         row |= {"verdict": group["verdict"], "quality_kept": compared.get("quality_kept")}
         row |= group["outcomes"]
         row |= {f"failure_{key}": (group["failures"] or {}).get(key) for key in ("share", "low", "high")}
@@ -111,9 +114,13 @@ def to_csv(analysis: Analysis) -> str:
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def _flat(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, Any]:
+def _flat_cells(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, Any]:
+    """Return the cells of a value: itself under `name`, its other fields under `name_field`."""
     figure = figure or {}
-    return {name: figure.get("value")} | {f"{name}_{key}": figure.get(key) for key in ("low", "high", *more)}
+    cells = {name: figure.get("value")}
+    for field in ("low", "high", *more):
+        cells[f"{name}_{field}"] = figure.get(field)
+    return cells
 
 
 def _joined(value: Any) -> Any:
@@ -130,7 +137,8 @@ def _cell_text(value: Any) -> Any:
 
 
 def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
-    comparison, failures = analysis.comparison(group.label), group.outcomes.failures
+    comparison = analysis.comparison(group.label)
+    failures = group.outcomes.failures
     return {
         "label": group.label,
         analysis.keys[0]: group.value,
@@ -166,17 +174,19 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 def _claimed(comparison: Comparison, question: str) -> dict[str, Any] | None:
     """Return a value relative to the baseline, and what its interval shows; or why there is none."""
-    claim, control_estimate = comparison.claims.get(question), comparison.relative_to_control.get(question)
+    claim = comparison.claims.get(question)
     fields = _estimate(comparison.estimates.get(question))
     if fields is None and claim is None:
         return None
-    claim_fields: dict[str, Any] = {}
+    fields = fields or {"value": None}
     if claim:
-        claim_fields = {"shown": claim.shown, "why": claim.why or None, "more_seeds": claim.more_seeds}
+        fields |= {"shown": claim.shown, "why": claim.why or None, "more_seeds": claim.more_seeds}
     if claim and claim.estimate and question == run_metrics.QUALITY:
-        claim_fields["largest_loss"] = largest_loss(claim.estimate, comparison.group.metric)
-    control_fields = {"beside_control": _estimate(control_estimate)} if control_estimate else {}
-    return (fields or {"value": None}) | claim_fields | control_fields
+        fields["largest_loss"] = largest_loss(claim.estimate, comparison.group.metric)
+    control_estimate = comparison.relative_to_control.get(question)
+    if control_estimate:
+        fields["beside_control"] = _estimate(control_estimate)
+    return fields
 
 
 def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
@@ -199,7 +209,8 @@ def _requirement(answer: GateResult) -> dict[str, Any]:
 
 
 def _run(row: pd.Series) -> dict[str, Any]:
-    run, seed = row[run_table.RUN], row[run_table.SEED]
+    run = row[run_table.RUN]
+    seed = row[run_table.SEED]
     return {
         "id": run.id,
         "name": run.name,

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ampcompare.analysis.statistics.estimate import Estimate
@@ -12,7 +12,9 @@ MAX_TICKS = 4
 MIN_GAP = 0.3  # between two ticks, as a fraction of the axis
 CHARACTER_WIDTH = 0.055  # of a label, as a fraction of the narrowest axis on a page
 MIN_ZONE = 0.05  # width of a margin that a reader sees, as a fraction of the axis
-MIN_SPAN, MIN_LOG_SPAN = 1e-300, 1e-9  # a shorter axis has no room for ticks in double precision
+# A shorter axis has no room for ticks in double precision.
+MIN_SPAN = 1e-300
+MIN_LOG_SPAN = 1e-9
 EDGE = 0.1  # free at either end for half a label, as a fraction of the span
 REACH = 100  # from the outermost values, as a ratio: an end of an interval beyond it becomes an arrow
 MAX_RATIO = 1e250  # a larger ratio, or one below the inverse, counts as infinite or 0
@@ -68,24 +70,32 @@ def make_axis(
     """Return the axis on which these estimates lie with their intervals.
 
     Args:
-        marks: The estimates.
+        marks: At least one; an end of an interval far beyond all values is not on the axis.
         null: The value of no change, which is on the axis.
         label: Returns the label of a tick.
         log: Whether the scale is logarithmic.
         margin: The zone within which a difference counts as none, which is on the axis.
     """
-    dots = [_scaled(v, log) for v in (null, *(margin or ()), *(mark.value for mark in marks))]
-    spans = [_scaled(end, log) for mark in marks for end in mark.span]
+    dots = [_scaled(value, log) for value in (null, *(margin or ()), *(mark.value for mark in marks))]
+    ends = [_scaled(end, log) for mark in marks for end in mark.span]
     reach = math.log(REACH) if log else sys.float_info.max
-    ends = dots + [end for end in spans if min(dots) - reach <= end <= max(dots) + reach]
-    low, high = min(ends), max(ends)
+    least = min(dots) - reach
+    most = max(dots) + reach
+    points = dots + [end for end in ends if least <= end <= most]
+    low = min(points)
+    high = max(points)
     if high - low < (MIN_LOG_SPAN if log else MIN_SPAN):
-        low, high = low - 0.1, high + 0.1
-    low, high = low - EDGE * (high - low), high + EDGE * (high - low)
-    first, last = (math.exp(low), math.exp(high)) if log else (low, high)
-    bare = Axis(null, margin, log, first, last, ())
-    ticks = next((ticks for ticks in _candidates(bare) if _are_readable(ticks, bare, label)), (null,))
-    return Axis(null, margin, log, first, last, tuple((tick, label(tick)) for tick in ticks))
+        low -= 0.1
+        high += 0.1
+    edge = EDGE * (high - low)
+    low -= edge
+    high += edge
+    if log:
+        low = math.exp(low)
+        high = math.exp(high)
+    axis = Axis(null, margin, log, low, high, ticks=())
+    ticks = next((ticks for ticks in _candidates(axis) if _are_readable(ticks, axis, label)), (null,))
+    return replace(axis, ticks=tuple((tick, label(tick)) for tick in ticks))
 
 
 def _candidates(axis: Axis) -> Iterator[tuple[float, ...]]:
@@ -95,20 +105,20 @@ def _candidates(axis: Axis) -> Iterator[tuple[float, ...]]:
     range of ratios has 1, 2, 5 and 10, or 1, 3 and 10, or powers of ten.
     """
     if axis.log and axis.high / axis.low > WIDE_RATIO:
-        first, last = math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high))
+        first = math.floor(math.log10(axis.low))
+        last = math.ceil(math.log10(axis.high))
         for factors, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), math.ceil((last - first) / 3))):
-            powers = [p for p in range(first, last + 1) if p % every == 0]
-            yield tuple(v for p in powers for f in factors if axis.contains(v := float(f"{f}e{p}")))
+            powers = [power for power in range(first, last + 1) if power % every == 0]
+            values = [float(f"{factor}e{power}") for power in powers for factor in factors]
+            yield tuple(value for value in values if axis.contains(value))
         return
     span = axis.high - axis.low
     smallest = math.floor(math.log10(span)) - 1
     for exponent in range(smallest, smallest + 4):
         for factor in (1, 2, 2.5, 5):
             step = factor * 10.0**exponent
-            first, last = (
-                math.ceil((axis.low - axis.null) / step),
-                math.floor((axis.high - axis.null) / step),
-            )
+            first = math.ceil((axis.low - axis.null) / step)
+            last = math.floor((axis.high - axis.null) / step)
             yield tuple(axis.null + n * step for n in range(first, last + 1))
 
 
@@ -125,4 +135,6 @@ def _are_readable(ticks: Sequence[float], axis: Axis, label: Callable[[float], s
 def _scaled(value: float, log: bool) -> float:
     if not log:
         return value
-    return math.log(value) if 1 / MAX_RATIO < value < MAX_RATIO else math.copysign(math.inf, value - 1)
+    if 1 / MAX_RATIO < value < MAX_RATIO:
+        return math.log(value)
+    return math.copysign(math.inf, value - 1)

@@ -84,19 +84,24 @@ class ReportOptions:
     words: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in self.chosen_formats or ("",):
-            if name not in FORMATS:
-                raise UserError(f"--format {name!r}: expected some of {', '.join(FORMATS)}, or {ALL}")
+        unknown = [name for name in self.chosen_formats or ("",) if name not in FORMATS]
+        if unknown:
+            raise UserError(f"--format {unknown[0]!r}: expected some of {', '.join(FORMATS)}, or {ALL}")
         if self.publish is not None and not self.publish.endswith(PUBLICATION_SUFFIXES):
             raise UserError(
                 f"--publish {self.publish!r}: expected the name of a YAML file, such as mine.yaml"
             )
+        if self.watch:
+            self._check_watch()
+
+    def _check_watch(self) -> None:
         at_end = {"--require": self.analysis.require, "--summary": self.summary, "--publish": self.publish}
-        for option in (name for name, value in at_end.items() if value and self.watch):
-            raise UserError(
-                f"{option}: needs all runs, so it cannot be combined with --watch; leave --watch out"
-            )
-        if self.watch and "html" not in self.chosen_formats:
+        for option, value in at_end.items():
+            if value:
+                raise UserError(
+                    f"{option}: needs all runs, so it cannot be combined with --watch; leave --watch out"
+                )
+        if "html" not in self.chosen_formats:
             raise UserError("--watch: needs the page; add html to --format")
 
     @classmethod
@@ -155,31 +160,26 @@ class ReportOptions:
         from ampcompare.analysis.external.missing_input import is_other_than_fp32
         from ampcompare.runtime.paths import shell_command
 
-        pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
-        if ordered := _in_order_of(self.sources, arms):
+        added = list(zip(arguments[::2], arguments[1::2], strict=True))
+        sources = _in_order_of(self.sources, arms) if arms else list(self.sources)
+        if arms and sources[0] != arms[0]:  # the first source would be the baseline
             baseline = arms[0].partition("=")[0]
-            is_named = self.analysis.baseline is not None or is_other_than_fp32(baseline)
-            if ordered[0] != arms[0] and not is_named:  # otherwise the first arm would be the baseline
-                pairs.append(("--baseline", baseline))
-        added: dict[str, str | None] = dict(
-            pair
-            for pair in pairs
-            if pair[0] != "--where"  # conditions do not replace others
-        )
+            if self.analysis.baseline is None and not is_other_than_fp32(baseline):
+                added.append(("--baseline", baseline))
+        # A further condition does not replace others. Any other option is replaced where it stands.
+        replaced = {option: value for option, value in added if option != "--where"}
         words: list[str] = []
-        sources = list(ordered or self.sources)
         for option, values in _split_words(self.words or self._words_of_fields()):
-            if not option:
+            if not option:  # all sources stand where the first one stood
                 words += sources
                 sources = []
-            elif option not in added:
+            elif option not in replaced:
                 words += [option, *values]
-            elif (value := added[option]) is not None:
-                words += [option, value]
-                pairs.remove((option, value))
-                added[option] = None
-        new = [word for pair in pairs for word in pair]
-        return shell_command("ampcompare", "report", *words, *new)
+            elif (option, replaced[option]) in added:
+                words += [option, replaced[option]]
+                added.remove((option, replaced[option]))
+        words += [word for pair in added for word in pair]
+        return shell_command("ampcompare", "report", *words)
 
     def _words_of_fields(self) -> list[str]:
         """Return the words that set these options, for options that were set in Python."""
@@ -219,8 +219,10 @@ def _split_words(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             yield "", [word]
         elif equals:
             yield option, [value]
+        elif option in flags:
+            yield option, []
         else:
-            yield option, [] if option in flags else [next(rest, "")]
+            yield option, [next(rest, "")]
 
 
 def _in_order_of(sources: Sequence[str], arms: Sequence[str]) -> list[str]:
@@ -228,9 +230,11 @@ def _in_order_of(sources: Sequence[str], arms: Sequence[str]) -> list[str]:
 
     def position(arm: str) -> int:
         """Return the index of the source of an arm."""
-        place = Path(arm.partition("=")[2])
-        indices = [i for i, source in enumerate(sources) if place.is_relative_to(source)]
-        return indices[0] if indices else len(sources)
+        path = Path(arm.partition("=")[2])
+        for index, source in enumerate(sources):
+            if path.is_relative_to(source):
+                return index
+        return len(sources)
 
     return sorted(arms, key=position)
 
@@ -247,5 +251,6 @@ def find_sweep_command(sources: Sequence[str]) -> str:
         return ""
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
         return ""
-    flag = "--until-decided"
-    return f"`{shell_command('ampcompare', *words, *([] if flag in words else [flag]))}`"
+    if "--until-decided" not in words:
+        words.append("--until-decided")
+    return f"`{shell_command('ampcompare', *words)}`"

@@ -78,17 +78,20 @@ def choose_styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
     pens = dict(_PENS)
     unused = [(colour, SOLID) for value, (colour, _) in _PENS.items() if value not in values]
     taken: list[Pen] = []
-    for value in (value for value in values if value not in pens):
+    for value in values:
+        if value in pens:
+            continue
         first = zlib.crc32(value.encode("utf-8", "replace")) % len(_SPARE_PENS)
-        free = [*_SPARE_PENS[first:], *_SPARE_PENS[:first], *unused]
-        taken.append(next((pen for pen in free if pen not in taken), free[len(taken) % len(free)]))
-        pens[value] = taken[-1]
+        candidates = [*_SPARE_PENS[first:], *_SPARE_PENS[:first], *unused]
+        free = [pen for pen in candidates if pen not in taken]
+        pens[value] = free[0] if free else candidates[len(taken) % len(candidates)]
+        taken.append(pens[value])
     uses: Counter[str] = Counter()
     styles = {}
     for label, value in pairs:
         colour, dash = pens[repeated_value(value)]
-        if uses[value]:
-            dash = _SPARE_PENS[(uses[value] - 1) % len(_SPARE_PENS)][1]
+        if uses[value]:  # another label has this value
+            _, dash = _SPARE_PENS[(uses[value] - 1) % len(_SPARE_PENS)]
         elif is_control_value(value):
             dash = CHAOS_DASH if value.endswith(CHAOS_SUFFIX) else CONTROL_DASH
         uses[value] += 1

@@ -32,10 +32,6 @@ def make_report(options: ReportOptions, console: Console) -> int:
 
     The files come first: the reader of the terminal may leave (`... | head`).
 
-    Args:
-        options: What to compare, and what to write.
-        console: Where to print.
-
     Returns:
         The exit code: 0; EXIT_NOT_SHOWN where a gate fails or a published value is not reproduced.
 
@@ -64,8 +60,6 @@ def write_report(analysis: Analysis, folder: Path, formats: Sequence[str] = FORM
     """Write the files of a report, the page first.
 
     Args:
-        analysis: What the report shows.
-        folder: Where to write.
         formats: Some of FORMATS.
 
     Returns:
@@ -105,7 +99,8 @@ def print_written(written: Sequence[Path], folder: Path, console: Console) -> No
     """Print which files were written, the page last."""
     pictures = sum(path.suffix[1:] in PICTURES for path in written)
     names = [path.name for path in written if path.stem == "comparison"]
-    names += [f"{pictures} pictures in charts/"] if pictures else []
+    if pictures:
+        names.append(f"{pictures} pictures in charts/")
     if names:
         say(console, f"also: {', '.join(names)}")
     if folder / PAGE_NAME in written:

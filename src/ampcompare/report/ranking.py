@@ -38,11 +38,6 @@ figure { display: inline-block; margin: 1rem 1rem 0 0 }
 def write_ranking(ranking: RunRanking, folder: Path, console: Console) -> None:
     """Write the page and the table as CSV and JSON, then print the table.
 
-    Args:
-        ranking: The runs.
-        folder: Folder of the report.
-        console: Where to print.
-
     Raises:
         UserError: If a file cannot be written.
     """

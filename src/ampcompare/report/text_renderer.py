@@ -1,6 +1,7 @@
 """The comparison as text: on the terminal, as Markdown, and as a block for a pull request."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -50,35 +51,64 @@ def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
 
 
 def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis, width: int) -> Table:
-    is_first = columns[0] is table.columns[0]
+    """Return some columns as a table of this width; the verdict stands beside the first columns only."""
+    has_verdict = columns[0] is table.columns[0]
     # Without edges: a name and its values take all of 80 columns.
     grid = Table(
         box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False, collapse_padding=True
     )
-    words = [word for text in (table.head, *(row.label for row in table.rows)) for word in text.split()]
-    word = min(MAX_WORD, max(map(len, words), default=0))
-    least_verdict = MIN_VERDICT_CHARS if is_first else 0
-    gaps = GAP * (len(columns) + is_first)
-    widths = [_value_width(column, table) for column in columns]
-    if word + sum(widths) + gaps + least_verdict > width:
-        widths = [min(MAX_VALUE_CHARS, values) for values in widths]
-    room = width - sum(widths) - gaps  # for the label and the verdict
-    longest = max((len(row.label) for row in table.rows), default=0)
-    label = max(word, min(longest, room - least_verdict))
-    is_narrow = room - label < least_verdict
-    grid.add_column(printable(table.head), overflow="fold", min_width=word, max_width=label)
-    for column, values in zip(columns, widths, strict=True):
-        fixed = None if is_narrow else values
+    widths = _widths(table, columns, width, has_verdict=has_verdict)
+    grid.add_column(
+        printable(table.head), overflow="fold", min_width=widths.label_word, max_width=widths.label
+    )
+    for column, fixed in zip(columns, widths.values, strict=True):
         grid.add_column(printable(column.head), overflow="fold", min_width=fixed, max_width=fixed)
-    if is_first:
-        grid.add_column("Verdict", overflow="fold", max_width=None if is_narrow else room - label)
+    if has_verdict:
+        grid.add_column("Verdict", overflow="fold", max_width=widths.verdict)
     styles = styles_of(analysis)
     for row in table.rows:
-        name = Text(printable(row.label), style=styles[row.label].colour)
-        cells = [Text("\n".join(filter(None, _cell_lines(row.cells[column.key])))) for column in columns]
-        verdict = Text("\n".join(part for part in (row.badge, row.runs) if part))
-        grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)
+        cells = [Text(printable(row.label), style=styles[row.label].colour)]
+        for column in columns:
+            lines = _cell_lines(row.cells[column.key])
+            cells.append(Text("\n".join(line for line in lines if line)))
+        if has_verdict:
+            cells.append(Text("\n".join(part for part in (row.badge, row.runs) if part)))
+        grid.add_row(*cells, end_section=True)
     return grid
+
+
+class _Widths(NamedTuple):
+    """The widths of the columns of a table on a terminal, in characters.
+
+    Attributes:
+        label_word: What the column of labels has at least, for its longest word.
+        label: What the column of labels has at most.
+        values: The width of each other column; None: Rich shares what there is, on a narrow terminal.
+        verdict: What the verdict has at most; None as for `values`.
+    """
+
+    label_word: int
+    label: int
+    values: list[int | None]
+    verdict: int | None
+
+
+def _widths(table: ComparisonTable, columns: Sequence[Column], width: int, *, has_verdict: bool) -> _Widths:
+    """Return widths at which the columns fill the width, and values are broken last."""
+    words = [word for text in (table.head, *(row.label for row in table.rows)) for word in text.split()]
+    word = min(MAX_WORD, max(map(len, words), default=0))
+    least_verdict = MIN_VERDICT_CHARS if has_verdict else 0
+    gaps = GAP * (len(columns) + has_verdict)
+    values = [_value_width(column, table) for column in columns]
+    if word + sum(values) + gaps + least_verdict > width:
+        values = [min(MAX_VALUE_CHARS, chars) for chars in values]
+    room = width - sum(values) - gaps  # for the label and the verdict
+    longest = max((len(row.label) for row in table.rows), default=0)
+    label = max(word, min(longest, room - least_verdict))
+    verdict = room - label
+    if verdict < least_verdict:
+        return _Widths(word, label, [None] * len(values), None)
+    return _Widths(word, label, [*values], verdict)
 
 
 def _value_width(column: Column, table: ComparisonTable) -> int:
@@ -95,19 +125,21 @@ def _cell_lines(cell: Cell) -> list[str]:
 
 def _reasons(table: ComparisonTable) -> Iterator[str]:
     """Yield a sentence for each reason why cells show nothing."""
-    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
+    nouns_of_rows: dict[tuple[str, str], dict[str, list[str]]] = {}  # by answer and reason, then by label
     for row in table.rows:
         for column in table.columns:
             cell = row.cells[column.key]
             if cell.why:
-                name = column.noun
-                reasons.setdefault((cell.answer, cell.why), {}).setdefault(row.label, []).append(name)
-    for (answer, why), cells in reasons.items():
-        by_column: dict[str, list[str]] = {}
-        for label, nouns in cells.items():
-            by_column.setdefault(listed(nouns), []).append(label)
-        names = "; ".join(f"{nouns} of {some(labels, MAX_NAMED)}" for nouns, labels in by_column.items())
-        yield f"{capital(answer)}: {names}, because {why}."
+                nouns_of_row = nouns_of_rows.setdefault((cell.answer, cell.why), {})
+                nouns_of_row.setdefault(row.label, []).append(column.noun)
+    for (answer, reason), nouns_of_row in nouns_of_rows.items():
+        labels_by_nouns: dict[str, list[str]] = {}
+        for label, nouns in nouns_of_row.items():
+            labels_by_nouns.setdefault(listed(nouns), []).append(label)
+        names = "; ".join(
+            f"{nouns} of {some(labels, MAX_NAMED)}" for nouns, labels in labels_by_nouns.items()
+        )
+        yield f"{capital(answer)}: {names}, because {reason}."
 
 
 def _reproduction_lines(result: ReproductionResult) -> Iterator[str]:
@@ -121,53 +153,80 @@ def _reproduction_lines(result: ReproductionResult) -> Iterator[str]:
 def to_markdown(analysis: Analysis) -> str:
     """Return verdict, table and caveats as Markdown, to paste into a pull request or a paper."""
     table = comparison_table(analysis)
-    answers = [[_safe(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
-    head = [[f"# {_safe(analysis.headline)}"], *answers, [_safe(analysis.basis)], _markdown_table(table)]
-    caption = [_safe(" ".join([table.caption, *_reasons(table)]))]
-    doubts = [["Caveats:"], _list(analysis.caveats)] if analysis.caveats else []
-    rest = _list([*analysis.notes, analysis.advice])
-    return _paragraphs(*head, caption, *_asked(analysis), _list(analysis.numerics.values()), *doubts, rest)
+    paragraphs = [
+        [f"# {_escape(analysis.headline)}"],
+        *_answer_paragraphs(analysis),
+        [_escape(analysis.basis)],
+        _markdown_table(table),
+        [_escape(" ".join([table.caption, *_reasons(table)]))],
+        *_gate_paragraphs(analysis),
+        _bullets(analysis.numerics.values()),
+    ]
+    if analysis.caveats:
+        paragraphs += [["Caveats:"], _bullets(analysis.caveats)]
+    paragraphs.append(_bullets([*analysis.notes, analysis.advice]))
+    return _join_paragraphs(paragraphs)
 
 
 def to_summary(analysis: Analysis) -> str:
     """Return a Markdown block for a pull request: verdict, gates and table."""
-    table, head = comparison_table(analysis), [f"### {_safe(analysis.headline)}"]
-    answers = [[_safe(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
-    caption = [_safe(f"{analysis.basis}. {table.caption}")]
-    return _paragraphs(head, *answers, *_asked(analysis), _markdown_table(table), caption)
+    table = comparison_table(analysis)
+    paragraphs = [
+        [f"### {_escape(analysis.headline)}"],
+        *_answer_paragraphs(analysis),
+        *_gate_paragraphs(analysis),
+        _markdown_table(table),
+        [_escape(f"{analysis.basis}. {table.caption}")],
+    ]
+    return _join_paragraphs(paragraphs)
 
 
-def _paragraphs(*parts: Sequence[str]) -> str:
-    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+def _join_paragraphs(paragraphs: Sequence[Sequence[str]]) -> str:
+    """Return the paragraphs, each given by its lines, with an empty line between them."""
+    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
+
+
+def _answer_paragraphs(analysis: Analysis) -> list[list[str]]:
+    """Return what to use, and what it costs, each as a paragraph where there is such an answer."""
+    return [[_escape(text)] for text in (analysis.recommendation.text, analysis.costs) if text]
 
 
 def _markdown_table(table: ComparisonTable) -> list[str]:
     rows = [[table.head, *(column.head for column in table.columns), "Verdict", "Runs"]]
     for row in table.rows:
-        cells = [_cell_lines(row.cells[column.key]) for column in table.columns]
-        values = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
-        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in values), row.badge, row.runs])
-    lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
+        cells = [_markdown_cell(row.cells[column.key]) for column in table.columns]
+        rows.append([row.label, *cells, row.badge, row.runs])
+    lines = [f"| {' | '.join(map(_escape, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 
 
-def _asked(analysis: Analysis) -> list[list[str]]:
+def _markdown_cell(cell: Cell) -> str:
+    value, span, *more = _cell_lines(cell)
+    first = f"{value} ({span})" if span else value
+    return ", ".join(part for part in (first, *more) if part)
+
+
+def _gate_paragraphs(analysis: Analysis) -> list[list[str]]:
     """Return the gates with their results, and which published values are reproduced."""
-    required = []
-    for answer in analysis.gate_results:
-        mark = "passed" if answer.is_shown else "**not passed**"
-        required.append(f"- {mark}: {_safe(f'{answer.gate.label}: {answer.gate.text} ({answer.why})')}")
-    parts = [["Requirements:"], required] if required else []
-    if (result := analysis.reproduction) is not None:
-        source = _safe(f"{result.publication.title}. {result.publication.source}")
-        parts += [[f"**{_safe(result.headline)}** ({source})"], _list(_reproduction_lines(result))]
+    parts: list[list[str]] = []
+    if analysis.gate_results:
+        required = []
+        for answer in analysis.gate_results:
+            mark = "passed" if answer.is_shown else "**not passed**"
+            gate = _escape(f"{answer.gate.label}: {answer.gate.text} ({answer.why})")
+            required.append(f"- {mark}: {gate}")
+        parts += [["Requirements:"], required]
+    result = analysis.reproduction
+    if result is not None:
+        source = _escape(f"{result.publication.title}. {result.publication.source}")
+        parts += [[f"**{_escape(result.headline)}** ({source})"], _bullets(_reproduction_lines(result))]
     return parts
 
 
-def _list(lines: Iterable[str]) -> list[str]:
-    return [f"- {_safe(line)}" for line in lines if line]
+def _bullets(lines: Iterable[str]) -> list[str]:
+    return [f"- {_escape(line)}" for line in lines if line]
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     """Return the text on one line without Markdown syntax; names of runs may hold any character."""
     return printable(" ".join(text.splitlines())).translate(ESCAPES)

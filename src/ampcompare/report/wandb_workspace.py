@@ -19,7 +19,9 @@ from ampcompare.wandb_client.client import api_errors, api_reason
 TITLE = "AMP Compare"
 REPORT_TITLE = "Mixed precision compared with fp32"  # part of the Report's address: no "?"
 PAGE_RUN = "ampcompare-charts"  # id of the run with the page; reports do not read it as a training run
-PAGE, WORKSPACE, REPORT = "page", "workspace", "report"  # keys of its summary: the page, and two URLs
+PAGE = "page"
+WORKSPACE = "workspace"
+REPORT = "report"  # keys of its summary: the page, and two URLs
 FINISH_TIMEOUT_SECONDS = 60.0
 
 
@@ -45,16 +47,18 @@ def make_panels(analysis: Analysis) -> list[Any]:
     titles = {key: declared.title for key, declared in metrics.METRICS.items()}
     titles[metric] = analysis.metric.title
     lines = (metric, metrics.LOSS, metrics.THROUGHPUT, metrics.SCALE, metrics.UNDERFLOW)
-    x, y = wr.SummaryMetric(metrics.THROUGHPUT), wr.SummaryMetric(metric)
+    throughput = wr.SummaryMetric(metrics.THROUGHPUT)
     panels: list[Any] = [
         wr.LinePlot(title=titles[k], x=metrics.STEP, y=[k], log_y=k == metrics.SCALE or None, **group)
         for k in lines
     ]
     bars = (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
     panels += [wr.BarPlot(title=titles[k], metrics=[k], **group) for k in bars]
-    panels += [wr.ScatterPlot(title=f"{titles[metric]} by throughput", x=x, y=y)]
-    panels += [wr.RunComparer(diff_only=True)]
-    panels += [wr.MediaBrowser(title="Report page", media_keys=[PAGE])]
+    panels += [
+        wr.ScatterPlot(title=f"{titles[metric]} by throughput", x=throughput, y=wr.SummaryMetric(metric)),
+        wr.RunComparer(diff_only=True),
+        wr.MediaBrowser(title="Report page", media_keys=[PAGE]),
+    ]
     for index, panel in enumerate(panels):
         panel.layout = wr.Layout(x=12 * (index % 2), y=9 * (index // 2), w=12, h=9)
     return panels
@@ -87,10 +91,6 @@ def save(
     """Create or update workspace, page and Report on W&B.
 
     Args:
-        analysis: What to show.
-        entity: The W&B entity.
-        project: The W&B project.
-        with_report: Whether to save a Report.
         say: Prints a line.
 
     Raises:
@@ -105,19 +105,25 @@ def save(
         page_runs = list(wandb.Api().runs(f"{entity}/{project}", filters={"name": PAGE_RUN}))
         known = dict(page_runs[0].summary) if page_runs else {}
         view = make_workspace(analysis, entity, project)
-        if (saved := _saved(type(view), known.get(WORKSPACE))) is not None:
-            saved.sections, saved.runset_settings.groupby = view.sections, view.runset_settings.groupby
+        saved = _saved(type(view), known.get(WORKSPACE))
+        if saved is not None:
+            saved.sections = view.sections
+            saved.runset_settings.groupby = view.runset_settings.groupby
             view = saved
         urls = {WORKSPACE: view.save().url}
         if with_report:
             report = _saved(wr.Report, known.get(REPORT)) or wr.Report(**where)
-            report.title, report.description, report.width = REPORT_TITLE, analysis.headline, "fluid"
+            report.title = REPORT_TITLE
+            report.description = analysis.headline
+            report.width = "fluid"
             grid = wr.PanelGrid(runsets=[wr.Runset(**where)], panels=make_panels(analysis))
             report.blocks = [wr.MarkdownBlock(text=to_markdown(analysis)), grid]
             urls[REPORT] = report.save().url
     except refusals as problem:
-        what = f"{api_reason(problem)}; check the name and `{shell_command('wandb', 'login')}`"
-        raise UserError(f"{entity}/{project}: W&B refused the request: {what}") from None
+        raise UserError(
+            f"{entity}/{project}: W&B refused the request: {api_reason(problem)}; "
+            f"check the name and `{shell_command('wandb', 'login')}`"
+        ) from None
     for name, url in urls.items():
         say(f"{name}: {url}")
     _keep_page(analysis, where, urls, say)

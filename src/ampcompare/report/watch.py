@@ -4,7 +4,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ampcompare.analysis.analysis import Analysis
 from ampcompare.errors import UserError, reason
 from ampcompare.report.options import PICTURES, ReportOptions
 from ampcompare.report.pipeline import print_written, say, write_report
@@ -54,7 +55,6 @@ def serve(folder: Path, port: int) -> ThreadingHTTPServer:
     """Return a server of the folder for this machine alone, not yet running.
 
     Args:
-        folder: The folder of the report.
         port: The port; 0 for any free one.
 
     Raises:
@@ -63,8 +63,9 @@ def serve(folder: Path, port: int) -> ThreadingHTTPServer:
     try:
         return ThreadingHTTPServer((HOST, port), partial(_Handler, directory=str(folder)))
     except (OSError, OverflowError) as problem:
-        why = f"cannot be used ({reason(problem)})"
-        raise UserError(f"--port {port}: {why}; choose another port, or 0 for any free port") from None
+        raise UserError(
+            f"--port {port}: cannot be used ({reason(problem)}); choose another port, or 0 for any free port"
+        ) from None
 
 
 def watch_report(options: ReportOptions, console: Console) -> None:
@@ -73,47 +74,71 @@ def watch_report(options: ReportOptions, console: Console) -> None:
     Pictures are drawn at the end only. The browser shows a new page when the reader reloads it. If a later
     build fails, the reason is printed and the last page stays.
 
-    Args:
-        options: What to compare, and what to write.
-        console: Where to print.
-
     Raises:
         UserError: If the first build fails, or the port cannot be used.
     """
     folder = make_folder(Path(options.out), f"--out {options.out!r}")
-    paths = [split_arm(source)[1] for source in options.sources]
-    quick = [kind for kind in options.chosen_formats if kind not in PICTURES]
-    analysis, last_signature, last_line = None, None, ""
+    build = _WatchedReport(options, folder, console)
     with serve(folder, options.port) as server, StopRequest() as stop:
         threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://{HOST}:{server.server_port}/"
         try:
             while not stop.is_made():
                 began = time.process_time()
-                if (now := file_signature(paths)) != last_signature:
-                    last_signature = now
-                    try:
-                        with messages_on(Console(quiet=True)):  # the same messages at each build
-                            analysis = options.analyse()
-                        write_report(analysis, folder, quick)
-                        line = f"{plural(len(analysis.table), 'run')}: {analysis.headline}"
-                    except UserError as problem:
-                        if not last_line:
-                            raise
-                        line = f"not rebuilt: {problem}"
-                    if line != last_line:
-                        say(console, line)
-                    if not last_line:
-                        where = f"http://{HOST}:{server.server_port}/"
-                        say(
-                            console, f"watching: {where}  (reload the page for new results; stop with Ctrl-C)"
-                        )
-                    last_line = line
+                is_first = build.analysis is None
+                build.update()
+                if is_first and build.analysis is not None:
+                    say(console, f"watching: {url}  (reload the page for new results; stop with Ctrl-C)")
                 stop.wait(max(POLL_SECONDS, REST_FACTOR * (time.process_time() - began)))
         finally:
             server.shutdown()
     say(console, "watching ended")
-    if analysis is not None:
-        print_written(write_report(analysis, folder, options.chosen_formats), folder, console)
+    if build.analysis is not None:
+        print_written(write_report(build.analysis, folder, options.chosen_formats), folder, console)
+
+
+class _WatchedReport:
+    """A report that is built again when its sources have changed.
+
+    Attributes:
+        analysis: The last analysis; None before the first.
+    """
+
+    def __init__(self, options: ReportOptions, folder: Path, console: Console) -> None:
+        self.analysis: Analysis | None = None
+        self._options = options
+        self._folder = folder
+        self._console = console
+        self._formats = [kind for kind in options.chosen_formats if kind not in PICTURES]
+        self._paths = [split_arm(source)[1] for source in options.sources]
+        self._signature: tuple[Any, ...] | None = None
+        self._printed = ""  # the last line about a build
+
+    def update(self) -> None:
+        """Build the report if a source has changed, and print the result if it has changed.
+
+        Raises:
+            UserError: If the first build fails.
+        """
+        signature = file_signature(self._paths)
+        if signature == self._signature:
+            return
+        self._signature = signature
+        try:
+            line = self._build()
+        except UserError as problem:
+            if not self._printed:
+                raise
+            line = f"not rebuilt: {problem}"
+        if line != self._printed:
+            say(self._console, line)
+        self._printed = line
+
+    def _build(self) -> str:
+        with messages_on(Console(quiet=True)):  # the same messages at each build
+            self.analysis = self._options.analyse()
+        write_report(self.analysis, self._folder, self._formats)
+        return f"{plural(len(self.analysis.table), 'run')}: {self.analysis.headline}"
 
 
 def file_signature(sources: Sequence[str]) -> tuple[Any, ...]:
@@ -122,11 +147,22 @@ def file_signature(sources: Sequence[str]) -> tuple[Any, ...]:
     It consists of names, sizes and times. The files of a report do not count: each build writes them.
     """
     files = []
-    for source in sources:
-        for folder, inner, names in os.walk(source) if os.path.isdir(source) else [("", [], [source])]:
-            inner[:] = [name for name in inner if not name.startswith(".")]
-            for path in (os.path.join(folder, name) for name in names if not SERVED.fullmatch(f"/{name}")):
-                with suppress(OSError):  # deleted since it was listed, or not a path of this machine
-                    status = os.stat(path)
-                    files.append((path, status.st_size, status.st_mtime_ns))
+    for path in _list_files(sources):
+        with suppress(OSError):  # deleted since it was listed, or not a path of this machine
+            status = os.stat(path)
+            files.append((path, status.st_size, status.st_mtime_ns))
     return (int(time.time() / REBUILD_SECONDS), *sorted(files))
+
+
+def _list_files(sources: Sequence[str]) -> Iterator[str]:
+    """Yield the files of the sources, without those of a report."""
+    for source in sources:
+        if not os.path.isdir(source):
+            if not SERVED.fullmatch(f"/{source}"):
+                yield source
+            continue
+        for folder, inner, names in os.walk(source):
+            inner[:] = [name for name in inner if not name.startswith(".")]
+            for name in names:
+                if not SERVED.fullmatch(f"/{name}"):
+                    yield os.path.join(folder, name)

@@ -79,21 +79,20 @@ def _read_chart(table: RunRecord) -> list[RunRecord]:
             path = (folder / name).as_posix()
             runs[name] = replace(table, id=path, name=name, logged={}, config=config)
         runs[name].logged[key] = table.logged[column]
-    return [_with_steps(run, table) for run in runs.values()]
+    return [_number_rows(run, table) for run in runs.values()]
 
 
-def _with_steps(run: RunRecord, table: RunRecord) -> RunRecord:
+def _number_rows(run: RunRecord, table: RunRecord) -> RunRecord:
     """Return the run with the steps of the rows in which it has a value, and without other rows."""
     steps = table.numbers(metrics.STEP)
     rows = sorted({int(row) for numbers, _ in run.logged.values() for row in numbers})
     new = {row: number for number, row in enumerate(rows)}
-    logged = {key: (_renumbered(numbers, new), values) for key, (numbers, values) in run.logged.items()} | {
-        metrics.STEP: (_renumbered(rows, new), steps[rows])
-    }
+    logged = {key: (_renumber(numbers, new), values) for key, (numbers, values) in run.logged.items()}
+    logged[metrics.STEP] = (_renumber(rows, new), steps[rows])
     return replace(run, rows=len(rows), logged=logged)
 
 
-def _renumbered(numbers: Iterable[int], new: dict[int, int]) -> np.ndarray:
+def _renumber(numbers: Iterable[int], new: dict[int, int]) -> np.ndarray:
     return np.array([new[int(number)] for number in numbers], np.int64)
 
 

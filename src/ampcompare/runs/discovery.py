@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.chart_exports import chart_columns, chart_problem
@@ -29,8 +30,11 @@ from ampcompare.runs.trainer_logs import (
 from ampcompare.wandb_client.framing import FILE_HEADER
 
 # The kinds of logs, in order of preference if a folder has several.
-WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
-STATES, LINES = STATE_FILE, "JSON lines files with a step"
+WANDB = ".wandb files"
+EVENTS = "TensorBoard event files"
+TABLES = "CSV files with a step column"
+STATES = STATE_FILE
+LINES = "JSON lines files with a step"
 KINDS = (WANDB, EVENTS, TABLES, STATES, LINES)
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__"})
 OWN_HIDDEN = ".wandb"  # W&B's folder, where one of that name exists
@@ -39,9 +43,11 @@ JSON_LINES = (".jsonl", ".ndjson")
 TABLE_TEXTS = (".txt", ".log", ".tsv")  # texts that may be tables
 TEXTS = (".csv", ".json", *JSON_LINES, *TABLE_TEXTS)
 HEAD_BYTES = 65_536
-MAX_SUFFIXES, MAX_LEFT_OUT = 4, 5
+MAX_SUFFIXES = 4  # that a message names
+MAX_LEFT_OUT = 5  # files that are left out, each with a line
 # Folders of programs whose own formats are not read.
-MLFLOW, SACRED = "MLflow (mlruns)", "Sacred (FileStorageObserver)"
+MLFLOW = "MLflow (mlruns)"
+SACRED = "Sacred (FileStorageObserver)"
 EXPORT = "write one CSV file per run, with a column step and a column per metric"
 EXPORT_HELP = "docs/reports.md has the lines under 'MLflow and Sacred'"
 COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
@@ -77,7 +83,8 @@ def discover(source: str, step: str | None) -> Discovery:
     Raises:
         UserError: The path does not exist, cannot be read, or is a file that is no log.
     """
-    top, discovery = Path(source), Discovery()
+    top = Path(source)
+    discovery = Discovery()
     try:
         if top.is_dir():
             os.scandir(top).close()  # os.walk silently skips unreadable folders
@@ -114,19 +121,19 @@ def nothing_found(source: str, discovery: Discovery) -> UserError:
             f"{source}: this is a folder of {program}, whose format is not read; {EXPORT} ({EXPORT_HELP})"
         )
     if Path(source).is_file():
-        why = (
-            "; ".join(dict.fromkeys(why for _, why in discovery.left_out))
-            or "it is not a log of a known format"
-        )
+        problems = dict.fromkeys(problem for _, problem in discovery.left_out)
+        reasons = "; ".join(problems) or "it is not a log of a known format"
         error = NoRecordError if WANDB in discovery.files else UserError
-        return error(f"{source}: no run can be read from it: {why}")
+        return error(f"{source}: no run can be read from it: {reasons}")
     candidates = [*discovery.left_out, *discovery.tables]
-    details = [f"{path}: {why}" for path, why in candidates[:MAX_LEFT_OUT]]
+    details = [f"{path}: {problem}" for path, problem in candidates[:MAX_LEFT_OUT]]
     others = [f"{count:,} {suffix}" for suffix, count in discovery.others.most_common(MAX_SUFFIXES)]
     not_read = f"; not read: {', '.join(others)}" if others and not details else ""
-    expected = f"looked for {', '.join(KINDS)}, at any depth"
-    action = "name the output_dir of a run (wandb.mode=offline or online), or a folder of logs"
-    return UserError(f"{source}: no runs in this folder ({expected}{not_read}); {action}", details)
+    return UserError(
+        f"{source}: no runs in this folder (looked for {', '.join(KINDS)}, at any depth{not_read}); "
+        "name the output_dir of a run (wandb.mode=offline or online), or a folder of logs",
+        details,
+    )
 
 
 def _program_of(path: Path) -> str:
@@ -158,66 +165,98 @@ def _is_searched(folder: str) -> bool:
 
 def _classify(path: Path, step: str | None, discovery: Discovery) -> None:
     """Add a file of a folder to its kind. Files that are no logs are counted by their suffix."""
-    kind, why = _kind_in_folder(path, step)
-    if kind:
-        discovery.files.setdefault(kind, []).append(path)
-    elif why:
-        is_table = path.suffix.lower() in (".csv", *JSON_LINES) and path.name not in KNOWN_NAMES
-        is_data = is_table and "--step" in why
-        (discovery.tables if is_data else discovery.left_out).append((path, why))
+    form = _recognize(path, step)
+    if form.kind:
+        discovery.files.setdefault(form.kind, []).append(path)
+    elif form.lacks_step and path.name not in KNOWN_NAMES:
+        discovery.tables.append((path, form.problem))
+    elif form.problem:
+        discovery.left_out.append((path, form.problem))
     else:
         discovery.others[path.suffix or "without a suffix"] += 1
 
 
-def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
-    """Return the kind of a file, or "" and the reason why a file that looks like a log is not read."""
-    name, suffix = path.name, path.suffix.lower()
-    is_event = is_event_file(name)
-    if not (is_event or suffix == ".wandb" or suffix in TEXTS or name == STATE_FILE):
-        return "", ""
+class _FileForm(NamedTuple):
+    """What a file is, by its name and its first bytes. A file that is no log has neither kind nor problem.
+
+    Attributes:
+        kind: One of KINDS; "" for a file that is not read.
+        problem: Why a file that looks like a log is not read.
+        lacks_step: Whether the problem is the missing step, so that the file may be data.
+    """
+
+    kind: str = ""
+    problem: str = ""
+    lacks_step: bool = False
+
+
+_NO_LOG = _FileForm()
+
+
+def _recognize(path: Path, step: str | None) -> _FileForm:
+    """Return what a file is that was found in a folder."""
+    suffix = path.suffix.lower()
+    is_event = is_event_file(path.name)
+    if not (is_event or suffix == ".wandb" or suffix in TEXTS or path.name == STATE_FILE):
+        return _NO_LOG
     head = read_head(path, HEAD_BYTES)
     if head.startswith(LFS_POINTER):
-        return "", "it is a Git LFS pointer and not the log; run `git lfs pull`"
+        return _FileForm(problem="it is a Git LFS pointer and not the log; run `git lfs pull`")
     if is_event:
-        return EVENTS, ""
+        return _FileForm(EVENTS)
     if suffix == ".wandb":
-        is_in_run = os.path.basename(os.path.realpath(path.parent)).startswith(("offline-run-", "run-"))
-        is_wandb = head.startswith(FILE_HEADER[:4]) or (is_in_run and name.startswith("run-"))
-        return (WANDB, "") if is_wandb else ("", "it does not begin like a .wandb file")
+        return _recognize_wandb_file(path, head)
     if suffix == ".csv":
-        why = table_problem(head, step)
-        return ("", why) if why else (TABLES, "")
+        return _recognize_table(head, step)
+    return _recognize_text(path, head, step)
+
+
+def _recognize_wandb_file(path: Path, head: bytes) -> _FileForm:
+    """Return a run's file as one even if its beginning is damaged: its reader says what is wrong."""
+    folder = os.path.basename(os.path.realpath(path.parent))
+    is_of_run = folder.startswith(("offline-run-", "run-")) and path.name.startswith("run-")
+    if is_of_run or head.startswith(FILE_HEADER[:4]):
+        return _FileForm(WANDB)
+    return _FileForm(problem="it does not begin like a .wandb file")
+
+
+def _recognize_text(path: Path, head: bytes, step: str | None) -> _FileForm:
+    """Return what a text is that may be a table, JSON lines or a trainer's state."""
+    suffix = path.suffix.lower()
     kind = kind_of_content(head, step)
     if suffix in TABLE_TEXTS and kind == TABLES:
-        return TABLES, ""
+        return _FileForm(TABLES)
     if suffix == ".json" and kind == LINES and count_objects(head) < 2:
-        return "", ""  # the summary of a run, which many programs write beside its log
+        return _NO_LOG  # the summary of a run, which many programs write beside its log
     if suffix in JSON_LINES and kind not in (STATES, LINES):
-        row = f"a JSON object with {step or 'a step'} and a value"
-        return "", f"none of its first lines is {row}; --step KEY names the step"
-    return (STATES, "") if name == STATE_FILE else (kind if kind in (STATES, LINES) else "", "")
+        return _FileForm(
+            problem=f"none of its first lines is a JSON object with {step or 'a step'} and a value; "
+            "--step KEY names the step",
+            lacks_step=True,
+        )
+    if path.name == STATE_FILE:
+        return _FileForm(STATES)
+    return _FileForm(kind) if kind in (STATES, LINES) else _NO_LOG
 
 
 def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
     """Add a file that the user named, whatever its name is."""
-    kind, why = _kind_in_folder(path, step)
-    if (
-        not kind
-        and not why
-        and path.parent.name == "metrics"
-        and _program_of(path.parent.parent / "meta.yaml")
-    ):
+    form = _recognize(path, step)
+    is_of_mlflow = path.parent.name == "metrics" and _program_of(path.parent.parent / "meta.yaml")
+    if form == _NO_LOG and is_of_mlflow:
         discovery.programs[MLFLOW] = path
         return
-    if not kind and not why and path.is_file():
+    if not path.is_file() and not form.kind:
+        form = _FileForm(WANDB)  # the reader reports a pipe
+    elif form == _NO_LOG:
         kind = kind_of_content(read_head(path, HEAD_BYTES), step)
-        why = "" if kind else f"{path.suffix or 'such'} files are not read; expected {', '.join(KINDS)}"
-    if not kind and not path.is_file():
-        kind, why = WANDB, ""  # the reader reports a pipe
-    if kind:
-        discovery.files[kind] = [path]
+        suffix = path.suffix or "such"
+        problem = "" if kind else f"{suffix} files are not read; expected {', '.join(KINDS)}"
+        form = _FileForm(kind, problem)
+    if form.kind:
+        discovery.files[form.kind] = [path]
     else:
-        discovery.left_out.append((path, why))
+        discovery.left_out.append((path, form.problem))
 
 
 def is_event_file(name: str) -> bool:
@@ -237,38 +276,52 @@ def kind_of_content(head: bytes, step: str | None) -> str:
         return LINES if json_step(head, step) is not None else ""
     if json_step(head, step) is not None:  # after lines of text
         return LINES
-    return "" if table_problem(head, step) else TABLES
+    return _recognize_table(head, step).kind
 
 
 def _is_record_file(head: bytes) -> bool:
     """Return whether this is a TFRecord file: a length and a masked checksum, then `brain.Event`."""
-    return len(head) >= 24 and b"brain.Event:" in head[:64] and struct.unpack_from("<Q", head)[0] < 2**20
+    if len(head) < 24 or b"brain.Event:" not in head[:64]:
+        return False
+    length = struct.unpack_from("<Q", head)[0]
+    return length < 2**20
 
 
-def table_problem(head: bytes, step: str | None) -> str:
-    """Return why a CSV file with this beginning contains no run, "" if it may contain one."""
+def _recognize_table(head: bytes, step: str | None) -> _FileForm:
+    """Return a CSV file with this beginning as a table of a run, or why it contains no run."""
     if b"\0" in head:
-        return "it is not text"
+        return _FileForm(problem="it is not text")
     try:
-        form = read_format(head)
+        table = read_format(head)
     except csv.Error:
-        return "its first line is not a row of a table"
-    if form is None:
-        return "it is empty"
-    if not has_header(form.names):
-        return "it has no header: its first line is all numbers; write the names of the columns above them"
-    if why := chart_problem(form.names):
-        return why
-    if step_column(form.names, step) is None:
-        if chart_columns(form.names):
-            axis = form.names[0]
-            return f"it is a chart of W&B over {axis!r}; set the x axis to Step and export it again"
-        problem = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
-        return f"{problem}; --step COLUMN names it (columns: {', '.join(form.names[:8])})"
-    lines = head.decode("utf-8-sig", "replace").splitlines()[form.header :]
-    if not any(line.strip(" ,;\t") for line in lines[1:]) and len(head) < HEAD_BYTES:
-        return "it has a header and no row"
-    return ""
+        return _FileForm(problem="its first line is not a row of a table")
+    if table is None:
+        return _FileForm(problem="it is empty")
+    if not has_header(table.names):
+        return _FileForm(
+            problem="it has no header: its first line is all numbers; "
+            "write the names of the columns above them"
+        )
+    if problem := chart_problem(table.names):
+        return _FileForm(problem=problem)
+    if step_column(table.names, step) is None:
+        return _describe_missing_step(table.names, step)
+    lines = head.decode("utf-8-sig", "replace").splitlines()[table.header :]
+    has_rows = any(line.strip(" ,;\t") for line in lines[1:])
+    if not has_rows and len(head) < HEAD_BYTES:
+        return _FileForm(problem="it has a header and no row")
+    return _FileForm(TABLES)
+
+
+def _describe_missing_step(names: Sequence[str], step: str | None) -> _FileForm:
+    if chart_columns(names):
+        return _FileForm(
+            problem=f"it is a chart of W&B over {names[0]!r}; set the x axis to Step and export it again"
+        )
+    missing = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
+    return _FileForm(
+        problem=f"{missing}; --step COLUMN names it (columns: {', '.join(names[:8])})", lacks_step=True
+    )
 
 
 def _set_copies_aside(discovery: Discovery) -> None:
@@ -292,24 +345,20 @@ def _set_copies_aside(discovery: Discovery) -> None:
 
 
 def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
-    originals: dict[bytes, list[Path]] = {}
+    """Return the copies among files of one size, each with its original, which comes first in `paths`."""
+    plain = [path for path in paths if path.is_file()]  # a pipe would block for ever
+    if len(plain) < 2:
+        return {}
+    has_unique_names = kind in (WANDB, EVENTS)
+    by_digest: dict[bytes, list[Path]] = {}
     copies: dict[Path, Path] = {}
-    paths = [path for path in paths if path.is_file()]  # a pipe would block for ever
-    for path in paths if len(paths) > 1 else ():
-        originals_of_digest = originals.setdefault(_digest(path), [])
-        is_unique = kind in (WANDB, EVENTS)
-        original = next(
-            (
-                candidate
-                for candidate in originals_of_digest
-                if is_unique or _is_copys_name(path.stem, candidate.stem)
-            ),
-            None,
-        )
-        if original is None:
-            originals_of_digest.append(path)
-        elif os.path.realpath(original) != os.path.realpath(path):
-            copies[path] = original
+    for path in plain:
+        same = by_digest.setdefault(_digest(path), [])
+        originals = [one for one in same if has_unique_names or _is_copys_name(path.stem, one.stem)]
+        if not originals:
+            same.append(path)
+        elif os.path.realpath(originals[0]) != os.path.realpath(path):
+            copies[path] = originals[0]
     return copies
 
 

@@ -30,6 +30,7 @@ from ampcompare.runs.discovery import (
     STATES,
     TABLES,
     WANDB,
+    Discovery,
     NoRecordError,
     discover,
     nothing_found,
@@ -43,15 +44,17 @@ from ampcompare.runs.trainer_logs import read_csv_files, read_json_lines, read_t
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.runtime.file_locks import is_locked
+from ampcompare.runtime.formatting import plural
 from ampcompare.wandb_client import framing
 
 ARM = "arm"  # config key of the arm in NAME=SOURCE
 # The client flushes every 15 s by default. A run is dead after four missed flushes, or three missed rows.
-RUNNING_SECONDS, RUNNING_ROWS = 60.0, 3
+RUNNING_SECONDS = 60.0
+RUNNING_ROWS = 3
 CHECKPOINTS = "checkpoints"  # folder in an output_dir, next to `wandb`
 MAX_CACHE_SIZE = "1G"
-# Reading takes a second per 40 MB; starting a process takes about as long.
-MAX_GAP_ROWS, MAX_GAP_SECONDS = 100, 24 * 3600  # last rows of a run, and the largest gap that counts
+MAX_GAP_ROWS = 100  # last rows of a run, between which gaps are measured
+MAX_GAP_SECONDS = 24 * 3600  # a larger gap does not count
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +80,7 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
     needs a name, and the runs of the first source come first.
 
     Args:
-        sources: The sources.
+        sources: At least one; a single one may be given alone.
         step: The step column of tables and JSON lines. None tries the usual names.
 
     Raises:
@@ -91,41 +94,60 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
     none finished 2 losses
     native finished 2 losses
     """
+    arms = _group_by_arm([sources] if isinstance(sources, str | Path) else sources)
+    if arms.keys() == {""}:
+        return _load_arm(arms[""], step, "")
+    runs: list[RunRecord] = []
+    arm_of_run: dict[tuple[Any, ...], str] = {}
+    for arm, arm_sources in arms.items():
+        for run in _load_arm(arm_sources, step, arm):
+            identity = _identify(run)
+            if identity in arm_of_run:
+                raise UserError(
+                    f"{run.name}: this run is in both {arm_of_run[identity]} and {arm}; "
+                    "leave it out of one of them"
+                )
+            arm_of_run[identity] = arm
+            runs.append(replace(run, config=run.config | {ARM: arm}))
+    return runs
+
+
+def _group_by_arm(sources: Iterable[str | Path]) -> dict[str, list[str]]:
+    """Return the sources of each arm, without their names; "" is the arm of sources without a name.
+
+    Raises:
+        UserError: Some sources have a name, and others have none.
+    """
     arms: dict[str, list[str]] = {}
-    for arm, source in map(split_arm, [sources] if isinstance(sources, str | Path) else sources):
+    for arm, source in map(split_arm, sources):
         arms.setdefault(arm, []).append(source)
     if "" in arms and len(arms) > 1:
-        nameless, names = arms[""][0], ", ".join(arm for arm in arms if arm)
+        nameless = arms[""][0]
+        names = ", ".join(arm for arm in arms if arm)
         raise UserError(
             f"{nameless}: has no name, but the other sources have ({names}); name it too: NAME={nameless}"
         )
-    runs: list[RunRecord] = []
-    arm_of_run: dict[tuple[tuple[Path, ...], str], str] = {}
-    for arm, arm_sources in arms.items():
-        for run in _load_places(arm_sources, step, arm):
-            # A table that was exported from a chart holds several runs.
-            name = str(Path(run.id).resolve()) if run.paths else f"{run.entity}/{run.project}/{run.id}"
-            key = tuple(path.resolve() for path in run.paths), name
-            if key in arm_of_run:
-                raise UserError(
-                    f"{run.name}: this run is in both {arm_of_run[key]} and {arm}; "
-                    "leave it out of one of them"
-                )
-            if arm:
-                arm_of_run[key] = arm
-                run = replace(run, config=run.config | {ARM: arm})
-            runs.append(run)
-    return runs
+    return arms
+
+
+def _identify(run: RunRecord) -> tuple[Any, ...]:
+    """Return a value that is the same for one run in two arms, by its files or its place on the server."""
+    if not run.paths:
+        return run.entity, run.project, run.id
+    # The id as well: a table that was exported from a chart holds several runs.
+    return *(path.resolve() for path in run.paths), Path(run.id).resolve()
 
 
 def split_arm(source: str | Path) -> tuple[str, str]:
     """Return the arm's name (`fp32` in `fp32=logs/a`), "" without one, and the source."""
     name, equals, path = str(source).partition("=")
     is_named = equals and name.strip() and path and not set(name) & {"/", os.sep, ":"}
-    return (name.strip(), path) if is_named and not os.path.lexists(source) else ("", str(source))
+    if is_named and not os.path.lexists(source):
+        return name.strip(), path
+    return "", str(source)
 
 
-def _load_places(sources: Sequence[str], step: str | None, arm: str) -> list[RunRecord]:
+def _load_arm(sources: Sequence[str], step: str | None, arm: str) -> list[RunRecord]:
     """Return the runs of the sources of one arm, oldest first."""
     server_sources = [source for source in sources if source.startswith(API_PREFIX)]
     for source in server_sources:
@@ -135,7 +157,7 @@ def _load_places(sources: Sequence[str], step: str | None, arm: str) -> list[Run
     runs = unite_files(_read_folders(local_sources, step), arm, named_files)
     for source in server_sources:
         for run in read_server(source):
-            _add(runs, run)
+            _add_server_run(runs, run)
     runs = _leave_out_unreadable(runs)
     return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
 
@@ -149,8 +171,9 @@ def _leave_out_unreadable(runs: Sequence[RunRecord]) -> list[RunRecord]:
     readable = []
     left_out = []
     for run in runs:
-        if why := reason_unreadable(run.config, run.environment):
-            left_out.append(f"{run.name} ({run.id}): left out: {why}")
+        reason = reason_unreadable(run.config, run.environment)
+        if reason:
+            left_out.append(f"{run.name} ({run.id}): left out: {reason}")
         else:
             readable.append(run)
     if left_out and not readable:
@@ -158,21 +181,28 @@ def _leave_out_unreadable(runs: Sequence[RunRecord]) -> list[RunRecord]:
         raise UserError(f"{left_out[0]}{rest}; no run is left to read")
     for line in left_out[:MAX_LEFT_OUT]:
         log.warning(one_line(line))
-    if (more_count := len(left_out) - MAX_LEFT_OUT) > 0:
-        log.warning(f"{more_count:,} more runs were left out")
+    if len(left_out) > MAX_LEFT_OUT:
+        log.warning(f"{len(left_out) - MAX_LEFT_OUT:,} more runs were left out")
     return readable
 
 
-def _add(runs: list[RunRecord], new: RunRecord) -> None:
+def _add_server_run(runs: list[RunRecord], new: RunRecord) -> None:
     """Add a run from the server unless the same run on disk has as many rows."""
     for number, known in enumerate(runs):
-        pairs = ((known.project, new.project), (known.entity, new.entity))
-        if known.id != new.id or any(a != b and a and b for a, b in pairs):
-            continue
-        if new.rows > known.rows:
-            runs[number] = new
-        return
+        if _is_same_run(known, new):
+            if new.rows > known.rows:
+                runs[number] = new
+            return
     runs.append(new)
+
+
+def _is_same_run(one: RunRecord, other: RunRecord) -> bool:
+    """Return whether two records with the same id are of one project and entity, as far as both know them."""
+    if one.id != other.id:
+        return False
+    is_other_project = one.project and other.project and one.project != other.project
+    is_other_entity = one.entity and other.entity and one.entity != other.entity
+    return not is_other_project and not is_other_entity
 
 
 def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
@@ -192,13 +222,15 @@ def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
         log.warning(one_line(f"left out: {problem}"))
     if len(refused) > MAX_LEFT_OUT:
         log.warning(f"{len(refused) - MAX_LEFT_OUT:,} more files without a run were left out")
-    return [_joined(parts_of_run) for parts_of_run in _group_by_run(parts)]
+    return [_join_parts(parts_of_run) for parts_of_run in _group_by_run(parts)]
 
 
-def _joined(parts: Sequence[RunRecord]) -> RunRecord:
+def _join_parts(parts: Sequence[RunRecord]) -> RunRecord:
     """Return the parts of a run as one run. Tables of one run have its metrics; none continues another."""
-    is_of_tables = all(path.suffix.lower() == ".csv" for part in parts for path in part.paths)
-    return join_rows(parts) if is_of_tables and len(parts) > 1 else merge_parts(parts)
+    are_tables = all(path.suffix.lower() == ".csv" for part in parts for path in part.paths)
+    if are_tables and len(parts) > 1:
+        return join_rows(parts)
+    return merge_parts(parts)
 
 
 class _SourceReader:
@@ -231,42 +263,42 @@ class _SourceReader:
         discovery = discover(source, self.step)
         real_paths = {os.path.realpath(path) for paths in discovery.files.values() for path in paths}
         parts: list[RunRecord] = []
-        taken = ""  # the kind that is read
+        first_kind = ""  # the first kind that has a run
         folders_without_run: set[Path] = set()
-        for kind in (kind for kind in KINDS if kind in discovery.files):
-            paths = [
-                path for path in discovery.files[kind] if not taken or path.parent in folders_without_run
-            ]
-            paths = [path for path in paths if os.path.realpath(path) not in self._read]
-            with_runs, without_runs = self._parts(kind, paths)
-            no_run_text = "it holds no run record" if kind == WANDB else "it holds no value"
-            discovery.left_out += [
-                (part.paths[0], " ".join(part.problems) or no_run_text) for part in without_runs
-            ]
+        for kind in KINDS:
+            files = discovery.files.get(kind, [])
+            wanted = [path for path in files if not first_kind or path.parent in folders_without_run]
+            paths = [path for path in wanted if os.path.realpath(path) not in self._read]
+            with_runs, without_runs = self._read_kind(kind, paths)
+            discovery.left_out += [(part.paths[0], _why_no_run(part, kind)) for part in without_runs]
             if with_runs and kind != WANDB:
-                runs = "1 run" if len(with_runs) == 1 else f"{len(with_runs)} runs"
-                log.info(f"read {runs} from {kind}; these files do not say whether a run finished")
-            if taken and (unread := len(discovery.files[kind]) - len(paths)):
-                count_text = "is 1 file" if unread == 1 else f"are {unread:,} files"
-                action = "not read: name their folder or file for it"
-                log.info(one_line(f"{source}: read {taken}; there {count_text} of {kind} too, {action}"))
+                log.info(
+                    f"read {plural(len(with_runs), 'run')} from {kind}; "
+                    "these files do not say whether a run finished"
+                )
+            unread = len(files) - len(paths)
+            if first_kind and unread:
+                are_files = "is 1 file" if unread == 1 else f"are {unread:,} files"
+                message = (
+                    f"{source}: read {first_kind}; there {are_files} of {kind} too, "
+                    "not read: name their folder or file for it"
+                )
+                log.info(one_line(message))
             parts += with_runs
-            folders_without_run |= {path.parent for part in without_runs for path in part.paths}
-            folders_without_run -= {path.parent for part in with_runs for path in part.paths}
-            taken = taken or (kind if with_runs else "")
+            folders_without_run |= _folders_of(without_runs)
+            folders_without_run -= _folders_of(with_runs)
+            if with_runs and not first_kind:
+                first_kind = kind
         if not parts and not real_paths & self._read:
             raise nothing_found(source, discovery)
-        for program, folder in discovery.programs.items():
-            log.warning(one_line(f"{folder}: not read: a folder of {program}; {EXPORT} ({EXPORT_HELP})"))
-        for path, why in discovery.left_out[:MAX_LEFT_OUT]:
-            log.warning(one_line(f"{path}: left out: {why}"))
-        if (more := len(discovery.left_out) - MAX_LEFT_OUT) > 0:
-            log.warning(one_line(f"{source}: {more:,} more files were left out"))
+        _warn_of_files_not_read(source, discovery)
         self._read |= real_paths
         return parts
 
-    def _parts(self, kind: str, paths: Sequence[Path]) -> tuple[list[RunRecord], list[RunRecord]]:
+    def _read_kind(self, kind: str, paths: Sequence[Path]) -> tuple[list[RunRecord], list[RunRecord]]:
         """Return the parts of runs in files of one kind, and the parts without a run."""
+        if not paths:
+            return [], []
         readers: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
             WANDB: lambda paths: _read_wandb_files(paths, self._memory),
             EVENTS: read_event_files,
@@ -274,10 +306,30 @@ class _SourceReader:
             STATES: read_trainer_states,
             LINES: partial(read_json_lines, step=self.step),
         }
-        read = readers[kind](paths) if paths else []
-        if kind == WANDB and any(part.rows or part.is_named for part in read):
-            return read, []  # a damaged W&B file is still a run that started
-        return [part for part in read if part.rows], [part for part in read if not part.rows]
+        parts = readers[kind](paths)
+        if kind == WANDB and any(part.rows or part.is_named for part in parts):
+            return parts, []  # a damaged W&B file is still a run that started
+        return [part for part in parts if part.rows], [part for part in parts if not part.rows]
+
+
+def _why_no_run(part: RunRecord, kind: str) -> str:
+    if part.problems:
+        return " ".join(part.problems)
+    return "it holds no run record" if kind == WANDB else "it holds no value"
+
+
+def _folders_of(parts: Iterable[RunRecord]) -> set[Path]:
+    return {path.parent for part in parts for path in part.paths}
+
+
+def _warn_of_files_not_read(source: str, discovery: Discovery) -> None:
+    for program, folder in discovery.programs.items():
+        log.warning(one_line(f"{folder}: not read: a folder of {program}; {EXPORT} ({EXPORT_HELP})"))
+    for path, problem in discovery.left_out[:MAX_LEFT_OUT]:
+        log.warning(one_line(f"{path}: left out: {problem}"))
+    more = len(discovery.left_out) - MAX_LEFT_OUT
+    if more > 0:
+        log.warning(one_line(f"{source}: {more:,} more files were left out"))
 
 
 def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
@@ -292,10 +344,11 @@ def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
         warnings.simplefilter("ignore")  # on a full disk nothing is cached
         for path in paths:
             signature = _signature(path, now)
-            read.append(_unpickled(cached_read(*signature)) if signature else read_wandb_file(path))
+            read.append(_unpickle(cached_read(*signature)) if signature else read_wandb_file(path))
     for run in read:
         if run.exit_code is None and _is_running(run, now):
-            run.state, run.ended_as = RunState.RUNNING, ""
+            run.state = RunState.RUNNING
+            run.ended_as = ""
     return read
 
 
@@ -318,7 +371,7 @@ def _read_pickled(path: str, size: int, written: int, changed: int, version: str
     return pickle.dumps(read_wandb_file(Path(path)), pickle.HIGHEST_PROTOCOL)
 
 
-def _unpickled(pickled: bytes) -> RunRecord:
+def _unpickle(pickled: bytes) -> RunRecord:
     run: RunRecord = pickle.loads(pickled)  # noqa: S301 - pickled above, and joblib's cache is one of pickles
     return run
 
@@ -339,9 +392,9 @@ def _is_running(run: RunRecord, now: float) -> bool:
     """
     if run.last_write is None:
         return False
-    lock = run.paths[0].absolute().parent.parent.parent / CHECKPOINTS / run.id / "lock"
+    output_dir = run.paths[0].absolute().parent.parent.parent
     with suppress(OSError):  # the lock belongs to another user
-        if is_locked(lock):
+        if is_locked(output_dir / CHECKPOINTS / run.id / "lock"):
             return True
     _, timestamps = run.logged_numbers(TIMESTAMP)
     gaps = np.diff(timestamps[np.isfinite(timestamps)][-MAX_GAP_ROWS:])
@@ -357,8 +410,9 @@ def _group_by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
         by_id.setdefault(part.id, []).append(part)
     for parts_of_id in by_id.values():
         # Two runs may share an id by chance. A part without its beginning belongs to the last of them.
-        projects = list(dict.fromkeys(part.project for part in parts_of_id if part.is_named)) or [""]
-        for project in projects:
-            yield [
-                part for part in parts_of_id if (part.project if part.is_named else projects[-1]) == project
-            ]
+        named = [part for part in parts_of_id if part.is_named]
+        by_project: dict[str, list[RunRecord]] = {part.project: [] for part in named} or {"": []}
+        last_project = list(by_project)[-1]
+        for part in parts_of_id:
+            by_project[part.project if part.is_named else last_project].append(part)
+        yield from by_project.values()

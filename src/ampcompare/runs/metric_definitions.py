@@ -11,8 +11,15 @@ from typing import Any
 
 GOALS = {1: "minimize", 2: "maximize"}  # W&B's enum; 0 is not set
 # Field numbers of a MetricRecord, and of its summary.
-NAME, GLOB_NAME, STEP, STEP_INDEX, SUMMARY, GOAL = "1", "2", "4", "5", "7", "8"
-MIN, MAX, BEST = 1, 2, 4
+NAME = "1"
+GLOB_NAME = "2"
+STEP = "4"
+STEP_INDEX = "5"
+SUMMARY = "7"
+GOAL = "8"
+MIN = 1
+MAX = 2
+BEST = 4
 
 
 @dataclass(frozen=True)
@@ -34,19 +41,25 @@ class MetricDefinition:
         """Return what a protobuf MetricRecord declares."""
         summary = record.summary
         summaries = {MIN: summary.min, MAX: summary.max, BEST: summary.best}
-        return cls._of(record.step_metric, record.goal, [number for number in summaries if summaries[number]])
+        kept = [number for number, is_kept in summaries.items() if is_kept]
+        return cls._from_numbers(record.step_metric, record.goal, kept)
 
     @classmethod
-    def _of(cls, step: str, goal: Any, summaries: list[Any]) -> "MetricDefinition":
+    def _from_numbers(cls, step: str, goal: Any, summaries: list[Any]) -> "MetricDefinition":
         """Return the definition; a summary of the largest or smallest value declares a goal, too.
 
         A summary with both of them, such as `min,max`, declares none.
+
+        Args:
+            goal: A key of GOALS, or anything else for no goal.
+            summaries: Some of MIN, MAX and BEST.
         """
-        by_summary = ""
-        if (MAX in summaries) != (MIN in summaries):
-            by_summary = "maximize" if MAX in summaries else "minimize"
         declared = GOALS.get(goal, "") if isinstance(goal, int) else ""
-        return cls(step, declared or by_summary, any(number in summaries for number in (MIN, MAX, BEST)))
+        keeps_max = MAX in summaries
+        keeps_min = MIN in summaries
+        if not declared and keeps_max != keeps_min:
+            declared = "maximize" if keeps_max else "minimize"
+        return cls(step, declared, is_best=keeps_max or keeps_min or BEST in summaries)
 
     @classmethod
     def from_config(cls, config: Any) -> "dict[str, MetricDefinition]":
@@ -55,10 +68,13 @@ class MetricDefinition:
         records = entries if isinstance(entries, list) else []
         definitions = {}
         for record in records:
-            if name := _text(record, NAME) or _text(record, GLOB_NAME):
-                summary = record.get(SUMMARY)
-                summaries = summary if isinstance(summary, list) else []
-                definitions[name] = cls._of(_step(record, records), record.get(GOAL), summaries)
+            name = _text(record, NAME) or _text(record, GLOB_NAME)
+            if not name:
+                continue
+            summaries = record.get(SUMMARY)
+            if not isinstance(summaries, list):
+                summaries = []
+            definitions[name] = cls._from_numbers(_step(record, records), record.get(GOAL), summaries)
         return definitions
 
 
@@ -69,10 +85,13 @@ def _text(record: Any, field: str) -> str:
 
 def _step(record: Mapping[str, Any], records: list[Any]) -> str:
     """Return the key that counts the steps. The record has the index of its definition, counted from 1."""
-    if step := _text(record, STEP):
+    step = _text(record, STEP)
+    if step:
         return step
     index = record.get(STEP_INDEX)
-    return _text(records[index - 1], NAME) if isinstance(index, int) and 0 < index <= len(records) else ""
+    if not isinstance(index, int) or not 0 < index <= len(records):
+        return ""
+    return _text(records[index - 1], NAME)
 
 
 def definition_of(key: str, definitions: dict[str, MetricDefinition]) -> MetricDefinition:

@@ -10,8 +10,10 @@ from typing import Any
 
 from ampcompare.runs.nested import lookup
 
-PLAIN, TF32 = "none", "tf32"
-DTYPE, ENABLED = "precision.dtype", "precision.enabled"
+PLAIN = "none"
+TF32 = "tf32"
+DTYPE = "precision.dtype"
+ENABLED = "precision.enabled"
 # These backends computed in DTYPE; the others had their own dtype.
 BACKENDS_WITH_DTYPE = ("native", "apex_o1", "apex_o2", "fp16")
 # Removed options, with the value that has no effect. Other values stay and distinguish runs.
@@ -30,16 +32,19 @@ def migrate_config(config: dict[str, Any]) -> dict[str, Any]:
     backend = config.get("backend")
     if not isinstance(backend, str):
         return config
-    removed = {
-        **REMOVED_OPTIONS,
-        DTYPE: "float16" if backend in BACKENDS_WITH_DTYPE else lookup(config, DTYPE),
-    }
-    kept_options = {k: _without(v, f"{k}.", removed) if isinstance(v, dict) else v for k, v in config.items()}
-    # Drop groups that became empty.
-    kept_options = {k: v for k, v in kept_options.items() if v or not config[k]}
-    if backend == PLAIN and kept_options.get("tf32") is True:
-        backend, removed["tf32"] = TF32, True
-    return _without(kept_options, "", removed) | {"backend": backend}
+    removed = dict(REMOVED_OPTIONS)
+    removed[DTYPE] = "float16" if backend in BACKENDS_WITH_DTYPE else lookup(config, DTYPE)
+    if backend == PLAIN and config.get("tf32") is True:
+        backend = TF32
+        removed["tf32"] = True
+    options: dict[str, Any] = {}
+    for key, value in _without(config, "", removed).items():
+        if isinstance(value, dict) and value:
+            value = _without(value, f"{key}.", removed)
+            if not value:  # the group has become empty
+                continue
+        options[key] = value
+    return options | {"backend": backend}
 
 
 def reason_unreadable(config: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
@@ -47,17 +52,26 @@ def reason_unreadable(config: Mapping[str, Any], environment: Mapping[str, Any])
 
     Args:
         config: The migrated config of the run.
-        environment: Its environment.
+        environment: Empty for a run of another program, which is never left out.
     """
     if "recorder" in config or not environment:  # the config of a user's own loop
         return ""
     backend = config.get("backend")
     for key, applies in ((DTYPE, backend in BACKENDS_WITH_DTYPE), (ENABLED, backend != PLAIN)):
-        if applies and (value := lookup(config, key)) is not None:
-            reason = "records of versions before 0.2 are not read"
-            return f"{key}={value} changes what backend={backend} is; {reason}"
+        value = lookup(config, key) if applies else None
+        if value is not None:
+            return (
+                f"{key}={value} changes what backend={backend} is; "
+                "records of versions before 0.2 are not read"
+            )
     return ""
 
 
 def _without(options: dict[str, Any], prefix: str, removed: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in options.items() if f"{prefix}{k}" not in removed or v != removed[f"{prefix}{k}"]}
+    """Return the options without those that have the value of a removed option."""
+    kept = {}
+    for key, value in options.items():
+        name = f"{prefix}{key}"
+        if name not in removed or value != removed[name]:
+            kept[key] = value
+    return kept

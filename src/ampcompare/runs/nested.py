@@ -101,10 +101,12 @@ def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
     """
     if key in tree:
         return tree[key]
-    end = key.find(".")
-    while end >= 0:
-        inner = tree.get(key[:end])
-        if isinstance(inner, Mapping) and (value := lookup(inner, key[end + 1 :], _ABSENT)) is not _ABSENT:
+    parts = key.split(".")
+    for count in range(1, len(parts)):
+        inner = tree.get(".".join(parts[:count]))
+        if not isinstance(inner, Mapping):
+            continue
+        value = lookup(inner, ".".join(parts[count:]), _ABSENT)
+        if value is not _ABSENT:
             return value
-        end = key.find(".", end + 1)
     return default

@@ -36,12 +36,9 @@ class RunRecord:
 
     Attributes:
         id: The run id of W&B, or a path.
-        state: How the run ended.
-        name: Its name.
         ended_as: W&B's own word if it says more than `state`: `crashed` (the record ends without an exit
             code), `killed`, `pending`.
         exit_code: The recorded exit code, None without one.
-        started_at: When it started.
         config: The config, nested or flat.
         summary: The summary: the last or best value of each key.
         rows: Number of logged rows.
@@ -93,11 +90,11 @@ class RunRecord:
     @property
     def environment(self) -> Mapping[str, Any]:
         """Machine and software: from the summary, or from the config if the run did not end."""
-        candidates = (values.get(metrics.ENVIRONMENT) for values in (self.summary, self.config))
-        return next(
-            (environment for environment in candidates if isinstance(environment, Mapping) and environment),
-            {},
-        )
+        for values in (self.summary, self.config):
+            environment = values.get(metrics.ENVIRONMENT)
+            if isinstance(environment, Mapping) and environment:
+                return environment
+        return {}
 
     @property
     def is_recorded(self) -> bool:
@@ -143,7 +140,8 @@ class RunRecord:
         rows, values = self.logged.get(key, (np.empty(0, np.int64), np.empty(0)))
         if values.dtype == object:
             numeric = [n for n, value in enumerate(values) if is_number(value)]
-            rows, values = rows[numeric], np.array([as_float(values[n]) for n in numeric], np.float64)
+            rows = rows[numeric]
+            values = np.array([as_float(values[n]) for n in numeric], np.float64)
         return rows, values
 
     def numbers(self, key: str) -> np.ndarray:
@@ -169,11 +167,11 @@ class RunRecord:
         Args:
             columns: One value per row, NaN for none.
         """
-        columns_logged = {
-            key: (indices := np.flatnonzero(~np.isnan(numbers)), numbers[indices])
-            for key, numbers in columns.items()
-        }
-        return replace(self, logged=self.logged | columns_logged)
+        logged = dict(self.logged)
+        for key, numbers in columns.items():
+            rows = np.flatnonzero(~np.isnan(numbers))
+            logged[key] = rows, numbers[rows]
+        return replace(self, logged=logged)
 
 
 def build_columns(rows: Iterable[Mapping[str, Any]]) -> tuple[int, dict[str, Column]]:
@@ -208,42 +206,57 @@ def merge_parts(parts: Sequence[RunRecord]) -> RunRecord:
     """
     ordered = sorted(parts, key=_age)
     last = ordered[-1]
-    # A part that was killed before its first write lacks nothing if another part is complete.
     is_named = any(part.is_named for part in ordered)
     problems: list[str] = []
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}
+    definitions: dict[str, MetricDefinition] = {}
+    units: dict[str, str] = {}
     for part in ordered:
-        is_lacking = not part.is_named and (part.rows or not (is_named or part.problems))
-        nameless = [NAMELESS] if is_lacking else []
-        where = f"{part.paths[0].parent.name}: " if len(ordered) > 1 else ""
-        problems += [f"{where}{problem}" for problem in (*part.problems, *nameless)]
+        label = f"{part.paths[0].parent.name}: " if len(ordered) > 1 else ""
+        problems += [f"{label}{problem}" for problem in part.problems]
+        # A part that was killed before its first write lacks nothing if another part is complete.
+        if not part.is_named and (part.rows or not (is_named or part.problems)):
+            problems.append(f"{label}{NAMELESS}")
         problems += _config_changes(config, part.config)
-        config, summary = config | part.config, summary | part.summary
-    rows, logged, replaced = _stacked(ordered)
+        config |= part.config
+        summary |= part.summary
+        definitions |= part.definitions
+        units |= part.units
+    rows, logged, replaced = _stack_rows(ordered)
     if replaced:
-        replaced_text = "rows were logged twice because the run was resumed; the later rows count."
-        problems.append(f"{replaced:,} {replaced_text}")
-    names = ("name", "group", "project", "entity", "job_type", "sweep_id", "notes", "tags")
-    newest: dict[str, Any] = {
-        name: next((v for part in reversed(ordered) if (v := getattr(part, name))), getattr(last, name))
-        for name in names
-    }
+        problems.append(
+            f"{replaced:,} rows were logged twice because the run was resumed; the later rows count."
+        )
     return replace(
         last,
-        **newest | {"name": newest["name"] or last.id},
+        name=_newest(ordered, "name") or last.id,
+        group=_newest(ordered, "group"),
+        project=_newest(ordered, "project"),
+        entity=_newest(ordered, "entity"),
+        job_type=_newest(ordered, "job_type"),
+        sweep_id=_newest(ordered, "sweep_id"),
+        notes=_newest(ordered, "notes"),
+        tags=_newest(ordered, "tags"),
         started_at=next((part.started_at for part in ordered if part.started_at), None),
         config=config,
         summary=summary,
         rows=rows,
         logged=share_row_arrays(logged),
         problems=problems,
-        definitions={key: one for part in ordered for key, one in part.definitions.items()},
-        units={key: unit for part in ordered for key, unit in part.units.items()},
+        definitions=definitions,
+        units=units,
         paths=tuple(path for part in ordered for path in part.paths),
         is_named=is_named,
         machine=merge_machines(part.machine for part in ordered),
     )
+
+
+def _newest(ordered: Sequence[RunRecord], field_name: str) -> Any:
+    """Return the value of the last part that has it, else the empty value of the last part."""
+    values = [getattr(part, field_name) for part in ordered]
+    known = [value for value in values if value]
+    return known[-1] if known else values[-1]
 
 
 def _age(part: RunRecord) -> tuple[float, tuple[str, int], str]:
@@ -254,46 +267,52 @@ def _age(part: RunRecord) -> tuple[float, tuple[str, int], str]:
 
 
 def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    old, new = dict(flatten(before)), dict(flatten(after))
-    changed = [k for k in sorted(old.keys() | new.keys()) if repr(old.get(k)) != repr(new.get(k))]
-    if not (before and after and changed):
+    if not before or not after:
         return []
-    keys = ", ".join(changed[:MAX_KEYS_SHOWN]) + (", ..." if len(changed) > MAX_KEYS_SHOWN else "")
-    return [f"Its parts differ in config: {keys}; the later values are shown."]
+    old = dict(flatten(before))
+    new = dict(flatten(after))
+    changed = [key for key in sorted(old.keys() | new.keys()) if repr(old.get(key)) != repr(new.get(key))]
+    if not changed:
+        return []
+    more = ", ..." if len(changed) > MAX_KEYS_SHOWN else ""
+    keys = ", ".join(changed[:MAX_KEYS_SHOWN])
+    return [f"Its parts differ in config: {keys}{more}; the later values are shown."]
 
 
-def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]:
+def _stack_rows(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]:
     """Return the rows of all parts that no later part logged again, and how many were dropped."""
     if len(ordered) == 1:
         return ordered[0].rows, ordered[0].logged, 0
     import pandas as pd  # only for runs with several parts
 
-    masks = []
+    masks = []  # by part, the last one first: which of its rows stay
     begin = math.inf  # lowest first step of the parts after this one
     for part in reversed(ordered):
-        steps = pd.Series(
-            part.numbers(next((key for key in OPTIMIZER_STEPS if key in part.logged), metrics.STEP))
-        )
+        step_key = next((key for key in OPTIMIZER_STEPS if key in part.logged), metrics.STEP)
+        steps = pd.Series(part.numbers(step_key))
         # A row without a step belongs to the step before it, or to the beginning.
-        masks.append((steps.ffill().fillna(-math.inf) < begin).to_numpy() | (begin == math.inf))
+        is_earlier = steps.ffill().fillna(-math.inf) < begin
+        masks.append(is_earlier.to_numpy() | (begin == math.inf))
         begin = min([begin, *steps.dropna()[:1]])
-    columns: dict[str, list[Column]] = {}
+    pieces: dict[str, list[Column]] = {}
     rows = 0
     for part, mask in zip(ordered, reversed(masks), strict=True):
-        new_rows = (np.cumsum(mask) - 1 + rows).astype(np.int32)
+        new_numbers = (np.cumsum(mask) - 1 + rows).astype(np.int32)
         rows += int(mask.sum())
         for key, (row_numbers, values) in part.logged.items():
-            columns.setdefault(key, []).append(
-                (new_rows[row_numbers[mask[row_numbers]]], values[mask[row_numbers]])
-            )
-    logged = {
-        key: (
-            np.concatenate([row_numbers for row_numbers, _ in column_parts]),
-            np.concatenate([values for _, values in column_parts]),
-        )
-        for key, column_parts in columns.items()
-    }
-    return rows, logged, sum(part.rows for part in ordered) - rows
+            stays = mask[row_numbers]
+            piece = (new_numbers[row_numbers[stays]], values[stays])
+            pieces.setdefault(key, []).append(piece)
+    logged = {key: concatenate_columns(columns) for key, columns in pieces.items()}
+    dropped = sum(part.rows for part in ordered) - rows
+    return rows, logged, dropped
+
+
+def concatenate_columns(columns: Sequence[Column]) -> Column:
+    """Return the row numbers and the values of several columns, one after the other."""
+    row_numbers = np.concatenate([row_numbers for row_numbers, _ in columns])
+    values = np.concatenate([values for _, values in columns])
+    return row_numbers, values
 
 
 def share_row_arrays(logged: Mapping[str, Column]) -> dict[str, Column]:

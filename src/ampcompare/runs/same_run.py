@@ -5,15 +5,17 @@ docs/reports.md states the rules. They apply within one arm, and never to W&B's 
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, one_line
-from ampcompare.runs.run_record import TIMESTAMP, Column, RunRecord
+from ampcompare.runs.run_record import TIMESTAMP, Column, RunRecord, concatenate_columns
 from ampcompare.runs.step_keys import STEP_COLUMNS
 
 TRAIN_WORDS = frozenset({"train", "training", "trn"})
@@ -53,14 +55,16 @@ def unite_files(runs: Sequence[RunRecord], arm: str, named_files: Collection[Pat
         UserError: Two logs agree in every value, and nothing tells whether they are one run. Or one begins
             in the middle of another, so that it may continue that run.
     """
-    own = [run for run in runs if not _is_of_file(run)]
-    others = join_splits(_without_duplicates([run for run in runs if _is_of_file(run)], arm, named_files))
+    of_wandb = [run for run in runs if not _is_other_log(run)]
+    of_others = [run for run in runs if _is_other_log(run)]
+    of_others = join_splits(_without_duplicates(of_others, arm, named_files))
     if arm:
-        _ask_about_continuations(others, arm, named_files)
-    return own + others
+        _ask_about_continuations(of_others, arm, named_files)
+    return of_wandb + of_others
 
 
-def _is_of_file(run: RunRecord) -> bool:
+def _is_other_log(run: RunRecord) -> bool:
+    """Return whether the run is read from files of another program than W&B."""
     return bool(run.paths) and all(path.suffix != ".wandb" for path in run.paths)
 
 
@@ -71,36 +75,62 @@ def _without_duplicates(
     runs: Sequence[RunRecord], arm: str, named_files: Collection[Path]
 ) -> list[RunRecord]:
     """Return the runs without those whose rows stand in the file of another."""
-    inner_of: dict[int, list[tuple[int, int]]] = {}  # by container: the runs in it, and where they begin
+    left_out: dict[int, int] = {}  # by the number of a run that is left out: the run that has its rows
+    for outer, contained in _find_contained(runs, arm, named_files).items():
+        later = [runs[one.number] for one in contained if one.begin > 0]
+        is_collection = any(_first_step(run) == _first_step(runs[outer]) for run in later)
+        if is_collection:  # the file holds several whole runs, one after the other
+            left_out[outer] = contained[0].number
+        else:
+            left_out |= {one.number: outer for one in contained}
+    if left_out:
+        _log_duplicates(runs, left_out)
+    return [run for number, run in enumerate(runs) if number not in left_out]
+
+
+class _Contained(NamedTuple):
+    """A run whose rows stand in the file of a longer one.
+
+    Attributes:
+        number: The number of the run among the runs of the arm.
+        begin: The row of the longer run at which it begins.
+    """
+
+    number: int
+    begin: int
+
+
+def _find_contained(
+    runs: Sequence[RunRecord], arm: str, named_files: Collection[Path]
+) -> dict[int, list[_Contained]]:
+    """Return the runs whose rows stand in the file of another, by the number of that longer run.
+
+    Raises:
+        UserError: Two logs agree in every value, and nothing tells whether they are one run.
+    """
+    contained: dict[int, list[_Contained]] = {}
     for outer, inner in _ordered_pairs(runs):
         begin = _find_rows(runs[inner], runs[outer])
-        if begin is None or any(inner == known for known, _ in inner_of.get(outer, ())):
-            continue
-        if outer in (known for known, _ in inner_of.get(inner, ())):
-            continue  # equal logs: one of them contains the other
-        evidence = _evidence(runs[inner])
-        if not evidence:
+        evidence = "" if begin is None else _evidence(runs[inner])
+        if begin is None or not evidence:
             continue
         if evidence != "time" and not arm:
             continue  # the files may be of several arms, and two arms may compute the same
         if evidence != "time" and _looks_like_repeat(runs[inner], runs[outer]):
-            _ask(runs[inner], runs[outer], arm, named_files)
+            _ask_about_duplicates(runs[inner], runs[outer], arm, named_files)
             continue
-        inner_of.setdefault(outer, []).append((inner, begin))
-    left_out: dict[int, int] = {}
-    for outer, found in inner_of.items():
-        begins = [_first_step(runs[inner]) for inner, begin in found if begin > 0]
-        is_collection = any(begin == _first_step(runs[outer]) for begin in begins)
-        if is_collection:  # a file that holds several whole runs, one after the other
-            left_out[outer] = found[0][0]
-        else:
-            left_out |= {inner: outer for inner, _ in found}
-    for number, kept in list(left_out.items())[:1]:
-        evidence = _evidence_text(runs[number], runs[kept])
-        files = f"{runs[number].paths[0]} and {runs[kept].paths[0]}"
-        others = f"; {len(left_out) - 1:,} more files repeat another one" if len(left_out) > 1 else ""
-        log.info(one_line(f"{files} are one run: steps, values and {evidence} agree{others}"))
-    return [run for number, run in enumerate(runs) if number not in left_out]
+        contained.setdefault(outer, []).append(_Contained(inner, begin))
+    return contained
+
+
+def _log_duplicates(runs: Sequence[RunRecord], left_out: Mapping[int, int]) -> None:
+    number, kept = next(iter(left_out.items()))
+    one, other = runs[number], runs[kept]
+    shorter = min((one, other), key=lambda run: run.rows)
+    evidence = "times" if _evidence(shorter) == "time" else "all digits"
+    others = f"; {len(left_out) - 1:,} more files repeat another one" if len(left_out) > 1 else ""
+    message = f"{one.paths[0]} and {other.paths[0]} are one run: steps, values and {evidence} agree{others}"
+    log.info(one_line(message))
 
 
 def _ordered_pairs(runs: Sequence[RunRecord]) -> Iterator[tuple[int, int]]:
@@ -109,17 +139,12 @@ def _ordered_pairs(runs: Sequence[RunRecord]) -> Iterator[tuple[int, int]]:
         for inner, shorter in enumerate(runs):
             if inner == outer or shorter.rows > longer.rows or shorter.config != longer.config:
                 continue
-            if shorter.rows < longer.rows or _order(longer) < _order(shorter):
+            if shorter.rows < longer.rows or _name_order(longer) < _name_order(shorter):
                 yield outer, inner
 
 
-def _order(run: RunRecord) -> tuple[int, str]:
+def _name_order(run: RunRecord) -> tuple[int, str]:
     return len(run.name), run.name
-
-
-def _evidence_text(one: RunRecord, other: RunRecord) -> str:
-    shorter = min((one, other), key=lambda run: run.rows)
-    return "times" if _evidence(shorter) == "time" else "all digits"
 
 
 def _find_rows(inner: RunRecord, outer: RunRecord) -> int | None:
@@ -156,11 +181,15 @@ def _agree_from(inner: RunRecord, outer: RunRecord, start: int) -> bool:
         low, high = np.searchsorted(outer_rows, (start, start + inner.rows))
         if not np.array_equal(rows, outer_rows[low:high] - start):
             return False
-        own, other = values, outer_values[low:high]
-        is_numeric = own.dtype != object and other.dtype != object
-        if not (np.array_equal(own, other, equal_nan=True) if is_numeric else list(own) == list(other)):
+        if not _are_equal(values, outer_values[low:high]):
             return False
     return True
+
+
+def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.dtype == object or other.dtype == object:  # a value may be a list
+        return list(one) == list(other)
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def _evidence(run: RunRecord) -> str:
@@ -191,7 +220,7 @@ def _looks_like_repeat(one: RunRecord, other: RunRecord) -> bool:
     return len(names) == 1 or one.paths[0].parent != other.paths[0].parent
 
 
-def _ask(one: RunRecord, other: RunRecord, arm: str, named_files: Collection[Path]) -> None:
+def _ask_about_duplicates(one: RunRecord, other: RunRecord, arm: str, named_files: Collection[Path]) -> None:
     """Ask whether two logs with the same values are one run, unless the user named both files.
 
     Raises:
@@ -232,7 +261,8 @@ def _ask_about_continuations(runs: Sequence[RunRecord], arm: str, named_files: C
 
 
 def _may_continue(earlier: RunRecord, later: RunRecord) -> bool:
-    before, after = earlier.values(metrics.STEP), later.values(metrics.STEP)
+    before = earlier.values(metrics.STEP)
+    after = later.values(metrics.STEP)
     if len(before) < 2 or not len(after):
         return False
     steps = np.unique(before)
@@ -261,35 +291,42 @@ def join_splits(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _join_members(members: Sequence[tuple[tuple[str, ...], RunRecord]]) -> list[RunRecord]:
+    """Return runs whose names differ only in split words: one run if they are its splits, else all runs."""
     every = [run for _, run in members]
-    if len(members) < 2 or len({words for words, _ in members}) < len(members):
+    position = _find_split_position([words for words, _ in members])
+    if position is None:
         return every
-    positions = [
-        index
-        for index, column in enumerate(zip(*(words for words, _ in members), strict=True))
-        if len({*column}) > 1
-    ]
-    if len(positions) != 1:
-        return every
-    splits = [words[positions[0]] for words, _ in members]
-    lower = {word.lower() for word in splits}
-    if not (lower & TRAIN_WORDS and lower & EVALUATION_WORDS):
-        return every
-    counts: dict[str, int] = {}
-    for run in every:
-        for key in run.logged:
-            counts[key] = counts.get(key, 0) + 1
-    parts = [
-        replace(run, logged={_prefixed(key, split, counts): column for key, column in run.logged.items()})
-        for split, run in zip(splits, every, strict=True)
-    ]
-    name = _name_without(every[0].name, positions[0])
+    counts = Counter(key for run in every for key in run.logged)
+    parts = []
+    for words, run in members:
+        logged = {_prefix_key(key, words[position], counts): column for key, column in run.logged.items()}
+        parts.append(replace(run, logged=logged))
+    name = _name_without(every[0].name, position)
     return [replace(join_rows(parts), id=name, name=name)]
+
+
+def _find_split_position(words_of_runs: Sequence[tuple[str, ...]]) -> int | None:
+    """Return which split word distinguishes the parts of one run; None if they are not its splits.
+
+    Args:
+        words_of_runs: The split words in the name of each run, as many in each.
+    """
+    if len({*words_of_runs}) < len(words_of_runs):
+        return None
+    columns = list(zip(*words_of_runs, strict=True))
+    positions = [position for position, words in enumerate(columns) if len({*words}) > 1]
+    if len(positions) != 1:
+        return None
+    splits = {word.lower() for word in columns[positions[0]]}
+    has_both = splits & TRAIN_WORDS and splits & EVALUATION_WORDS
+    return positions[0] if has_both else None
 
 
 def _split_name(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the pieces of a name between its split words, and these words."""
-    pieces, words, end = [], [], 0
+    pieces = []
+    words = []
+    end = 0
     for match in TOKEN.finditer(name):
         if match[0].lower() in SPLIT_WORDS and _is_token(name, match):
             pieces.append(name[end : match.start()])
@@ -308,7 +345,8 @@ def _is_token(name: str, match: re.Match[str]) -> bool:
 def _name_without(name: str, position: int) -> str:
     """Return a name without its split word at this position, and without a separator beside it."""
     pieces, words = _split_name(name)
-    before, after = "", ""
+    before = ""
+    after = ""
     for index, piece in enumerate(pieces):
         word = words[index] if index < len(words) and index != position else ""
         if index <= position:
@@ -324,7 +362,7 @@ def _name_without(name: str, position: int) -> str:
     return before + after
 
 
-def _prefixed(key: str, split: str, counts: dict[str, int]) -> str:
+def _prefix_key(key: str, split: str, counts: Mapping[str, int]) -> str:
     is_shared = key in (metrics.STEP, TIMESTAMP) or key.lower() in STEP_COLUMNS
     if is_shared or counts[key] < 2 or key.startswith((f"{split}/", f"{split}_")):
         return key
@@ -337,15 +375,14 @@ def join_rows(parts: Sequence[RunRecord]) -> RunRecord:
     Where the steps of a part go back, its rows follow those of the part before.
     """
     first = parts[0]
-    columns: dict[str, list[Column]] = {}
+    pieces: dict[str, list[Column]] = {}
     numbers, count = _row_numbers(parts)
     for part, new in zip(parts, numbers, strict=True):
         for key, (rows, values) in part.logged.items():
-            columns.setdefault(key, []).append((new[rows], values))
+            pieces.setdefault(key, []).append((new[rows], values))
     logged: dict[str, Column] = {}
-    for key, pieces in columns.items():
-        rows = np.concatenate([piece for piece, _ in pieces])
-        values = np.concatenate([piece for _, piece in pieces])
+    for key, columns in pieces.items():
+        rows, values = concatenate_columns(columns)
         unique, index = np.unique(rows, return_index=True)
         logged[key] = unique, values[index]
     config: dict[str, object] = {}

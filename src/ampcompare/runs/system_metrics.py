@@ -75,22 +75,43 @@ def facts_of(metadata: Any) -> dict[str, Any]:
     nvidia = _listed(metadata.get("gpu_nvidia")) or _listed(metadata.get("gpu_devices"))
     amd = _listed(metadata.get("gpu_amd"))
     chips = [metadata.get(kind) for kind in CHIPS]
-    apple = "Apple GPU" if any(metadata.get(key) for key in ("gpuapple", "gpu_apple")) else ""
-    names = [_name(gpu) for gpu in (*nvidia, *amd, *chips) if _name(gpu)]
-    count = metadata.get("cpu_count")
-    cores = count if isinstance(count, int) and not isinstance(count, bool) and 0 < count < 1e6 else None
-    machine = {"host": hash_name(text["host"])} if "host" in text else {}
+    accelerator = text.get("gpu") or _first_name([*nvidia, *amd, *chips])
+    if not accelerator and (metadata.get("gpuapple") or metadata.get("gpu_apple")):
+        accelerator = "Apple GPU"
+    cores = _count_cores(metadata)
     facts: dict[str, Any] = {}
-    is_cuda = bool(_listed(metadata.get("gpu_nvidia"))) or "cudaVersion" in text
-    if device := text.get("gpu") or next(iter(names), "") or apple:
-        facts = {"device_name": device, "device_type": "cuda" if is_cuda else ""}
-        gpus = nvidia or amd
-        if len(gpus) == 1 and isinstance(uuid := gpus[0].get("uuid"), str) and uuid:
-            machine["gpu_uuid"] = hash_name(uuid)
+    if accelerator:
+        is_cuda = bool(_listed(metadata.get("gpu_nvidia"))) or "cudaVersion" in text
+        facts = {"device_name": accelerator, "device_type": "cuda" if is_cuda else ""}
     elif cores and not (nvidia or amd or any(chips) or metadata.get("gpu_count")):
         facts = {"device_name": f"CPU with {cores} cores", "device_type": "cpu"}
     facts |= {name: text[key] for name, key in FACT_KEYS.items() if key in text}
-    return facts | ({"cpu_count": cores} if cores else {}) | ({"machine": machine} if machine else {})
+    if cores:
+        facts["cpu_count"] = cores
+
+    machine = {}
+    if "host" in text:
+        machine["host"] = hash_name(text["host"])
+    gpus = nvidia or amd
+    uuid = gpus[0].get("uuid") if accelerator and len(gpus) == 1 else None
+    if isinstance(uuid, str) and uuid:
+        machine["gpu_uuid"] = hash_name(uuid)
+    if machine:
+        facts["machine"] = machine
+    return facts
+
+
+def _count_cores(metadata: Mapping[str, Any]) -> int:
+    """Return the number of cores, 0 if it is not known."""
+    count = metadata.get("cpu_count")
+    if not isinstance(count, int) or isinstance(count, bool):
+        return 0
+    return count if 0 < count < 1e6 else 0
+
+
+def _first_name(devices: Iterable[Any]) -> str:
+    """Return the name of the first GPU or chip that has one, "" if none has."""
+    return next(filter(None, map(_name, devices)), "")
 
 
 def _listed(value: Any) -> list[Mapping[str, Any]]:

@@ -19,8 +19,6 @@ class TableFormat:
     """The form of a table.
 
     Attributes:
-        names: The names of its columns.
-        separator: What separates its columns.
         header: The number of the line with the names, from 0.
     """
 

@@ -44,20 +44,23 @@ def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
     by_folder = {folder: _read_folder(folder, files_of_folder) for folder, files_of_folder in files.items()}
     trial_counts = Counter(folder.parent for folder in files if TIMESTAMP_FOLDER.fullmatch(folder.name))
     for folder in [folder for folder in files if folder.parent in files]:
-        (run, points), (parent_run, parent_points) = by_folder[folder], by_folder[folder.parent]
+        run, points = by_folder[folder]
+        parent_run, parent_points = by_folder[folder.parent]
         tag = next(iter(points), "")
         series = folder.name.removeprefix(f"{tag.replace('/', '_')}_")
         # Several folders with settings are trials, and runs of their own.
-        if run.config and TIMESTAMP_FOLDER.fullmatch(folder.name) and trial_counts[folder.parent] == 1:
+        is_only_trial = TIMESTAMP_FOLDER.fullmatch(folder.name) and trial_counts[folder.parent] == 1
+        if run.config and is_only_trial:  # of `add_hparams`
             parent_run.config = run.config | parent_run.config
-            parent_run.summary |= {tag: tag_points[-1][2] for tag, tag_points in points.items()}
-        elif len(points) == 1 and series != folder.name:
+            parent_run.summary |= {tag: points_of_tag[-1][2] for tag, points_of_tag in points.items()}
+        elif len(points) == 1 and series != folder.name:  # of `add_scalars`
             parent_points[f"{tag}/{series}"] = points[tag]
         else:
             continue
-        parent_run.problems += by_folder.pop(folder)[0].problems
+        parent_run.problems += run.problems
+        del by_folder[folder]
     for run, points in by_folder.values():
-        _fill(run, points)
+        _build_rows(run, points)
     return [run for run, _ in by_folder.values()]
 
 
@@ -68,9 +71,10 @@ def _read_folder(folder: Path, files: list[Path]) -> tuple[RunRecord, Points]:
     from its first step on. A file that logs a tag once (a test after the fit) replaces only the value at that
     step.
     """
-    name, points = folder.as_posix(), Points()
+    name = folder.as_posix()
+    points = Points()
     run = RunRecord(id=name, name=name, state=RunState.FINISHED, paths=(files[0],))
-    for later in sorted((_read_file(path, run) for path in files), key=_begin):
+    for later in sorted((_read_file(path, run) for path in files), key=_first_time):
         for tag, new in later.items():
             steps = {step for step, _, _ in new}
             end = float("inf") if len(steps) > 1 else max(steps)
@@ -85,7 +89,9 @@ def _read_file(path: Path, run: RunRecord) -> Points:
         from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
     except ImportError:
         raise UserError(f"{path.parent}: TensorBoard event files: {INSTALL}") from None
-    points, plugins, count = Points(), dict[str, str](), 0
+    points = Points()
+    plugins: dict[str, str] = {}  # by tag
+    count = 0
     if not path.is_file():
         run.problems.append(f"{path.name} is not a plain file and was not read.")
         return points
@@ -96,8 +102,10 @@ def _read_file(path: Path, run: RunRecord) -> Points:
                 plugin_data = value.metadata.plugin_data  # only set for the first value of a tag
                 plugin = plugins.setdefault(value.tag, plugin_data.plugin_name)
                 if plugin == "hparams":
-                    _take_settings(run, plugin_data.content)
-                elif (number := _number(run, value, plugin)) is not None:
+                    _store_settings(run, plugin_data.content)
+                    continue
+                number = _read_scalar(run, value, plugin)
+                if number is not None:
                     points.setdefault(value.tag, []).append((event.step, event.wall_time, number))
     except Exception as problem:  # errors of the reader and of protobuf, and those of hostile content
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
@@ -106,7 +114,7 @@ def _read_file(path: Path, run: RunRecord) -> Points:
     return points
 
 
-def _number(run: RunRecord, value: Any, plugin: str) -> float | None:
+def _read_scalar(run: RunRecord, value: Any, plugin: str) -> float | None:
     """Return the scalar of a value, as PyTorch's writer or TensorFlow 2 stores it; None if it is no scalar.
 
     Hugging Face's settings, a text, are added to the config.
@@ -127,7 +135,7 @@ def _number(run: RunRecord, value: Any, plugin: str) -> float | None:
         return None
 
 
-def _take_settings(run: RunRecord, content: bytes) -> None:
+def _store_settings(run: RunRecord, content: bytes) -> None:
     """Store the hyperparameters that PyTorch's `add_hparams` and TensorBoard's HParams write."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -143,12 +151,12 @@ def _take_settings(run: RunRecord, content: bytes) -> None:
         run.state = RunState.FAILED
 
 
-def _begin(points: Points) -> float:
+def _first_time(points: Points) -> float:
     walls = (wall for values in points.values() for _, wall, _ in values if wall > 0)
     return min(walls, default=float("inf"))
 
 
-def _fill(run: RunRecord, points: Points) -> None:
+def _build_rows(run: RunRecord, points: Points) -> None:
     """Make a row for each step, in the order of time.
 
     Several values of a tag at one step give several rows, because a writer may be called without a step. The
@@ -157,29 +165,30 @@ def _fill(run: RunRecord, points: Points) -> None:
     import pandas as pd  # only for event files
 
     settings, problems = read_settings_in(run.paths[0].parent)
-    run.config, run.problems = settings | run.config, run.problems + problems
-    if (begin := _begin(points)) < LATEST:
+    run.config = settings | run.config
+    run.problems += problems
+    begin = _first_time(points)
+    if begin < LATEST:
         run.started_at = datetime.fromtimestamp(begin, UTC)
-    if points.keys() <= {PLACEHOLDER}:
-        if points:
-            run.problems.append(
-                f"It holds {PLACEHOLDER} alone, which Lightning writes before a metric is logged."
-            )
+    if not points:
+        return
+    if points.keys() == {PLACEHOLDER}:
+        run.problems.append(
+            f"It holds {PLACEHOLDER} alone, which Lightning writes before a metric is logged."
+        )
         return
     columns = ["step", "wall", "value"]
-    points_frame = pd.concat(
-        {tag: pd.DataFrame(values, columns=columns) for tag, values in points.items()}, names=["tag"]
-    )
-    points_frame["again"] = points_frame.groupby(["tag", "step"], sort=False).cumcount()
-    rows = points_frame.groupby(["step", "again"])
-    points_frame["first"] = rows["wall"].transform("min")
-    rows = points_frame.groupby(["first", "step", "again"])
-    points_frame["row"] = rows.ngroup()
-    steps, timestamps = rows["step"].first().to_numpy(float), rows["wall"].min().to_numpy(float)
+    frames = {tag: pd.DataFrame(values, columns=columns) for tag, values in points.items()}
+    all_points = pd.concat(frames, names=["tag"])
+    all_points["again"] = all_points.groupby(["tag", "step"], sort=False).cumcount()
+    all_points["first"] = all_points.groupby(["step", "again"])["wall"].transform("min")
+    rows = all_points.groupby(["first", "step", "again"])
+    all_points["row"] = rows.ngroup()
+
+    steps = rows["step"].first().to_numpy(float)
+    timestamps = rows["wall"].min().to_numpy(float)
     row_numbers = np.arange(len(steps))
-    run.rows, run.logged = (
-        len(steps),
-        {metrics.STEP: (row_numbers, steps), TIMESTAMP: (row_numbers, timestamps)},
-    )
-    for tag, tag_rows in points_frame.sort_values("row").groupby("tag", sort=False):
+    run.rows = len(steps)
+    run.logged = {metrics.STEP: (row_numbers, steps), TIMESTAMP: (row_numbers, timestamps)}
+    for tag, tag_rows in all_points.sort_values("row").groupby("tag", sort=False):
         run.logged.setdefault(str(tag), (tag_rows["row"].to_numpy(), tag_rows["value"].to_numpy(float)))

@@ -34,7 +34,8 @@ STATE_FILE = "trainer_state.json"
 EARLY_STOPPING = "EarlyStoppingCallback"  # Hugging Face's callback
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
 SETTINGS = ("hparams.yaml", "args.yaml", "hparams.yml")  # written by Lightning, timm, accelerate
-MAX_BYTES, MAX_VALUES = 4_000_000, 300_000  # limits of settings files: bytes, and pieces of JSON
+MAX_BYTES = 4_000_000  # of a settings file
+MAX_VALUES = 300_000  # pieces of JSON in a settings file
 # The last three: yaml raises them for tags with invalid values, such as `!!bool maybe` or `!!int ""`.
 UNREADABLE = (OSError, ValueError, yaml.YAMLError, RecursionError, TypeError, LookupError, AttributeError)
 
@@ -56,9 +57,13 @@ def step_column(names: Sequence[str], step: str | None) -> int | None:
     It is the column called `step`, else the first of STEP_COLUMNS in any case. None for a table of one
     column, and if there is no such name.
     """
+    if len(names) < 2:
+        return None
     available = list(names) if step else [name.lower() for name in names]
-    wanted = [name for name in ((step,) if step else STEP_COLUMNS) if name in available]
-    return available.index(wanted[0]) if wanted and len(available) > 1 else None
+    for wanted in (step,) if step else STEP_COLUMNS:
+        if wanted in available:
+            return available.index(wanted)
+    return None
 
 
 def count_objects(head: bytes) -> int:
@@ -97,7 +102,7 @@ def read_json_lines(paths: Iterable[Path], step: str | None = None) -> list[RunR
 
 
 def _read_json_lines(path: Path, step: str | None) -> RunRecord:
-    run = _run(path.with_suffix(""), path)
+    run = _make_run(path.with_suffix(""), path)
     key = json_step(read_head(path, MAX_BYTES), step)
     if key is None:
         run.problems.append(f"{path.name} has no step.")
@@ -109,26 +114,24 @@ def _read_json_lines(path: Path, step: str | None) -> RunRecord:
         nonlocal bad
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             for line in file:
-                if (row := _object_in(line)) is not None:
+                row = _object_in(line)
+                if row is not None:
                     yield dict(flatten(row))
-                else:
-                    bad += bool(line.strip())
+                elif line.strip():
+                    bad += 1
 
     try:
         run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         run.rows, run.logged = build_columns(rows())
-        _clean(run)
+        _convert_columns(run)
     except OSError as problem:
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
     if metrics.STEP not in run.logged and key in run.logged:
         run.logged[metrics.STEP] = run.logged[key]
-    if bad:
-        text = (
-            "1 line is not a JSON object and was"
-            if bad == 1
-            else f"{bad:,} lines are not JSON objects and were"
-        )
-        run.problems.append(f"{text} skipped.")
+    if bad == 1:
+        run.problems.append("1 line is not a JSON object and was skipped.")
+    elif bad:
+        run.problems.append(f"{bad:,} lines are not JSON objects and were skipped.")
     return run
 
 
@@ -140,21 +143,22 @@ def read_csv_files(paths: Iterable[Path], step: str | None = None) -> list[RunRe
 def _read_csv_file(path: Path, step: str | None) -> RunRecord:
     """Return one file as a run. What is wrong with it becomes a sentence in `problems`."""
     is_alone = path.name in KNOWN_NAMES and sum((path.parent / name).is_file() for name in KNOWN_NAMES) < 2
-    run = _run(path.parent if is_alone else path.with_suffix(""), path)
-    form = _table_format(path)
-    if (column := step_column(form.names, step)) is None:
+    run = _make_run(path.parent if is_alone else path.with_suffix(""), path)
+    form = _read_table_format(path)
+    column = step_column(form.names, step)
+    if column is None:
         expected = f"none is called {step!r}" if step else f"expected one of {', '.join(STEP_COLUMNS)}"
         run.problems.append(f"{path.name} has no step column ({expected}).")
         return run
     try:
         run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        _fill(run, path, form, column)
+        _read_rows(run, path, form, column)
     except OSError as problem:
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
     return run
 
 
-def _run(name: Path, path: Path) -> RunRecord:
+def _make_run(name: Path, path: Path) -> RunRecord:
     """Return a run with the settings beside its file. The file does not say whether the run ended."""
     config, problems = read_settings_in(path.parent)
     text = name.as_posix()
@@ -163,7 +167,7 @@ def _run(name: Path, path: Path) -> RunRecord:
     )
 
 
-def _table_format(path: Path) -> TableFormat:
+def _read_table_format(path: Path) -> TableFormat:
     """Return the form of a table; without names if the file is no text, or no plain file."""
     try:
         return read_format(read_head(path, MAX_HEAD_BYTES)) or TableFormat(())
@@ -171,7 +175,7 @@ def _table_format(path: Path) -> TableFormat:
         return TableFormat(())
 
 
-def _fill(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
+def _read_rows(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
     """Read the rows of a table.
 
     If two columns have the same name, the last one counts. The unnamed index of pandas is ignored, and so is
@@ -204,7 +208,7 @@ def _fill(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
                 run.problems.append(f"Reading {path.name} stopped at line {line:,}: {problem}.")
 
     run.rows, run.logged = build_columns(rows())
-    _clean(run)
+    _convert_columns(run)
     step_name = form.names[step]
     if metrics.STEP not in run.logged and step_name in run.logged:
         run.logged[metrics.STEP] = run.logged[step_name]
@@ -214,18 +218,20 @@ def _fill(run: RunRecord, path: Path, form: TableFormat, step: int) -> None:
         run.problems.append(f"{path.name} has no row.")
 
 
-def _clean(run: RunRecord) -> None:
+def _convert_columns(run: RunRecord) -> None:
     """Read percentages and times as numbers, report other cells, and drop NaN that means "no evaluation"."""
     for key, (rows, values) in run.logged.items():
-        if values.dtype == object:
-            seconds = _seconds(values)
-            run.logged[key] = rows, _percentages(run, key, values) if seconds is None else seconds
-        else:
-            is_kept = _is_logged(values)
+        if values.dtype != object:
+            is_kept = _find_logged(values)
             run.logged[key] = rows[is_kept], values[is_kept]
+            continue
+        numbers = _parse_seconds(values)
+        if numbers is None:
+            numbers = _parse_percentages(run, key, values)
+        run.logged[key] = rows, numbers
 
 
-def _seconds(values: np.ndarray) -> np.ndarray | None:
+def _parse_seconds(values: np.ndarray) -> np.ndarray | None:
     """Return a column of durations (`0:21:12`) or of dates with times in seconds, None for another column."""
     seconds = []
     for value in values:
@@ -236,7 +242,7 @@ def _seconds(values: np.ndarray) -> np.ndarray | None:
     return np.array(seconds, np.float64)
 
 
-def _percentages(run: RunRecord, key: str, values: np.ndarray) -> np.ndarray:
+def _parse_percentages(run: RunRecord, key: str, values: np.ndarray) -> np.ndarray:
     """Return the numbers of a column of percentages (`85.3%`), any other column as it is.
 
     A column with numbers and other cells gets a sentence in `problems`.
@@ -254,7 +260,7 @@ def _percentages(run: RunRecord, key: str, values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _is_logged(values: np.ndarray) -> np.ndarray:
+def _find_logged(values: np.ndarray) -> np.ndarray:
     """Return a mask of the values that were logged: a NaN may mean "no evaluation in this row".
 
     It does if finite values are less frequent than rows. The last value stays NaN if an evaluation was due:
@@ -273,9 +279,12 @@ def read_trainer_states(paths: Iterable[Path]) -> list[RunRecord]:
     """Return a run for each output folder, from the most advanced of its state and its checkpoints."""
     runs: dict[Path, RunRecord] = {}
     for path in sorted(paths):
-        folder = path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent
-        # Downloaded states have other names in one folder: each is a run.
-        folder = folder if path.name == STATE_FILE else path.with_suffix("")
+        if path.name != STATE_FILE:  # downloaded states have other names in one folder: each is a run
+            folder = path.with_suffix("")
+        elif path.parent.name.startswith("checkpoint-"):
+            folder = path.parent.parent
+        else:
+            folder = path.parent
         new = _read_state(path, folder)
         if folder not in runs or _last_step(new) >= _last_step(runs[folder]):
             runs[folder] = new
@@ -287,7 +296,7 @@ def _last_step(run: RunRecord) -> float:
 
 
 def _read_state(path: Path, folder: Path) -> RunRecord:
-    run = _run(folder, path)
+    run = _make_run(folder, path)
     try:
         if not path.is_file():
             raise OSError("it is not a plain file")
@@ -297,12 +306,13 @@ def _read_state(path: Path, folder: Path) -> RunRecord:
     except (OSError, ValueError, RecursionError, LookupError, TypeError) as problem:
         run.problems.append(f"{path.name} cannot be read, or has no log_history: {reason(problem)}.")
         return run
-    renamed = ({metrics.STEP if key == "step" else key: v for key, v in row.items()} for row in log)
-    run.rows, run.logged = build_columns(renamed)
+    rows = ({metrics.STEP if key == "step" else key: value for key, value in row.items()} for row in log)
+    run.rows, run.logged = build_columns(rows)
     run.config |= {key: state[key] for key in OPTIONS if isinstance(state.get(key), int | float | str)}
     callbacks = state.get("stateful_callbacks")
     run.is_early_stopped = isinstance(callbacks, dict) and EARLY_STOPPING in callbacks
-    if isinstance(step := state.get(metrics.STEP), int | float):
+    step = state.get(metrics.STEP)
+    if isinstance(step, int | float):
         run.summary[metrics.STEP] = step
     return run
 
@@ -311,7 +321,7 @@ class _Loader(yaml.SafeLoader):
     """A loader that reads YAML tagged as a Python object (Lightning writes such) as plain values."""
 
 
-def _untagged(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
+def _construct_untagged(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
@@ -319,12 +329,12 @@ def _untagged(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
     return node.value
 
 
-_Loader.add_multi_constructor("", _untagged)
+_Loader.add_multi_constructor("", _construct_untagged)
 
 
 def read_settings_in(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the settings in the settings file of a folder, and its problems; both empty without one."""
-    path = next((path for name in SETTINGS if (path := folder / name).is_file()), None)
+    path = next((folder / name for name in SETTINGS if (folder / name).is_file()), None)
     if path is None:
         return {}, []
     try:

@@ -91,9 +91,9 @@ def _user_errors(source: str) -> Iterator[None]:
             f"{source}: {reason(problem)}, or name a folder of runs (wandb.mode=offline)"
         ) from None
     except wandb.errors.AuthenticationError as problem:
-        action = f"see WANDB_BASE_URL, WANDB_API_KEY and `{shell_command('wandb', 'login')}`"
         raise UserError(
-            f"{source}: W&B's server cannot be reached: {api_reason(problem)}; {action}"
+            f"{source}: W&B's server cannot be reached: {api_reason(problem)}; "
+            f"see WANDB_BASE_URL, WANDB_API_KEY and `{shell_command('wandb', 'login')}`"
         ) from None
     except client_errors as problem:
         raise UserError(f"{source}: W&B's server says: {api_reason(problem)}; expected {FORMS}") from None
@@ -103,51 +103,61 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
     """Return the configuration of a sweep and its runs, and end the client's service afterwards."""
     import wandb
 
-    entity, project, sweep = parse_source(source)
-    runs = []
     try:
         with _user_errors(source):
             if wandb.run is None:  # keep the settings of the caller's run; hide messages of W&B's client
                 wandb.setup(wandb.Settings(silent=True))
-            api = wandb.Api()
-            server_sweep = api.sweep(f"{entity}/{project}/{sweep}") if sweep else None
-            config = getattr(server_sweep, "config", None)
-            filters = {"$and": [{"sweep": server_sweep.id}]} if server_sweep else None
-            server_runs = list(
-                api.runs(f"{entity}/{project}", filters=filters, order="+created_at", lazy=False)
-            )
+            sweep, server_runs = _request_runs(wandb.Api(), source)
+            config = getattr(sweep, "config", None)
         config = dict(config) if isinstance(config, Mapping) else {}
-        for run in server_runs:
-            if server_sweep and (_text(run, "sweep_name") or server_sweep.id) != server_sweep.id:
-                continue  # a server may ignore the filter
-            problems: list[str] = []
-            with _user_errors(source):
-                rows = _last_row(run) if brief else _rows(run, problems)
-                definitions = {} if brief else _definitions(run)
-            record = _record_of(run, rows, problems)
-            record.definitions = definitions
-            if server_sweep:
-                record.objective, record.swept = _objective(config), _swept(config)
-            if not brief and record.option(metrics.ENVIRONMENT) is None:  # our runs record the machine
-                _take_machine(run, record)
-            runs.append(record)
+        records = [_read_run(run, source, brief=brief) for run in server_runs]
+        if sweep is not None:
+            for record in records:
+                record.objective = _read_objective(config)
+                record.swept = _read_swept(config)
     finally:
         if wandb.run is None:
             end_service(SERVICE_SECONDS)
-    return config, runs
+    return config, records
 
 
-def _objective(config: Mapping[str, Any]) -> tuple[str, str] | None:
+def _request_runs(api: Any, source: str) -> tuple[Any, list[Any]]:
+    """Return the sweep of the source, None for a project, and the runs, oldest first."""
+    entity, project, sweep_id = parse_source(source)
+    sweep = api.sweep(f"{entity}/{project}/{sweep_id}") if sweep_id else None
+    filters = None if sweep is None else {"$and": [{"sweep": sweep.id}]}
+    runs = list(api.runs(f"{entity}/{project}", filters=filters, order="+created_at", lazy=False))
+    if sweep is not None:  # a server may ignore the filter
+        runs = [run for run in runs if _read_text(run, "sweep_name") in ("", sweep.id)]
+    return sweep, runs
+
+
+def _read_run(run: Any, source: str, *, brief: bool) -> RunRecord:
+    problems: list[str] = []
+    with _user_errors(source):
+        rows = _read_last_row(run) if brief else _read_rows(run, problems)
+        definitions = {} if brief else _read_definitions(run)
+    record = _make_record(run, rows, problems)
+    record.definitions = definitions
+    if not brief and record.option(metrics.ENVIRONMENT) is None:  # our runs record the machine
+        _read_machine(run, record)
+    return record
+
+
+def _read_objective(config: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the metric of a sweep's configuration and its goal ("" if left out), None without a metric."""
     metric = config.get("metric")
-    name, goal = (metric.get("name"), metric.get("goal")) if isinstance(metric, Mapping) else (None, None)
+    if not isinstance(metric, Mapping):
+        return None
+    name = metric.get("name")
+    goal = metric.get("goal")
     if not isinstance(name, str) or not name:
         return None
     # Without a goal, the name of the metric is a better guide than W&B's default, minimize.
     return name, goal if goal in ("maximize", "minimize") else ""
 
 
-def _swept(config: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _read_swept(config: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the parameters of a sweep's configuration that have several listed values."""
     parameters = config.get("parameters")
     items = parameters.items() if isinstance(parameters, Mapping) else ()
@@ -155,7 +165,7 @@ def _swept(config: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {key: values for key, values in lists.items() if isinstance(values, list) and len(values) > 1}
 
 
-def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
+def _read_rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
     """Return every row of the history in order, each once."""
     rows = list(run.scan_history(use_cache=False))
     row_count = getattr(run, "history_line_count", None)
@@ -170,7 +180,7 @@ def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
     return list(by_step.values())
 
 
-def _definitions(run: Any) -> dict[str, MetricDefinition]:
+def _read_definitions(run: Any) -> dict[str, MetricDefinition]:
     """Return what `define_metric` declared.
 
     W&B's client (0.31) drops this part of the config if several runs are requested at once, so the run is
@@ -181,48 +191,49 @@ def _definitions(run: Any) -> dict[str, MetricDefinition]:
     return MetricDefinition.from_config(run.rawconfig.get(OWN_CONFIG))
 
 
-def _last_row(run: Any) -> list[dict[str, Any]]:
+def _read_last_row(run: Any) -> list[dict[str, Any]]:
     """Return the last values of a run that logged any."""
-    summary = _plain(run, "summary_metrics")
+    summary = _read_mapping(run, "summary_metrics")
     row_count = getattr(run, "history_line_count", None)
-    return [summary] if (row_count or (row_count is None and "_step" in summary)) else []
+    has_rows = "_step" in summary if row_count is None else row_count > 0
+    return [summary] if has_rows else []
 
 
-def _record_of(run: Any, rows: list[dict[str, Any]], problems: list[str]) -> RunRecord:
+def _make_record(run: Any, rows: list[dict[str, Any]], problems: list[str]) -> RunRecord:
     count, logged = build_columns(dict(flatten(row)) for row in rows)
-    state = _text(run, "state")
+    state = _read_text(run, "state")
     return RunRecord(
         id=run.id,
-        name=_text(run, "name") or run.id,
+        name=_read_text(run, "name") or run.id,
         state=STATES.get(state, RunState.FAILED),
         ended_as=state if state in STATES and STATES[state] != state else "",
-        config=_plain(run, "config"),
-        summary=_plain(run, "summary_metrics"),
+        config=_read_mapping(run, "config"),
+        summary=_read_mapping(run, "summary_metrics"),
         rows=count,
         logged=dict(sorted(logged.items())),  # the server's order is random
         problems=problems,
         project=run.project,
         entity=run.entity,
-        sweep_id=_text(run, "sweep_name"),
-        group=_text(run, "group"),
-        job_type=_text(run, "job_type"),
-        notes=_text(run, "notes"),
+        sweep_id=_read_text(run, "sweep_name"),
+        group=_read_text(run, "group"),
+        job_type=_read_text(run, "job_type"),
+        notes=_read_text(run, "notes"),
         tags=tuple(getattr(run, "tags", None) or ()),
-        started_at=_moment(_text(run, "created_at")),
+        started_at=_parse_time(_read_text(run, "created_at")),
     )
 
 
-def _plain(run: Any, name: str) -> dict[str, Any]:
+def _read_mapping(run: Any, name: str) -> dict[str, Any]:
     tree = getattr(run, name, None) or {}
     return {key: with_floats(value) for key, value in tree.items() if key != OWN_CONFIG}
 
 
-def _text(run: Any, name: str) -> str:
+def _read_text(run: Any, name: str) -> str:
     """Return an attribute that the server may have left out."""
     return str(getattr(run, name, None) or "")
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     """Parse a timestamp of the server, which is in UTC with or without a zone."""
     try:
         moment = datetime.fromisoformat(text)
@@ -231,7 +242,7 @@ def _moment(text: str) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _take_machine(run: Any, record: RunRecord) -> None:
+def _read_machine(run: Any, record: RunRecord) -> None:
     """Request what W&B's client recorded about the machine."""
     try:
         record.machine.facts = facts_of(run.metadata)

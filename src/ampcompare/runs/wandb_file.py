@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ from google.protobuf.message import DecodeError
 from ampcompare.errors import reason
 from ampcompare.runs import nested
 from ampcompare.runs.metric_definitions import MetricDefinition
-from ampcompare.runs.run_record import TIMESTAMP, Column, RunRecord, as_array, share_row_arrays
+from ampcompare.runs.run_record import (
+    TIMESTAMP,
+    Column,
+    RunRecord,
+    as_array,
+    concatenate_columns,
+    share_row_arrays,
+)
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.system_metrics import facts_of, metadata_of, read_metadata
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
@@ -75,25 +83,30 @@ class _Column:
 
     def read(self) -> int:
         """Parse the texts and return how many of them were no JSON."""
-        row_numbers, values, bad = self.at, _numbers(self.texts), 0
-        if values is None:
-            parsed = [_value(text, parse_int=float) for text in self.texts]
-            bad = sum(value is _BAD for value in parsed)
-            valid = [index for index, value in enumerate(parsed) if value is not _BAD and value is not None]
-            row_numbers = [row_numbers[index] for index in valid]
-            values = as_array([parsed[index] for index in valid])
-        self.parts.append((np.array(row_numbers, np.int32), values))
-        self.at, self.texts = [], []
-        return bad
+        row_numbers = self.at
+        texts = self.texts
+        self.at = []
+        self.texts = []
+        numbers = _parse_numbers(texts)
+        if numbers is not None:
+            self.parts.append((np.array(row_numbers, np.int32), numbers))
+            return 0
+        parsed = [_parse_value(text, parse_int=float) for text in texts]
+        is_value = [value is not _BAD and value is not None for value in parsed]
+        rows_of_values = np.array(list(compress(row_numbers, is_value)), np.int32)
+        self.parts.append((rows_of_values, as_array(list(compress(parsed, is_value)))))
+        return sum(value is _BAD for value in parsed)
 
     def finish(self) -> Column:
         """Return all rows and values. If a key is twice in one row, the later value counts."""
-        rows, values = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
+        rows, values = concatenate_columns(self.parts)
         is_last = np.diff(rows, append=-1) != 0
-        return (rows, values) if is_last.all() else (rows[is_last], values[is_last])
+        if is_last.all():
+            return rows, values
+        return rows[is_last], values[is_last]
 
 
-def _numbers(texts: list[bytes]) -> np.ndarray | None:
+def _parse_numbers(texts: list[bytes]) -> np.ndarray | None:
     """Return the texts as numbers, None if not all of them are.
 
     They are parsed as one JSON list. If it has as many elements as texts, all of them numbers, then each text
@@ -107,7 +120,7 @@ def _numbers(texts: list[bytes]) -> np.ndarray | None:
         return None
 
 
-def _value(text: str | bytes, **options: Any) -> Any:
+def _parse_value(text: str | bytes, **options: Any) -> Any:
     try:
         return nested.parse_json(text, **options)
     except ValueError:
@@ -122,7 +135,8 @@ class _FileReader:
         self.columns: dict[str, _Column] = {}
         self.by_head: dict[bytes, _Column] = {}
         self.summaries: list[Any] = []
-        self.bad_values = self.undecodable = 0
+        self.bad_values = 0
+        self.undecodable = 0  # records
         self.metadata: dict[str, Any] = {}
         self.is_preempting = False  # the program called mark_preempting()
         self.last_seen = 0.0  # seconds since 1970 of the last record with a time
@@ -145,23 +159,26 @@ class _FileReader:
                 self._read()
 
     def _take_row(self, items: Iterable[bytes]) -> None:
-        row, by_head = self.run.rows, self.by_head
+        row = self.run.rows
+        self.run.rows += 1
+        by_head = self.by_head
         for item in list(items):  # protobuf's own iterator takes three times as long
             head, _, rest = item.partition(VALUE)
             column = by_head.get(head)
-            # the length byte of a short value matches the rest
-            if column and rest and rest[0] == len(rest) - 1:
-                text = rest[1:]
-            elif (parsed := self._parsed(item)) is not None:
-                path, text = parsed
-                column = self.columns.setdefault(".".join(path), _Column())
-                if _path(head) == path:
-                    by_head[head] = column
-            else:
+            # The length byte of a short value matches the rest.
+            if column is not None and rest and rest[0] == len(rest) - 1:
+                column.at.append(row)
+                column.texts.append(rest[1:])
                 continue
+            parsed = self._parse_item(item)
+            if parsed is None:
+                continue
+            path, text = parsed
+            column = self.columns.setdefault(".".join(path), _Column())
             column.at.append(row)
             column.texts.append(text)
-        self.run.rows += 1
+            if _parse_key(head) == path:
+                by_head[head] = column
 
     def _take_summary(self, summary: Any) -> None:
         self.summaries.append(summary.update)
@@ -201,10 +218,15 @@ class _FileReader:
     def _take_run(self, record: Any) -> None:
         run = self.run
         run.is_named = True
-        run.id, run.name = record.run_id or run.id, record.display_name or run.name
-        run.group, run.job_type, run.sweep_id = record.run_group, record.job_type, record.sweep_id
-        run.project, run.entity = record.project, record.entity
-        run.notes, run.tags = record.notes, tuple(record.tags)
+        run.id = record.run_id or run.id
+        run.name = record.display_name or run.name
+        run.group = record.run_group
+        run.job_type = record.job_type
+        run.sweep_id = record.sweep_id
+        run.project = record.project
+        run.entity = record.entity
+        run.notes = record.notes
+        run.tags = tuple(record.tags)
         if record.HasField("start_time"):
             self._note_activity(record.start_time)
             seconds = record.start_time.seconds + record.start_time.nanos / 1e9
@@ -214,15 +236,13 @@ class _FileReader:
         self._take_summary(record.summary)
 
     def _write(self, target: dict[str, Any], path: nested.Path, text: str | bytes) -> None:
-        if (value := self._parse_value(text)) is not _BAD:
+        value = _parse_value(text)
+        if value is _BAD:
+            self.bad_values += 1
+        else:
             nested.write(target, path, value)
 
-    def _parse_value(self, text: str | bytes) -> Any:
-        value = _value(text)
-        self.bad_values += value is _BAD
-        return value
-
-    def _parsed(self, item: bytes) -> tuple[nested.Path, bytes] | None:
+    def _parse_item(self, item: bytes) -> tuple[nested.Path, bytes] | None:
         """Return key and value of any item, parsed by protobuf; None if it cannot be decoded."""
         try:
             parsed = Item.FromString(item)
@@ -242,11 +262,14 @@ class _FileReader:
             for item in reversed(list(items)):
                 head = item.partition(VALUE)[0]
                 if head not in last:
-                    last.setdefault(item if _path(head) is None else head, item)
+                    key_bytes = item if _parse_key(head) is None else head
+                    last.setdefault(key_bytes, item)
         self.summaries = []
         for item in reversed(last.values()):
-            if (parsed := self._parsed(item)) is not None:
-                self._write(self.run.summary, *parsed)
+            parsed = self._parse_item(item)
+            if parsed is not None:
+                path, text = parsed
+                self._write(self.run.summary, path, text)
 
     def finish(self) -> None:
         """Store what was read in the run."""
@@ -255,25 +278,32 @@ class _FileReader:
         run.logged = share_row_arrays({name: column.finish() for name, column in self.columns.items()})
         run.machine.facts = facts_of(read_metadata(run.paths[0]) | self.metadata)
         timestamps = run.values(TIMESTAMP)
-        self.last_seen = max([self.last_seen, *timestamps[np.isfinite(timestamps)][-1:]])
-        if self.last_seen > 0:  # a copy changes the file's own time
+        last_timestamp = timestamps[np.isfinite(timestamps)][-1:]  # none if no row has one
+        last_seen = max([self.last_seen, *last_timestamp])
+        if last_seen > 0:  # a copy changes the file's own time
             with suppress(OverflowError):
-                run.last_write = EPOCH + timedelta(seconds=self.last_seen)
+                run.last_write = EPOCH + timedelta(seconds=last_seen)
         for values in (run.config, run.summary):
             values.pop("_wandb", None)  # the client's own part
         if run.exit_code is not None:
-            run.state, run.ended_as = (RunState.FAILED if run.exit_code else RunState.FINISHED), ""
-            if run.exit_code and self.is_preempting:  # as on W&B's server
-                run.state = RunState.PREEMPTED
+            run.state = self._state_after(run.exit_code)
+            run.ended_as = ""
         if self.undecodable:
             run.problems.append(f"{self.undecodable:,} records could not be decoded and were skipped.")
         if self.bad_values:
-            why = "were not valid JSON, or nested too deeply, and were skipped"
-            run.problems.append(f"{self.bad_values:,} values {why}.")
+            run.problems.append(
+                f"{self.bad_values:,} values were not valid JSON, or nested too deeply, and were skipped."
+            )
+
+    def _state_after(self, exit_code: int) -> RunState:
+        """Return the state of a run with an exit record, as W&B's server determines it."""
+        if exit_code == 0:
+            return RunState.FINISHED
+        return RunState.PREEMPTED if self.is_preempting else RunState.FAILED
 
 
 @lru_cache(MAX_CACHED_KEYS)
-def _path(head: bytes) -> nested.Path | None:
+def _parse_key(head: bytes) -> nested.Path | None:
     """Return the key in these bytes; None if they end inside a key that contains VALUE."""
     try:
         return nested.path_of(Item.FromString(head))

@@ -18,7 +18,6 @@ def make_folder(folder: Path, option: str) -> Path:
     """Make the folder, check that a file can be written there, and return it.
 
     Args:
-        folder: The folder.
         option: The option and its value, for the message.
 
     Raises:
@@ -39,12 +38,14 @@ def cache_folder() -> Path:
     Raises:
         OSError: There is no home folder.
     """
-    chosen, base = os.environ.get("AMPCOMPARE_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
+    chosen = os.environ.get("AMPCOMPARE_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         if chosen:
             return Path(chosen).expanduser()
-        # The XDG specification: a relative path is to be ignored.
-        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "ampcompare"
+        if os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
+            return Path(base) / "ampcompare"
+        return Path.home() / ".cache" / "ampcompare"
     except RuntimeError as error:
         raise OSError(f"AMPCOMPARE_CACHE={chosen!r}: {error}") from error
 
@@ -82,8 +83,9 @@ def write_json(path: Path, content: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
-        why = f"cannot be written ({reason(problem)}); name another file"
-        raise UserError(f"--json {str(path)!r}: {why}") from None
+        raise UserError(
+            f"--json {str(path)!r}: cannot be written ({reason(problem)}); name another file"
+        ) from None
 
 
 def finite(value: Any) -> Any:
@@ -92,7 +94,9 @@ def finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}
-    return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Prints lines and log messages on a command's terminal, also when nobody can read them any more.
+"""Prints lines and log messages on a command's terminal; a closed terminal or full disk is no error.
 
 In other programs the package's log messages are those of a library. They go where `logging` is configured to
 send them; without a configuration only warnings are shown, on stderr.
@@ -33,8 +33,7 @@ def print_line(console: Console, line: str, *, plain: bool | None = None) -> Non
     """Print a line. If that fails (a full disk, a closed terminal), print nothing from then on.
 
     Args:
-        console: The console.
-        line: The line.
+        line: Printed as it is, without Rich's markup.
         plain: What `is_plain` returns for the console, for callers that print often; None: ask it.
     """
     try:
@@ -63,7 +62,8 @@ class ConsoleHandler(logging.Handler):
 
     def __init__(self, console: Console) -> None:
         super().__init__()
-        self.console, self._plain = console, is_plain(console)
+        self.console = console
+        self._plain = is_plain(console)
         self._printed_once: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -83,13 +83,15 @@ class ConsoleHandler(logging.Handler):
 def messages_on(console: Console, logger: logging.Logger = PACKAGE) -> Iterator[None]:
     """Print messages from INFO on this console, and nowhere else, while the body runs.
 
-    A level that somebody has set for the logger stays.
+    A level that is set for the logger already stays.
 
     Args:
-        console: The console.
+        console: Where the messages are printed.
         logger: Whose messages are printed, those of the loggers below it included.
     """
-    handler, level, propagates = ConsoleHandler(console), logger.level, logger.propagate
+    handler = ConsoleHandler(console)
+    level = logger.level
+    propagates = logger.propagate
     logger.addHandler(handler)
     logger.setLevel(level or logging.INFO)
     logger.propagate = False  # the user's network may configure the root logger: no line twice
@@ -115,7 +117,8 @@ def hidden_messages() -> Iterator[None]:
 @contextmanager
 def silent(console: Console) -> Iterator[None]:
     """Let the console print nothing while the body runs."""
-    before, console.quiet = console.quiet, True
+    before = console.quiet
+    console.quiet = True
     try:
         yield
     finally:

@@ -48,7 +48,9 @@ def ratio(value: float) -> str:
 
 def change(ratio: float) -> str:
     """Format a ratio as a change: `−41%` for 0.59, `±0.0%` for 1."""
-    return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)}%"
+    percent = (ratio - 1) * 100
+    decimals = 0 if abs(ratio - 1) >= 0.0995 else 1
+    return f"{_signed(percent, decimals)}%"
 
 
 def signed(value: float, decimals: int = 2) -> str:
@@ -160,7 +162,9 @@ def count_range(low: int, high: int) -> str:
 def listed(items: Any) -> str:
     """Join items as `a`, `a and b`, `a, b and c`."""
     texts = [str(item) for item in items]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def some(names: Sequence[str], limit: int = 5) -> str:

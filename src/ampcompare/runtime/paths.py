@@ -41,7 +41,6 @@ def shell_command(program: str, *words: object) -> str:
 
     Args:
         program: Such as `ampcompare` or `wandb`.
-        words: The arguments.
     """
     script = Path(sys.executable).with_name(program)
     if script.is_file():

@@ -1,7 +1,7 @@
 """Stop requests by signal, how a process ends, and child processes that end with it.
 
-Whoever asks a program to stop sends a signal: Ctrl-C, a batch system (SIGTERM, SIGUSR1, SIGUSR2), a terminal
-that closes (SIGHUP). The handler sets one flag, `StopRequest`, and notes the signal. Loops poll the flag, so
+A signal asks a program to stop: Ctrl-C, a batch system's SIGTERM, SIGUSR1 or SIGUSR2, or the SIGHUP of a
+terminal that closes. The handler sets one flag, `StopRequest`, and notes the signal. Loops poll the flag, so
 the step under way is completed and the record is written. Only a second Ctrl-C interrupts at once: batch
 systems warn with one signal and end with another while the checkpoint is being written.
 
@@ -68,12 +68,13 @@ class SignalListener:
     """Installs one handler for several signals, and restores the previous handlers.
 
     Args:
-        handler: The handler.
+        handler: Called in the main thread with the number of the signal.
         only_unhandled: Whether a signal for which the program has a handler already is left to it.
     """
 
     def __init__(self, handler: Handler, *, only_unhandled: bool = False) -> None:
-        self._handler, self._only_unhandled = handler, only_unhandled
+        self._handler = handler
+        self._only_unhandled = only_unhandled
         self._previous: dict[int, Any] = {}
 
     def listen(self, numbers: Iterable[int]) -> None:
@@ -90,9 +91,11 @@ class SignalListener:
 
     def close(self) -> None:
         """Restore the previous handlers. A handler that the program has set since then stays."""
-        if threading.current_thread() is threading.main_thread():
-            previous, self._previous = self._previous, {}
-            restore_handlers({n: h for n, h in previous.items() if signal.getsignal(n) == self._handler})
+        if threading.current_thread() is not threading.main_thread():
+            return
+        ours = [number for number in self._previous if signal.getsignal(number) == self._handler]
+        restore_handlers({number: self._previous[number] for number in ours})
+        self._previous = {}
 
 
 class StopRequest:
@@ -102,8 +105,8 @@ class StopRequest:
     those of `listen`.
 
     Attributes:
-        reason: Who asked to stop; empty while nobody has.
-        exit_code: Exit code of the program once somebody has: 128 + signal, or 1 if the record failed.
+        reason: What asked to stop, such as `Ctrl-C`; "" before a request.
+        exit_code: Exit code of the program after a request: 128 + signal, or 1 if the record failed.
     """
 
     def __init__(self) -> None:
@@ -133,7 +136,7 @@ class StopRequest:
         return bool(self.reason)
 
     def is_interruption(self) -> bool:
-        """Return whether somebody asked, so that it is not for a record that has failed."""
+        """Return whether a signal or W&B asked to stop, rather than a record that has failed."""
         return self.is_made() and self.exit_code != EXIT_FAILED
 
     @property
@@ -152,7 +155,8 @@ class StopRequest:
         """Ask the program to stop, as if it had received this signal. The first reason stays."""
         # A signal to every process of a job also ends W&B's client, whose failure may be noticed first.
         if not self.is_interruption():
-            self.reason, self.exit_code = reason, 128 + number
+            self.reason = reason
+            self.exit_code = 128 + number
 
     def request_by_wandb(self) -> None:
         """Ask on behalf of W&B (its page, hyperband), from a thread of W&B's client."""
@@ -161,7 +165,8 @@ class StopRequest:
     def request_after_failure(self, reason: str) -> None:
         """Ask because the record takes no more rows, so that the run fails; from any thread."""
         if not self.reason:
-            self.reason, self.exit_code = reason, EXIT_FAILED
+            self.reason = reason
+            self.exit_code = EXIT_FAILED
 
     def agree_on(self, exit_code: int) -> None:
         """Take over the exit code that all processes of a run agreed on.

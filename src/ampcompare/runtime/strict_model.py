@@ -23,7 +23,7 @@ from ampcompare.errors import UserError, did_you_mean
 
 MAX_MESSAGE_CHARS = 400  # characters of the message about one error
 MAX_VALUE = 100  # characters of a value in a message
-OWN_ERROR = "said"  # the type of errors by `validation_error`, among pydantic's own types
+OWN_ERROR = "ampcompare"  # the type of errors by `validation_error`, among pydantic's own types
 EXPECTED = {
     "missing": "missing; add it",
     "greater_than_equal": "expected at least {ge}",
@@ -59,13 +59,23 @@ class StrictModel(BaseModel):
 
     @classmethod
     def _reword(cls, error: ErrorDetails) -> InitErrorDetails:
-        kind, why, context = error["type"], error["msg"], error.get("ctx", {})
-        if kind == "extra_forbidden":
+        return {
+            "type": validation_error(cls._reworded_message(error)),
+            "loc": error["loc"],
+            "input": error["input"],
+        }
+
+    @classmethod
+    def _reworded_message(cls, error: ErrorDetails) -> str:
+        """Return the message in our words: what is allowed, and what to do."""
+        if error["type"] == OWN_ERROR:
+            return error["msg"]
+        if error["type"] == "extra_forbidden":
             near = did_you_mean(error["loc"][-1], cls.model_fields)
-            why = f"no such key; {near or 'expected one of ' + ', '.join(cls.model_fields)}"
-        elif kind != OWN_ERROR:
-            why = EXPECTED.get(kind, why.replace("Input should be", "expected")).format(**context)
-        return {"type": validation_error(why), "loc": error["loc"], "input": error["input"]}
+            hint = near or f"expected one of {', '.join(cls.model_fields)}"
+            return f"no such key; {hint}"
+        template = EXPECTED.get(error["type"], error["msg"].replace("Input should be", "expected"))
+        return template.format(**error.get("ctx", {}))
 
 
 Model = TypeVar("Model", bound=StrictModel)
@@ -93,11 +103,19 @@ def file_error(path: Path, lines: Sequence[str]) -> UserError:
 def _line(error: ErrorDetails) -> str:
     parts = [part for part in error["loc"] if part != "[key]"]  # of a key that is wrong itself
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)[1:]
-    why, value = error["msg"], error["input"]
-    is_shown = not (isinstance(value, Mapping) or why.startswith(("missing", "no such key")))
-    # Only the start of a long value, so that the line still has space for what is allowed.
-    shown = text if len(text := repr(value)) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
-    line = f"{path}{f'={shown}' if is_shown else ''}: {why}" if path else why
+    message = error["msg"]
+    is_value_shown = not (
+        isinstance(error["input"], Mapping) or message.startswith(("missing", "no such key"))
+    )
+    value = repr(error["input"])
+    if len(value) > MAX_VALUE:  # so that the line still has space for what is allowed
+        value = f"{value[:MAX_VALUE]}..."
+    if not path:
+        line = message
+    elif is_value_shown:
+        line = f"{path}={value}: {message}"
+    else:
+        line = f"{path}: {message}"
     return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 3]}..."
 
 
@@ -110,8 +128,9 @@ def _is_finite(value: float) -> bool:
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
-        is_text = isinstance(value, str) and value.strip().lower().lstrip("+-")[:1].isdigit()
-        raise validation_error("expected a number" + (", without quotes and as 1.0e-3" if is_text else ""))
+        if isinstance(value, str) and value.strip().lstrip("+-")[:1].isdigit():
+            raise validation_error("expected a number, without quotes and as 1.0e-3")
+        raise validation_error("expected a number")
     return value
 
 

@@ -43,7 +43,6 @@ def parse_yaml_value(key: str, text: str) -> Any:
 
     Args:
         key: The option, for the message.
-        text: The word.
 
     Raises:
         UserError: The word is not YAML.
@@ -58,9 +57,11 @@ def parse_yaml_value(key: str, text: str) -> Any:
     try:
         value = _plain(text)
     except (ValueError, yaml.YAMLError) as problem:
-        why = getattr(problem, "problem", None) or getattr(problem, "context", None) or reason(problem)
-        todo = f"write it as YAML, a text in quotes: {key}='\"...\"'"
-        raise UserError(f"{key}={text[:MAX_SHOWN_CHARS]!r}: not YAML ({why}); {todo}") from None
+        yaml_problem = getattr(problem, "problem", None) or getattr(problem, "context", None)
+        raise UserError(
+            f"{key}={text[:MAX_SHOWN_CHARS]!r}: not YAML ({yaml_problem or reason(problem)}); "
+            f"write it as YAML, a text in quotes: {key}='\"...\"'"
+        ) from None
     return text if value is None else value  # `#ff0000` is a comment
 
 

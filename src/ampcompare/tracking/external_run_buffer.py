@@ -18,14 +18,16 @@ class ExternalRunBuffer:
 
     Args:
         run: The user's W&B run.
-        log: Logs a row to it.
+        log: Its method `log`, or a function around that.
     """
 
     def __init__(self, run: Any, log: Callable[..., object]) -> None:
-        self._run, self._log = run, log
+        self._run = run
+        self._log = log
         self._waiting: deque[dict[str, Any]] = deque()
         self._open: int | None = None  # our step whose values are in the run's open row
-        self._opened_at = self._base = run.step
+        self._opened_at = run.step  # the run's step when that row was begun
+        self._base = run.step
         self._first: int | None = None  # the steps of the training at the first call
 
     def put(self, row: Mapping[str, Any]) -> None:
@@ -41,9 +43,11 @@ class ExternalRunBuffer:
 
     def advance(self, step: int) -> None:
         """Log the rows that may be logged after so many steps of the training."""
-        self._first = step if self._first is None else self._first
+        if self._first is None:
+            self._first = step
         # The user may count from 0 and log more at this step. The user's number is then one less than ours.
-        while self._waiting and (self._has_moved() or self._run.step - self._base < step - self._first - 1):
+        last = step - self._first - 1
+        while self._waiting and (self._has_moved() or self._run.step - self._base < last):
             self._log_next()
 
     def close(self) -> None:
@@ -52,6 +56,7 @@ class ExternalRunBuffer:
             self._log_next()
 
     def _has_moved(self) -> bool:
+        """Return whether our last row is committed, or there was none."""
         return self._open is None or self._run.step != self._opened_at
 
     def _log_next(self) -> None:
@@ -61,4 +66,5 @@ class ExternalRunBuffer:
 
     def _log_open(self, row: Mapping[str, Any]) -> None:
         self._log(row, commit=False)
-        self._open, self._opened_at = row[metrics.STEP], self._run.step
+        self._open = row[metrics.STEP]
+        self._opened_at = self._run.step

@@ -16,9 +16,11 @@ def record_rejected_run(problem: UserError) -> None:
 
     The sweep chose the values, so it has to learn that they are not allowed.
     """
-    getenv = os.environ.get
-    sweep, is_local = getenv("WANDB_SWEEP_ID"), getenv("AMPCOMPARE_LOCAL_SWEEP")
-    if not (sweep and getenv("WANDB_RUN_ID")) or is_local or getenv("RANK", "0") != "0":
+    sweep = os.environ.get("WANDB_SWEEP_ID")
+    is_of_wandbs_sweep = sweep and os.environ.get("WANDB_RUN_ID")
+    is_local = os.environ.get("AMPCOMPARE_LOCAL_SWEEP")
+    is_first_process = os.environ.get("RANK", "0") == "0"
+    if not is_of_wandbs_sweep or is_local or not is_first_process:
         return
     import wandb
 

@@ -19,21 +19,21 @@ class Tracker:
     ends, unless the process is killed.
 
     Args:
-        run_id: The id of the run.
-        state: The `state_dict` of the checkpoint to resume from.
+        state: The `state_dict` of the checkpoint to resume from; None for a run from its start.
 
     Attributes:
-        run_id: The id of the run, which also names the folder of its checkpoints.
+        run_id: It also names the folder of the run's checkpoints.
         record: The folder of the record on this machine; None: there is none.
     """
 
-    record: Path | None = None  # the folder of the record on this machine, if it has one
+    record: Path | None = None
 
     def __init__(self, run_id: str = "", state: Mapping[str, Any] | None = None) -> None:
-        self.run_id, self._state = run_id, dict(state or {"rows": 0, "tail": []})
+        self.run_id = run_id
+        self._state = dict(state or {"rows": 0, "tail": []})
 
-    def where(self, output_dir: Path) -> list[str]:
-        """Return lines for the user at the end: where the record is, and what shows it."""
+    def describe_record(self, output_dir: Path) -> list[str]:
+        """Return the lines that are printed at the end: where the record is, and commands that show it."""
         return [f"record: {self.record}"] if self.record else ["record: none"]
 
     def update_summary(self, facts: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Tracker:
         """End the record.
 
         Args:
-            summary: The summary of the run.
+            summary: Added to the run's summary.
             exit_code: 0: the run has finished. 128 + signal: it was stopped, so the end may take only
                 seconds, because a batch system kills soon. Any other code: it has failed.
 

@@ -7,9 +7,8 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +69,9 @@ def start_record(
     """Start the record under `settings.output_dir`, offline if the server cannot be reached.
 
     Args:
-        settings: The settings of the run.
-        on_stop: Called in another thread if somebody stops the run on W&B's page, or early termination of a
-            sweep does. None: W&B's client interrupts the main thread.
+        settings: Where W&B's environment variables are set, they take precedence.
+        on_stop: Called in another thread when the run is stopped on W&B's page or by early termination of a
+            sweep. None: W&B's client interrupts the main thread.
         resumed: The checkpoint of the run to continue.
         on_lost: Called in another thread, with the reason, if rows reach neither the disk nor a server any
             more.
@@ -81,42 +80,63 @@ def start_record(
         UserError: W&B refuses the settings (an API key of the wrong form, a tag that is too long, ...).
     """
     _ignore_failures_of_client_log()
-    if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):  # W&B's server does not know its id
-        os.environ.pop("WANDB_SWEEP_ID", None)
-        os.environ.setdefault("WANDB_RUN_GROUP", sweep)
+    _leave_local_sweep()
+    state = None
+    if resumed:
+        settings = replace(settings, run_id=resumed["run_id"], resumes=True)
+        state = resumed["record"]
     # Both attempts have the same id: a failed start leaves an empty folder, and readers merge runs by id.
-    named = settings.run_id or os.environ.get("WANDB_RUN_ID")
-    run_id = resumed["run_id"] if resumed else named or secrets.token_hex(4)
+    run_id = settings.run_id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
     try:
-        mode = _mode(settings.mode)
-        is_online = mode == "online"
-        # Offline the client would warn about `resume`; readers join the parts of a run.
-        resume = "allow" if is_online and (resumed or settings.resumes) else None
-        with warn_if_slow("W&B's server, to begin the run") if is_online else nullcontext():
-            run = _init(settings, mode, run_id, on_stop, resume)
-    except wandb.errors.UsageError as problem:
-        raise UserError(f"W&B refuses to start the run: {problem}") from None
-    except ValidationError as problem:  # in W&B's settings, also from WANDB_... variables
-        wrong = problem.errors()[0]
-        what = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
-        raise UserError(f"W&B refuses to start the run: {what}; correct or unset it") from None
+        run = _start_run(settings, run_id, on_stop)
     except (wandb.errors.CommError, TimeoutError) as problem:
         log.warning(f"W&B's server cannot be reached ({api_reason(problem)}); this run is recorded offline")
         end_service()  # the service still has the failed start
-        run = _init(settings, "offline", run_id, on_stop)
+        run = _init_run(settings, "offline", run_id, on_stop)
     if run.disabled:
         run.finish()
-        return Tracker(run_id, resumed["record"] if resumed else None)
+        return Tracker(run_id, state)
     run.define_metric(metrics.STEP)
     run.define_metric("*", step_metric=metrics.STEP)
-    return WandbTracker(run, run_id, on_lost, resumed["record"] if resumed else None)
+    return WandbTracker(run, run_id, on_lost, state)
+
+
+def _leave_local_sweep() -> None:
+    """Group the runs of a local sweep by its id, and hide the id: W&B's server does not know the sweep."""
+    sweep = os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None)
+    if sweep:
+        os.environ.pop("WANDB_SWEEP_ID", None)
+        os.environ.setdefault("WANDB_RUN_GROUP", sweep)
+
+
+def _start_run(settings: RunSettings, run_id: str, on_stop: Callable[[], None] | None) -> Any:
+    """Start the run in the mode of the settings.
+
+    Raises:
+        UserError: W&B refuses the settings.
+        wandb.errors.CommError, TimeoutError: The server cannot be reached.
+    """
+    try:
+        mode = _choose_mode(settings.mode)
+        if mode != "online":
+            # Offline the client would warn about `resume`; readers join the parts of a run.
+            return _init_run(settings, mode, run_id, on_stop)
+        with warn_if_slow("W&B's server, to begin the run"):
+            return _init_run(settings, mode, run_id, on_stop, "allow" if settings.resumes else None)
+    except wandb.errors.UsageError as problem:
+        raise UserError(f"W&B refuses to start the run: {problem}") from None
+    except ValidationError as problem:  # in W&B's settings, also from WANDB_... variables
+        error = problem.errors()[0]
+        setting = ".".join(map(str, error["loc"]))
+        raise UserError(
+            f"W&B refuses to start the run: {setting}: {error['msg']}; correct or unset it"
+        ) from None
 
 
 def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) -> Tracker:
     """Return a tracker that records into a user's open W&B run, which the user ends.
 
     Args:
-        run: The W&B run.
         logged: The config to record; the run's config gets the keys that it lacks.
         on_lost: As in `start_record`.
 
@@ -133,8 +153,10 @@ def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], 
     known = dict(run.config)
     for key in ("backend", "seed", "batch_size"):
         if key in known and key in logged and known[key] != logged[key]:
-            what = f"{key}={logged[key]!r}: the config of the open W&B run has {known[key]!r}"
-            raise UserError(f"{what}; use the same value, or leave it out of one of them")
+            raise UserError(
+                f"{key}={logged[key]!r}: the config of the open W&B run has {known[key]!r}; "
+                "use the same value, or leave it out of one of them"
+            )
     run.config.update({key: value for key, value in logged.items() if key not in known})
     for metric in metrics.METRICS.values():  # by name: other metrics of the run keep their own axis
         if metric.when != metrics.END:
@@ -144,7 +166,7 @@ def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], 
     return WandbTracker(run, run.id, on_lost, is_external=True)
 
 
-def _mode(asked: str) -> str:
+def _choose_mode(asked: str) -> str:
     """Return the mode for wandb.init; W&B's environment variables take precedence."""
     if os.environ.get("WANDB_DISABLED"):
         return "disabled"
@@ -159,39 +181,56 @@ def _mode(asked: str) -> str:
     return "offline"
 
 
-def _init(
+def _init_run(
     settings: RunSettings,
     mode: str,
     run_id: str,
     on_stop: Callable[[], None] | None,
     resume: str | None = None,
 ) -> Any:
-    getenv = os.environ.get
-    sweep_id, sweeps_run_id = getenv("WANDB_SWEEP_ID"), getenv("WANDB_RUN_ID")
-    is_other_run = bool(sweep_id and sweeps_run_id and sweeps_run_id != run_id)
-    options: dict[str, Any] = {"project": settings.project, "entity": settings.entity, "name": settings.name}
-    options |= {"notes": settings.notes, "tags": list(settings.tags), "job_type": "train", "resume": resume}
-    timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
-    start = partial(
-        wandb.init,
-        # If a sweep has set the id, the client warns about an id, even about the same one.
-        id=None if sweep_id and sweeps_run_id and not is_other_run else run_id,
-        dir=getenv("WANDB_DIR") or str(Path(settings.output_dir).resolve()),
-        mode=mode,  # type: ignore[arg-type]
-        group=getenv("WANDB_RUN_GROUP") or sweep_id or settings.group,
-        config=dict(settings.logged),
-        settings=wandb.Settings(
-            x_transaction_log_flush_interval=FLUSH_SECONDS,
-            console="off",  # do not record the progress bar
-            quiet=True,
-            stop_fn=on_stop,
-            **{key: getenv(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]
-        ),
-        **{key: value for key, value in options.items() if not getenv(f"WANDB_{key.upper()}")},
+    """Call wandb.init; W&B's environment variables take precedence over the settings."""
+    sweep_id = os.environ.get("WANDB_SWEEP_ID")
+    sweeps_run_id = os.environ.get("WANDB_RUN_ID") if sweep_id else None  # as W&B's agent sets it
+    options: dict[str, Any] = {
+        "project": settings.project,
+        "entity": settings.entity,
+        "name": settings.name,
+        "notes": settings.notes,
+        "tags": list(settings.tags),
+        "job_type": "train",
+        "resume": resume,
+    }
+    options = {key: value for key, value in options.items() if not _variable(key)}
+    # If a sweep has set the id, the client warns about an id, even about the same one.
+    options["id"] = None if sweeps_run_id == run_id else run_id
+    options["dir"] = os.environ.get("WANDB_DIR") or str(Path(settings.output_dir).resolve())
+    options["group"] = os.environ.get("WANDB_RUN_GROUP") or sweep_id or settings.group
+    timeouts: dict[str, Any] = {
+        "init_timeout": _variable("init_timeout") or INIT_TIMEOUT_SECONDS,
+        "finish_timeout": _variable("finish_timeout") or FINISH_TIMEOUT_SECONDS,
+    }
+    client_settings = wandb.Settings(
+        x_transaction_log_flush_interval=FLUSH_SECONDS,
+        console="off",  # do not record the progress bar
+        quiet=True,
+        stop_fn=on_stop,
+        **timeouts,
     )
     # Within a sweep the client takes the sweep's id for every run, also for the second one of a program.
-    with _without_variables("WANDB_SWEEP_ID", "WANDB_RUN_ID") if is_other_run else nullcontext():
-        return start()
+    is_second_run = sweeps_run_id and sweeps_run_id != run_id
+    hidden = ("WANDB_SWEEP_ID", "WANDB_RUN_ID") if is_second_run else ()
+    with _without_variables(*hidden):
+        return wandb.init(
+            mode=mode,  # type: ignore[arg-type]
+            config=dict(settings.logged),
+            settings=client_settings,
+            **options,
+        )
+
+
+def _variable(option: str) -> str | None:
+    """Return W&B's environment variable of an option of wandb.init, None where it is not set."""
+    return os.environ.get(f"WANDB_{option.upper()}")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,9 @@ class WandbTracker(Tracker):
     """The record of a started W&B run, online or offline.
 
     Args:
-        run: The W&B run.
-        run_id: Its id.
         on_lost: Called, in the thread that logs rows, with the reason why rows reach neither the disk nor a
             server any more.
-        state: The `state_dict` of the run's earlier part.
+        state: The `state_dict` of the run's earlier part; None without one.
         is_external: Whether the run is a user's own: rows and summary are added, and it is not ended.
     """
 
@@ -50,33 +48,38 @@ class WandbTracker(Tracker):
         *,
         is_external: bool = False,
     ) -> None:
-        self._run, self.run_id, self._is_external = run, run_id, is_external
+        self.run_id = run_id
         self.record = Path(run.dir).parent
-        self._monitor = WriteMonitor(Path(run.settings.sync_file))
-        self._watched = True
-        self._ended = False  # the client's service, before its time
+        self._run = run
+        self._is_external = is_external
         self._on_lost = on_lost
+        self._buffer = ExternalRunBuffer(run, self._log) if is_external else None
+
         self._thread = CallQueue()
         self._sent: deque[Future[None]] = deque()
-        self._buffer = ExternalRunBuffer(run, self._log) if is_external else None
+        self._monitor = WriteMonitor(Path(run.settings.sync_file))
+        self._is_watched = True  # until a write has failed
+        self._has_service_ended = False  # the client's service process, before its time
+
         self._count = 0  # rows so far, including those of the run's earlier parts
         self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
-        self._rows_on_server, self._step_on_server = 0, -1  # of its earlier part
+        self._rows_on_server = 0  # of the run's earlier parts
+        self._step_on_server = -1  # the last one of these rows
         if state:
             self._resume(state)
 
-    def where(self, output_dir: Path) -> list[str]:
-        """Return the lines of `Tracker.where`."""
+    def describe_record(self, output_dir: Path) -> list[str]:
+        """Return the lines of `Tracker.describe_record`."""
         folder = Path(self._run.dir).parent
-        sync, page = shell_command("wandb", "sync", folder), []
+        report = shell_command("ampcompare", "report", output_dir, "--out", "report")
+        leet = shell_command("wandb", "leet", folder.parent)
+        lines = [f"record: {folder}"]
         if not self._run.offline and self._run.url:  # in this order: the client warns of a URL offline
-            sync = (
-                f"{shell_command('wandb', 'sync', '--include-online', folder)}  # if the upload was cut short"
-            )
-            page = [f"page:   {self._run.url}"]
-        see = shell_command("ampcompare", "report", output_dir, "--out", "report")
-        lines = [f"record: {folder}", *page, f"sync:   {sync}", f"see:    {see}"]
-        return [*lines, f"        {shell_command('wandb', 'leet', folder.parent)}"]
+            sync = shell_command("wandb", "sync", "--include-online", folder)
+            lines += [f"page:   {self._run.url}", f"sync:   {sync}  # if the upload was cut short"]
+        else:
+            lines += [f"sync:   {shell_command('wandb', 'sync', folder)}"]
+        return [*lines, f"see:    {report}", f"        {leet}"]
 
     def update_summary(self, facts: Mapping[str, Any]) -> None:
         """Add to the summary, as `Tracker.update_summary`."""
@@ -89,10 +92,11 @@ class WandbTracker(Tracker):
             return
         self._count += 1
         self._tail.append((self._count, time.monotonic(), row))
-        surely = self._reached_at() - FRESH_SECONDS
-        while len(self._tail) > TAIL_ROWS and self._tail[0][1] < surely:
+        safe_before = self._reached_at() - FRESH_SECONDS
+        while len(self._tail) > TAIL_ROWS and self._tail[0][1] < safe_before:
             self._tail.popleft()
-        if self._count > self._rows_on_server or row[metrics.STEP] > self._step_on_server:
+        is_on_server = self._count <= self._rows_on_server and row[metrics.STEP] <= self._step_on_server
+        if not is_on_server:
             self._sent.append(self._thread.submit(lambda: self._log(row)))
         while self._sent and self._sent[0].done():
             self._sent.popleft().result()
@@ -130,45 +134,45 @@ class WandbTracker(Tracker):
         rows = state["rows"]
         tail = [(number, age, _unplain(row)) for number, age, row in state["tail"]]
         if self._run.offline:
-            # Those that may not be on the disk, and all of the first one's step: steps are merged whole.
-            fresh = [row for _, age, row in tail if age < FRESH_SECONDS] or [row for *_, row in tail[-1:]]
-            again = [entry for entry in tail if entry[2][metrics.STEP] >= fresh[0][metrics.STEP]]
+            again = _may_not_be_on_disk(tail)
             self._count = again[0][0] - 1 if again else rows
         else:
-            self._rows_on_server = self._run.starting_step if self._run.resumed else 0
             step = self._run.summary.get(metrics.STEP)
+            self._rows_on_server = self._run.starting_step if self._run.resumed else 0
             self._step_on_server = step if isinstance(step, int) else -1
             again = [entry for entry in tail if entry[0] > self._rows_on_server]
-            missing = rows - self._rows_on_server - len(again)
-            if missing > 0:
-                log.warning(
-                    f"W&B's server lacks {missing} rows of this run's earlier part; "
-                    "they are on this disk, in "
-                    f"the folders *run-*-{self.run_id}* next to {self.record}; send each with: "
-                    f"{shell_command('wandb', 'sync', '--include-online')} FOLDER"
-                )
             self._count = rows - len(again)
+            if self._count > self._rows_on_server:
+                self._warn_of_missing_rows(self._count - self._rows_on_server)
         for _, _, row in again:
             self.log(row)
 
+    def _warn_of_missing_rows(self, count: int) -> None:
+        sync = shell_command("wandb", "sync", "--include-online")
+        log.warning(
+            f"W&B's server lacks {count} rows of this run's earlier part; they are on this disk, in "
+            f"the folders *run-*-{self.run_id}* next to {self.record}; send each with: {sync} FOLDER"
+        )
+
     def _log(self, row: Mapping[str, Any], commit: bool | None = None) -> None:
-        if self._ended:
+        if self._has_service_ended:
             return
-        trouble = self._monitor.poll() if self._watched else None
+        failure = self._monitor.poll() if self._is_watched else None
         try:
             self._run.log({key: _logged(value) for key, value in row.items()}, commit=commit)
         except service_errors():
-            self._ended = True
-            self._lose(SERVICE_ENDED)
-        if trouble:
-            self._watched = False
-            what = f"W&B can no longer write to {self._monitor.path}: {trouble}"
-            if self._run.offline:
-                self._lose(what)
-            else:
-                log.warning(f"{what}; the rows still go to the server")
+            self._has_service_ended = True
+            self._report_loss(SERVICE_ENDED)
+        if failure is None:
+            return
+        self._is_watched = False
+        path = self._monitor.path
+        if self._run.offline:
+            self._report_loss(f"W&B can no longer write to {path}: {failure}")
+        else:
+            log.warning(f"W&B can no longer write to {path}: {failure}; the rows still go to the server")
 
-    def _lose(self, why: str) -> None:
+    def _report_loss(self, why: str) -> None:
         if self._on_lost:
             self._on_lost(why)
 
@@ -189,11 +193,16 @@ class WandbTracker(Tracker):
                 f"the record {self._monitor.path} is complete on this disk, but not on the server: time is up"
             )
         self.flush()
-        if self._ended:
-            return f"the record {self._monitor.path} is incomplete: {SERVICE_ENDED}"
-        if self._run.offline and not (self._is_external or stopped) and (why := self._monitor.end_problem()):
-            return f"the record {self._monitor.path} is incomplete: {why}"
-        return None
+        problem = self._find_end_problem(stopped)
+        return None if problem is None else f"the record {self._monitor.path} is incomplete: {problem}"
+
+    def _find_end_problem(self, stopped: bool) -> str | None:
+        if self._has_service_ended:
+            return SERVICE_ENDED
+        # The file of a user's own run is still open, and the end of a stopped run may be cut short.
+        if not self._run.offline or self._is_external or stopped:
+            return None
+        return self._monitor.end_problem()
 
     def _end(self, summary: Mapping[str, Any], exit_code: int) -> None:
         stopped = is_stopped(exit_code)
@@ -207,7 +216,7 @@ class WandbTracker(Tracker):
                 return
             self._run.finish(exit_code=STOPPED_EXIT_CODE if stopped else exit_code)
         except service_errors():
-            self._ended = True
+            self._has_service_ended = True
         except OSError as problem:  # of its own log, closed last; the record is checked for itself
             log.warning(f"W&B's client could not finish writing its log ({problem.strerror})")
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of
@@ -244,6 +253,20 @@ class CallQueue:
                 future.set_result(call())
             except BaseException as problem:
                 future.set_exception(problem)
+
+
+def _may_not_be_on_disk(
+    tail: Sequence[tuple[int, float, Mapping[str, Any]]],
+) -> list[tuple[int, float, Mapping[str, Any]]]:
+    """Return the last rows, from the first step that a power failure may have cost on; at least one step.
+
+    All rows of a step are returned, because readers replace whole steps.
+    """
+    if not tail:
+        return []
+    fresh = [row for _, age, row in tail if age < FRESH_SECONDS]
+    first = fresh[0] if fresh else tail[-1][2]
+    return [entry for entry in tail if entry[2][metrics.STEP] >= first[metrics.STEP]]
 
 
 def _logged(value: Any) -> Any:

@@ -22,17 +22,16 @@ PROBE_BYTES = 65_536
 class WriteMonitor:
     """Watches the file of one run. One thread calls `poll`; other threads only read.
 
-    Args:
-        path: The file.
-
     Attributes:
-        path: The file.
+        path: The `.wandb` file, which need not exist yet.
         grown_at: When the file was last seen to grow, in seconds of the monotonic clock.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._size = path, -1
-        self.grown_at = self._polled_at = time.monotonic()  # `grown_at`: when it was last seen to take rows
+        self.path = path
+        self.grown_at = time.monotonic()
+        self._polled_at = self.grown_at
+        self._size = -1  # bytes at the last check; -1: there was no file
 
     def poll(self) -> str | None:
         """Return why rows no longer reach the file, or None. Call it for each row."""
@@ -43,15 +42,18 @@ class WriteMonitor:
 
     def has_grown(self) -> bool:
         """Return whether the file has grown since the last call."""
-        before, self._size = self._size, self.path.stat().st_size if self.path.exists() else -1
-        if self._size > before:
+        before = self._size
+        self._size = self.path.stat().st_size if self.path.exists() else -1
+        has_grown = self._size > before
+        if has_grown:
             self.grown_at = time.monotonic()
-        return self._size > before
+        return has_grown
 
     def end_problem(self) -> str | None:
         """Return why the file is not complete after the client has ended; None: it is complete."""
-        is_whole = self.path.exists() and ends_whole(self.path)
-        return None if is_whole else self._problem() or "its end is missing"
+        if self.path.exists() and ends_whole(self.path):
+            return None
+        return self._problem() or "its end is missing"
 
     def _problem(self) -> str | None:
         """Return why writing to the folder of the file fails, or None."""
@@ -69,7 +71,8 @@ def ends_whole(path: Path) -> bool:
     """Return whether the file ends with a complete record, and the run's exit is among the last ones."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        reader = LogReader(file, file.seek(max(0, size // BLOCK_BYTES - 1) * BLOCK_BYTES))
+        last_blocks = max(0, size // BLOCK_BYTES - 1) * BLOCK_BYTES
+        reader = LogReader(file, file.seek(last_blocks))
         try:
             exits = [Record.FromString(payload).HasField("exit") for payload in reader]
         except (NotWandbFile, DecodeError):

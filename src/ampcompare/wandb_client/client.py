@@ -13,9 +13,8 @@ log = logging.getLogger(__name__)
 
 SERVICE_SECONDS = 15.0  # for the end of the service, which normally takes 0.1 s
 SLOW_SECONDS = 10.0  # what takes longer is reported
-_PAGE = re.compile(
-    r'(: )?(<!doctype|<html|\{")', re.IGNORECASE
-)  # the start of a page that came instead of an answer
+# The start of a page that came instead of an answer.
+_PAGE = re.compile(r'(: )?(<!doctype|<html|\{")', re.IGNORECASE)
 
 
 def has_account() -> bool:
@@ -31,9 +30,9 @@ def has_account() -> bool:
     try:
         key = authenticate_session(host=host, source="ampcompare", prompt=False, update_session=False)
     except wandb.errors.AuthenticationError as problem:
-        what = f"W&B credentials: {reason(problem)}"
         raise UserError(
-            f"{what}; correct them, or record offline with wandb.mode=offline (WANDB_MODE=offline)"
+            f"W&B credentials: {reason(problem)}; correct them, or record offline with wandb.mode=offline "
+            "(WANDB_MODE=offline)"
         ) from None
     return key is not None
 
@@ -75,7 +74,7 @@ def warn_if_slow(what: str) -> Iterator[None]:
     """Warn once if the body takes long; the client retries without a message.
 
     Args:
-        what: What is waited for.
+        what: What is waited for, as in `waiting for WHAT ...`.
     """
     timer = threading.Timer(SLOW_SECONDS, log.warning, [f"waiting for {what} ..."])
     timer.daemon = True
@@ -108,9 +107,11 @@ def api_reason(problem: BaseException) -> str:
     page = _PAGE.search(text)
     if page is None:
         return text
+    before_page = text[: page.start()]
     status = next(filter(None, map(_status, _chain(problem))), 0)
     number = f"HTTP {status} {responses.get(status, '')}".rstrip() if status else ""
-    return ": ".join(filter(None, (text[: page.start()], number))) or "the answer does not come from W&B"
+    known = [part for part in (before_page, number) if part]
+    return ": ".join(known) if known else "the answer does not come from W&B"
 
 
 def _chain(problem: BaseException | None) -> Iterator[BaseException]:

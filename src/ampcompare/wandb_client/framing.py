@@ -31,8 +31,8 @@ class LogReader:
     NotWandbFile for another kind of file, and OSError for a file that cannot be read.
 
     Args:
-        file: The file.
-        start: The position of the file, which is the start of a block.
+        file: A file opened for reading in binary mode, at `start`.
+        start: The start of a block, in bytes. 0: the file's header comes first.
     """
 
     def __init__(self, file: BinaryIO, start: int = 0) -> None:
@@ -50,64 +50,89 @@ class LogReader:
             places = "1 place" if self._damaged == 1 else f"{self._damaged:,} places"
             sentences.append(f"The file is damaged at {places}: {self._lost_bytes:,} bytes were skipped.")
         if self._tail_bytes:
-            unused = f"last {self._tail_bytes:,} bytes unused"
-            why = "normal while a run writes or after it was killed"
-            sentences.append(f"The file ends inside a record ({unused}): {why}.")
+            sentences.append(
+                f"The file ends inside a record (last {self._tail_bytes:,} bytes unused): "
+                "normal while a run writes or after it was killed."
+            )
         if self.size == 0:
             sentences.append("The file is empty: the run had written nothing yet.")
         return sentences
 
     def __iter__(self) -> Iterator[bytes]:
-        unpack, crc32, head = CHUNK_HEADER.unpack_from, zlib.crc32, CHUNK_HEADER.size
         while block := self._read_block():
-            base, size = self.size, len(block)
+            block_start = self.size  # in the file
+            size = len(block)
+            is_last_block = size < BLOCK_BYTES
             self.size += size
-            position = self._after_file_header(block) if base == 0 else 0
-            while position + head <= size:
-                checksum, length, kind = unpack(block, position)
-                begin, end = position + head, position + head + length
-                if end > size < BLOCK_BYTES:
-                    break
+            position = self._after_file_header(block) if block_start == 0 else 0
+            while position + CHUNK_HEADER.size <= size:
+                checksum, length, kind = CHUNK_HEADER.unpack_from(block, position)
+                begin = position + CHUNK_HEADER.size
+                end = begin + length
+                if end > size and is_last_block:
+                    break  # the client has not written the rest yet
                 # The type byte lies right before the data, so that one call covers both.
-                if end > size or crc32(block[begin - 1 : end]) != checksum or not FULL <= kind <= LAST:
-                    self._lose(self.size - (self._begun if self._parts else base + position))
-                    self._parts, self._after_gap, position = [], True, size
-                elif kind == FULL and not self._parts:
-                    yield block[begin:end]
-                    self._after_gap, position = False, end
-                else:
-                    yield from self._put_together(kind, block[begin:end], base + position)
-                    position = end
-            rest = size - position if size < BLOCK_BYTES else 0
-            self._tail_bytes = self.size - self._begun if self._parts else rest
-
-    def _put_together(self, kind: int, data: bytes, position: int) -> Iterator[bytes]:
-        """Take in a chunk of a record that spans blocks, and yield the record if it is complete."""
-        if kind in (FULL, FIRST):
+                if end > size or zlib.crc32(block[begin - 1 : end]) != checksum or not FULL <= kind <= LAST:
+                    self._lose_rest_of_block(block_start + position)
+                    position = size
+                    break
+                record = self._add_chunk(kind, block[begin:end], block_start + position)
+                if record is not None:
+                    yield record
+                position = end
             if self._parts:
+                self._tail_bytes = self.size - self._begun
+            else:
+                self._tail_bytes = size - position if is_last_block else 0
+
+    def _add_chunk(self, kind: int, data: bytes, position: int) -> bytes | None:
+        """Add a chunk to the record under way, and return the record if the chunk completes it.
+
+        Args:
+            kind: FULL, FIRST, MIDDLE or LAST.
+            position: Where the chunk begins in the file.
+        """
+        if kind in (FULL, FIRST):
+            if self._parts:  # the record before has no end
                 self._lose(position - self._begun)
-            self._parts, self._begun, self._after_gap = [data] if kind == FIRST else [], position, False
-            yield from [data] if kind == FULL else []
-        elif self._parts:
+            self._parts = []
+            self._after_gap = False
+            if kind == FULL:
+                return data
             self._parts.append(data)
-            if kind == LAST:
-                yield b"".join(self._parts)
-                self._parts = []
-        else:
-            if not self._after_gap:  # it has no beginning
+            self._begun = position
+            return None
+        if not self._parts:  # the record has no beginning
+            if not self._after_gap:
                 self._lose(CHUNK_HEADER.size + len(data))
             self._after_gap = kind == MIDDLE
+            return None
+        self._parts.append(data)
+        if kind == MIDDLE:
+            return None
+        record = b"".join(self._parts)
+        self._parts = []
+        return record
+
+    def _lose_rest_of_block(self, position: int) -> None:
+        """Skip the rest of the block from a broken chunk on, and the record that the chunk belongs to."""
+        self._lose(self.size - (self._begun if self._parts else position))
+        self._parts = []
+        self._after_gap = True
 
     def _lose(self, count: int) -> None:
         self._damaged += 1
         self._lost_bytes += count
 
     def _read_block(self) -> bytes:
-        parts = self._file.read(BLOCK_BYTES)
+        block = b""
         # A short read in the middle of a file (some network file systems) must not look like its end.
-        while 0 < len(parts) < BLOCK_BYTES and (more := self._file.read(BLOCK_BYTES - len(parts))):
-            parts += more
-        return parts
+        while len(block) < BLOCK_BYTES:
+            more = self._file.read(BLOCK_BYTES - len(block))
+            if not more:
+                break
+            block += more
+        return block
 
     def _after_file_header(self, block: bytes) -> int:
         """Return where the chunks begin.

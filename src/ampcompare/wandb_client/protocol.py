@@ -102,7 +102,8 @@ def _build() -> tuple[Any, Any]:
             if kind in _SCALARS:
                 field.type = _SCALARS[kind]
             else:
-                field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+                field.type = field.TYPE_MESSAGE
+                field.type_name = f".{PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     classes = (pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in ("Record", "HistoryItem"))

@@ -15,7 +15,6 @@ def find_record_files(folder: Path, run_id: str) -> list[Path]:
 
     Args:
         folder: The folder that has the folder `wandb`.
-        run_id: The id of the run.
     """
     return RecordIndex(folder).files(run_id)
 

@@ -23,10 +23,8 @@ class Archive(NamedTuple):
 
     Attributes:
         name: The value of `data.source`.
-        label: The name of the data set.
         file: The name of the archive.
         folder: The folder that the archive unpacks to.
-        md5: The MD5 of the archive.
     """
 
     name: str
@@ -58,7 +56,6 @@ def load(root: str | None, which: Archive = CIFAR10) -> Dataset:
 
     Args:
         root: The folder, by default the cache folder.
-        which: The data set.
 
     Raises:
         DownloadError: The data is not there and cannot be downloaded, or is damaged.
@@ -98,16 +95,16 @@ def _read(root: str | None, which: Archive) -> Dataset:
         reader = getattr(datasets, which.name.upper())
         train, test = (reader(str(folder), train=train, download=True) for train in (True, False))
     except Exception as error:  # network, disk, archive and unpickling errors have the same remedy
-        message = f"{which.label} is not in {str(folder)!r} and cannot be downloaded ({reason(error)})"
-        todo = (
-            f"put {which.file} (MD5 {which.md5}) into that folder, or set data.root to the folder that has it"
-        )
         raise DownloadError(
-            f"data.source={which.name}: {message}; {todo}; data.source=synthetic needs no files"
+            f"data.source={which.name}: {which.label} is not in {str(folder)!r} and cannot be downloaded "
+            f"({reason(error)}); put {which.file} (MD5 {which.md5}) into that folder, or set data.root to "
+            "the folder that has it; data.source=synthetic needs no files"
         ) from error
     finally:
         socket.setdefaulttimeout(before)
     # torchvision has a transposed view of the original [N, 3, 32, 32], so this copies nothing.
-    images = (np.ascontiguousarray(split.data.transpose(0, 3, 1, 2)) for split in (train, test))
-    pairs = [*zip(images, (np.array(split.targets, np.int64) for split in (train, test)), strict=True)]
+    pairs = []
+    for split in (train, test):
+        images = np.ascontiguousarray(split.data.transpose(0, 3, 1, 2))
+        pairs.append((images, np.array(split.targets, np.int64)))
     return Dataset.from_images(pairs[0], pairs[1], tuple(train.classes))

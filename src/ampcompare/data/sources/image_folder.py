@@ -115,7 +115,8 @@ def _read(path: Path) -> Dataset:
 
     with _open_folder(path) as folder:
         train, test = (ImageFolder(str(folder / split), is_valid_file=_is_image) for split in SPLITS)
-        if unmatched := sorted({*train.classes} ^ {*test.classes}):
+        unmatched = sorted({*train.classes} ^ {*test.classes})
+        if unmatched:
             raise UnusableFolder(
                 f"class folder {unmatched[0]!r} is in only one of train and test; both need all classes"
             )
@@ -127,10 +128,10 @@ def _read(path: Path) -> Dataset:
             for index, (name, _) in enumerate(split.samples):
                 pixels = _decode(name, folder)
                 if pixels.shape[:2] != size:
-                    (height, width), first = pixels.shape[:2], f"{size[1]}x{size[0]}"
-                    message = f"image {os.path.relpath(name, folder)!r} is {width}x{height} pixels"
+                    height, width = pixels.shape[:2]
                     raise UnusableFolder(
-                        f"{message} but the first one is {first}; resize all images to one size"
+                        f"image {os.path.relpath(name, folder)!r} is {width}x{height} pixels "
+                        f"but the first one is {size[1]}x{size[0]}; resize all images to one size"
                     )
                 images[index] = pixels.transpose(2, 0, 1)
             pairs.append((images, np.array(split.targets, np.int64)))

@@ -19,7 +19,8 @@ from ampcompare.errors import UserError
 
 TRAIN_COUNT = 50_000
 TEST_COUNT = 10_000
-SIZE, ALLOWED_SIZES = 32, range(8, 1025)
+SIZE = 32
+ALLOWED_SIZES = range(8, 1025)
 SEED = 10
 
 COLOURS = {
@@ -62,9 +63,12 @@ def load(
         UserError: The size is not allowed.
     """
     if type(size) is not int or size not in ALLOWED_SIZES:
-        expected = f"expected a whole number, {ALLOWED_SIZES.start} to {ALLOWED_SIZES.stop - 1}"
-        raise UserError(f"data.kwargs.size={size!r}: {expected}")
-    times, pairs = -(-size // SIZE), []
+        raise UserError(
+            f"data.kwargs.size={size!r}: "
+            f"expected a whole number, {ALLOWED_SIZES.start} to {ALLOWED_SIZES.stop - 1}"
+        )
+    times = -(-size // SIZE)
+    pairs = []
     for split, limit, count in (("train", train_limit, TRAIN_COUNT), ("test", test_limit, TEST_COUNT)):
         images, labels = make_images(split, min(limit or count, count))
         larger = np.tile(images, (1, 1, times, times)) if times > 1 else images

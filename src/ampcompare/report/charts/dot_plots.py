@@ -1,6 +1,7 @@
 """Dot plots: the largest activations relative to fp16's range, and published ratios with measured ones."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.backend_info import display_name
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.report.charts import vega
 from ampcompare.report.charts.series import round_for_chart
 from ampcompare.report.charts.vega import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
@@ -16,7 +19,8 @@ from ampcompare.report.palette import styles_of
 PREFIX = f"{metrics.ACTIVATION_LARGEST}/"
 FP16_MAX = 65504
 LAYER_HEIGHT = 15  # pixels
-PUBLISHED, MEASURED = "published", "these runs"
+PUBLISHED = "published"
+MEASURED = "these runs"
 BLUE = "#2a86c8"
 RATIO_HEIGHT = 30  # pixels
 
@@ -25,35 +29,53 @@ def largest_activations(analysis: Analysis) -> Spec | None:
     """Draw the largest activation of each layer over all steps and runs, a dot per backend, on a log axis."""
     runs = [run for group in analysis.groups for run in group.records]
     keys = sorted({key for run in runs for key in run.logged if key.startswith(PREFIX)})
-    rows: list[dict[str, Any]] = []
-    for group in analysis.groups:
-        for key in keys:
-            values = np.concatenate([np.empty(0), *(run.values(key) for run in group.records)])
-            shown = values[np.isfinite(values) & (values > 0)]  # a log axis can show no others
-            if len(shown):
-                layer = key.removeprefix(PREFIX)
-                rows.append(
-                    {"backend": group.display_name, "layer": layer, "x": round_for_chart(shown.max())}
-                )
+    rows = _activation_rows(analysis.groups, keys)
     if not rows:
         return None
     order = sorted({row["layer"] for row in rows}, key=_natural)
     labels = list(dict.fromkeys(row["backend"] for row in rows))
     x = quantity("x", {"grid": True, "values": [10.0**n for n in range(-6, 39)]}, type="log", nice=False)
     y = {"field": "layer", "type": "nominal", "sort": order, "axis": {"title": None, "labelLimit": 110}}
-    offset = {"field": "backend", "type": "nominal", "sort": labels}
-    tips = [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)]
-    encoding = {"x": x, "y": y, "yOffset": offset, "opacity": vega.if_picked(1, 0.1), "tooltip": tips}
-    dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}, "encoding": encoding}
-    end = {"data": {"values": [{"x": FP16_MAX}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
-    end["encoding"] = {"x": x, "color": {"value": GREY}}
-    is_beyond = any(len(run.nonfinite(key)) for run in runs for key in keys)
-    subtitle = (
-        f"dashed: {FP16_MAX:,}, the largest fp16 number{'; infinite values left out' if is_beyond else ''}"
+    dots = {
+        "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "yOffset": {"field": "backend", "type": "nominal", "sort": labels},
+            "opacity": vega.if_picked(1, 0.1),
+            "tooltip": [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)],
+        },
+    }
+    end_of_fp16 = {
+        "data": {"values": [{"x": FP16_MAX}]},
+        "mark": {"type": "rule", "strokeDash": [4, 3]},
+        "encoding": {"x": x, "color": {"value": GREY}},
+    }
+    subtitle = f"dashed: {FP16_MAX:,}, the largest fp16 number"
+    if any(len(run.nonfinite(key)) for run in runs for key in keys):
+        subtitle += "; infinite values left out"
+    return chart(
+        "Largest activations by layer",
+        subtitle,
+        [end_of_fp16, dots],
+        rows,
+        height=max(HEIGHT, LAYER_HEIGHT * len(order)),
+        encoding={"color": vega.by_backend(labels, styles_of(analysis), "colour")},
     )
-    more: Spec = {"height": max(HEIGHT, LAYER_HEIGHT * len(order))}
-    more["encoding"] = {"color": vega.by_backend(labels, styles_of(analysis), "colour")}
-    return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
+
+
+def _activation_rows(groups: Iterable[Group], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a datum for each group and layer: the largest activation over all steps and runs."""
+    rows = []
+    for group in groups:
+        for key in keys:
+            values = np.concatenate([np.empty(0), *(run.values(key) for run in group.records)])
+            shown = values[np.isfinite(values) & (values > 0)]  # a log axis can show no others
+            if len(shown):
+                layer = key.removeprefix(PREFIX)
+                largest = round_for_chart(shown.max())
+                rows.append({"backend": group.display_name, "layer": layer, "x": largest})
+    return rows
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -65,39 +87,70 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 
 def published_ratios(analysis: Analysis) -> Spec | None:
     """Draw each published ratio with its rounding and the measured one with its interval, on a log axis."""
-    rows = []
-    for row in analysis.reproduction.rows if analysis.reproduction else ():
-        if not row.relation.is_ratio:  # a difference in accuracy has no log axis; the table shows it
-            continue
-        head = {"row": f"{display_name(row.arm)}: {row.relation.label}", "verdict": row.verdict}
-        for source, found in ((PUBLISHED, row.published), (MEASURED, row.measured)):
-            if found is not None and found.value > 0:
-                ends = {"x": found.value, "low": found.low or found.value, "high": found.high or found.value}
-                rows.append(
-                    head | {"from": source} | {key: round_for_chart(end) for key, end in ends.items()}
-                )
+    rows = _ratio_rows(analysis.reproduction) if analysis.reproduction else []
     if not rows:
         return None
-    colour: Spec = {"field": "from", "type": "nominal", "legend": None}
-    colour["scale"] = {"domain": [PUBLISHED, MEASURED], "range": [GREY, BLUE]}
+    # A log axis would leave out most labels between powers of ten.
+    axis = {"grid": True, "labelExpr": f"format(datum.value, '{NUMBER}')"}
+    x = quantity("x", axis, type="log", nice=False, padding=8)
     y = {"field": "row", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 240}}
     offset = {"field": "from", "type": "nominal", "sort": [PUBLISHED, MEASURED]}
-    # A log axis would leave out most labels between powers of ten.
-    labels = {"grid": True, "labelExpr": f"format(datum.value, '{NUMBER}')"}
-    x = quantity("x", labels, type="log", nice=False, padding=8)
-    tips = [tip("row", "value"), tip("from"), tip("x", "ratio", format=NUMBER)]
-    tips += [tip("low", "from", format=NUMBER), tip("high", "to", format=NUMBER), tip("verdict")]
-    spans = {"mark": {"type": "rule", "strokeWidth": 2.5}}
-    spans["encoding"] = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": offset}
-    marks = {"mark": {"type": "point", "filled": True, "size": 80, "opacity": 1}}
-    shape: Spec = {"field": "from", "type": "nominal", "legend": None}
-    shape["scale"] = {"domain": [PUBLISHED, MEASURED], "range": ["diamond", "circle"]}
-    marks["encoding"] = {"x": x, "y": y, "yOffset": offset, "shape": shape, "tooltip": tips}
-    same = {"data": {"values": [{"x": 1}]}, "mark": {"type": "rule"}}
-    same["encoding"] = {"x": x, "color": {"value": GREY}}
-    more = {
-        "height": max(HEIGHT, RATIO_HEIGHT * len({row["row"] for row in rows})),
-        "encoding": {"color": colour},
+    tips = [
+        tip("row", "value"),
+        tip("from"),
+        tip("x", "ratio", format=NUMBER),
+        tip("low", "from", format=NUMBER),
+        tip("high", "to", format=NUMBER),
+        tip("verdict"),
+    ]
+    no_change = {
+        "data": {"values": [{"x": 1}]},
+        "mark": {"type": "rule"},
+        "encoding": {"x": x, "color": {"value": GREY}},
     }
-    subtitle = "relative to the baseline; ◆ published value with its rounding; ● these runs with 95% CI"
-    return chart("Published and measured ratios", subtitle, [same, spans, marks], rows, **more)
+    spans = {
+        "mark": {"type": "rule", "strokeWidth": 2.5},
+        "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": offset},
+    }
+    shape = _by_source(["diamond", "circle"])
+    marks = {
+        "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
+        "encoding": {"x": x, "y": y, "yOffset": offset, "shape": shape, "tooltip": tips},
+    }
+    return chart(
+        "Published and measured ratios",
+        "relative to the baseline; ◆ published value with its rounding; ● these runs with 95% CI",
+        [no_change, spans, marks],
+        rows,
+        height=max(HEIGHT, RATIO_HEIGHT * len({row["row"] for row in rows})),
+        encoding={"color": _by_source([GREY, BLUE])},
+    )
+
+
+def _ratio_rows(result: ReproductionResult) -> list[dict[str, Any]]:
+    """Return a datum for each published and each measured ratio."""
+    rows = []
+    for row in result.rows:
+        if not row.relation.is_ratio:  # a difference in accuracy has no log axis; the table shows it
+            continue
+        label = f"{display_name(row.arm)}: {row.relation.label}"
+        for source, ratio in ((PUBLISHED, row.published), (MEASURED, row.measured)):
+            if ratio is None or ratio.value <= 0:
+                continue
+            rows.append(
+                {
+                    "row": label,
+                    "verdict": row.verdict,
+                    "from": source,
+                    "x": round_for_chart(ratio.value),
+                    "low": round_for_chart(ratio.low or ratio.value),
+                    "high": round_for_chart(ratio.high or ratio.value),
+                }
+            )
+    return rows
+
+
+def _by_source(range_: list[str]) -> Spec:
+    """Return a channel that distinguishes published and measured values."""
+    scale = {"domain": [PUBLISHED, MEASURED], "range": range_}
+    return {"field": "from", "type": "nominal", "legend": None, "scale": scale}

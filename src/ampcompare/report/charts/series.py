@@ -1,7 +1,7 @@
 """The lines of the charts: mean and range over the runs of a group, thinned with their extremes kept."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ from ampcompare.analysis.numerics import scaled_run
 from ampcompare.runs import RunRecord
 
 # A chart is about 300 pixels wide. With these limits a page with nine charts has at most 200 kB of data.
-LINE_POINTS, CHART_POINTS, MIN_POINTS = 200, 1_000, 24
+LINE_POINTS = 200
+CHART_POINTS = 1_000
+MIN_POINTS = 24
 DIGITS = 5
 MAX_SKIP_MARKS = 60
 ROW = "row"  # an x axis for values without epoch and step: their number, in the order of logging
@@ -25,7 +27,6 @@ class ChartLine:
     """The line of one group in a chart.
 
     Attributes:
-        label: The group.
         n: Number of runs.
         x: Where the runs were logged.
         y: The mean of the runs at each x.
@@ -63,7 +64,8 @@ def make_lines(groups: Iterable[Group], x: str, y: str, factor: float = 1.0) -> 
     """Return `y` times `factor` against `x`, a line for each group with a run that logged both."""
     lines = []
     for group in groups:
-        tracks = [track for run in group.records if len((track := track_of(run, x, y, factor))[0])]
+        every = [track_of(run, x, y, factor) for run in group.records]
+        tracks = [track for track in every if len(track[0])]
         if tracks:
             lines.append(_line(group.display_name, tracks))
     return lines
@@ -110,27 +112,36 @@ def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list
 
     One run, because a mean of loss scales is no loss scale. A skipped step is drawn at the scale after it.
     """
-    scales, crosses = [], []
+    scales = []
+    crosses = []
     for group in groups:
         run = scaled_run(group)
         if run is None:
             continue
-        x, y = track_of(run, metrics.STEP, metrics.SCALE)
-        usable = (y > 2.0**-150) & (y < 2.0**150)  # the axis is logarithmic, and a record may have any number
-        x, y = x[usable], y[usable]
-        corners = np.union1d(np.flatnonzero(np.diff(y)) + 1, [0, len(y) - 1])
+        steps, scale = track_of(run, metrics.STEP, metrics.SCALE)
+        # The axis is logarithmic, and a record may have any number.
+        usable = (scale > 2.0**-150) & (scale < 2.0**150)
+        steps = steps[usable]
+        scale = scale[usable]
+        corners = np.union1d(np.flatnonzero(np.diff(scale)) + 1, [0, len(scale) - 1])
         corners = _sample(corners, LINE_POINTS)
-        scales.append({"backend": group.display_name, "x": x[corners].tolist(), "y": y[corners].tolist()})
-        at, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
-        rose = np.diff(totals, prepend=0.0)
-        marked = _sample(np.flatnonzero(rose > 0), MAX_SKIP_MARKS)
+        line = {"x": steps[corners], "y": scale[corners]}
+        scales.append(_datum(group, line))
+
+        skip_steps, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
+        new = np.diff(totals, prepend=0.0)
+        marked = _sample(np.flatnonzero(new > 0), MAX_SKIP_MARKS)
         if len(marked):
-            ys = y[np.maximum(0, np.searchsorted(x, at[marked], side="right") - 1)]
-            columns = {"x": at[marked], "y": ys, "new": rose[marked], "total": totals[marked]}
-            crosses.append(
-                {"backend": group.display_name} | {name: values.tolist() for name, values in columns.items()}
-            )
+            x = skip_steps[marked]
+            index_before = np.searchsorted(steps, x, side="right") - 1
+            y = scale[np.maximum(0, index_before)]
+            crosses.append(_datum(group, {"x": x, "y": y, "new": new[marked], "total": totals[marked]}))
     return scales, crosses
+
+
+def _datum(group: Group, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the columns of a group as one datum for Vega-Lite's `flatten`."""
+    return {"backend": group.display_name} | {name: values.tolist() for name, values in columns.items()}
 
 
 def track_of(run: RunRecord, x: str, y: str, factor: float = 1.0) -> Track:
@@ -151,7 +162,8 @@ def thin(y: np.ndarray, limit: int) -> np.ndarray:
     indices = [0, len(y) - 1]
     for stretch in np.array_split(np.arange(len(y)), limit // 2):
         values = y[stretch]
-        if (missing := np.isnan(values)).any():
+        missing = np.isnan(values)
+        if missing.any():
             indices.append(stretch[missing.argmax()])
         if not missing.all():
             indices += [stretch[np.nanargmin(values)], stretch[np.nanargmax(values)]]
@@ -163,7 +175,8 @@ def round_for_chart(value: float, digits: int = DIGITS) -> float | int | None:
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")
-    return int(rounded) if rounded == int(rounded) and abs(rounded) < 2**53 else rounded
+    is_whole = rounded == int(rounded) and abs(rounded) < 2**53
+    return int(rounded) if is_whole else rounded
 
 
 def _line(label: str, tracks: Sequence[Track]) -> ChartLine:

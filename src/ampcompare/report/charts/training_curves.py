@@ -40,12 +40,12 @@ TIME_UNITS = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1)
 
 def quality(analysis: Analysis) -> Spec | None:
     """Draw the compared metric by epoch; by step if a run records no epoch, by row if it records neither."""
-    metric, groups = analysis.metric, analysis.groups
-    x = common_axis(groups, metric.key)
-    lines = make_lines(groups, x, metric.key, metric.factor)
+    metric = analysis.metric
+    x = common_axis(analysis.groups, metric.key)
+    lines = make_lines(analysis.groups, x, metric.key, metric.factor)
     word, name = AXES[x]
-    title, subtitle = metric.title, f"{_unit(analysis)}by {word}"
-    return line_chart(analysis, title, subtitle, lines, (name or analysis.quantities.step, metric.axis))
+    axes = (name or analysis.quantities.step, metric.axis)
+    return line_chart(analysis, metric.title, f"{_unit(analysis)}by {word}", lines, axes)
 
 
 def quality_by_time(analysis: Analysis) -> Spec | None:
@@ -54,8 +54,13 @@ def quality_by_time(analysis: Analysis) -> Spec | None:
     longest = max((float(line.x[-1]) for line in lines if len(line.x)), default=0.0)
     unit, seconds = next((unit, seconds) for minimum, unit, seconds in TIME_UNITS if longest >= minimum)
     lines = [replace(line, x=line.x / seconds) for line in lines]
-    title, subtitle = f"{analysis.metric.title} over time", f"{_unit(analysis)}by {unit} of wall-clock time"
-    return line_chart(analysis, title, subtitle, lines, (unit, analysis.metric.axis))
+    return line_chart(
+        analysis,
+        f"{analysis.metric.title} over time",
+        f"{_unit(analysis)}by {unit} of wall-clock time",
+        lines,
+        (unit, analysis.metric.axis),
+    )
 
 
 def training_loss(analysis: Analysis) -> Spec | None:
@@ -68,7 +73,8 @@ def training_loss(analysis: Analysis) -> Spec | None:
 
 def throughput(analysis: Analysis) -> Spec | None:
     """Draw the throughput by optimizer step, from 0."""
-    lines, speed = make_lines(analysis.groups, metrics.STEP, metrics.THROUGHPUT), analysis.quantities.speed
+    lines = make_lines(analysis.groups, metrics.STEP, metrics.THROUGHPUT)
+    speed = analysis.quantities.speed
     return line_chart(
         analysis, "Throughput", f"{speed}, by step", lines, (analysis.quantities.step, speed), y_min=0.0
     )
@@ -76,13 +82,10 @@ def throughput(analysis: Analysis) -> Spec | None:
 
 def lost_updates(analysis: Analysis) -> Spec | None:
     """Draw the fraction of 16-bit weights with an update that is lost to rounding, by optimizer step."""
-    lines, title = (
-        make_lines(analysis.groups, metrics.STEP, metrics.LOST_UPDATES, 100),
-        "Updates lost to rounding",
-    )
+    lines = make_lines(analysis.groups, metrics.STEP, metrics.LOST_UPDATES, 100)
     return line_chart(
         analysis,
-        title,
+        "Updates lost to rounding",
         "% of 16-bit weights, by step",
         lines,
         (analysis.quantities.step, "lost, %"),
@@ -92,15 +95,17 @@ def lost_updates(analysis: Analysis) -> Spec | None:
 
 def underflow(analysis: Analysis) -> Spec | None:
     """Draw the fraction of gradient elements that fp16 cannot represent: with loss scale, and without."""
-    pairs = [
-        (side, line)
-        for side, key in SIDES.items()
-        for line in make_lines(analysis.groups, metrics.STEP, key, 100)
-    ]
-    lines = [replace(line, side=side) for side, line in pairs]
-    title, subtitle = "Gradients too small for fp16", "% of elements; dashed: without loss scaling"
+    lines = []
+    for side, key in SIDES.items():
+        lines_of_side = make_lines(analysis.groups, metrics.STEP, key, 100)
+        lines += [replace(line, side=side) for line in lines_of_side]
     return line_chart(
-        analysis, title, subtitle, lines, (analysis.quantities.step, "zero in fp16, %"), y_min=0.0
+        analysis,
+        "Gradients too small for fp16",
+        "% of elements; dashed: without loss scaling",
+        lines,
+        (analysis.quantities.step, "zero in fp16, %"),
+        y_min=0.0,
     )
 
 
@@ -110,8 +115,9 @@ def loss_scale(analysis: Analysis) -> Spec | None:
     if not scales:
         return None
     labels = [scale["backend"] for scale in scales]
-    y, step = _log2_axis([value for scale in scales for value in scale["y"]]), analysis.quantities.step
-    flat, tips = [{"flatten": ["x", "y"]}], [tip("backend"), tip("x", step, format=",")]
+    y = _log2_axis([value for scale in scales for value in scale["y"]])
+    flat = [{"flatten": ["x", "y"]}]
+    tips = [tip("backend"), tip("x", analysis.quantities.step, format=",")]
     shown = {"y": y, "opacity": if_picked(1, 0.1)}
     dashed = shown | {"strokeDash": by_backend(labels, styles_of(analysis), "dash")}
     mark = {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}
@@ -141,9 +147,8 @@ def line_chart(
 
     Args:
         analysis: Has the style of each group.
-        title: Title of the chart.
-        subtitle: Its subtitle: unit and x axis.
-        lines: The lines.
+        subtitle: Unit and x axis.
+        lines: Those without a point are not drawn.
         axes: Names of x and y in tooltips.
         y_min: Where the y axis begins; None to fit the data.
 
@@ -172,11 +177,10 @@ def line_chart(
     side: Spec = {"field": "side", "type": "nominal"}
     scale = {"domain": [*SIDES], "range": [[1, 0], [4, 3]]}
     has_sides = any(line.side for line in drawn)
-    dash = (
-        side | {"scale": scale, "legend": None}
-        if has_sides
-        else by_backend(labels, styles_of(analysis), "dash")
-    )
+    if has_sides:
+        dash = side | {"scale": scale, "legend": None}
+    else:
+        dash = by_backend(labels, styles_of(analysis), "dash")
     mark: Spec = {"type": "line", "strokeWidth": LINE_WIDTH}
     layers.append({"mark": mark, "encoding": shown | {"strokeDash": dash}})
     if min_points == 1 or max(len(row["x"]) for row in rows) <= MAX_MARKED:
@@ -184,10 +188,11 @@ def line_chart(
         layers.append({"mark": mark, "encoding": shown})
     names = dict(zip(fields, (*axes, "lowest run", "highest run"), strict=False))
     tips = [tip(field, name, format=NUMBER) for field, name in names.items()]
-    heads = [tip("backend"), *([tip("side", "gradients")] if has_sides else []), tip("of", "line")]
-    layers.append(_hover(y_axis, [*heads, *tips]))
+    side_tips = [tip("side", "gradients")] if has_sides else []
+    layers.append(_hover(y_axis, [tip("backend"), *side_tips, tip("of", "line"), *tips]))
     encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(analysis), "colour")}
-    encoding |= {"detail": side} if has_sides else {}
+    if has_sides:
+        encoding["detail"] = side
     return chart(title, subtitle, layers, rows, transform=[{"flatten": fields}], encoding=encoding)
 
 
@@ -206,7 +211,8 @@ def _unit(analysis: Analysis) -> str:
 
 def _log2_axis(scales: Sequence[float]) -> Spec:
     exponents = [math.log2(scale) for scale in scales]
-    low, high = math.floor(min(exponents)), max(math.ceil(max(exponents)), math.floor(min(exponents)) + 1)
+    low = math.floor(min(exponents))
+    high = max(math.ceil(max(exponents)), low + 1)
     stride = max(1, math.ceil((high - low) / 6))
     ticks = range(low, high + 1, stride)
     labels = " : ".join(f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks)

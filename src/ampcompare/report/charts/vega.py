@@ -21,10 +21,15 @@ Spec = dict[str, Any]
 VEGA_LITE = "6.1"  # the oldest 6.x version that vl-convert has
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 HEIGHT = 170  # of every chart on the page
-WIDTH, PICTURE_HEIGHT, PPI = 460, 250, 300  # a column of 12 cm, in pixels of 1/96 inch; dots per inch
+# A column of 12 cm, in pixels of 1/96 inch.
+WIDTH = 460
+PICTURE_HEIGHT = 250
+PPI = 300  # dots per inch of a PNG
 FONT = "DejaVu Sans, Arial, Helvetica, sans-serif"
 LINE_WIDTH = 2
-SUBTITLE_CHARS, LEGEND_CHARS = 76, 60  # that fit WIDTH
+# What fits WIDTH.
+SUBTITLE_CHARS = 76
+LEGEND_CHARS = 60
 GREY = "#767c88"  # on white and on near-black
 MAX_CACHE_SIZE = "100M"
 PICK = "pick"  # the signal with the label that the reader selected; null for none
@@ -38,20 +43,22 @@ def chart(
     """Return a chart of layers over one list of data.
 
     Args:
-        title: Title.
-        subtitle: Subtitle.
-        layers: The layers.
-        values: The data.
-        **more: Further entries of the specification.
+        layers: From the lowest to the topmost.
+        values: One datum per row; a layer may have data of its own instead.
+        **more: Further entries of the specification, or others in place of these.
     """
-    spec: Spec = {
+    return {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": subtitle},
         "background": "transparent",
+        "width": "container",
+        "height": HEIGHT,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "data": {"values": list(values)},
+        "params": [{"name": PICK, "value": None}],
+        "layer": list(layers),
+        **more,
     }
-    spec |= {"width": "container", "height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}}
-    spec |= {"data": {"values": list(values)}, "params": [{"name": PICK, "value": None}]}
-    return spec | {"layer": list(layers)} | more
 
 
 def by_backend(labels: Sequence[str], styles: "Mapping[str, Style]", attribute: str) -> Spec:
@@ -85,22 +92,40 @@ def if_picked(full: float, faint: float) -> Spec:
 
 def config(ink: str, soft: str, line: str, font: str) -> Spec:
     """Return the theme of a chart in these colours."""
-    axis: Spec = {
-        "labelColor": soft,
-        "titleColor": soft,
-        "gridColor": line,
-        "domainColor": line,
-        "tickColor": line,
+    return {
+        "font": font,
+        "axis": {
+            "labelColor": soft,
+            "titleColor": soft,
+            "gridColor": line,
+            "domainColor": line,
+            "tickColor": line,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "titleFontWeight": "normal",
+            "domain": False,
+            "ticks": False,
+            "labelPadding": 5,
+            "titlePadding": 6,
+            "labelOverlap": True,
+        },
+        "view": {"stroke": None},
+        "axisX": {"grid": False, "labelSeparation": 8, "labelFlush": True},
+        "axisQuantitative": {"tickCount": 5},
+        "legend": {"labelColor": ink, "title": None, "orient": "top", "labelLimit": 210, "offset": 8},
+        "title": {
+            "color": ink,
+            "subtitleColor": soft,
+            "anchor": "start",
+            "frame": "bounds",
+            "offset": 12,
+            "fontSize": 14,
+            "subtitleFontSize": 11,
+            "subtitlePadding": 5,
+        },
+        "rule": {"color": soft},
+        "text": {"color": ink},
     }
-    axis |= {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "domain": False}
-    axis |= {"ticks": False, "labelPadding": 5, "titlePadding": 6, "labelOverlap": True}
-    theme: Spec = {"font": font, "axis": axis, "view": {"stroke": None}}
-    theme["axisX"] = {"grid": False, "labelSeparation": 8, "labelFlush": True}
-    theme["axisQuantitative"] = {"tickCount": 5}
-    theme["legend"] = {"labelColor": ink, "title": None, "orient": "top", "labelLimit": 210, "offset": 8}
-    theme["title"] = {"color": ink, "subtitleColor": soft, "anchor": "start", "frame": "bounds", "offset": 12}
-    theme["title"] |= {"fontSize": 14, "subtitleFontSize": 11, "subtitlePadding": 5}
-    return theme | {"rule": {"color": soft}, "text": {"color": ink}}
 
 
 def picture(spec: Spec, kind: str) -> bytes:
@@ -113,7 +138,8 @@ def draw_pictures(specs: Mapping[str, Spec], kinds: Sequence[str]) -> dict[str, 
 
     Vega takes a second to start, so pictures are kept in the cache.
     """
-    memory, drawing = open_cache("pictures"), version("vl-convert-python")
+    memory = open_cache("pictures")
+    drawing = version("vl-convert-python")
     cached_draw = memory.cache(draw)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # joblib warns if the cache is on a full disk
@@ -133,9 +159,7 @@ def for_paper(spec: Spec) -> Spec:
     height = max(PICTURE_HEIGHT, spec["height"]) if isinstance(spec["height"], int) else spec["height"]
     paper = spec | {"title": title, "width": WIDTH, "height": height, "background": "white", "padding": 10}
     paper |= {"autosize": "pad", "config": config("#1c2330", "#5b6472", "#dfe3e9", FONT)}
-    drawn = [
-        layer for layer in spec["layer"] if "params" not in layer
-    ]  # layers with params only react to a pointer
+    drawn = [layer for layer in spec["layer"] if "params" not in layer]  # the others react to a pointer
     symbol = "stroke" if any(layer["mark"]["type"] == "line" for layer in drawn) else "circle"
     paper["layer"] = [layer | {"encoding": _with_legends(layer["encoding"], symbol)} for layer in drawn]
     paper["encoding"] = _with_legends(spec["encoding"], symbol)
@@ -179,4 +203,6 @@ def _printable(value: Any) -> Any:
         return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):
         return {_printable(key): _printable(inner) for key, inner in value.items()}
-    return [_printable(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_printable(inner) for inner in value]
+    return value

@@ -43,14 +43,16 @@ def render_page(
     No value is computed here: all come from the analysis.
 
     Args:
-        analysis: What the page shows.
         now: The date that the page shows; None for today.
         charts: `charts_of(analysis)`, if these exist already.
     """
-    charts, table = charts_of(analysis) if charts is None else charts, comparison_table(analysis)
+    if charts is None:
+        charts = charts_of(analysis)
+    table = comparison_table(analysis)
     styles = styles_of(analysis)
     colours = {label: f"var(--c{number})" for number, label in enumerate(styles)}
-    library, script = _chart_library(), _inline_script((HERE / "page.js").read_text("utf-8"))
+    library = _chart_library()
+    script = _inline_script((HERE / "page.js").read_text("utf-8"))
     style = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
     drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
     environment = jinja2.Environment(
@@ -73,7 +75,7 @@ def render_page(
         recipe=recipe_table(analysis),
         charts=charts,
         training=[name for name in TRAINING if name in charts],
-        numerics=[(NUMERICS[key][0] if key else "", said) for key, said in analysis.numerics.items()],
+        numerics=[(NUMERICS[key][0] if key else "", text) for key, text in analysis.numerics.items()],
         published=PUBLISHED,
         colours=colours,
         loud=SHOWN_CAVEATS,
@@ -117,19 +119,17 @@ def _chart_library() -> str:
 
     It takes 2.4 s to make, so it is kept in the cache.
     """
-    key = f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
-    cached = None
-    with contextlib.suppress(OSError):  # no home folder: it is made again
-        cached = cache_folder() / "charts" / key
-        return cached.read_text("utf-8")
+    name = f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
+    with contextlib.suppress(OSError):  # not made yet, or there is no home folder
+        return (cache_folder() / "charts" / name).read_text("utf-8")
     import vl_convert
 
     bundle = _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=VEGA_LITE))
-    with contextlib.suppress(OSError):
-        if cached:
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(cached) as file:
-                file.write(bundle.encode("utf-8"))
+    with contextlib.suppress(OSError):  # it is made again next time
+        path = cache_folder() / "charts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(bundle.encode("utf-8"))
     return bundle
 
 
