@@ -217,7 +217,7 @@ def check(example: str) -> None:
         return
     context = command.make_context(command.name, words)
     if command.name == "report":
-        ReportOptions(**context.params)
+        ReportOptions.from_command_line(context.params)
         return
     many = [value for value in context.params.values() if isinstance(value, list)]
     keys = [word.partition("=")[0] for value in many for word in value if "=" in word]

@@ -31,7 +31,7 @@ LAYERS = (
 LAYER = {package: -depth for depth, packages in enumerate(LAYERS) for package in packages}
 
 # The same within analysis/, from the top down; the modules beside these packages are above them.
-ANALYSIS_LAYERS = ("external", "grouping", "statistics")
+ANALYSIS_LAYERS = ("external", "grouping", "statistics", "options")
 
 TORCH = {"torch", "torchvision"}
 RENDERING = {"jinja2", "vl_convert", "wandb_workspaces"}

@@ -61,6 +61,7 @@ def demo(
     """
     from rich.console import Console
 
+    from ampcompare.analysis.options import AnalysisOptions
     from ampcompare.bench import output
     from ampcompare.bench.cli import build_arms
     from ampcompare.bench.runner import Schedule, run_benchmark
@@ -102,7 +103,7 @@ def demo(
         if code := run_to_completion(command, environment):
             raise typer.Exit(code)
     print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")
-    make_report(ReportOptions([folder], f"{folder}/report", bench=str(bench_file)), console)
+    make_report(ReportOptions([folder], f"{folder}/report", AnalysisOptions(bench=str(bench_file))), console)
     print_line(console, f"done in {clock(time.monotonic() - began)}. Next, with your own network:")
     network = ("model.name=./net.py:build", "data.source=./data.py:build")
     for purpose, arguments in (

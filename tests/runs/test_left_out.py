@@ -1,5 +1,6 @@
 """Files that cannot be read are left out and named; a source without any run is refused."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,24 @@ def test_parts_of_a_run_that_were_killed_before_their_first_row_are_no_copies(tm
         load_runs([str(tmp_path)])
     assert str(refused.value).count("it holds no run record") == 2
     assert "copy" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"", b":W&B\xe1\xbe\x00", b":W&B\xe1\xbe\x00torn"])
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_named_file_without_a_run_is_left_out_beside_others(tmp_path, content, position):
+    """The client of a run that was killed early may not have written its record."""
+    write_runs(tmp_path / "whole", [plan("native", 1, id="one")])
+    (whole,) = (tmp_path / "whole").rglob("*.wandb")
+    empty = tmp_path / "offline-run-20260101_000000-one" / "run-one.wandb"
+    empty.parent.mkdir()
+    empty.write_bytes(content)
+    files = [whole]
+    files.insert(position, empty)
+    with logged() as messages:
+        assert [run.id for run in load_runs(files)] == ["one"]
+    assert [one for one in messages if one.startswith(f"left out: {empty}: no run can be read from it")]
+    with pytest.raises(UserError, match=re.escape(str(empty))):
+        load_runs([empty, empty])
 
 
 BEFORE_0_2 = "changes what backend=native is; records of versions before 0.2 are not read"

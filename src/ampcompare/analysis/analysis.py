@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ampcompare.analysis.comparison import compare_all
 from ampcompare.analysis.costs import describe_hours, describe_work
 from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
-from ampcompare.analysis.external.reader import ReadingOptions, interpret_runs
+from ampcompare.analysis.external.reader import interpret_runs
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.gates import Gate, check_gates, parse_gates
 from ampcompare.analysis.grouping.backend_info import describe_backend
@@ -40,8 +41,9 @@ from ampcompare.analysis.grouping.training_recipe import read_recipe
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
 from ampcompare.analysis.next_step import write_next_step
 from ampcompare.analysis.numerics import describe_numerics
+from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.analysis.recommendation import Recommendation, recommend
-from ampcompare.analysis.reproduction import WITHIN, assess_reproduction
+from ampcompare.analysis.reproduction import assess_reproduction
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.sweep_plan import read_plan
 from ampcompare.errors import UserError, did_you_mean
@@ -51,6 +53,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import between, capital, change, listed
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the W&B run that holds a report; it is no training
+DEFAULT_OPTIONS = AnalysisOptions()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -156,22 +159,8 @@ def analyse_runs(
     runs: Sequence[RunRecord],
     baseline: str | None = None,
     *,
-    metric: str | None = None,
-    best: bool = False,
-    margin: float | None = None,
-    group_by: Sequence[str] | None = None,
-    ignore: Sequence[str] = (),
-    split_by: Sequence[str] = (),
-    seed: str | None = None,
-    throughput: str | None = None,
-    time: str | None = None,
-    memory: str | None = None,
-    where: Sequence[str] = (),
-    reproduce: str | None = None,
-    within: float = WITHIN,
-    target: float | None = None,
-    require: Sequence[str] = (),
-    bench: str | None = None,
+    options: AnalysisOptions = DEFAULT_OPTIONS,
+    **named: Any,
 ) -> Analysis:
     """Compare runs with the baseline, grouped by the first key of `group_by`.
 
@@ -182,26 +171,9 @@ def analyse_runs(
     Args:
         runs: The runs that `load_runs` returned.
         baseline: The value of the compared key that the others are compared with.
-        metric: `KEY:min` or `KEY:max`, with `:percent` or `:fraction` for an accuracy.
-        best: Whether to compare each run's best value of the metric instead of its last.
-        margin: The largest difference that counts as the same (0.5 points for accuracies). None takes the
-            margin of the runs' plan, if they have one.
-        group_by: Settings in the labels. The first is compared.
-        ignore: Settings that may differ within a group. `device` declares that all runs had one device
-            although no record has it.
-        split_by: Settings that split the runs of an arm into groups.
-        seed: The key of the seed that pairs runs.
-        throughput: `KEY:per_second`.
-        time: `KEY:seconds` or `KEY:ms` of a step or an epoch. With `:cumulative` the time counts from the
-            start.
-        memory: `KEY:MiB`, `KEY:GiB` or `KEY:bytes`.
-        where: `[KEY:]COLUMN=VALUE`: the rows that count, where a key stands in rows of several kinds.
-        reproduce: Name or file of a publication. The analysis then tells whether the runs reproduce it.
-        within: The fraction by which a ratio may differ from a published ratio.
-        target: The value of the metric, as logged or as shown, up to which training is timed. None takes the
-            target of the runs' plan, or what the baseline reaches.
-        require: The gates, such as `native: speedup >= 1.5`.
-        bench: A file of `ampcompare bench --json` with the speed to use.
+        options: The options of the analysis.
+        **named: Fields of `AnalysisOptions` by name, in place of those in `options`: `metric`, `margin`,
+            `group_by`, `bench` and others.
 
     Raises:
         UserError: An option names something that no run has.
@@ -217,38 +189,30 @@ def analyse_runs(
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
         raise UserError("the sources contain no training runs, only an earlier report; name other sources")
+    options = replace(options, **named)
+    if baseline is not None:
+        options = replace(options, baseline=baseline)
     plan = read_plan(runs)
-    options = ReadingOptions(
-        baseline=baseline,
-        metric=metric,
-        best=best,
-        margin=plan.margin if margin is None else margin,
-        group_by=group_by,
-        split_by=split_by,
-        seed=seed,
-        ignore=ignore,
-        throughput=throughput,
-        time=time,
-        memory=memory,
-        where=where,
-    )
+    if options.margin is None:
+        options = replace(options, margin=plan.margin)
     reading = interpret_runs(runs, options)
-    grouping, ignored = reading.grouping, frozenset(ignore)
+    grouping = reading.grouping
+    ignored = frozenset(options.ignore)
     keys, value = grouping.keys, grouping.baseline
     values = [one.get(keys[0], NOT_SET) for one in grouping.settings]
     baseline_runs = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
-    target = _target(target, plan.target, baseline_runs, reading.metric)
-    compared = replace(reading.metric, target=target, is_best=best)
+    target = _target(options.target, plan.target, baseline_runs, reading.metric)
+    compared = replace(reading.metric, target=target, is_best=options.best)
     rows = build_run_table(reading.runs, compared, grouping.seeds, grouping.settings)
     compared = replace(compared, resolution=measure_resolution(rows, compared))
     groups = group_runs(rows, compared, keys, ignored)
     values_present = list(dict.fromkeys(group.value for group in groups if not group.is_control))
     # A sweep may not have reached the baseline `none` yet.
-    if baseline is not None and value not in (*values_present, BASELINE):
+    if options.baseline is not None and value not in (*values_present, BASELINE):
         hint = did_you_mean(value, values_present, 0.5)
         known = f"{hint and hint + ' '}known values: {', '.join(values_present)}"
         raise UserError(f"--baseline {value!r}: no run has this value; {known}")
-    bench_results = read_bench(bench, groups) if bench else None
+    bench_results = read_bench(options.bench, groups) if options.bench else None
     bases = [group for group in groups if group.value == value and not group.is_control]
     if bench_results and any(bench_results.ratios(base, base) for base in bases):
         groups = [replace(group, bench_estimates=bench_results.group_estimates(group)) for group in groups]
@@ -262,9 +226,9 @@ def analyse_runs(
     identical_arms = count_once(arms, plan)
     levels = interval_levels(arms, identical_arms, plan.share_at(count_ended_seeds([*bases, *arms])))
     reproduction = None
-    if reproduce is not None:
-        publication = load_publication(reproduce)
-        reproduction = assess_reproduction(publication, rows, compared, ignored, within, plan.rule)
+    if options.reproduce is not None:
+        publication = load_publication(options.reproduce)
+        reproduction = assess_reproduction(publication, rows, compared, ignored, options.within, plan.rule)
     return Analysis(
         table=rows.assign(**{GROUP: rows.index.map(group_of)}),
         setting=describe_setting(rows),
@@ -287,7 +251,7 @@ def analyse_runs(
         is_own=reading.is_own,
         reading_doubts=tuple(reading.doubts),
         reproduction=reproduction,
-        gates=tuple(parse_gates(require)),
+        gates=tuple(parse_gates(options.require)),
     )
 
 

@@ -34,7 +34,6 @@ from ampcompare.publications.publication import Publication, PublishedMetric
 from ampcompare.runtime import formatting
 
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "inconclusive", "other hardware"
-WITHIN = 0.1  # margin of ratios, as a fraction
 POINTS = 0.5  # margin of accuracies in points, beyond their rounding
 MEASURED_ON = "measured on"
 RESIDENT = "on a CPU, memory is the resident memory of the process"

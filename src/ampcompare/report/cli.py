@@ -5,6 +5,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ampcompare.analysis.options import COMMA_SEPARATED, AnalysisOptions
 from ampcompare.command_help import WORDS, epilog
 from ampcompare.report.options import ReportOptions
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
@@ -53,7 +54,8 @@ def report(context: typer.Context, **values: Any) -> None:
     from ampcompare.report.pipeline import make_report
 
     typed = context.meta.get(WORDS, ())
-    options, console = ReportOptions(**values, words=typed), Console(highlight=False)
+    options = ReportOptions.from_command_line(values, typed)
+    console = Console(highlight=False)
     if options.watch:
         from ampcompare.report.watch import watch_report
 
@@ -62,20 +64,43 @@ def report(context: typer.Context, **values: Any) -> None:
         raise typer.Exit(status)
 
 
-# Typer reads the options and their help from the signature: the fields of ReportOptions.
-_HINTS = get_type_hints(ReportOptions, include_extras=True)
-_PARAMETERS = inspect.signature(ReportOptions).parameters
-_CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-vars(report)["__signature__"] = inspect.Signature(
-    [
-        _CONTEXT,
-        *(
-            field.replace(annotation=_HINTS[name])
-            for name, field in inspect.signature(ReportOptions).parameters.items()
-            if name != "words"
-        ),
-    ]
-)
+def _parameters() -> list[inspect.Parameter]:
+    """Return the parameters of `ampcompare report`, from which Typer reads the options and their help.
+
+    They are the fields of ReportOptions. Its field `analysis` stands for the fields of AnalysisOptions.
+    """
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = {"context": context}
+    for name, parameter in _annotated_parameters(ReportOptions).items():
+        if name == "analysis":
+            parameters |= _annotated_parameters(AnalysisOptions)
+        elif name != "words":
+            parameters[name] = parameter
+    return list(parameters.values())
+
+
+def _annotated_parameters(options: type) -> dict[str, inspect.Parameter]:
+    """Return the fields of a class of options as parameters with their Typer annotations.
+
+    Typer knows no `Sequence[str]`: it becomes text that commas separate, or an option that may be repeated.
+    """
+    hints = get_type_hints(options, include_extras=True)
+    parameters = {}
+    for name, parameter in inspect.signature(options).parameters.items():
+        annotation, default = hints[name], parameter.default
+        if name in COMMA_SEPARATED:
+            annotation = Annotated[str | None, *annotation.__metadata__]
+            default = None if default is None else ""
+        elif default == () and name != "words":
+            annotation = Annotated[list[str] | None, *annotation.__metadata__]
+            default = None
+        parameters[name] = parameter.replace(
+            kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+        )
+    return parameters
+
+
+vars(report)["__signature__"] = inspect.Signature(_parameters())
 
 
 def workspace(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from ampcompare.analysis.options import COMMA_SEPARATED, AnalysisOptions, split_names
 from ampcompare.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ FORMATS = ("html", "csv", "md", "json", *PICTURES)
 ALL = "all"
 PUBLICATION_SUFFIXES = (".yaml", ".yml")
 OPTION_NAMES = {"formats": "--format"}  # by field, where the option has another name
-PASSED_UNCHANGED = (
-    *("baseline", "bench", "metric", "best", "seed", "throughput", "time", "memory", "margin", "target"),
-    *("reproduce", "within"),
-)
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The options of `ampcompare report`, one field an option.
+    """The options of `ampcompare report`: its sources, its analysis, and what it writes.
+
+    Attributes:
+        analysis: What is compared. On the command line each of its fields is an option, too.
+        words: The words of the command line, as the user typed them; empty for another caller.
 
     Raises:
         UserError: If an option has a bad value, or two options contradict each other.
@@ -44,94 +44,10 @@ class ReportOptions:
         ),
     ]
     out: Annotated[str, Option(metavar="DIR", help="Folder for the report.")] = "report"
-    baseline: Annotated[
-        str | None,
-        Option(
-            metavar="VALUE",
-            help="Backend or arm that the others are compared with. Default: none, which is strict fp32.",
-        ),
-    ] = None
-    metric: Annotated[
-        str | None,
-        Option(
-            metavar="KEY",
-            help="Metric to compare, and which direction is better: KEY:max or KEY:min. Add :percent or "
-            ":fraction if its values are logged so. Default: the metric of the runs' task.",
-        ),
-    ] = None
-    best: Annotated[
-        bool, Option("--best", help="Compare each run's best value of the metric instead of its last.")
-    ] = False
-    throughput: Annotated[
-        str | None,
-        Option(metavar="KEY:UNIT", help="Metric with the speed in runs of other programs: KEY:per_second."),
-    ] = None
-    time: Annotated[
-        str | None,
-        Option(
-            metavar="KEY:UNIT",
-            help="Instead of --throughput: metric with the time of a step or an epoch, KEY:seconds or "
-            "KEY:ms. Add :cumulative if it counts from the start.",
-        ),
-    ] = None
-    memory: Annotated[
-        str | None,
-        Option(
-            metavar="KEY:UNIT",
-            help="Metric with the peak memory in runs of other programs: KEY:MiB, KEY:GiB or KEY:bytes.",
-        ),
-    ] = None
-    where: Annotated[
-        list[str] | None,
-        Option(
-            metavar="[KEY:]COLUMN=VALUE",
-            help="Rows that count in logs of other programs, where training and evaluation rows have the "
-            "same key: split=val, or time:split=train for one key. May be given several times.",
-        ),
-    ] = None
+    analysis: AnalysisOptions = AnalysisOptions()
     step: Annotated[
         str | None, Option(metavar="COLUMN", help="Step column of CSV files, if its name is unusual.")
     ] = None
-    bench: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Take speed and memory from this file of `ampcompare bench --json`."),
-    ] = None
-    margin: Annotated[
-        float | None,
-        Option(
-            metavar="X",
-            help="Equivalence margin: the largest difference in the metric that still counts as equivalent. "
-            "Default: from the plan, or 0.5 points of accuracy.",
-        ),
-    ] = None
-    target: Annotated[
-        float | None,
-        Option(
-            metavar="X",
-            help="Value of the metric whose time is compared, such as 0.93. Default: from the plan, or what "
-            "the baseline reaches.",
-        ),
-    ] = None
-    group_by: Annotated[
-        str | None,
-        Option(
-            metavar="KEYS",
-            help="Comma-separated settings that define the groups, such as backend,batch_size. The first is "
-            "compared.",
-        ),
-    ] = None
-    split_by: Annotated[
-        str,
-        Option(
-            metavar="KEYS", help="Comma-separated settings that divide the runs of a named arm into groups."
-        ),
-    ] = ""
-    seed: Annotated[
-        str | None, Option(metavar="KEY", help="Setting that pairs runs, if it is not called seed.")
-    ] = None
-    ignore: Annotated[
-        str, Option(metavar="KEYS", help="Comma-separated settings in which pooled runs may differ.")
-    ] = ""
     formats: Annotated[
         str,
         Option(
@@ -140,29 +56,10 @@ class ReportOptions:
             help="Comma-separated formats to write: html, csv, md, json, png, svg.",
         ),
     ] = ALL
-    reproduce: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Also compare the runs with this publication. `ampcompare reproduce` lists them.",
-        ),
-    ] = None
-    within: Annotated[
-        float,
-        Option(metavar="FRACTION", help="With --reproduce: how far a ratio may be from the published ratio."),
-    ] = 0.1
     publish: Annotated[
         str | None,
         Option(
             metavar="FILE", help="Write these runs as a publication, NAME.yaml, that others can reproduce."
-        ),
-    ] = None
-    require: Annotated[
-        list[str] | None,
-        Option(
-            metavar="TERMS",
-            help="Requirement that the runs must show, such as 'native: speedup >= 1.5'. May be given "
-            "several times.",
         ),
     ] = None
     summary: Annotated[
@@ -184,37 +81,45 @@ class ReportOptions:
         ),
     ] = 0
 
-    words: Sequence[str] = ()  # of the command line, as the user typed them; empty for another caller
+    words: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if self.group_by is not None and not split_names(self.group_by):
-            raise UserError("--group-by '': expected keys such as backend or backend,batch_size")
         for name in self.chosen_formats or ("",):
             if name not in FORMATS:
                 raise UserError(f"--format {name!r}: expected some of {', '.join(FORMATS)}, or {ALL}")
-        if not 0 < self.within < 1:
-            raise UserError(f"--within {self.within:g}: expected a fraction above 0 and below 1, such as 0.1")
         if self.publish is not None and not self.publish.endswith(PUBLICATION_SUFFIXES):
             raise UserError(
                 f"--publish {self.publish!r}: expected the name of a YAML file, such as mine.yaml"
             )
-        if self.target is not None and not math.isfinite(self.target):
-            raise UserError(f"--target {self.target}: expected a value of the metric, such as 0.93")
-        at_end = {"--require": self.require, "--summary": self.summary, "--publish": self.publish}
+        at_end = {"--require": self.analysis.require, "--summary": self.summary, "--publish": self.publish}
         for option in (name for name, value in at_end.items() if value and self.watch):
             raise UserError(
                 f"{option}: needs all runs, so it cannot be combined with --watch; leave --watch out"
             )
         if self.watch and "html" not in self.chosen_formats:
             raise UserError("--watch: needs the page; add html to --format")
-        if self.reproduce is not None:
-            from ampcompare.publications.publication import load_publication
 
-            load_publication(self.reproduce)
-        if self.require:
-            from ampcompare.analysis.gates import parse_gates
+    @classmethod
+    def from_command_line(cls, values: Mapping[str, Any], words: Sequence[str] = ()) -> ReportOptions:
+        """Return the options from the value of each option of the command line, by field.
 
-            parse_gates(self.require)
+        Args:
+            values: The values; None for a list that was not given, text for one that commas separate.
+            words: The words of the command line.
+
+        Raises:
+            UserError: If an option has a bad value, or two options contradict each other.
+        """
+        of_analysis: dict[str, Any] = {}
+        for field in fields(AnalysisOptions):
+            value = values[field.name]
+            if value is None:
+                value = field.default
+            elif field.name in COMMA_SEPARATED:
+                value = split_names(value)
+            of_analysis[field.name] = value
+        others = {name: value for name, value in values.items() if name not in of_analysis}
+        return cls(analysis=AnalysisOptions(**of_analysis), words=words, **others)
 
     @property
     def chosen_formats(self) -> tuple[str, ...]:
@@ -234,15 +139,7 @@ class ReportOptions:
         from ampcompare.runs import load_runs
 
         try:
-            analysis = analyse_runs(
-                load_runs(self.sources, step=self.step),
-                group_by=None if self.group_by is None else split_names(self.group_by),
-                split_by=split_names(self.split_by),
-                ignore=split_names(self.ignore),
-                require=self.require or (),
-                where=self.where or (),
-                **{name: getattr(self, name) for name in PASSED_UNCHANGED},
-            )
+            analysis = analyse_runs(load_runs(self.sources, step=self.step), options=self.analysis)
             analysis.sweep_command = find_sweep_command(self.sources)
             return analysis
         except MissingInput as missing:
@@ -261,7 +158,7 @@ class ReportOptions:
         pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
         if ordered := _in_order_of(self.sources, arms):
             baseline = arms[0].partition("=")[0]
-            is_named = self.baseline is not None or is_other_than_fp32(baseline)
+            is_named = self.analysis.baseline is not None or is_other_than_fp32(baseline)
             if ordered[0] != arms[0] and not is_named:  # otherwise the first arm would be the baseline
                 pairs.append(("--baseline", baseline))
         added: dict[str, str | None] = dict(
@@ -285,21 +182,36 @@ class ReportOptions:
         return shell_command("ampcompare", "report", *words, *new)
 
     def _words_of_fields(self) -> list[str]:
-        """Return the words that set these options, for options that nobody typed."""
+        """Return the words that set these options, for options that were set in Python."""
         words = [*self.sources]
-        for field in fields(self):
-            option = OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
-            value = getattr(self, field.name)
-            if field.name in ("sources", "words") or value in (field.default, None):
+        for holder, field in self._option_fields():
+            value = getattr(holder, field.name)
+            if value == field.default:
                 continue
-            values = value if isinstance(value, list) else [value]
-            words += [option] if value is True else [word for item in values for word in (option, str(item))]
+            option = OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
+            if value is True:
+                words.append(option)
+            elif field.name in COMMA_SEPARATED:
+                words += [option, ",".join(value)]
+            elif isinstance(value, str | float | int):
+                words += [option, str(value)]
+            else:
+                words += [word for item in value for word in (option, item)]
         return words
+
+    def _option_fields(self) -> Iterator[tuple[AnalysisOptions | ReportOptions, Field[Any]]]:
+        """Yield each field that is an option of the command, with the object that has its value."""
+        for field in fields(self.analysis):
+            yield self.analysis, field
+        for field in fields(self):
+            if field.name not in ("sources", "analysis", "words"):
+                yield self, field
 
 
 def _split_words(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each option of a command with its value, and "" for each source, in the order of the words."""
-    flags = {f"--{field.name}" for field in fields(ReportOptions) if field.default is False}
+    every_field = (*fields(AnalysisOptions), *fields(ReportOptions))
+    flags = {f"--{field.name}" for field in every_field if field.default is False}
     rest = iter(words)
     for word in rest:
         option, equals, value = word.partition("=")
@@ -337,8 +249,3 @@ def find_sweep_command(sources: Sequence[str]) -> str:
         return ""
     flag = "--until-decided"
     return f"`{shell_command('ampcompare', *words, *([] if flag in words else [flag]))}`"
-
-
-def split_names(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list, each once."""
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

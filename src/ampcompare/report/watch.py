@@ -84,8 +84,7 @@ def watch_report(options: ReportOptions, console: Console) -> None:
     paths = [split_arm(source)[1] for source in options.sources]
     quick = [kind for kind in options.chosen_formats if kind not in PICTURES]
     analysis, last_signature, last_line = None, None, ""
-    # Ctrl-C also ends the processes that read records, which raises KeyboardInterrupt here.
-    with serve(folder, options.port) as server, StopRequest() as stop, suppress(KeyboardInterrupt):
+    with serve(folder, options.port) as server, StopRequest() as stop:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             while not stop.is_made():

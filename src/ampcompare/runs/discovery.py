@@ -102,6 +102,10 @@ def discover(source: str, step: str | None) -> Discovery:
     return discovery
 
 
+class NoRecordError(UserError):
+    """A `.wandb` file holds no record of a run: W&B's client had written none when the run was killed."""
+
+
 def nothing_found(source: str, discovery: Discovery) -> UserError:
     """Return the error for a source without a run: what was left out and why, and what can be read."""
     if discovery.programs:
@@ -114,7 +118,8 @@ def nothing_found(source: str, discovery: Discovery) -> UserError:
             "; ".join(dict.fromkeys(why for _, why in discovery.left_out))
             or "it is not a log of a known format"
         )
-        return UserError(f"{source}: no run can be read from it: {why}")
+        error = NoRecordError if WANDB in discovery.files else UserError
+        return error(f"{source}: no run can be read from it: {why}")
     candidates = [*discovery.left_out, *discovery.tables]
     details = [f"{path}: {why}" for path, why in candidates[:MAX_LEFT_OUT]]
     others = [f"{count:,} {suffix}" for suffix, count in discovery.others.most_common(MAX_SUFFIXES)]

@@ -30,6 +30,7 @@ from ampcompare.runs.discovery import (
     STATES,
     TABLES,
     WANDB,
+    NoRecordError,
     discover,
     nothing_found,
 )
@@ -49,7 +50,6 @@ RUNNING_SECONDS, RUNNING_ROWS = 60.0, 3
 CHECKPOINTS = "checkpoints"  # folder in an output_dir, next to `wandb`
 MAX_CACHE_SIZE = "1G"
 # Reading takes a second per 40 MB; starting a process takes about as long.
-MAX_PROCESSES, BYTES_PER_PROCESS = 8, 40_000_000
 MAX_GAP_ROWS, MAX_GAP_SECONDS = 100, 24 * 3600  # last rows of a run, and the largest gap that counts
 
 log = logging.getLogger(__name__)
@@ -80,9 +80,9 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
         step: The step column of tables and JSON lines. None tries the usual names.
 
     Raises:
-        UserError: A source does not exist, cannot be read, or has no run. A single file without a run among
-            others gives a warning instead, and a damaged file gives a sentence in `problems`. Or two logs of
-            an arm are equal, and nothing tells whether they are one run.
+        UserError: A source does not exist, cannot be read, or has no run. Or two logs of an arm are equal,
+            and nothing tells whether they are one run. A damaged file gives a sentence in `problems` instead.
+            A `.wandb` file without a record, as a killed run may leave it, gives a warning among others.
 
     >>> from ampcompare import load_runs
     >>> for run in load_runs(["runs"]):
@@ -177,8 +177,20 @@ def _add(runs: list[RunRecord], new: RunRecord) -> None:
 def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
     """Return the runs of folders and files."""
     reader = _SourceReader(step)
-    parts = [part for source in sources for part in reader.read(source)]
+    parts: list[RunRecord] = []
+    refused: list[UserError] = []
+    for source in sources:
+        try:
+            parts += reader.read(source)
+        except NoRecordError as error:
+            refused.append(error)
     reader.close()
+    if refused and not parts:
+        raise refused[0]
+    for problem in refused[:MAX_LEFT_OUT]:
+        log.warning(one_line(f"left out: {problem}"))
+    if len(refused) > MAX_LEFT_OUT:
+        log.warning(f"{len(refused) - MAX_LEFT_OUT:,} more files without a run were left out")
     return [_joined(parts_of_run) for parts_of_run in _group_by_run(parts)]
 
 
@@ -212,7 +224,8 @@ class _SourceReader:
         logged.
 
         Raises:
-            UserError: Nothing is read.
+            NoRecordError: The source is a `.wandb` file without a record.
+            UserError: The source is another file or a folder without a run, or cannot be read.
         """
         discovery = discover(source, self.step)
         real_paths = {os.path.realpath(path) for paths in discovery.files.values() for path in paths}
@@ -273,39 +286,16 @@ def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
     """
     now = time.time()
     cached_read = memory.cache(_read_pickled)
-    signatures = [_signature(path, now) for path in paths]
+    read = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on a full disk nothing is cached
-        from_processes = _read_in_processes(cached_read, [signature for signature in signatures if signature])
-        read = [
-            from_processes.get(signature)
-            or (_unpickled(cached_read(*signature)) if signature else read_wandb_file(path))
-            for path, signature in zip(paths, signatures, strict=True)
-        ]
+        for path in paths:
+            signature = _signature(path, now)
+            read.append(_unpickled(cached_read(*signature)) if signature else read_wandb_file(path))
     for run in read:
         if run.exit_code is None and _is_running(run, now):
             run.state, run.ended_as = RunState.RUNNING, ""
     return read
-
-
-def _read_in_processes(
-    cached_read: Any, signatures: Sequence[FileSignature]
-) -> dict[FileSignature, RunRecord]:
-    """Return what the cache lacks, read in parallel processes; nothing if one process is enough."""
-    import joblib
-    from joblib.externals.loky import ProcessPoolExecutor  # users need no `if __name__ == "__main__"`
-
-    missing = [signature for signature in signatures if not cached_read.check_call_in_cache(*signature)]
-    size = sum(size for _, size, *_ in missing)
-    count = min(joblib.cpu_count(), MAX_PROCESSES, len(missing), size // BYTES_PER_PROCESS)
-    if count < 2:
-        return {}
-    with ProcessPoolExecutor(count) as processes:
-        pickled = processes.map(cached_read, *zip(*missing, strict=True))
-        return {
-            signature: _unpickled(pickled_run)
-            for signature, pickled_run in zip(missing, pickled, strict=True)
-        }
 
 
 def _signature(path: Path, now: float) -> FileSignature:

@@ -292,10 +292,12 @@ def reproduce(
         typer.echo("\n".join(describe_publications(seeds or SEEDS)))
         return
     if runs:
+        from ampcompare.analysis.options import AnalysisOptions
         from ampcompare.report.options import ReportOptions
         from ampcompare.report.pipeline import make_report
 
-        raise typer.Exit(make_report(ReportOptions([*runs], out or "report", reproduce=name), console))
+        comparison = ReportOptions([*runs], out or "report", AnalysisOptions(reproduce=name))
+        raise typer.Exit(make_report(comparison, console))
     arguments = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, overrides)
     if write_sweep is not None:
         _, text = sweep_file(*arguments, file=str(write_sweep))

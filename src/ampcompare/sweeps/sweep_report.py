@@ -18,6 +18,7 @@ from ampcompare.analysis.grouping.compared_metric import (
     sample_of,
 )
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
+from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.analysis.run_ranking import RankedRun, RunRanking, rank_runs
 from ampcompare.config.canonical import canonical
 from ampcompare.config.option_spec import Role
@@ -61,7 +62,8 @@ def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) ->
     )
     published = listed_parameters.get(PUBLISHED)
     if is_own_training and published is not None and published.grid_size() == 1:
-        return ReportOptions([str(folder)], str(folder / "report"), reproduce=str(published.grid_value(0)))
+        repeated = AnalysisOptions(reproduce=str(published.grid_value(0)))
+        return ReportOptions([str(folder)], str(folder / "report"), repeated)
     no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # no differences for the report
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
     keys = [p.key for p in varied if p.key not in no_setting]
@@ -81,15 +83,14 @@ def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) ->
     metric = _metric(sweep)
     # Where the file has no goal, the metric's name tells more than W&B's default, minimize.
     goal = (sweep.raw.get("metric") or {}).get("goal")
-    return ReportOptions(
-        [str(folder)],
-        str(folder / "report"),
-        baseline,
-        group_by=",".join(groups),
+    compared = AnalysisOptions(
+        baseline=baseline,
+        group_by=groups,
         metric=f"{metric}:{goal}" if metric and goal else metric,
-        split_by="" if is_own_training else ",".join(code_keys),  # our own runs are split by all that differs
-        formats=",".join(name for name in FORMATS if name not in PICTURES),
+        split_by=() if is_own_training else tuple(code_keys),  # our own runs are split by all that differs
     )
+    formats = ",".join(name for name in FORMATS if name not in PICTURES)
+    return ReportOptions([str(folder)], str(folder / "report"), compared, formats=formats)
 
 
 def _metric(sweep: Sweep) -> str | None:
@@ -142,7 +143,7 @@ def report(console: Console, sweep: Sweep, folder: Path, bench: str | None = Non
         if not reason:
             try:
                 options = _report_options_with_code(sweep, folder, bench)
-                is_reproduction = options.reproduce is not None
+                is_reproduction = options.analysis.reproduce is not None
                 return make_report(options, console) or code
             except UserError as problem:
                 if is_reproduction or not runs:  # a table of runs does not say whether they reproduce it
@@ -181,7 +182,7 @@ def _baseline_problem(sweep: Sweep, runs: Sequence[SweepRun]) -> str:
     listed = {p.key: p for p in sweep.parameters if p.is_listed}
     if not runs or (trains_here(sweep) and PUBLISHED in listed):
         return ""
-    key, *_ = (report_options(sweep, Path()).group_by or BACKEND).split(",")
+    key = (report_options(sweep, Path()).analysis.group_by or [BACKEND])[0]
     parameter = listed.get(key)
     if parameter is None or parameter.grid_size() == 1:
         if sweep.is_grid:
@@ -240,7 +241,7 @@ def _report_options_with_code(sweep: Sweep, folder: Path, bench: str | None = No
     recorded = read_wandb_file(files[-1]).config.get(CODE_KEY) if files else None
     keys = recorded if isinstance(recorded, Mapping) else {}
     options = report_options(sweep, folder, [f"{CODE_KEY}.{name}" for name in keys])
-    return replace(options, bench=bench)
+    return replace(options, analysis=replace(options.analysis, bench=bench))
 
 
 def _records(folder: Path) -> set[str]:

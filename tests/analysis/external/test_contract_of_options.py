@@ -12,6 +12,7 @@ from support.fakes import make
 
 from ampcompare import analyse_runs
 from ampcompare.analysis.external.missing_input import MissingInput
+from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
 from ampcompare.report.options import ReportOptions
 from ampcompare.report.text_renderer import to_markdown
@@ -166,12 +167,12 @@ def test_the_suggested_command_answers_every_question(tmp_path, monkeypatch):
         for seed in (1, 2, 3):
             log_of(tmp_path / "my logs" / arm / str(seed), seed)
     with pytest.raises(UserError) as caught:
-        ReportOptions(["my logs"], margin=0.25, formats="json").analyse()
+        ReportOptions(["my logs"], analysis=AnalysisOptions(margin=0.25), formats="json").analyse()
     arguments = shlex.split(caught.value.lines[-1].removeprefix("for example: "))
     arguments = arguments[arguments.index("report") + 1 :]
     assert arguments[:2] == ["a=my logs/a", "b=my logs/b"]
     assert arguments[2:] == ["--margin", "0.25", "--format", "json", "--metric", "acc:max"]
-    analysis = ReportOptions(arguments[:2], metric="acc:max").analyse()
+    analysis = ReportOptions(arguments[:2], analysis=AnalysisOptions(metric="acc:max")).analyse()
     assert [(group.label, group.n) for group in analysis.groups] == [("a", 3), ("b", 3)]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ampcompare import analyse_runs, load_runs
+from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
 from ampcompare.report.options import ReportOptions
 
@@ -144,7 +145,7 @@ def test_the_first_call_gives_a_command_that_compares(tmp_path, monkeypatch, wri
     arguments = arguments_of(caught.value)
     assert arguments[:2] == arms
     assert arguments[2:] == ["--metric", f"{metric}:max"]
-    analysis = ReportOptions(arms, metric=f"{metric}:max").analyse()
+    analysis = ReportOptions(arms, analysis=AnalysisOptions(metric=f"{metric}:max")).analyse()
     assert {group.label: group.n for group in analysis.groups} == dict.fromkeys(GAIN, 3)
     factor = 100 if "top1" in metric else 1
     difference = analysis.comparison("bf16").estimates["quality"].value
@@ -169,7 +170,8 @@ def test_the_first_call_on_wandbs_chart_export_gives_a_command(tmp_path, monkeyp
     assert options["--metric"] == "val/acc:max"
     assert options["--baseline"] == "fp32"
     analysis = ReportOptions(
-        ["wandb_export.csv"], group_by="run", baseline="fp32", metric="val/acc:max"
+        ["wandb_export.csv"],
+        analysis=AnalysisOptions(group_by=["run"], baseline="fp32", metric="val/acc:max"),
     ).analyse()
     assert {group.label: group.n for group in analysis.groups} == dict.fromkeys(GAIN, 3)
     assert analysis.comparison("bf16").estimates["quality"].value == pytest.approx(0.05)
@@ -194,7 +196,7 @@ def test_the_first_call_on_one_folder_with_all_runs_names_repeats(tmp_path, monk
         ReportOptions(["logs"]).analyse()
     *arms, option, value = arguments_of(caught.value)
     assert (option, value) == ("--metric", f"{metric}:max")
-    analysis = ReportOptions(arms, metric=value).analyse()
+    analysis = ReportOptions(arms, analysis=AnalysisOptions(metric=value)).analyse()
     assert {group.label: group.n for group in analysis.groups} == dict.fromkeys(GAIN, 3)
     assert analysis.baseline_value == "fp32"
 

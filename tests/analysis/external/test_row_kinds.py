@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from ampcompare import analyse_runs, load_runs
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.external.missing_input import MissingInput
+from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
 from ampcompare.report.options import ReportOptions
 
@@ -127,15 +129,14 @@ def test_a_time_in_rows_of_training_and_evaluation_is_asked_about(tmp_path):
 def test_the_suggested_command_chooses_evaluation_and_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sources(tmp_path, with_mode)
-    command = ReportOptions(["a=a", "b=b"], metric="acc:max:fraction", time="time:seconds", ignore="device")
+    asked = AnalysisOptions(metric="acc:max:fraction", time="time:seconds", ignore=["device"])
+    command = ReportOptions(["a=a", "b=b"], analysis=asked)
     with pytest.raises(UserError) as caught:
         command.analyse()
     words = shlex.split(caught.value.lines[-1].removeprefix("for example: "))
     where = [words[index + 1] for index, word in enumerate(words) if word == "--where"]
     assert where == ["acc:mode=val", "time:mode=train"]
-    analysis = ReportOptions(
-        ["a=a", "b=b"], metric="acc:max:fraction", time="time:seconds", ignore="device", where=where
-    ).analyse()
+    analysis = ReportOptions(["a=a", "b=b"], analysis=replace(asked, where=where)).analyse()
     assert quality(analysis) == pytest.approx([70.2, 70.2])
     assert analysis.comparison("b").estimates["speed"].value == pytest.approx(2.0)
 

@@ -22,6 +22,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     is_distinguishing,
     settings_of,
 )
+from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
@@ -61,14 +62,7 @@ class Grouping:
     doubts: list[str] = field(default_factory=list)
 
 
-def group_own(
-    runs: Sequence[RunRecord],
-    group_by: Sequence[str] | None,
-    baseline: str | None,
-    split_by: Sequence[str],
-    seed: str | None,
-    ignore: Sequence[str],
-) -> Grouping:
+def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
     """Group runs of our own training by the backend, or by named arms.
 
     For loops under our recorder, only our options split groups. Other differences in their config are listed.
@@ -77,21 +71,23 @@ def group_own(
         UserError: An option names a key that no run has.
     """
     columns = _columns(runs)
-    keys = (*(group_by or [ARM if ARM in columns else BACKEND]), *split_by)
+    keys = (*(options.group_by or [ARM if ARM in columns else BACKEND]), *options.split_by)
+    baseline = options.baseline
     if baseline is None:
         baseline = columns[ARM][0] if keys[0] == ARM and ARM in columns else _of_fp32(runs)
-    if seed is not None and seed not in columns:  # the report lists options with defaults, and the machine
+    # The report also lists options that have their default, and facts of the machine.
+    if options.seed is not None and options.seed not in columns:
         shown = [settings_of(run) | _environment_of(run) for run in runs]
         every = dict.fromkeys(key for one in shown for key in one)
         columns = {key: tuple(one.get(key, NOT_SET) for one in shown) for key in every} | columns
-    seed = _seed_key(columns, seed)
+    seed = _seed_key(columns, options.seed)
     not_splitting: list[str] = []
     if any(run.is_recorded for run in runs):
         own_prefixes = (ENVIRONMENT_PREFIX, "recorder", "precision.", BACKEND, ARM)
         others = [key for key in columns if not (find_option(key) or key.startswith(own_prefixes))]
         other_columns = {key: columns[key] for key in others}
         compared = columns.get(keys[0], (NOT_SET,) * len(runs))
-        kept = {*keys, *ignore, seed, *find_tuned_rates(other_columns, compared)}
+        kept = {*keys, *options.ignore, seed, *find_tuned_rates(other_columns, compared)}
         not_splitting = [key for key in differing_settings(other_columns) if key not in kept]
     settings = [
         {key: value for key, value in settings_of(run, ignored=not_splitting).items() if key != seed}
@@ -99,9 +95,9 @@ def group_own(
     ]
     known_keys = [BACKEND, *dict.fromkeys(key for settings_of_run in settings for key in settings_of_run)]
     for option, named_keys in (
-        ("--group-by", group_by or ()),
-        ("--split-by", split_by),
-        ("--ignore", ignore),
+        ("--group-by", options.group_by or ()),
+        ("--split-by", options.split_by),
+        ("--ignore", options.ignore),
     ):
         for key in (key for key in named_keys if key not in known_keys):
             hint = did_you_mean(key, known_keys, 0.5) or "name a config key such as backend or batch_size"
@@ -129,14 +125,7 @@ def _of_fp32(runs: Sequence[RunRecord]) -> str:
     return next(meant, TF32 if TF32 in values else BASELINE)
 
 
-def group_external(
-    runs: Sequence[RunRecord],
-    group_by: Sequence[str] | None,
-    baseline: str | None,
-    split_by: Sequence[str],
-    seed: str | None,
-    ignore: Sequence[str],
-) -> Grouping:
+def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
     """Group runs of other programs by named arms, or by the settings that the user names.
 
     Raises:
@@ -146,16 +135,18 @@ def group_external(
     machine = _machine_columns(runs)
     columns = _columns(runs)
     # The user can name everything in the list of differing settings: facts of the machine, shortened keys.
-    named = [*(group_by or ()), *split_by, *ignore, *([seed] if seed else [])]
+    named = [*(options.group_by or ()), *options.split_by, *options.ignore]
+    if options.seed is not None:
+        named.append(options.seed)
     columns |= {key: machine[key] for key in machine if key in named}
-    group_by = None if group_by is None else _find_keys("--group-by", group_by, columns)
-    split_by = _find_keys("--split-by", split_by, columns)
-    ignored = _find_keys("--ignore", [key for key in ignore if key != DEVICE_OPTION], columns)
-    seed = _seed_key(columns, seed)
+    group_by = _find_keys("--group-by", options.group_by or (), columns)
+    split_by = _find_keys("--split-by", options.split_by, columns)
+    ignored = _find_keys("--ignore", [key for key in options.ignore if key != DEVICE_OPTION], columns)
+    seed = _seed_key(columns, options.seed)
     keys = _compared_keys(runs, columns, group_by, seed)
     label_keys = tuple(dict.fromkeys((*keys, *split_by)))
     values = [*dict.fromkeys(columns[label_keys[0]])]
-    grouping = Grouping(label_keys, _baseline(label_keys[0], values, baseline, runs))
+    grouping = Grouping(label_keys, _baseline(label_keys[0], values, options.baseline, runs))
     others = {key: column for key, column in columns.items() if key not in (*label_keys, seed, *ignored)}
     rates = find_tuned_rates(others, columns[label_keys[0]])
     splitting = (*label_keys, *rates)
@@ -235,7 +226,7 @@ def _seed_key(columns: Columns, seed: str | None) -> str:
 
 
 def _compared_keys(
-    runs: Sequence[RunRecord], columns: Columns, group_by: Sequence[str] | None, seed: str
+    runs: Sequence[RunRecord], columns: Columns, group_by: Sequence[str], seed: str
 ) -> tuple[str, ...]:
     """Return what is compared: the named settings, else the arms, else the only setting of a sweep."""
     if group_by:

@@ -38,6 +38,7 @@ from ampcompare.analysis.grouping.compared_metric import (
     without_value,
 )
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
+from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.config import task_spec
 from ampcompare.data import sources
 from ampcompare.errors import UserError
@@ -51,24 +52,6 @@ OWN_KEYS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metr
 OWN_KEYS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
 DEVICE = "device"  # `--ignore device`: the runs had one device, although no record says so
 ONE_DEVICE = "one device (--ignore device)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingOptions:
-    """The options of `analyse_runs` that say how runs are read. None is left to the runs, or asked for."""
-
-    baseline: str | None = None
-    metric: str | None = None
-    best: bool = False
-    margin: float | None = None
-    group_by: Sequence[str] | None = None
-    split_by: Sequence[str] = ()
-    seed: str | None = None
-    ignore: Sequence[str] = ()
-    throughput: str | None = None
-    time: str | None = None
-    memory: str | None = None
-    where: Sequence[str] = ()
 
 
 @dataclass
@@ -96,7 +79,7 @@ class RunReading:
     is_of_our_programs: bool = True
 
 
-def interpret_runs(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
+def interpret_runs(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
     """Read a set of runs.
 
     Raises:
@@ -108,7 +91,7 @@ def interpret_runs(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
     return reading
 
 
-def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
+def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
     if options.where:
         problem = "these runs are of AMP Compare or its Recorder, whose keys have one meaning; leave it out"
         raise UserError(f"--where {options.where[0]!r}: {problem}")
@@ -117,7 +100,7 @@ def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
     reading = RunReading(
         [_apply(run, mappings) for run in runs],
         _own_metric(runs, options),
-        group_own(runs, options.group_by, options.baseline, options.split_by, options.seed, options.ignore),
+        group_own(runs, options),
         is_own=is_own,
     )
     if all(map(_has_other_data, runs)):
@@ -130,7 +113,7 @@ def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
     return reading
 
 
-def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
+def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
     conditions = parse_conditions(options.where, runs)
     unfiltered, runs = runs, apply_conditions(runs, conditions)
     mappings = _measures(options, runs)
@@ -139,9 +122,7 @@ def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
     arms: list[str] = []
     grouping, metric = Grouping(), ComparedMetric()
     try:
-        grouping = group_external(
-            runs, options.group_by, options.baseline, options.split_by, options.seed, options.ignore
-        )
+        grouping = group_external(runs, options)
     except MissingInput as missing:
         questions, arguments, arms = [*missing.questions], [*missing.arguments], [*missing.arms]
     try:
@@ -179,7 +160,7 @@ def _way(metric: ComparedMetric) -> str:
     return "lower" if metric.lower_is_better else "higher"
 
 
-def _measures(options: ReadingOptions, runs: Sequence[RunRecord]) -> list[Any]:
+def _measures(options: AnalysisOptions, runs: Sequence[RunRecord]) -> list[Any]:
     roles = ("throughput", "time", MEMORY)
     return parse_key_mappings({role: getattr(options, role) for role in roles}, runs)
 
@@ -246,7 +227,7 @@ def _step_unit(runs: Sequence[RunRecord], steps: Sequence[str]) -> str:
     return "row" if is_row else "step"
 
 
-def _external_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedMetric:
+def _external_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric:
     """Return the metric that the user names or the format declares.
 
     Raises:
@@ -270,7 +251,7 @@ def _external_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> Comp
     return choose_metric(key, options.margin, runs, unit=unit, goal=goal or MAXIMIZE)
 
 
-def _own_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedMetric:
+def _own_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric:
     """Return the metric that the user names, else that of the runs' sweep, else that of their task.
 
     Raises:
