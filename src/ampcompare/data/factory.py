@@ -79,7 +79,7 @@ def _build_user_dataset(
         if user_data.is_image_split(train) and user_data.is_image_split(test):
             images = [(split.inputs, split.targets.long()) for split in (train, test)]
             data = _limit_splits(Dataset.from_images(images[0], images[1]), limits, source)
-            return replace(data, recorded={"data_fingerprint": data.fingerprint})
+            return replace(data, recorded={"data_fingerprint": data.fingerprint}, takes_seed=is_seeded)
         train, test = _limit_split("train", train, limits, source), _limit_split("test", test, limits, source)
         for split in (train, test):
             with wrap_data_errors(source, f"the first samples for train={split is train}", function.file):
@@ -100,7 +100,14 @@ def _build_user_dataset(
         # The fingerprint of data that is not in memory covers only its first batch.
         recorded["data_source"] = function.source
     return Dataset(
-        train, test, classes, source, fingerprint, recorded, train_fingerprint if is_seeded else ""
+        train,
+        test,
+        classes,
+        source,
+        fingerprint,
+        recorded,
+        train_fingerprint=train_fingerprint if is_seeded else "",
+        takes_seed=is_seeded,
     )
 
 

@@ -21,7 +21,7 @@ from ampcompare.runtime.formatting import listed, printable, short
 BACKEND = "backend"
 NOT_SET, NULL = "not set", "null"
 # Options in which pooled runs may differ. The environment has its own list.
-BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment", "recorder", "plan"}
+BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment", "recorder", "plan", metrics.RUN}
 # Keys of the environment that change what is measured: the device and how much of the machine a run had,
 # the software that computes, and the numerics in effect. All other keys (clocks and temperatures, card
 # and host, commit, keys of later versions) are listed if they differ and split no groups. With a value
