@@ -1,60 +1,64 @@
-"""An executor without processes: runs end at the next poll, as the test specifies."""
+"""An executor without processes: one run ends at each question for what is alive, as the test specifies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.driver import SweepDriver
-from ampcompare.sweeps.executors import RunEvent
+from ampcompare.sweeps.driver import SweepDriver, recover
 from ampcompare.sweeps.interim_looks import Look, fill_first_look
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
+from ampcompare.sweeps.process_guard import write_end
 from ampcompare.sweeps.progress import SweepProgress
+from ampcompare.sweeps.run_end import MAX_SIGNAL_ENDS, RunEnd, end_file
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 
-Ending = Callable[[SweepRun], RunEvent]
+Ending = Callable[[SweepRun], RunEnd]
 
 
-def finishes(run: SweepRun) -> RunEvent:
+def finishes(run: SweepRun) -> RunEnd:
     """Let every run finish."""
-    return RunEvent(run.index, RunState.FINISHED, 0)
+    return RunEnd(0)
 
 
 class ScriptedExecutor:
     """Notes the submitted runs, and ends them by a function.
 
     Args:
-        ending: Returns how a run ends.
+        ending: Returns the facts about the end of a run.
         slots: Number of runs at a time.
+
+    Attributes:
+        folder: Where the facts are written; `drive` sets it.
     """
 
     has_live_records = False
+    poll_seconds = 0.0
+    max_signal_ends = MAX_SIGNAL_ENDS
 
     def __init__(self, ending: Ending = finishes, slots: int = 1) -> None:
         self.ending, self.slots = ending, slots
+        self.folder = Path()
         self.submitted: list[SweepRun] = []
-        self._news: list[RunEvent] = []
-        self._ends: list[RunEvent] = []
+        self._running: list[SweepRun] = []
 
-    def submit(self, runs: Sequence[SweepRun]) -> None:
-        for run in runs:
-            self.submitted.append(run)
-            self._news.append(RunEvent(run.index, RunState.RUNNING, process={"host": "here", "pid": 1}))
-            self._ends.append(self.ending(run))
+    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, object]]:
+        self.submitted += runs
+        self._running += runs
+        return [{"host": "here", "pid": 1} for _ in runs]
 
-    def poll(self, seconds: float) -> list[RunEvent]:
-        if self._news:
-            news, self._news = self._news, []
-        else:
-            news, self._ends = self._ends[:1], self._ends[1:]
-        return news
+    def alive(self) -> dict[int, dict[str, object]]:
+        if self._running:
+            run = self._running.pop(0)
+            file = end_file(self.folder, run.run_id, run.last_start)
+            write_end(file, self.ending(run).facts())
+        return {run.index: {} for run in self._running}
 
-    def cancel(self, run: SweepRun, *, at_once: bool = False) -> None:
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
         pass
 
     def close(self) -> None:
@@ -73,9 +77,11 @@ def drive(
 ) -> list[SweepRun]:
     """Drive a sweep in a folder until nothing is left to do; return its runs."""
     folder.mkdir(exist_ok=True)
+    executor.folder = folder
     prepared = prepare_sweep(sweep, words, options or SweepOptions())
     console = Console(quiet=True)
     with open_journal(prepared, folder) as (journal, prepared):
+        recover(prepared, journal, executor)
         if looks:
             prepared = replace(prepared, looks=tuple(looks))
             now = replace(prepared.sweep, added=tuple(journal.state.added_seeds))

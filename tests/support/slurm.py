@@ -286,8 +286,8 @@ class Slurm:
         return ""
 
     def _scancel(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
-        """`ID`: SIGCONT and SIGTERM to all processes of a job that runs; one that waits is gone."""
-        for job in self.find(words[0]):
+        """`ID ...`: SIGCONT and SIGTERM to all processes of a job that runs; one that waits is gone."""
+        for job in [job for word in words for job in self.find(word)]:
             if job.state == "PENDING":
                 job.history.append("CANCELLED")
             elif job.state == "RUNNING":

@@ -5,9 +5,10 @@ from support.scripted_executor import ScriptedExecutor, drive, finishes
 from support.sweep_project import make_grid
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun, read_journal
 from ampcompare.sweeps.randomized_blocks import orders
+from ampcompare.sweeps.run_end import DRIVER, RunEnd
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep import Objective
 
@@ -32,9 +33,8 @@ def test_every_point_is_run_once_in_the_order_of_the_blocks(tmp_path, sweep, slo
 
 
 def test_a_run_that_signals_end_is_started_three_times_under_its_id_and_has_failed_then(tmp_path, sweep):
-    def ending(run: SweepRun) -> RunEvent:
-        state = RunState.FAILED if run.signal_ends == 2 else RunState.PREEMPTED
-        return RunEvent(run.index, state, -9, by_signal=True) if run.index == 0 else finishes(run)
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(-9) if run.index == 0 else finishes(run)
 
     executor = ScriptedExecutor(ending)
     first, second = drive(tmp_path / "out", sweep(2), executor)
@@ -44,8 +44,8 @@ def test_a_run_that_signals_end_is_started_three_times_under_its_id_and_has_fail
 
 
 def test_a_run_that_was_preempted_is_handed_out_again_as_often_as_that_happens(tmp_path, sweep):
-    def ending(run: SweepRun) -> RunEvent:
-        return RunEvent(run.index, RunState.PREEMPTED, 1) if run.starts < 5 else finishes(run)
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(1, asked_at=1.0, asked_by=DRIVER) if run.starts < 5 else finishes(run)
 
     executor = ScriptedExecutor(ending)
     (run,) = drive(tmp_path / "out", sweep(1), executor)
@@ -54,8 +54,8 @@ def test_a_run_that_was_preempted_is_handed_out_again_as_often_as_that_happens(t
 
 
 def test_a_failed_run_stays_failed_and_the_others_are_made(tmp_path, sweep):
-    def ending(run: SweepRun) -> RunEvent:
-        return RunEvent(run.index, RunState.FAILED, 3) if run.index == 1 else finishes(run)
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(3) if run.index == 1 else finishes(run)
 
     states = [run.state for run in drive(tmp_path / "out", sweep(3), ScriptedExecutor(ending))]
     assert states == [RunState.FINISHED, RunState.FAILED, RunState.FINISHED]
@@ -67,21 +67,20 @@ def test_a_failed_run_stays_failed_and_the_others_are_made(tmp_path, sweep):
 def test_every_event_is_in_the_journal_before_the_next_run_is_submitted(tmp_path, sweep):
     folder, seen = tmp_path / "out", []
 
-    def ending(run: SweepRun) -> RunEvent:
+    def ending(run: SweepRun) -> RunEnd:
         seen.append([known.state for known in read_journal(folder).runs.values()])
         return finishes(run)
 
     drive(folder, sweep(3), ScriptedExecutor(ending))
     done = RunState.FINISHED
-    assert seen == [[RunState.QUEUED], [done, RunState.QUEUED], [done, done, RunState.QUEUED]]
+    running = RunState.RUNNING
+    assert seen == [[running], [done, running], [done, done, running]]
 
 
 def test_a_search_ends_at_its_target(tmp_path, sweep, monkeypatch):
     """The value comes from the record of the run."""
-    from ampcompare.sweeps.metric_tail import MetricTail
-
     values = iter([3.0, 2.0, 1.0, 0.5])
-    monkeypatch.setattr(MetricTail, "values", lambda self, now=False: [next(values)])
+    monkeypatch.setattr(RunRecords, "values", lambda self, run_id: [next(values)])
     search = sweep(5, method="random", metric=Objective(name="score", goal="minimize", target=1.5))
     runs = drive(tmp_path / "out", search, ScriptedExecutor())
     assert [run.value for run in runs] == [3.0, 2.0, 1.0]

@@ -22,8 +22,11 @@ def begun(folder: Path) -> Journal:
     for index in range(3):
         journal.propose(SweepRun(index, parameters={"x": index}))
         journal.append("started", index=index, run_id="", process={"pid": 10 + index})
-    journal.end(journal.state.runs[0], RunState.FINISHED, 0.5, 0)
-    journal.end(journal.state.runs[1], RunState.PREEMPTED, None, -9, by_signal=True)
+    for run, state, end in (
+        (journal.state.runs[0], RunState.FINISHED, {"value": 0.5, "exit_code": 0, "by_signal": False}),
+        (journal.state.runs[1], RunState.PREEMPTED, {"value": None, "exit_code": -9, "by_signal": True}),
+    ):
+        journal.append("ended", index=run.index, run_id=run.run_id, state=state, **end)
     journal.append("band", index=2, band=3, value=0.25)
     journal.add_seeds(SeedGroup((4, 5), 3, ("look at 3 seeds",)))
     return journal
@@ -53,7 +56,8 @@ def test_a_line_that_a_killed_driver_did_not_complete_is_left_out(tmp_path, cut)
     file.write_bytes(file.read_bytes()[:-cut])
     assert read_journal(tmp_path).runs == runs
     again = Journal(tmp_path, "mine", DEFINITION)
-    again.end(again.state.runs[2], RunState.FINISHED, 0.75, 0)
+    end = {"state": RunState.FINISHED, "value": 0.75, "exit_code": 0, "by_signal": False}
+    again.append("ended", index=2, run_id=again.state.runs[2].run_id, **end)
     again.close()
     assert read_journal(tmp_path).runs[2].value == 0.75
 

@@ -17,13 +17,12 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.driver import recover_local_runs
-from ampcompare.sweeps.executors import RunEvent
+from ampcompare.sweeps.driver import recover
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
 from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.process_guard import heeds_sigterm
-from ampcompare.sweeps.run_process import GUARD_MARK
+from ampcompare.sweeps.process_guard import GUARD, heeds_sigterm, note_stop
+from ampcompare.sweeps.run_end import RunEnd, end_file
 from ampcompare.sweeps.status import read_status
 from ampcompare.sweeps.sweep import Objective
 
@@ -45,7 +44,7 @@ def left(tmp_path, monkeypatch):
             run = journal.propose(SweepRun(0, parameters={"x": 0}))
             leave(journal, run)
         with open_journal(prepared, folder) as (journal, now):
-            recover_local_runs(now, journal, lambda line: None)
+            recover(now, journal, ScriptedExecutor())
             return journal.state.runs[0]
 
     return recovered
@@ -63,8 +62,10 @@ def record(journal: Journal, run: SweepRun, age: float = 0.0, exit_code: int = 0
     os.utime(file, (time.time() - age, time.time() - age))
 
 
-def guard_interrupted(journal: Journal, *run_ids: str, seconds_ago: float = 0.0) -> None:
-    (journal.folder / GUARD_MARK).write_text(" ".join(map(str, [time.time() - seconds_ago, *run_ids])))
+def guard_interrupted(journal: Journal, run_id: str, seconds_ago: float = 0.0) -> None:
+    """Note that the guard of the killed driver has asked the first start of a run to end."""
+    file = end_file(journal.folder, run_id, 1)
+    note_stop(file, time.time() - seconds_ago, GUARD)
 
 
 def test_a_run_that_finished_is_finished_with_its_value(left):
@@ -94,8 +95,7 @@ def test_a_program_that_ends_with_0_when_the_guard_interrupts_it_has_not_finishe
         guard_interrupted(journal, run.run_id if is_interrupted else "another", seconds_ago=1)
         record(journal, run)
 
-    recovered = left(leave)
-    assert recovered.state is (state if is_noted or not is_interrupted else RunState.QUEUED)
+    assert left(leave).state is state
 
 
 def test_a_program_that_had_ended_before_the_guard_came_has_finished(left):
@@ -115,7 +115,8 @@ def test_the_record_of_an_earlier_start_says_nothing_of_the_last_one(left):
     def leave(journal, run):
         start(journal, run)
         record(journal, run, age=1)
-        journal.end(run, RunState.PREEMPTED, None, 0)
+        end = {"value": None, "exit_code": 0, "by_signal": False}
+        journal.append("ended", index=0, run_id=run.run_id, state=RunState.PREEMPTED, **end)
         start(journal, run)
 
     assert left(leave).state is RunState.PREEMPTED
@@ -140,7 +141,8 @@ def test_the_process_of_a_run_whose_start_was_not_written_down_is_ended(left):
         processes.append(subprocess.Popen(sleeps, env=environment, start_new_session=True))
         wait_until(lambda: "WANDB_RUN_ID" in psutil.Process(processes[0].pid).environ())
 
-    assert left(leave).state is RunState.QUEUED
+    run = left(leave)
+    assert (run.state, run.starts) == (RunState.PREEMPTED, 1)  # it may have left a checkpoint
     assert not is_alive(processes[0].pid)
     processes[0].wait()
 
@@ -218,7 +220,7 @@ def test_a_file_that_changes_and_changes_back_still_ends_the_sweep(tmp_path, mon
     program = tmp_path / "p"
     program.write_text("one")
 
-    def ending(run: SweepRun) -> RunEvent:
+    def ending(run: SweepRun) -> RunEnd:
         program.write_text("another")
         return finishes(run)
 

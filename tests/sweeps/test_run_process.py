@@ -16,14 +16,10 @@ from support.zygote import children_of, of_process
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
-from ampcompare.sweeps.run_process import (
-    RunLauncher,
-    end_leftovers,
-    end_state,
-    last_line,
-    offline_environment,
-)
+from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD, ProcessGuard, heeds_sigterm
+from ampcompare.sweeps.run_end import DRIVER, EndRules, RecordEnd, RunEnd, end_file, read_end, state_of_end
+from ampcompare.sweeps.run_process import RunLauncher, end_leftovers, last_line, offline_environment
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.sweep_file import Sweep
 
 # Two runs; then the process dies without a word. The first run needs a moment to end in order.
@@ -73,12 +69,10 @@ def launcher(folder: Path, *command: str, trains_here: bool = False) -> RunLaunc
         (-11, False, False, 0, (RunState.FAILED, False)),  # a crash of its own
     ],
 )
-def test_the_end_of_a_process_has_one_meaning(
-    tmp_path, exit_code, was_asked, trains_here, signal_ends, expected
-):
+def test_the_end_of_a_process_has_one_meaning(exit_code, was_asked, trains_here, signal_ends, expected):
     run = SweepRun(0, "r1", signal_ends=signal_ends)
-    made = launcher(tmp_path, trains_here=trains_here)
-    assert end_state(made, run, exit_code, was_asked=was_asked) == expected
+    end = RunEnd(exit_code, 1.0, DRIVER) if was_asked else RunEnd(exit_code)
+    assert state_of_end(run, end, RecordEnd, EndRules(trains_here)) == expected
 
 
 PREEMPTS = """
@@ -98,11 +92,15 @@ def test_a_program_that_is_marked_preempting_and_ends_above_0_is_to_be_continued
     environment = os.environ | {"WANDB_RUN_ID": "r1", "WANDB_DIR": str(tmp_path), "WANDB_PROJECT": "p"}
     done = subprocess.run([sys.executable, "-c", PREEMPTS, "failed"], env=environment, capture_output=True)
     assert done.returncode == 1, done.stderr
-    state = end_state(launcher(tmp_path), SweepRun(0, "r1"), 1, was_asked=False)
+    records, rules = RunRecords(tmp_path), EndRules(trains_here=False)
+    state = state_of_end(SweepRun(0, "r1"), RunEnd(1), lambda: records.end("r1"), rules)
     assert state == (RunState.PREEMPTED, False)
+    later = SweepRun(0, "r1", queued_at=records.end("r1").written_at + 1)  # a start that left no record
+    state = state_of_end(later, RunEnd(1), lambda: records.end("r1"), rules)
+    assert state == (RunState.FAILED, False)
 
 
-def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path):
+def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path, caplog):
     """By its pid and start time, or by the run's id in its environment: a grandchild in another session."""
     environment = os.environ | {"WANDB_RUN_ID": "r1", "WANDB_DIR": str(tmp_path)}
     sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -113,16 +111,17 @@ def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path):
     try:
         wait_until(lambda: "WANDB_RUN_ID" in psutil.Process(marked.pid).environ())
         known = {"pid": named.pid, "process_started": psutil.Process(named.pid).create_time()}
-        messages: list[str] = []
-        end_leftovers([SweepRun(0, "r1", process=known)], tmp_path, messages.append)
-        assert messages == ["waiting for 2 processes left over from a sweep command that was killed"]
+        caplog.set_level("INFO", "ampcompare")
+        end_leftovers([SweepRun(0, "r1", process=known)], tmp_path, announces=True)
+        message = "waiting for 2 processes left over from a sweep command that was killed"
+        assert caplog.messages == [message]
         assert not is_alive(named.pid)
         assert not is_alive(marked.pid)
         assert other.poll() is None
         gone = {**known, "process_started": 1.0}  # the pid belongs to another process by now
-        end_leftovers([SweepRun(0, "r9", process={**gone, "pid": other.pid})], tmp_path, messages.append)
+        end_leftovers([SweepRun(0, "r9", process={**gone, "pid": other.pid})], tmp_path, announces=True)
         assert other.poll() is None
-        assert len(messages) == 1
+        assert caplog.messages == [message]
     finally:
         for process in (named, marked, other):
             process.kill()
@@ -145,16 +144,17 @@ def test_the_guard_outlives_a_batch_systems_signals_to_every_process():
 
 def test_what_a_run_writes_after_the_guards_sigterm_is_younger_than_its_mark(tmp_path: Path):
     """Else a record that the interruption completed counts as one that was complete before."""
-    written, mark = tmp_path / "written", tmp_path / "mark"
+    written, facts = tmp_path / "written", tmp_path / "facts"
     code = f"trap 'echo > {written}; kill $!; exit' TERM; sleep 600 & echo; wait"
     with subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True) as run:
         assert run.stdout
         run.stdout.readline()
-        guard = ProcessGuard(mark)
-        guard.watch(run.pid, "mine")
+        guard = ProcessGuard()
+        guard.watch(run.pid, facts)
         guard.close()
-    assert mark.read_text().split()[1:] == ["mine"]
-    assert written.stat().st_mtime > float(mark.read_text().split()[0]) + CLOCK_TICK_SECONDS
+    end = read_end(facts)
+    assert (end.asked_by, end.is_seen) == (GUARD, False)
+    assert written.stat().st_mtime > end.asked_at + CLOCK_TICK_SECONDS
 
 
 UNCOLLECTED = """
@@ -195,6 +195,7 @@ def test_what_cannot_be_started_says_why_in_its_log(tmp_path):
     with closing(ProcessGuard()) as guard:
         assert made.start(SweepRun(0, "r1"), guard) is None
     assert "cannot be started: " in made.log_file("r1").read_text()
+    assert read_end(end_file(tmp_path, "r1", 1)) == RunEnd(is_started=False)
 
 
 @pytest.mark.slow

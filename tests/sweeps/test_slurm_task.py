@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.runs.run_state import RunState
+from ampcompare.sweeps import run_process
 from ampcompare.sweeps.executors import slurm_task
-from ampcompare.sweeps.executors.slurm_task import SlurmTask, read_end
+from ampcompare.sweeps.executors.slurm_task import SlurmTask
 from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.run_end import SCHEDULER, RunEnd, end_file, read_end
 from ampcompare.sweeps.run_process import RunLauncher
 from ampcompare.sweeps.sweep_file import Sweep
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "cluster" / "ends").mkdir(parents=True)
     return tmp_path
 
 
@@ -29,38 +29,41 @@ def task_of(folder: Path, code: str) -> SlurmTask:
     return SlurmTask(RunLauncher(sweep, folder, (), {}, False), SweepRun(0, "r1"), 1.0, {})
 
 
-def play(folder: Path, task: str | SlurmTask) -> tuple[int, int, RunState | None]:
-    """Run a task: the exit code of the job, how often its program began, what is noted of its end."""
+def play(folder: Path, task: str | SlurmTask) -> tuple[int, int, int | None, str | None]:
+    """Run a task.
+
+    Returns:
+        The exit code of the job, how often its program began; the exit code and who asked for the end, by
+        the facts about the end.
+    """
     made = task_of(folder, task) if isinstance(task, str) else task
     exit_code = 0
     try:
         made()
     except SystemExit as ended:
         exit_code = ended.code
-    begun, end = folder / "begun", read_end(folder, SweepRun(0, "r1"))
-    return exit_code, len(begun.read_text()) if begun.exists() else 0, end and end.state
+    begun, end = folder / "begun", read_end(end_file(folder, "r1", 1)) or RunEnd()
+    return exit_code, len(begun.read_text()) if begun.exists() else 0, end.exit_code, end.asked_by
 
 
-def test_a_run_that_signals_end_is_started_three_times_within_its_job(folder: Path):
-    assert play(folder, "os.kill(os.getpid(), signal.SIGHUP)") == (129, 3, RunState.FAILED)
-
-
-def test_a_run_that_a_signal_ended_once_may_finish(folder: Path):
-    first = f"os.path.getsize({str(folder / 'begun')!r}) > 1 or os.kill(os.getpid(), signal.SIGKILL)"
-    assert play(folder, first) == (0, 2, RunState.FINISHED)
+def test_a_run_that_a_signal_ends_ends_its_job_and_the_driver_decides(folder: Path, monkeypatch):
+    monkeypatch.setattr(run_process, "SAME_SIGNAL_SECONDS", 0)
+    task = task_of(folder, "os.kill(os.getpid(), signal.SIGHUP)")
+    assert play(folder, task) == (129, 1, -1, None)
+    assert play(folder, task) == (0, 1, -1, None)  # a warning came just then, and the job is requeued
 
 
 def test_a_program_that_fails_ends_its_job_with_its_exit_code(folder: Path):
-    assert play(folder, "sys.exit(3)") == (3, 1, RunState.FAILED)
+    assert play(folder, "sys.exit(3)") == (3, 1, 3, None)
 
 
 def test_slurms_sigterm_may_reach_the_program_first(folder: Path, monkeypatch):
     """The run is interrupted then, not failed, and not tried again."""
     monkeypatch.setattr(slurm_task, "REQUEUE_SECONDS", 0)
-    monkeypatch.setattr(slurm_task, "SAME_SIGNAL_SECONDS", 600)  # until the signal is there, however slow
+    monkeypatch.setattr(run_process, "SAME_SIGNAL_SECONDS", 600)  # until the signal is there, however slow
     later = ["sh", "-c", f"sleep 0.5; kill -TERM {os.getpid()}"]
     code = f"subprocess.Popen({later!r}, start_new_session=True); os.kill(os.getpid(), signal.SIGTERM)"
-    assert play(folder, code) == (143, 1, None)
+    assert play(folder, code) == (143, 1, -15, SCHEDULER)
 
 
 def test_a_warning_ends_a_program_of_others_by_sigterm_alone(folder: Path, monkeypatch):
@@ -73,11 +76,11 @@ def test_a_warning_ends_a_program_of_others_by_sigterm_alone(folder: Path, monke
     again: list[SlurmTask] = []
     before = signal.signal(signal.SIGUSR2, lambda *a: again.append(made.checkpoint().function))
     try:
-        assert play(folder, made) == (143, 1, None)
+        assert play(folder, made) == (143, 1, 0, SCHEDULER)
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert orderly.exists()
-    assert [(task.run.run_id, task.run.starts) for task in again] == [("r1", 1)]
+    assert [(task.run.run_id, task.run.starts) for task in again] == [("r1", 0)]  # the same start goes on
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process ignores")
@@ -88,7 +91,7 @@ def test_a_run_that_finished_in_spite_of_a_warning_is_not_run_again_by_the_queue
     again: list[SlurmTask] = []
     before = signal.signal(signal.SIGUSR2, lambda *a: again.append(made.checkpoint().function))
     try:
-        assert play(folder, made) == (0, 1, RunState.FINISHED)
+        assert play(folder, made) == (0, 1, 0, SCHEDULER)
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert play(folder, again[0]) == (0, 1, RunState.FINISHED)
+    assert play(folder, again[0]) == (0, 1, 0, SCHEDULER)

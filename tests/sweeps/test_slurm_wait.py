@@ -19,7 +19,7 @@ from ampcompare.sweeps.journal import read_journal
 
 pytestmark = pytest.mark.slow
 
-QUICK_LOOKS = "import ampcompare.sweeps.executors.slurm as s; s.NOTES_SECONDS = 0.05; s.QUEUE_SECONDS = 0.5"
+QUICK_LOOKS = "import ampcompare.sweeps.executors.slurm as s; s.FACTS_SECONDS = 0.05; s.QUEUE_SECONDS = 0.5"
 
 
 def start(project: SweepProject, slurm: Slurm, *words: str) -> subprocess.Popen[str]:

@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 
 from ampcompare.cli import main
-from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.executors import RunEvent
-from ampcompare.sweeps.executors.slurm_task import note_end
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import prepare
+from ampcompare.sweeps.process_guard import write_end
+from ampcompare.sweeps.run_end import RunEnd, end_file
 from ampcompare.sweeps.samplers import run_at
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}
@@ -127,7 +126,7 @@ def submitted(project, monkeypatch) -> list[SweepRun]:
     file = project.write_file(**XS)
     monkeypatch.chdir(project.folder)
     prepared = prepare(str(file), [f"output_dir={project.out}"])
-    for folder in ("logs", "wandb", "cluster/ends"):
+    for folder in ("logs", "wandb", "ends"):
         (project.out / folder).mkdir(parents=True, exist_ok=True)
     with open_journal(prepared, project.out) as (journal, prepared):
         journal.append("submission", mark="ampcompare-1", indices=[0, 1, 2])
@@ -157,8 +156,8 @@ def test_what_waits_or_runs_as_a_job_is_known_by_its_note_and_by_squeue(project,
         True,
         True,
     ), output
-    note_end(project.out, runs[0].run_id, RunEvent(0, RunState.FINISHED, 0))
-    note_end(project.out, runs[1].run_id, RunEvent(1, RunState.FAILED, 3))
+    write_end(end_file(project.out, runs[0].run_id, 1), RunEnd(0).facts())
+    write_end(end_file(project.out, runs[1].run_id, 1), RunEnd(3).facts())
     queued(project, monkeypatch, "101_2")
     assert "3 points: 1 finished, 1 running, 1 failed" in run_command("--status")[1]
     queued(project, monkeypatch)

@@ -80,21 +80,25 @@ class ConsoleHandler(logging.Handler):
 
 
 @contextmanager
-def messages_on(console: Console) -> Iterator[None]:
+def messages_on(console: Console, logger: logging.Logger = PACKAGE) -> Iterator[None]:
     """Print messages from INFO on this console, and nowhere else, while the body runs.
 
-    A level that somebody has set for the logger `ampcompare` stays.
+    A level that somebody has set for the logger stays.
+
+    Args:
+        console: The console.
+        logger: Whose messages are printed, those of the loggers below it included.
     """
-    handler, level, propagates = ConsoleHandler(console), PACKAGE.level, PACKAGE.propagate
-    PACKAGE.addHandler(handler)
-    PACKAGE.setLevel(level or logging.INFO)
-    PACKAGE.propagate = False  # the user's network may configure the root logger: no line twice
+    handler, level, propagates = ConsoleHandler(console), logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(level or logging.INFO)
+    logger.propagate = False  # the user's network may configure the root logger: no line twice
     try:
         yield
     finally:
-        PACKAGE.removeHandler(handler)
-        PACKAGE.setLevel(level)
-        PACKAGE.propagate = propagates
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 @contextmanager

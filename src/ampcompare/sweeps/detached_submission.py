@@ -1,5 +1,6 @@
 """Submit a sweep to Slurm and return: `--cluster slurm` without `--wait`."""
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -7,7 +8,6 @@ from rich.console import Console
 
 from ampcompare.errors import one_line
 from ampcompare.runs.run_state import RunState
-from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.sweeps.driver import SweepDriver
 from ampcompare.sweeps.executors.slurm import SlurmExecutor, array_of, jobs_folder
@@ -18,13 +18,15 @@ from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 
+log = logging.getLogger(__name__)
+
 
 def submit_and_leave(
     prepared: PreparedSweep,
     journal: Journal,
     executor: SlurmExecutor,
+    stop: SweepStopRequest,
     look: Callable[[Sweep, Path, Sequence[SweepRun]], Look],
-    console: Console,
 ) -> int | None:
     """Submit the remaining runs, and a job for the report that depends on them.
 
@@ -34,26 +36,21 @@ def submit_and_leave(
     Raises:
         UserError: If something cannot be submitted.
     """
-
-    def say(line: str) -> None:
-        print_line(console, one_line(line))
-
     state, folder = journal.state, journal.folder
     quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, executor.slots)
-    driver = SweepDriver(prepared, journal, executor, quiet, SweepStopRequest(), look)
-    driver.start()
-    waiting = len(state.with_state(RunState.RUNNING))
-    submitted = driver.submit_all()
+    driver = SweepDriver(prepared, journal, executor, quiet, stop, look)
+    waiting = state.count(RunState.RUNNING)
+    submitted = driver.submit_free()
     jobs = sorted({array_of(run) for run in state.with_state(RunState.RUNNING) if "job" in run.process})
     total = driver.sweep.total() or 0
     parts = [f"{driver.sweep.name}: {driver.sweep.method}, {plural(total, 'run')}"]
     for run_state in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED):
-        if count := len(state.with_state(run_state)):
+        if count := state.count(run_state):
             parts.append(f"{count} {run_state}")
     if waiting:
         parts.append(f"{waiting} waiting or running")
     if not jobs:
-        say(f"{', '.join(parts)}; no run is left")
+        log.info(one_line(f"{', '.join(parts)}; no run is left"))
         return None
     if submitted:
         options = executor.options
@@ -66,10 +63,10 @@ def submit_and_leave(
             parts.append(f"{left} not submitted yet; run the same command later")
     else:
         parts.append("nothing new was submitted")
-    say(", ".join(parts))
-    say(f"logs of the runs: {folder / 'logs'}; logs of the jobs: {jobs_folder(folder)}")
-    say(f"to follow: squeue -j {','.join(jobs)}, or: {prepared.command('--status')}")
+    log.info(one_line(", ".join(parts)))
+    log.info(one_line(f"logs of the runs: {folder / 'logs'}; logs of the jobs: {jobs_folder(folder)}"))
+    log.info(one_line(f"to follow: squeue -j {','.join(jobs)}, or: {prepared.command('--status')}"))
     if submitted or not executor.has_report_job():
         job = executor.submit_report(jobs)
-        say(f"report: job {job} writes it to {folder / 'report'} after the last run")
+        log.info(one_line(f"report: job {job} writes it to {folder / 'report'} after the last run"))
     return 0

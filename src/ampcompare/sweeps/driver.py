@@ -1,31 +1,54 @@
-"""The driver of a sweep: choose the next run, let an executor start it, and write every event to the journal.
+"""The driver of a sweep: tell `decide` what happens, and carry out what it decides.
 
-A sweep has one driver. Its whole state is in the journal, so a new driver continues where a killed driver
-ended. The executor decides nothing.
+A sweep has one driver. It keeps nothing that the next one would need: that is in the journal, in the facts
+that ended runs leave, and in the records of the runs. The executor decides nothing.
 """
 
-import math
-import sys
-from collections import deque
-from collections.abc import Callable, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ampcompare.errors import UserError, one_line
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.code_version import CodeWatch
-from ampcompare.sweeps.executors import Executor, RunEvent
-from ampcompare.sweeps.interim_looks import Look, next_seeds
-from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
-from ampcompare.sweeps.metric_tail import MetricTail
+from ampcompare.sweeps.code_version import CodeWatch, changed_code_dates
+from ampcompare.sweeps.decisions import (
+    Action,
+    AllEnded,
+    Append,
+    Cancel,
+    Event,
+    LookAtRuns,
+    Looked,
+    Propose,
+    RunChanged,
+    RunLogged,
+    Say,
+    Situation,
+    SlotsFree,
+    Start,
+    StopRequested,
+    decide,
+)
+from ampcompare.sweeps.executors import Executor
+from ampcompare.sweeps.interim_looks import Look
+from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
-from ampcompare.sweeps.run_process import GUARD_MARK, end_leftovers, interrupted_at, state_after_driver
-from ampcompare.sweeps.samplers import falls_behind, run_at
+from ampcompare.sweeps.reconcile import FolderFacts, RunChange, reconcile
+from ampcompare.sweeps.run_end import EndRules
+from ampcompare.sweeps.run_process import end_leftovers
+from ampcompare.sweeps.run_records import MAX_CORE_FRACTION, RunRecords
+from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_identity import seed_of
 
-POLL_SECONDS = 0.25
+log = logging.getLogger(__name__)
+
+MAX_PAUSE_SECONDS = 1.0  # between two looks at the executor, however many runs it has
+STOP_POLL_SECONDS = 0.1  # between two looks at the stop request during a pause
 
 
 class SweepDriver:
@@ -63,19 +86,13 @@ class SweepDriver:
         self._seed = seed_of(prepared.sweep, journal.state.definition)
         self._code = CodeWatch(prepared.code_files, journal.state.code_versions)
         self.changed_code: list[str] = []
-        self._tails: dict[int, MetricTail] = {}
-        self._is_stopping = False
-        self._cancelled: set[int] = set()
-        self._killed: set[int] = set()
-        self._waiting: deque[SweepRun] = deque()
+        self._records = records_of(prepared, journal.folder)
+        self._handled_stops: set[StopRequested] = set()
+        self._has_left = False  # the runs that could not be cancelled go on without this driver
 
     def _sweep_now(self) -> Sweep:
         """Return the sweep with the seeds that were added so far."""
         return replace(self.prepared.sweep, added=tuple(self.journal.state.added_seeds))
-
-    @property
-    def _runs(self) -> list[SweepRun]:
-        return [run for _, run in sorted(self.journal.state.runs.items())]
 
     def run(self) -> None:
         """Run every point that is left; with looks, add seeds until each claim is decided.
@@ -86,190 +103,189 @@ class SweepDriver:
         Raises:
             UserError: If the journal cannot be written.
         """
-        self.start()
-        while True:
-            submitted = self._submit_free()
-            if not submitted and not self._in_flight():
-                if self.stop.is_made() or not self._add_seeds():
-                    break
+        while not self._has_left:
+            self.submit_free()
+            if not self.journal.state.own_running:
+                groups = len(self.journal.state.seed_groups)
+                self._handle(AllEnded())
+                if len(self.journal.state.seed_groups) == groups or not self._decide(SlotsFree()):
+                    return
                 continue
-            for event in self.executor.poll(POLL_SECONDS):
-                self.handle(event)
-            self._watch_runs()
+            began = time.monotonic()
+            has_changed = self._observe()
+            # What a look at many runs costs stays a small fraction of a core.
+            pause = 0.0 if has_changed else (time.monotonic() - began) / MAX_CORE_FRACTION
+            self._follow_metrics()
+            self._pause(max(self.executor.poll_seconds, min(MAX_PAUSE_SECONDS, pause)))
+            self._notice_stop()
 
-    def start(self) -> None:
-        """Hear what became of the runs that an earlier driver started, and queue those that are left."""
-        for event in self.executor.poll(0):
-            self.handle(event)
-        self._waiting = deque(run for run in self._runs if run.is_startable and not run.is_external)
-
-    def _in_flight(self) -> int:
-        """Return the number of runs that the executor has."""
-        runs = self.journal.state.runs.values()
-        return sum(run.state is RunState.RUNNING and not run.is_external for run in runs)
-
-    def submit_all(self) -> list[SweepRun]:
-        """Submit as many runs as the executor takes, and return them."""
-        return self._submit_free()
-
-    def _submit_free(self) -> list[SweepRun]:
-        running = self._in_flight()
-        chosen: list[SweepRun] = []
-        while not self.stop.is_made() and running + len(chosen) < self.executor.slots:
-            run = self._next_run()
-            if run is None:
-                break
-            chosen.append(run)
-        if chosen and (changed := self._code.changed()):
+    def submit_free(self) -> list[SweepRun]:
+        """Give the executor as many runs as it takes, and return them."""
+        actions = self._decide(SlotsFree())
+        if actions and (changed := self._code.changed()):
             self.changed_code = changed
             self.stop.request_after_failure("the code of the runs changed")
             return []
-        if chosen:
-            self.executor.submit(chosen)
-            for event in self.executor.poll(0):
-                self.handle(event)
-        return chosen
+        self._carry_out(actions)
+        started = [action for action in actions if isinstance(action, Start)]
+        return [self.journal.state.runs[index] for action in started for index in action.indices]
 
-    def _next_run(self) -> SweepRun | None:
-        if self._waiting:
-            return self._waiting.popleft()
-        sweep, state = self.sweep, self.journal.state
-        index, total, metric = 1 + max(state.runs, default=-1), sweep.total(), sweep.metric
-        if total is not None and index >= total:
-            return None
-        if metric is not None and metric.target is not None:
-            finished = state.with_state(RunState.FINISHED)
-            if any(run.value is not None and metric.is_reached(run.value) for run in finished):
-                return None
-        tried = self._runs if sweep.learns else []
-        return self.journal.propose(run_at(sweep, self._seed, self.prepared.shared_plan, index, tried))
+    def _pause(self, seconds: float) -> None:
+        """Sleep; return early when somebody asks to stop."""
+        deadline = time.monotonic() + seconds
+        while not self._new_stops() and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(STOP_POLL_SECONDS, left))
 
-    def handle(self, event: RunEvent) -> None:
-        """Write down what an executor reports, and queue a run again that is to be continued."""
-        run = self.journal.state.runs[event.index]
-        if event.state is RunState.RUNNING:
-            self.journal.append("started", index=run.index, run_id=run.run_id, process=event.process)
-            self._tails[run.index] = self._tail(run)
-            self.progress.start(self.journal.state.runs[run.index])
+    def _new_stops(self) -> list[StopRequested]:
+        """Return the stop requests that the runs have not been told of."""
+        made = [StopRequested()] if self.stop.signal else []
+        if self.stop.is_at_once:
+            made.append(StopRequested(at_once=True))
+        return [request for request in made if request not in self._handled_stops]
+
+    def _notice_stop(self) -> None:
+        """Pass on a stop request; not in the signal's handler, which may interrupt a print."""
+        for request in self._new_stops():
+            self._handled_stops.add(request)
+            self._handle(request)
+
+    def _observe(self) -> bool:
+        """See what became of the runs; return whether one has changed."""
+        state = self.journal.state
+        self._records.refresh()
+        changes = reconcile(
+            state.own_running,
+            self.executor.alive(),
+            FolderFacts(self.journal.folder, self._records),
+            rules_of(self.prepared, self.executor),
+            has_lost_driver=False,
+        )
+        for change in changes:
+            self._handle(event_of(change, self.prepared, self.journal, self._records))
+            self._records.forget(state.runs[change.index].run_id)
+        return bool(changes)
+
+    def _follow_metrics(self) -> None:
+        """See what running runs have logged."""
+        if not self.executor.has_live_records or self.prepared.sweep.metric is None:
             return
-        state = RunState.STOPPED if run.is_stopped_early else event.state
-        tail = self._tails.pop(run.index, None) or self._tail(run)
-        value = tail.final_value() if state in (RunState.FINISHED, RunState.STOPPED) else None
-        run = self.journal.end(run, state, value, event.exit_code, by_signal=event.by_signal)
-        self.progress.end(run)
-        is_first = state is RunState.FINISHED and len(self.journal.state.with_state(state)) == 1
-        if is_first and self._describe_first_run is not None:
-            for line in self._describe_first_run(self.prepared, self.journal.folder, run):
-                self.progress.say(line)
-        if state is RunState.PREEMPTED and not self.stop.is_made():
-            self._waiting.append(run)
+        running = {run.run_id: run for run in self.journal.state.own_running}
+        for run_id, values in self._records.follow(running):
+            run = running[run_id]
+            self.progress.follow(run, values[-1] if values else None)
+            self._handle(RunLogged(run.index, values))
 
-    def _tail(self, run: SweepRun) -> MetricTail:
-        metric = self.prepared.sweep.metric
-        return MetricTail(self.journal.folder, run.run_id, metric.name if metric else None)
+    def _decide(self, event: Event) -> list[Action]:
+        is_stopping = self.stop.is_made()
+        looks, slots = self.prepared.looks, self.executor.slots
+        return decide(Situation(self.journal.state, self.sweep, slots, looks, is_stopping), event)
 
-    def _watch_runs(self) -> None:
-        """Follow the metric of running runs; stop those that fall behind, and all after a stop request."""
-        if self.stop.signal and not self._is_stopping:  # not in the handler, which may interrupt a print
-            self._is_stopping = True
-            self.progress.say("stopping: waiting for the runs to end; Ctrl-C again kills them")
-        for index in [*self._tails]:
-            run = self.journal.state.runs[index]
-            if self.executor.has_live_records:
-                values = self._tails[index].values()
-                self.progress.follow(run, values[-1] if values else None)
-                if self.prepared.sweep.hyperband and not run.is_stopped_early:
-                    self._check_bands(run, values)
-            if self.stop.signal and index not in self._cancelled:
-                self._cancelled.add(index)
-                self.executor.cancel(run)
-            if self.stop.is_at_once and index not in self._killed:
-                self._killed.add(index)
-                self.executor.cancel(run, at_once=True)
+    def _handle(self, event: Event) -> None:
+        self._carry_out(self._decide(event))
 
-    def _check_bands(self, run: SweepRun, values: Sequence[float]) -> None:
-        metric, early = self.prepared.sweep.metric, self.prepared.sweep.hyperband
-        assert metric
-        assert early
-        # What is not finite counts as the worst number that JSON has.
-        best, worst = (max, -sys.float_info.max) if metric.maximize else (min, sys.float_info.max)
-        for band in early.bands:
-            if band > len(values):
-                return
-            if band in run.bands:
-                continue
-            reached = [value if math.isfinite(value) else worst for value in values[:band]]
-            value = reached[-1] if early.strict else best(reached)
-            everyone = [value, *(other.bands[band] for other in self._runs if band in other.bands)]
-            is_behind = falls_behind(value, everyone, early.eta, maximize=metric.maximize)
-            self.journal.append("band", index=run.index, band=band, value=value, stopped=is_behind)
-            if is_behind:
-                self.executor.cancel(run)
-                return
-            run = self.journal.state.runs[run.index]
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        journal = self.journal
+        for action in actions:
+            match action:
+                case Append():
+                    journal.append(action.event, **action.fields)
+                    self._show(action)
+                case Propose():
+                    tried = [*journal.state.runs.values()] if self.sweep.learns else []
+                    plan = self.prepared.shared_plan
+                    journal.propose(run_at(self.sweep, self._seed, plan, action.index, tried))
+                case Start():
+                    runs = [journal.state.runs[index] for index in action.indices]
+                    places = self.executor.submit(runs, changed_code_dates(journal.state))
+                    for run, process in zip(runs, places, strict=True):
+                        self._handle(RunChanged(RunChange(run.index, RunState.RUNNING, process=process)))
+                case Cancel():
+                    self._cancel(action)
+                case LookAtRuns():
+                    runs = [run for _, run in sorted(journal.state.runs.items())]
+                    self._handle(Looked(self._look(self.sweep, journal.folder, runs)))
+                case Say():
+                    log.info(one_line(action.line))
 
-    def _add_seeds(self) -> bool:
-        """With all runs ended, look at them and add the seeds that the look asks for.
+    def _cancel(self, action: Cancel) -> None:
+        runs = [self.journal.state.runs[index] for index in action.indices]
+        try:
+            self.executor.cancel(runs, at_once=action.at_once)
+        except UserError as problem:
+            log.warning(one_line(str(problem)))
+            self._has_left = self.stop.is_made()
 
-        Returns:
-            Whether there are runs to make now.
-        """
-        looks = self.prepared.looks
-        if not looks:
-            return False
-        sweep, state = self.sweep, self.journal.state
-        if sweep.seeds in [group.look for group in state.seed_groups]:
-            return False
-        look = self._look(sweep, self.journal.folder, self._runs)
-        ahead = next((number for number in looks if number > sweep.seeds), sweep.seeds)
-        more = () if look.is_over else next_seeds(sweep, ahead - sweep.seeds)
-        messages = list(look.messages)
-        if more:
-            messages.append(f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}")
-        elif not look.is_over:
-            messages.append("this was the last look of the plan, so open claims stay undecided")
-        self.journal.add_seeds(SeedGroup(more, sweep.seeds, tuple(messages)))
-        self.sweep = self.progress.sweep = self._sweep_now()
-        for line in messages:
-            self.progress.say(line)
-        return bool(more)
+    def _show(self, action: Append) -> None:
+        """Print what was written to the journal."""
+        state = self.journal.state
+        if action.event == "seeds":
+            self.sweep = self.progress.sweep = self._sweep_now()
+        elif action.event == "started":
+            self.progress.start(state.runs[action.fields["index"]])
+        elif action.event == "ended":
+            run = state.runs[action.fields["index"]]
+            self.progress.end(run)
+            is_first = run.state is RunState.FINISHED and state.count(RunState.FINISHED) == 1
+            if is_first and self._describe_first_run is not None:
+                for line in self._describe_first_run(self.prepared, self.journal.folder, run):
+                    log.info(one_line(line))
 
 
-def recover_local_runs(prepared: PreparedSweep, journal: Journal, say: Callable[[str], None]) -> None:
-    """See what became of the processes that a killed driver has left on this machine.
+def records_of(prepared: PreparedSweep, folder: Path) -> RunRecords:
+    """Return the records of the runs of a sweep."""
+    metric = prepared.sweep.metric
+    return RunRecords(folder, metric.name if metric else None)
 
-    What is still running is ended, with a checkpoint. A run whose record says that it finished has finished;
-    the others are continued. A driver may have been killed before it wrote down that it started a run, so
-    runs that wait for a start are looked at, too.
+
+def rules_of(prepared: PreparedSweep, executor: Executor) -> EndRules:
+    """Return what the meaning of an end depends on."""
+    return EndRules(prepared.trains_here, executor.max_signal_ends)
+
+
+def event_of(change: RunChange, prepared: PreparedSweep, journal: Journal, records: RunRecords) -> RunChanged:
+    """Return a change with the values that the run has logged, where they count."""
+    counts = change.state in (RunState.FINISHED, RunState.STOPPED) or prepared.sweep.hyperband is not None
+    if change.state is RunState.RUNNING or not counts:
+        return RunChanged(change)
+    return RunChanged(change, tuple(records.values(journal.state.runs[change.index].run_id)))
+
+
+def recover(prepared: PreparedSweep, journal: Journal, executor: Executor) -> None:
+    """Write down what became of the runs of an earlier driver that was killed, or has left them to Slurm.
+
+    What a killed driver has left on this machine is ended, with a checkpoint. A run whose record says that it
+    finished has finished; the others are to be continued.
 
     Args:
         prepared: The sweep.
         journal: Its journal.
-        say: Prints a line for the user.
+        executor: Where the runs will happen. It has started none yet.
     """
-    folder, state = journal.folder, journal.state
+    folder, state, cluster = journal.folder, journal.state, prepared.options.cluster
     submitted = {index for indices in state.submissions.values() for index in indices}
+    own = [run for _, run in sorted(state.runs.items()) if not run.is_external]
     # Tasks of Ray are left to its executor, which looks on every node of the cluster.
-    others = ("job", "ray") if prepared.options.cluster == "ray" else ("job",)
+    elsewhere = ("job", "ray") if cluster == "ray" else ("job",)
     local = [
         run
-        for run in state.runs.values()
-        if not (run.is_external or any(key in run.process for key in others))
+        for run in own
+        if not any(key in run.process for key in elsewhere)
         and (run.state is RunState.RUNNING or run.index not in submitted)
     ]
-    metric = prepared.sweep.metric
-    left = [run for run in local if run.state is RunState.RUNNING or run.is_startable]
-    interrupted = {run.index: interrupted_at(run, folder) for run in left}
     if local:
-        end_leftovers(local, folder, say)
-    for run in left:
-        when = interrupted[run.index]
-        state_now = state_after_driver(run, folder, when, trains_here=prepared.trains_here)
-        if run.state is not RunState.RUNNING:
-            if state_now is RunState.PREEMPTED:
-                continue
-            journal.append("started", index=run.index, run_id=run.run_id, process={})
-        tail = MetricTail(folder, run.run_id, metric.name if metric else None)
-        value = None if state_now is RunState.PREEMPTED else tail.final_value()
-        journal.end(run, state_now, value)
-    (folder / GUARD_MARK).unlink(missing_ok=True)
+        end_leftovers(local, folder, announces=True)
+    # What became of Slurm's jobs only the queue can tell.
+    known = [run for run in own if cluster == "slurm" or "job" not in run.process]
+    records = records_of(prepared, folder)
+    changes = reconcile(
+        known,
+        executor.alive(),
+        FolderFacts(folder, records),
+        rules_of(prepared, executor),
+        has_lost_driver=True,
+    )
+    for change in changes:
+        situation = Situation(state, prepared.sweep, executor.slots)
+        for action in decide(situation, event_of(change, prepared, journal, records)):
+            assert isinstance(action, Append)
+            journal.append(action.event, **action.fields)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lo
 FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
 LOCK_SECONDS = 1.0  # `--status` has the lock for a moment
+STARTABLE_STATES = (RunState.QUEUED, RunState.PREEMPTED)
 NEW_FOLDER_HINT = "set another output_dir=... for a new sweep"
 
 
@@ -77,7 +79,15 @@ class SweepRun:
     @property
     def is_startable(self) -> bool:
         """Return whether it waits for a start, its first or the next."""
-        return self.state in (RunState.QUEUED, RunState.PREEMPTED)
+        return self.state in STARTABLE_STATES and not self.is_external
+
+    @property
+    def last_start(self) -> int:
+        """Number of the start that is under way, or that comes next; the first one is 1.
+
+        A driver may have been killed before it wrote down that it started a run.
+        """
+        return self.starts if self.state is RunState.RUNNING else self.starts + 1
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,7 @@ class SweepState:
     def __init__(self, name: str, definition: Mapping[str, Any], command: Sequence[str] = ()) -> None:
         self.name, self.definition, self.command = name, definition, tuple(command)
         self.runs: dict[int, SweepRun] = {}
+        self._indices: dict[RunState, set[int]] = {state: set() for state in RunState}
         self.seed_groups: list[SeedGroup] = []
         self.code_versions: list[CodeVersion] = []
         self.submissions: dict[str, list[int]] = {}
@@ -141,27 +152,25 @@ class SweepState:
                 self.driver = event
             case "proposed":
                 known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "drawn")}
-                self.runs[event["index"]] = SweepRun(**known, queued_at=_seconds(event["time"]))
+                self._keep(SweepRun(**known, queued_at=_seconds(event["time"])))
             case "external":
                 known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "value")}
                 state = RunState(event["state"])
-                self.runs[event["index"]] = SweepRun(**known, state=state, starts=1, is_external=True)
+                self._keep(SweepRun(**known, state=state, starts=1, is_external=True))
             case "started" if run:
                 started = {"state": RunState.RUNNING, "starts": run.starts + 1, "process": event["process"]}
-                self.runs[run.index] = replace(run, **started, exit_code=None)
+                self._keep(replace(run, **started, exit_code=None))
             case "band" if run:
                 bands = {**run.bands, event["band"]: event["value"]}
                 is_stopped = event.get("stopped", False)
-                self.runs[run.index] = replace(run, bands=bands, is_stopped_early=is_stopped)
+                self._keep(replace(run, bands=bands, is_stopped_early=is_stopped))
             case "ended" if run:
-                self.runs[run.index] = replace(
-                    run,
-                    state=RunState(event["state"]),
-                    value=event["value"],
-                    exit_code=event["exit_code"],
-                    signal_ends=run.signal_ends + event["by_signal"],
-                    queued_at=_seconds(event["time"]),
-                )
+                ended: dict[str, Any] = {
+                    "state": RunState(event["state"]),
+                    "queued_at": _seconds(event["time"]),
+                }
+                ended |= {"value": event["value"], "exit_code": event["exit_code"]}
+                self._keep(replace(run, **ended, signal_ends=run.signal_ends + event["by_signal"]))
             case "seeds":
                 group = SeedGroup(tuple(event["seeds"]), event["look"], tuple(event["messages"]))
                 self.seed_groups.append(group)
@@ -171,6 +180,13 @@ class SweepState:
                 self.submissions[event["mark"]] = event["indices"]
                 if event["indices"] is None:  # it was refused
                     del self.submissions[event["mark"]]
+
+    def _keep(self, run: SweepRun) -> None:
+        """Take a run as it stands now."""
+        if before := self.runs.get(run.index):
+            self._indices[before.state].discard(run.index)
+        self.runs[run.index] = run
+        self._indices[run.state].add(run.index)
 
     @property
     def has_begun(self) -> bool:
@@ -189,7 +205,21 @@ class SweepState:
 
     def with_state(self, *states: RunState) -> list[SweepRun]:
         """Return the runs in one of these states, ordered by index."""
-        return [run for _, run in sorted(self.runs.items()) if run.state in states]
+        return [self.runs[index] for index in sorted(chain(*(self._indices[state] for state in states)))]
+
+    @property
+    def own_running(self) -> list[SweepRun]:
+        """The runs that this sweep has started and that are not known to have ended, ordered by index."""
+        return [run for run in self.with_state(RunState.RUNNING) if not run.is_external]
+
+    @property
+    def startable(self) -> list[SweepRun]:
+        """The runs that wait for a start, their first or the next, ordered by index."""
+        return [run for run in self.with_state(*STARTABLE_STATES) if run.is_startable]
+
+    def count(self, *states: RunState) -> int:
+        """Return the number of runs in one of these states."""
+        return sum(len(self._indices[state]) for state in states)
 
 
 class Journal:
@@ -302,20 +332,6 @@ class Journal:
         for run in runs:
             fields = {"parameters": run.parameters, "plan": run.plan, "value": run.value}
             self.append("external", index=run.index, run_id=run.run_id, state=run.state, **fields)
-
-    def end(
-        self,
-        run: SweepRun,
-        state: RunState,
-        value: float | None = None,
-        exit_code: int | None = None,
-        *,
-        by_signal: bool = False,
-    ) -> SweepRun:
-        """Write down how a run ended, and return it as it stands then."""
-        fields = {"value": value, "exit_code": exit_code, "by_signal": by_signal}
-        self.append("ended", index=run.index, run_id=run.run_id, state=state, **fields)
-        return self.state.runs[run.index]
 
     def add_seeds(self, group: SeedGroup) -> None:
         """Write down that seeds were added to the sweep, or that a look asked for none."""

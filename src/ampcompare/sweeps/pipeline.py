@@ -1,7 +1,8 @@
 """The course of `ampcompare sweep`, from the command to the report."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,11 @@ from rich.console import Console
 
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.run_state import RunState
-from ampcompare.runtime.console import print_line
+from ampcompare.runtime.console import messages_on, print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.paths import shell_command
-from ampcompare.sweeps.code_version import changed_code_dates, changed_files, note_code_version
-from ampcompare.sweeps.driver import SweepDriver, recover_local_runs
+from ampcompare.sweeps.code_version import changed_files, note_code_version
+from ampcompare.sweeps.driver import SweepDriver, recover
 from ampcompare.sweeps.executors import CLUSTERS, Executor, split_cluster_options
 from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
 from ampcompare.sweeps.interim_looks import Look, check_can_be_decided, fill_first_look
@@ -26,6 +27,8 @@ from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_identity import continued_sweep, definition
 from ampcompare.sweeps.training_options import recipe_line
+
+log = logging.getLogger(__name__)
 
 EXIT_FAILED_RUNS = 1
 
@@ -79,33 +82,33 @@ def run_prepared(
         check_can_be_decided(sweep, prepared.looks)
     make_executor = _executor_factory(prepared, cluster_options)
     folder = make_output(prepared.output)
-
-    def say(line: str) -> None:
-        print_line(console, one_line(line))
-
+    is_detached = options.cluster == "slurm" and not options.wait
+    stop = SweepStopRequest()
     with open_journal(prepared, folder) as (journal, prepared):
-        for line in prepared.messages:
-            say(line)
-        recover_local_runs(prepared, journal, say)
-        _check_code(prepared, journal)
-        if prepared.looks:
-            check_can_be_decided(_with_seeds(prepared, journal), prepared.looks)
-            fill_first_look(_with_seeds(prepared, journal), journal, prepared.looks)
-        prepared = before_start(prepared, journal)
-        if options.cluster != "slurm":
-            _refuse_jobs_in_queue(journal)
-        if options.cluster == "slurm" and not options.wait:
-            status = _submit_and_leave(prepared, journal, make_executor, console)
-        else:
-            status = run_to_completion(prepared, journal, make_executor, console)
+        with (
+            messages_on(console, logging.getLogger("ampcompare.sweeps")),
+            nullcontext() if is_detached else stop,
+            closing(make_executor(journal)) as executor,
+        ):
+            for line in prepared.messages:
+                log.info(one_line(line))
+            recover(prepared, journal, executor)
+            _check_code(prepared, journal)
+            if prepared.looks:
+                check_can_be_decided(_with_seeds(prepared, journal), prepared.looks)
+                fill_first_look(_with_seeds(prepared, journal), journal, prepared.looks)
+            prepared = before_start(prepared, journal)
+            if options.cluster != "slurm":
+                _refuse_jobs_in_queue(journal)
+            if is_detached:
+                status = _submit_and_leave(prepared, journal, executor, stop, console)
+            else:
+                status = run_to_completion(prepared, journal, executor, stop, console)
         return status if status is not None else finish(prepared, journal, console)
 
 
 def run_to_completion(
-    prepared: PreparedSweep,
-    journal: Journal,
-    make_executor: Callable[[Journal], Executor],
-    console: Console,
+    prepared: PreparedSweep, journal: Journal, executor: Executor, stop: SweepStopRequest, console: Console
 ) -> int | None:
     """Run the remaining runs until all have ended or a stop is requested.
 
@@ -115,28 +118,20 @@ def run_to_completion(
     Raises:
         UserError: If the user's code changes meanwhile.
     """
-
-    def say(line: str) -> None:
-        print_line(console, one_line(line))
-
-    with SweepStopRequest() as stop:
-        executor = make_executor(journal)
-        try:
-            progress = SweepProgress(console, prepared.sweep, journal.state, journal.folder, executor.slots)
-            driver = SweepDriver(
-                prepared, journal, executor, progress, stop, _look_of(prepared), describe_first_run
-            )
-            for line in _start_messages(driver, executor, progress):
-                say(line)
-            with progress:
-                driver.run()
-        finally:
-            executor.close()
+    total = _with_seeds(prepared, journal).total()
+    workers = min(executor.slots, max(1, total)) if total else executor.slots
+    progress = SweepProgress(
+        console, prepared.sweep, journal.state, journal.folder, workers, executor.max_signal_ends
+    )
+    driver = SweepDriver(prepared, journal, executor, progress, stop, _look_of(prepared), describe_first_run)
+    for line in _start_messages(driver, workers):
+        log.info(one_line(line))
+    with progress:
+        driver.run()
     if stop.signal:
         # --rerun would make new runs of the interrupted runs.
         options = replace(prepared.options, rerun=prepared.sweep.on_server)
-        command = replace(prepared, options=options).command()
-        say(f"stopped; continue with: {command}")
+        log.info(one_line(f"stopped; continue with: {replace(prepared, options=options).command()}"))
         return 128 + stop.signal
     if driver.changed_code:
         raise code_changed_error(driver.changed_code, prepared, "while the sweep ran")
@@ -144,17 +139,13 @@ def run_to_completion(
 
 
 def _submit_and_leave(
-    prepared: PreparedSweep,
-    journal: Journal,
-    make_executor: Callable[[Journal], Executor],
-    console: Console,
+    prepared: PreparedSweep, journal: Journal, executor: Executor, stop: SweepStopRequest, console: Console
 ) -> int | None:
     from ampcompare.sweeps.detached_submission import submit_and_leave
     from ampcompare.sweeps.executors.slurm import SlurmExecutor
 
-    executor = make_executor(journal)
     assert isinstance(executor, SlurmExecutor)
-    return submit_and_leave(prepared, journal, executor, _look_of(prepared), console)
+    return submit_and_leave(prepared, journal, executor, stop, _look_of(prepared))
 
 
 def _look_of(prepared: PreparedSweep) -> Callable[[Sweep, Path, Sequence[SweepRun]], Look]:
@@ -286,32 +277,29 @@ def _executor_factory(
 
     def make_local(journal: Journal) -> Executor:
         gpus = [] if prepared.on_cpu else visible_gpus()
-        total = _with_seeds(prepared, journal).total()
-        slots = options.workers or max(1, len(gpus))
-        slots = min(slots, max(1, total)) if total else slots
-        launcher = prepared.launcher(journal.folder)
-        return LocalExecutor(launcher, slots, gpus, changed_code_dates(journal.state))
+        return LocalExecutor(prepared.launcher(journal.folder), options.workers or max(1, len(gpus)), gpus)
 
     return make_local
 
 
-def _start_messages(driver: SweepDriver, executor: Executor, progress: SweepProgress) -> Iterator[str]:
+def _start_messages(driver: SweepDriver, workers: int) -> Iterator[str]:
     """Yield the first lines: what runs here, and where."""
-    prepared, sweep = driver.prepared, driver.sweep
-    total = sweep.total()
-    runs = plural(total, "run") if total else "no run_cap: starts runs until Ctrl-C"
-    parts = [f"{sweep.name}: {sweep.method}", runs]
-    failed = len(driver.journal.state.with_state(RunState.FAILED))
-    before = f"{progress.done} ended before ({failed} failed)" if failed else f"{progress.done} already done"
-    parts += [before] if progress.done else []
-    parts.append(plural(executor.slots, "run") + " at a time")
-    if isinstance(executor, LocalExecutor) and executor.slots > max(1, len(executor.gpus)):
+    prepared, sweep, executor = driver.prepared, driver.sweep, driver.executor
+    total, done, failed = sweep.total(), driver.progress.done, driver.journal.state.count(RunState.FAILED)
+    parts = [f"{sweep.name}: {sweep.method}"]
+    parts.append(plural(total, "run") if total else "no run_cap: starts runs until Ctrl-C")
+    if failed:
+        parts.append(f"{done} ended before ({failed} failed)")
+    elif done:
+        parts.append(f"{done} already done")
+    parts.append(f"{plural(workers, 'run')} at a time")
+    if isinstance(executor, LocalExecutor) and workers > max(1, len(executor.gpus)):
         shared = plural(len(executor.gpus), "GPU") if executor.gpus else "this machine's processor"
         parts.append(f"which share {shared}, so their times cannot be compared")
     yield f"{', '.join(parts)}, in {driver.journal.folder}"
     if prepared.plan_summary:
         yield f"plan: {prepared.plan_summary}"
-    if not progress.done:
+    if not done:
         from ampcompare.sweeps.decision_plan import describe_decision_plan
 
         yield from describe_decision_plan(prepared, prepared.options.bench)

@@ -1,22 +1,30 @@
 """End the runs of a process that was killed before it could end them itself.
 
 The guard is a program of its own, started by `ProcessGuard` in a session of its own. It reads lines from its
-standard input: `+PID RUN_ID`, watch a run's process group, or `-PID`, watch it no longer. When the input
-closes, its parent has ended, however that happened, and the guard ends the runs that are left: SIGTERM to the
-run, so that it can save a checkpoint, SIGKILL to its whole group after PATIENCE_SECONDS.
+standard input: `+PID FILE`, watch a run's process group, or `-PID`, watch it no longer. When the input
+closes, its parent has ended, however that happened, and the guard ends the runs that are left: it notes in
+the run's FILE that the run was asked to end, sends SIGTERM to the run, so that it can save a checkpoint, and
+SIGKILL to its whole group after PATIENCE_SECONDS.
+
+`write_end` is here because the guard loads nothing but Python's standard library. What is written, and what
+it means, is in run_end.py.
 
 Linux has PR_SET_PDEATHSIG for this, but that fires when the *thread* that started the run ends, it does not
 reach grandchildren, and other systems do not have it.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+GUARD = "guard"  # who asked a run to end
 PATIENCE_SECONDS = 30.0
 CLOCK_TICK_SECONDS = 0.01  # to which the times of files are exact
 # A batch system sends these to every process of a job; they are not for the guard.
@@ -29,24 +37,22 @@ class ProcessGuard:
     If somebody kills the guard, the runs continue without it.
     """
 
-    def __init__(self, mark: Path | None = None) -> None:
-        """Start the guard.
-
-        Args:
-            mark: A file that the guard writes before it ends runs: the time at which its parent ended, and
-                the ids of the runs that it interrupts.
-        """
-        marks = [] if mark is None else [str(mark)]
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *marks],
+            [sys.executable, "-I", "-S", str(Path(__file__).resolve())],
             stdin=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,  # Ctrl-C in the terminal is not for the guard
         )
 
-    def watch(self, pid: int, run_id: str = "") -> None:
-        """Watch the process group of a run."""
-        self._write(f"+{pid} {run_id}\n")
+    def watch(self, pid: int, end_file: Path | None = None) -> None:
+        """Watch the process group of a run.
+
+        Args:
+            pid: Id of the group.
+            end_file: Where the guard notes that it has asked the run to end; None: nowhere.
+        """
+        self._write(f"+{pid} {'' if end_file is None else end_file}\n")
 
     def forget(self, pid: int) -> None:
         """Stop watching a run that has ended."""
@@ -66,20 +72,20 @@ def main() -> None:
     """Watch until standard input closes, then end what is left."""
     for name in IGNORED_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    run_ids: dict[int, str] = {}  # by process group
+    files: dict[int, str] = {}  # by process group
     for line in sys.stdin:
-        pid, _, run_id = line[1:].strip().partition(" ")
+        pid, _, file = line[1:].rstrip("\n").partition(" ")
         if line[0] == "+":
-            run_ids[int(pid)] = run_id
+            files[int(pid)] = file
         else:
-            run_ids.pop(int(pid), None)
-    groups = set(run_ids)
-    if groups and sys.argv[1:]:
-        now = time.time()
+            files.pop(int(pid), None)
+    groups = set(files)
+    interrupted = [file for pid, file in files.items() if file and heeds_sigterm(pid)]
+    asked_at = time.time()
+    if interrupted:
         time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
-        words = [now, *(run_id for pid, run_id in run_ids.items() if heeds_sigterm(pid))]
-        with suppress(OSError):
-            Path(sys.argv[1]).write_text(" ".join(map(str, words)))
+    for file in interrupted:
+        note_stop(Path(file), asked_at, GUARD)
     for pid in groups:
         with suppress(OSError):
             os.kill(pid, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
@@ -90,6 +96,33 @@ def main() -> None:
     for group in groups:
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL)
+
+
+def note_stop(file: Path, asked_at: float, asked_by: str) -> None:
+    """Note that a run was asked to end, unless the file already has facts about its end."""
+    write_end(file, {"asked_at": asked_at, "asked_by": asked_by}, is_first=True)
+
+
+def write_end(file: Path, facts: Mapping[str, Any], *, is_first: bool = False) -> None:
+    """Write facts about the end of a run: the one place that does.
+
+    A fact that cannot be written is lost: the run then counts as one whose end nobody has seen.
+
+    Args:
+        file: The file.
+        facts: The facts by their name.
+        is_first: Whether facts that are there already stay as they are.
+    """
+    text = json.dumps(facts)
+    with suppress(OSError):
+        file.parent.mkdir(exist_ok=True)
+        if is_first:
+            with file.open("x") as created:
+                created.write(text)
+        else:
+            temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+            temporary.write_text(text)
+            temporary.replace(file)
 
 
 def heeds_sigterm(pid: int) -> bool:

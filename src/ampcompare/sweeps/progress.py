@@ -16,7 +16,7 @@ from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.console import clock, print_line
 from ampcompare.sweeps.journal import SweepRun, SweepState
-from ampcompare.sweeps.run_process import MAX_SIGNAL_ENDS, last_line
+from ampcompare.sweeps.run_process import last_line
 from ampcompare.sweeps.sweep import Sweep
 
 
@@ -36,6 +36,7 @@ class SweepProgress:
         state: The sweep's state.
         folder: Output folder of the sweep.
         workers: Number of runs at a time.
+        max_signal_ends: After this number of ends by a signal a run has failed; None: never.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class SweepProgress:
         state: SweepState,
         folder: Path,
         workers: int,
+        max_signal_ends: int | None = None,
     ) -> None:
         self.console, self.sweep, self._state = console, sweep, state
-        self._folder, self._workers = folder, workers
+        self._folder, self._workers, self._max_signal_ends = folder, workers, max_signal_ends
         self._running: dict[int, _Running] = {}
         self._seconds: list[float] = []  # of the runs that ended
         live = Live(console=console, get_renderable=self._status, refresh_per_second=2, transient=True)
@@ -66,20 +68,21 @@ class SweepProgress:
     @property
     def done(self) -> int:
         """Number of points at which nothing is left to do."""
-        return len(self._state.with_state(*(state for state in RunState if state.is_final)))
-
-    def say(self, line: str) -> None:
-        """Print one line."""
-        print_line(self.console, one_line(line))
+        return self._state.count(*(state for state in RunState if state.is_final))
 
     def start(self, run: SweepRun) -> None:
         """Tell that a run was started, or given to Ray, which starts it when it has room."""
         self._running[run.index] = _Running(run, time.monotonic())
         again = f", start {run.starts}" if run.starts > 1 else ""
-        gpu, job = run.process.get("gpu"), run.process.get("job")
-        where = f" on GPU {gpu}" if gpu else f" as job {job}" if job else ""
-        verb = "given to Ray" if "ray" in run.process else "started"
-        self.say(f"run {run.index} {verb}{where}{again}: {point_text(run)}")
+        if "ray" in run.process:
+            begun = f"run {run.index} given to Ray"
+        elif "job" in run.process:
+            begun = f"run {run.index} started as job {run.process['job']}"
+        elif "gpu" in run.process:
+            begun = f"run {run.index} started on GPU {run.process['gpu']}"
+        else:
+            begun = f"run {run.index} started"
+        self._print(f"{begun}{again}: {point_text(run)}")
 
     def follow(self, run: SweepRun, value: float | None) -> None:
         """Take note of the newest value of the metric."""
@@ -92,21 +95,24 @@ class SweepProgress:
         seconds = time.monotonic() - running.began if running else 0.0
         if run.state in (RunState.FINISHED, RunState.STOPPED):
             self._seconds.append(seconds)
-        metric = self.sweep.metric
-        value = f", {metric.name} {run.value:.6g}" if metric and run.value is not None else ""
+        metric, number, count = self.sweep.metric, run.index, self._count(", ")
         after = f" after {_duration(seconds)}" if running else ""
-        state = run.state.value
-        if run.state is RunState.PREEMPTED and run.signal_ends:
-            state = f"ended by a signal ({run.signal_ends} of {MAX_SIGNAL_ENDS})"
-        problem = ""
+        value = f", {metric.name} {run.value:.6g}" if metric and run.value is not None else ""
         if run.state is RunState.FAILED:
             log = self._folder / "logs" / f"{run.run_id}.log"
             code = "" if run.exit_code is None else f" with exit code {run.exit_code}"
-            why = last_line(log) or "no output"
-            after, problem = f"{code}{after}", f": {why}; log: {log}"
-        self.say(f"run {run.index} {state}{after}{value}{problem} ({self._count(', ')})")
+            output = last_line(log) or "no output"
+            self._print(f"run {number} failed{code}{after}: {output}; log: {log} ({count})")
+        elif run.state is RunState.PREEMPTED and run.signal_ends:
+            limit = "" if self._max_signal_ends is None else f" of {self._max_signal_ends}"
+            self._print(f"run {number} ended by a signal ({run.signal_ends}{limit}){after} ({count})")
+        else:
+            self._print(f"run {number} {run.state.value}{after}{value} ({count})")
         if run.state is RunState.FINISHED and metric and run.value is None:
-            self.say(f"run {run.index} never logged {metric.name}, so the search cannot use it")
+            self._print(f"run {number} never logged {metric.name}, so the search cannot use it")
+
+    def _print(self, line: str) -> None:
+        print_line(self.console, one_line(line))
 
     def _count(self, separator: str) -> str:
         """Return how many points are done and, behind the separator, the time left by the median run."""

@@ -1,16 +1,16 @@
-"""The process of a run: start it, end it, and interpret its end.
+"""The process of a run: start it, end it, and leave the facts about its end.
 
 `RunLauncher` starts a run with the environment that `wandb agent` gives it. `RunProcess` is the running
 program. Executors use both, on the machine on which the run happens.
 """
 
-import math
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,28 +24,33 @@ from ampcompare.config.schema import ONE_ULP, PERTURBATION, PlanConfig
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.metric_tail import MetricTail
-from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
+from ampcompare.sweeps.process_guard import ProcessGuard, heeds_sigterm, note_stop, write_end
+from ampcompare.sweeps.run_end import DRIVER, SIGNAL_CODES, RunEnd, end_file
 from ampcompare.sweeps.sweep import CHAOS, Sweep
+
+log = logging.getLogger(__name__)
 
 STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 LEFTOVER_SECONDS = 5.0  # for processes that a program leaves running when it ends
 POLL_SECONDS = 0.1
 # A scheduler that signals all processes of a job may reach the run before the process that started it.
 SAME_SIGNAL_SECONDS = 2.0
-MAX_SIGNAL_ENDS = 3  # after this number of ends by a signal, a run has failed
 LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
 WANDB_LINES = "wandb:"  # how lines of W&B's client begin
 RECORD_LINE, RECORD_LINES = "record: ", 5  # how a run's last lines begin, and how many there are at most
-GUARD_MARK = "sweep.interrupted"  # file in the sweep's folder: the guard of a killed driver ended its runs
 CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
-# By the machine (out of memory), by a scheduler, by hand. A shell reports signal N as exit code 128 + N.
-_SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
-SIGNAL_CODES = frozenset(code for number in _SIGNALS for code in (-number, 128 + number))
 
 
 class RunProcess:
-    """A running program in a process group of its own. Its output goes to a file."""
+    """A running program in a process group of its own. Its output goes to a file.
+
+    Args:
+        command: The program and its arguments.
+        environment: All its environment variables.
+        log: The file to which its output is appended.
+        guard: Ends it if this process dies.
+        facts: The file for the facts about its end (run_end.py); None: they are not kept.
+    """
 
     def __init__(
         self,
@@ -53,14 +58,16 @@ class RunProcess:
         environment: Mapping[str, str],
         log: Path,
         guard: ProcessGuard,
-        run_id: str = "",
+        facts: Path | None = None,
     ) -> None:
-        self._guard = guard
+        self._guard, self._facts = guard, facts
         self._exit_code: int | None = None
-        self._kill_leftovers_at = 0.0
+        self._ended_at = 0.0  # by time.monotonic
+        self._asked_at: float | None = None  # by time.time
+        self._asked_by = DRIVER
         self._kill_at: float | None = None
-        self.was_asked_to_stop = False
         self._ignores_stop = False
+        self.end: RunEnd | None = None
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 command,
@@ -70,22 +77,26 @@ class RunProcess:
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        guard.watch(self.pid, run_id)
+        guard.watch(self.pid, facts)
 
     @property
     def pid(self) -> int:
         """The process id, which is also the id of its process group."""
         return self._process.pid
 
-    def poll(self) -> int | None:
-        """Return the exit code once the program and all its processes have ended.
+    def poll(self) -> RunEnd | None:
+        """Return the facts about the end once the program and all its processes have ended.
 
         W&B's service ends shortly after its program. Other processes that the program left are killed after
         LEFTOVER_SECONDS. A program that was asked to stop is killed when its time is over.
 
+        If a signal ended the program, a stop request within SAME_SIGNAL_SECONDS counts as the reason.
+
         Returns:
-            The exit code, negative for a signal; None while something is running.
+            The facts; None while something is running.
         """
+        if self.end is not None:
+            return self.end
         now = time.monotonic()
         if self._exit_code is None:
             if self._kill_at is not None and now > self._kill_at:
@@ -93,29 +104,45 @@ class RunProcess:
             self._exit_code = self._process.poll()
             if self._exit_code is None:
                 return None
-            self._kill_leftovers_at = now + LEFTOVER_SECONDS
+            self._ended_at = now
         if _is_group_running(self.pid):
-            if now > self._kill_leftovers_at:
+            if now > self._ended_at + LEFTOVER_SECONDS:
                 self.kill()
             return None
+        may_be_asked = self._exit_code in SIGNAL_CODES and self._asked_at is None
+        if may_be_asked and now < self._ended_at + SAME_SIGNAL_SECONDS:
+            return None
+        asked_by = None if self._asked_at is None else self._asked_by
+        self.end = RunEnd(self._exit_code, self._asked_at, asked_by, self._ignores_stop, ended_at=time.time())
+        if self._facts is not None:
+            write_end(self._facts, self.end.facts())
         self._guard.forget(self.pid)
-        return self._exit_code
+        return self.end
 
-    @property
-    def was_interrupted(self) -> bool:
-        """Return whether the stop request ended it; a program that ignores SIGTERM may finish by itself."""
-        return self.was_asked_to_stop and not (self._ignores_stop and self._exit_code == 0)
-
-    def stop(self, number: int = signal.SIGTERM, patience: float = STOP_SECONDS) -> None:
+    def stop(
+        self, number: int = signal.SIGTERM, patience: float = STOP_SECONDS, asked_by: str = DRIVER
+    ) -> None:
         """Ask the program to end, and kill it if it has not ended after `patience` seconds.
 
         The signal goes to the program alone: W&B's service has to complete the record.
+
+        Args:
+            number: The signal.
+            patience: In seconds.
+            asked_by: Who asks, as in `RunEnd`.
         """
-        if self.was_asked_to_stop or self._exit_code is not None:
+        if self._asked_at is not None or self.end is not None:
             return
-        self._ignores_stop = number == signal.SIGTERM and not heeds_sigterm(self.pid)
-        self._process.send_signal(number)  # no effect if the process has ended already
-        self.was_asked_to_stop = self._process.returncode is None
+        asked_at = time.time()
+        ignores_stop = False
+        if self._exit_code is None:
+            ignores_stop = number == signal.SIGTERM and not heeds_sigterm(self.pid)
+            self._process.send_signal(number)  # no effect if the process has ended already
+        has_ended = self._process.returncode is not None
+        if has_ended and self._process.returncode not in SIGNAL_CODES:
+            return  # it ended by itself, before anybody asked
+        self._asked_at, self._asked_by = asked_at, asked_by
+        self._ignores_stop = ignores_stop and not has_ended
         self._kill_at = time.monotonic() + patience
 
     def kill(self) -> None:
@@ -153,6 +180,8 @@ class RunLauncher:
         guard: ProcessGuard,
         gpu: str | None = None,
         code: Mapping[str, str] | None = None,
+        *,
+        is_requeued: bool = False,
     ) -> RunProcess | None:
         """Start a run.
 
@@ -161,17 +190,21 @@ class RunLauncher:
             guard: Ends the run if this process dies.
             gpu: Value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
             code: Dates of the user's files that changed since the sweep began, for the run's record.
+            is_requeued: Whether this start of the run has begun before, in a job that Slurm has requeued.
 
         Returns:
-            The process; None if it cannot be started. Then the log has the reason.
+            The process; None if it cannot be started. Then the log has the reason, and the facts about the
+            run's end say so.
         """
         sweep, log = self.sweep, self.log_file(run.run_id)
+        facts = end_file(self.folder, run.run_id, run.starts + 1)
         # The file from which W&B's client takes a run's sweep parameters.
         file = self.folder / "wandb" / f"sweep-{sweep.name}" / f"config-{run.run_id}.yaml"
         values = recorded_parameters(run) | ({CODE_KEY: dict(code)} if code else {})
         content = {"wandb_version": 1, **{key: {"value": value} for key, value in values.items()}}
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
+            facts.unlink(missing_ok=True)  # of this start before Slurm requeued its job
             file.parent.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
             file.write_text(text, encoding="utf-8")
@@ -181,18 +214,21 @@ class RunLauncher:
                 known = PlanConfig.__dataclass_fields__
                 command += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
                 command += [f"{PERTURBATION}={ONE_ULP}"] if run.plan.get("arm") == CHAOS else []
-            environment = self._environment(run, file, gpu)
-            return RunProcess([*self.prefix, *command], environment, log, guard, run.run_id)
+            environment = self._environment(run, file, gpu, is_requeued=is_requeued)
+            return RunProcess([*self.prefix, *command], environment, log, guard, facts)
         except (OSError, ValueError) as problem:  # ValueError: a NUL in an argument
             with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
                 print(f"cannot be started: {problem}", file=output)
+            write_end(facts, RunEnd(is_started=False).facts())
             return None
 
-    def _environment(self, run: SweepRun, parameters_file: Path, gpu: str | None) -> dict[str, str]:
+    def _environment(
+        self, run: SweepRun, parameters_file: Path, gpu: str | None, *, is_requeued: bool
+    ) -> dict[str, str]:
         """Return the variables of W&B's agent, the record's folder, and whether a server knows the sweep."""
         sweep = self.sweep
         # Our own training always looks for an earlier start: its folder may be that of an earlier sweep.
-        resumes = self.trains_here or run.starts > 0
+        resumes = self.trains_here or run.starts > 0 or is_requeued
         given = {
             "WANDB_SWEEP_ID": sweep.name,
             "WANDB_RUN_ID": run.run_id,
@@ -213,95 +249,34 @@ class RunLauncher:
         return {**self.environment, **inherited, **known}
 
 
-def end_state(
-    launcher: RunLauncher, run: SweepRun, exit_code: int, *, was_asked: bool
-) -> tuple[RunState, bool]:
-    """Return the state of a run whose process has ended.
-
-    Args:
-        launcher: How the run was started.
-        run: The run, as it was before this end.
-        exit_code: Of its process; negative for a signal.
-        was_asked: Whether this sweep asked it to stop.
-
-    Returns:
-        The state, PREEMPTED if the run has to continue; and whether a signal from outside the sweep ended it.
-        A run that such signals ended MAX_SIGNAL_ENDS times has failed.
-    """
-    if exit_code == 0:
-        # Other programs may end with 0 when they are interrupted, without having finished.
-        is_interrupted = was_asked and not launcher.trains_here
-        return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
-    tail = MetricTail(launcher.folder, run.run_id)
-    if exit_code in SIGNAL_CODES and tail.exit_code() == 0:
-        # The signal came between the end of the record and the end of the process.
-        return RunState.FINISHED, False
-    if was_asked or tail.is_preempting():  # W&B's server requeues preempting runs, too
-        return RunState.PREEMPTED, False
-    if exit_code in SIGNAL_CODES:
-        is_last = run.signal_ends + 1 >= MAX_SIGNAL_ENDS
-        return RunState.FAILED if is_last else RunState.PREEMPTED, True
-    return RunState.FAILED, False
-
-
-def interrupted_at(run: SweepRun, folder: Path) -> float:
-    """Return when a run was interrupted because its driver was killed; infinity if it was not.
-
-    The guard of the killed driver has interrupted it. If the guard was killed as well, it still runs.
-    """
-    try:
-        time_of_guard, *run_ids = (folder / GUARD_MARK).read_text().split()
-        is_interrupted, when = run.run_id in run_ids, float(time_of_guard) + CLOCK_TICK_SECONDS
-    except (OSError, ValueError):
-        pid = run.process.get("pid")
-        is_interrupted, when = pid is None or heeds_sigterm(pid), time.time()
-    return when if is_interrupted else math.inf
-
-
-def state_after_driver(run: SweepRun, folder: Path, interrupted: float, *, trains_here: bool) -> RunState:
-    """Return the state of a run whose driver was killed before the run ended.
-
-    The record of the run's last start tells whether the run has finished. Our own training ends its record
-    with 0 only then. Another program's record may end with 0 because the program was interrupted.
-
-    Args:
-        run: The run.
-        folder: Output folder of the sweep.
-        interrupted: When it was asked to end (`interrupted_at`).
-        trains_here: Whether the runs are our own training.
-
-    Returns:
-        STOPPED if hyperband had stopped it, else FINISHED or PREEMPTED.
-    """
-    if run.is_stopped_early:
-        return RunState.STOPPED
-    tail = MetricTail(folder, run.run_id)
-    has_finished = tail.exit_code() == 0 and (
-        trains_here or run.queued_at <= tail.files()[-1].stat().st_mtime <= interrupted
-    )
-    return RunState.FINISHED if has_finished else RunState.PREEMPTED
-
-
-def end_leftovers(
-    runs: Sequence[SweepRun], folder: Path, say: Callable[[str], None] = lambda line: None
-) -> None:
+def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = False) -> None:
     """End the processes that runs or a killed driver left on this machine, and wait for their end.
 
     The programs in the journal get SIGTERM and have STOP_SECONDS to save a checkpoint. Processes that they
     started (with the run's id and this folder in their environment) have LEFTOVER_SECONDS more: W&B's
-    service completes the record. Then all are killed.
+    service completes the record. Then all are killed. The facts about the end of each run say that it was
+    asked to end.
 
     Args:
         runs: The runs.
         folder: Output folder of the sweep.
-        say: Prints a line.
+        announces: Whether to tell the user about the wait.
     """
+    asked_at = time.time()
     started = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
-    left = _processes_of(runs, folder, started)
+    found = _processes_of(runs, folder, started)
+    for run in runs:
+        pid = run.process.get("pid")
+        is_running = run.state is RunState.RUNNING and (pid is None or heeds_sigterm(pid))
+        has_begun = run.is_startable and run.run_id in found.values()  # though the journal does not say so
+        if is_running or has_begun:
+            note_stop(end_file(folder, run.run_id, run.last_start), asked_at, DRIVER)
+    left = [*found]
     if not left:
         return
-    processes = "1 process" if len(left) == 1 else f"{len(left)} processes"
-    say(f"waiting for {processes} left over from a sweep command that was killed")
+    if announces:
+        processes = "1 process" if len(left) == 1 else f"{len(left)} processes"
+        log.info(f"waiting for {processes} left over from a sweep command that was killed")
     # By the pid alone: when the machine's clock is set, the start times of processes change.
     programs = [process for process in left if process.pid in {pid for pid, _ in started}]
     for process in programs:
@@ -317,18 +292,18 @@ def end_leftovers(
 
 def _processes_of(
     runs: Sequence[SweepRun], folder: Path, started: Container[tuple[Any, Any]]
-) -> list[psutil.Process]:
+) -> dict[psutil.Process, str | None]:
+    """Return the processes of runs on this machine, with the id of the run in their environment."""
     run_ids = {run.run_id for run in runs}
-    found = []
+    found: dict[psutil.Process, str | None] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            is_left = (process.pid, process.create_time()) in started
-            if not is_left:
-                environment = process.environ()
-                is_left = environment.get("WANDB_RUN_ID") in run_ids
-                is_left = is_left and environment.get("WANDB_DIR") == str(folder)
-            if is_left and process.pid != os.getpid() and not _has_ended(process):
-                found.append(process)
+            is_program = (process.pid, process.create_time()) in started
+            environment = {} if is_program else process.environ()
+            run_id = environment.get("WANDB_RUN_ID")
+            is_marked = run_id in run_ids and environment.get("WANDB_DIR") == str(folder)
+            if (is_program or is_marked) and process.pid != os.getpid() and not _has_ended(process):
+                found[process] = run_id
     return found
 
 

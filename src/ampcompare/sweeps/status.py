@@ -36,7 +36,10 @@ from ampcompare.sweeps.executors import split_cluster_options
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.run_process import interrupted_at, last_line, state_after_driver
+from ampcompare.sweeps.reconcile import FolderFacts, reconcile
+from ampcompare.sweeps.run_end import EndRules
+from ampcompare.sweeps.run_process import last_line
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.sweep_file import KEYS, sweep_of
@@ -50,6 +53,7 @@ STYLES = {RunState.FAILED: "red", RunState.RUNNING: "yellow"}
 STOPPED_BY_HAND = (129, 130, 143)
 DONE_STATES = (RunState.FINISHED, RunState.STOPPED)  # nothing is left to do
 SHOWN_STATES = (*DONE_STATES, RunState.RUNNING, RunState.FAILED, RunState.PREEMPTED, RunState.QUEUED)
+LOST_JOB = "its job has left the queue without a result"
 ABSENT = "\0"  # no value is equal to it
 DIGITS = 10  # in which equal numbers agree: the last digits of a multiple of 0.1 are rounding errors
 
@@ -256,19 +260,42 @@ def _runs_of_journal(
     reasons: dict[str, str],
     remarks: list[str],
 ) -> list[SweepRun]:
-    """Return the runs that this command started, with their present states."""
+    """Return the runs that this command started, with their present states.
+
+    Args:
+        prepared: The sweep.
+        state: The sweep as its journal tells it.
+        is_driven: Whether a driver sees to the runs that are no jobs of Slurm.
+        reasons: Takes the reason for a run's state, by its id.
+        remarks: Takes further messages.
+    """
     folder = prepared.output.resolve()
+    own = {index: run for index, run in sorted(state.runs.items()) if not run.is_external}
+    running = state.own_running
+    jobs = {run.index: run.process["job"] for run in running if "job" in run.process}
+    driven: dict[int, dict[str, str]] = {
+        run.index: {} for run in running if is_driven and "job" not in run.process
+    }
+    alive = {**driven, **_alive_jobs(state, jobs, remarks)}
+    changes = reconcile(
+        own.values() if not is_driven else running,
+        alive,
+        FolderFacts(folder, RunRecords(folder)),
+        EndRules(prepared.trains_here),
+        has_lost_driver=True,
+    )
+    changed = {change.index: change for change in changes}
     runs = []
-    jobs = _jobs(state, remarks)
-    for _, run in sorted(state.runs.items()):
-        if run.is_external:  # its state comes from the server
-            continue
-        if run.state is RunState.RUNNING and "job" in run.process:
-            run = _run_of_job(folder, run, jobs, reasons)
-        elif run.state is RunState.RUNNING and not is_driven:
-            when, trains_here = interrupted_at(run, folder), prepared.trains_here
-            run = replace(run, state=state_after_driver(run, folder, when, trains_here=trains_here))
-            reasons[run.run_id] = "the sweep command was killed"
+    for run in own.values():
+        change = changed.get(run.index)
+        if change is not None:
+            run = replace(run, state=change.state, exit_code=change.exit_code)
+        job = alive.get(run.index, {}).get("job")
+        if run.state is RunState.RUNNING and job is not None:
+            reasons[run.run_id] = f"in the queue as job {job}"
+        elif change is not None and change.is_lost:
+            is_job = run.index in jobs
+            reasons[run.run_id] = LOST_JOB if is_job else "the sweep command was killed"
         elif run.state is RunState.PREEMPTED and not run.signal_ends:
             reasons[run.run_id] = "interrupted"
         runs.append(run)
@@ -286,31 +313,18 @@ def _has_driver(folder: Path) -> bool:
         return True
 
 
-def _jobs(state: SweepState, remarks: list[str]) -> dict[int, str] | None:
-    """Return the jobs in Slurm's queue by the index of their run; None if squeue fails."""
+def _alive_jobs(state: SweepState, jobs: Mapping[int, str], remarks: list[str]) -> dict[int, dict[str, str]]:
+    """Return the jobs in Slurm's queue by the index of their run; all of them if squeue fails."""
     from ampcompare.sweeps.executors.slurm import jobs_in_queue
 
-    if not any("job" in run.process for run in state.with_state(RunState.RUNNING)):
+    if not jobs:
         return {}
+    in_queue = jobs
     try:
-        return jobs_in_queue(state)
+        in_queue = jobs_in_queue(state)
     except UserError as problem:
         remarks.append(f"{problem}; runs whose jobs have recorded no end are shown as running")
-        return None
-
-
-def _run_of_job(
-    folder: Path, run: SweepRun, jobs: Mapping[int, str] | None, reasons: dict[str, str]
-) -> SweepRun:
-    from ampcompare.sweeps.executors.slurm_task import read_end
-
-    if event := read_end(folder, run):
-        return replace(run, state=event.state, exit_code=event.exit_code)
-    if jobs is None or run.index in jobs:
-        reasons[run.run_id] = f"in the queue as job {(jobs or {}).get(run.index, run.process['job'])}"
-        return run
-    reasons[run.run_id] = "its job has left the queue without a result"
-    return replace(run, state=RunState.PREEMPTED)
+    return {index: {"job": job} for index, job in in_queue.items() if index in state.runs}
 
 
 def _rank(run: SweepRun) -> tuple[bool, bool, bool]:

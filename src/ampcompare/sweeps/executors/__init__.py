@@ -1,72 +1,65 @@
 """Executors: where the runs of a sweep happen, and the options of the clusters.
 
-The driver decides what runs. An executor starts the runs and reports how they end. There are three:
-processes on this machine (local.py), job arrays of Slurm (slurm.py), tasks of Ray (ray.py).
+The driver decides what runs. An executor starts runs, knows which are alive and ends them. There are three:
+processes on this machine (local.py), job arrays of Slurm (slurm.py), tasks of Ray (ray.py). How a run ended
+is not an executor's business: the run leaves facts about its end (run_end.py).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ampcompare.config.load import parse_override
 from ampcompare.errors import UserError
-from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.reconcile import Alive
 
 CLUSTERS = ("slurm", "ray")
 
 
-@dataclass(frozen=True)
-class RunEvent:
-    """A change of a run that an executor reports.
-
-    Attributes:
-        index: Number of the run's point in the sweep.
-        state: RUNNING when it was started; else how it ended.
-        exit_code: Of its process; negative for a signal. None where there was no process.
-        by_signal: Whether a signal ended it that this sweep did not send.
-        process: Where it was started: `host`, `pid`, `process_started` and `gpu`, or the `job`.
-    """
-
-    index: int
-    state: RunState
-    exit_code: int | None = None
-    by_signal: bool = False
-    process: dict[str, Any] = field(default_factory=dict)
-
-
 class Executor(Protocol):
-    """Starts runs, reports how they go, ends them.
+    """Starts runs, knows which are alive, ends them.
 
     Attributes:
         slots: How many runs it takes at a time.
         has_live_records: Whether the records of runs can be read here while they run. Hyperband needs that.
+        poll_seconds: Time between two questions for what is alive.
+        max_signal_ends: After this number of ends by a signal a run has failed; None: never.
     """
 
     slots: int
     has_live_records: bool
+    poll_seconds: float
+    max_signal_ends: int | None
 
-    def submit(self, runs: Sequence[SweepRun]) -> None:
+    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
         """Start these runs, or queue them where the executor has a queue.
+
+        Args:
+            runs: The runs.
+            code: Dates of the user's files that changed since the sweep began, for the records.
+
+        Returns:
+            Where each run was started, for the journal.
 
         Raises:
             UserError: If they cannot be submitted.
         """
 
-    def poll(self, seconds: float) -> list[RunEvent]:
-        """Wait up to `seconds` for news and return them, each run's in their order."""
+    def alive(self) -> Alive:
+        """Return the runs that run, or wait in the executor's queue.
 
-    def cancel(self, run: SweepRun, *, at_once: bool = False) -> None:
-        """Ask a run to end in order, with a checkpoint; `at_once`: kill it.
+        A run that is not among them has ended, and the facts about its end are there if anybody saw it.
+        """
 
-        Its end comes from `poll` like any other.
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
+        """Ask runs to end in order, with a checkpoint; `at_once`: kill them.
+
+        Raises:
+            UserError: If they cannot be asked.
         """
 
     def close(self) -> None:
         """Let go of everything. No run may be left that the executor has to end."""
-
-
-Say = Callable[[str], None]  # prints a line for the user
 
 
 def split_cluster_options(

@@ -1,20 +1,19 @@
 """Runs as tasks of Ray, one task per run.
 
-Ray chooses the node, and starts a task again when its node dies (ray_task.py). The driver stays until all
-runs have ended. If the driver is killed, Ray ends its tasks, and their guards end the runs.
+Ray chooses the node. If a node dies, its runs end without a trace, and the driver starts them again. The
+driver stays until all runs have ended. If the driver is killed, Ray ends its tasks, and their guards end the
+runs.
 """
 
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from ampcompare.errors import UserError, reason
-from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.sweeps.code_version import changed_code_dates, read_code_version
-from ampcompare.sweeps.executors import RunEvent
+from ampcompare.sweeps.code_version import read_code_version
 from ampcompare.sweeps.executors.ray_cluster import (
     FIRST_TASK_SECONDS,
     RayCluster,
@@ -22,11 +21,12 @@ from ampcompare.sweeps.executors.ray_cluster import (
     check_nodes,
     choose_slots,
     connect,
+    is_lost,
     short_message,
 )
 from ampcompare.sweeps.executors.ray_options import runtime_environment, task_options
 from ampcompare.sweeps.executors.ray_task import (
-    NOTES,
+    TOKEN,
     RayTask,
     TaskResult,
     WorkingFolder,
@@ -35,8 +35,9 @@ from ampcompare.sweeps.executors.ray_task import (
     write_files,
 )
 from ampcompare.sweeps.journal import Journal, SweepRun
-from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.prepare import PreparedSweep
+from ampcompare.sweeps.process_guard import note_stop, write_end
+from ampcompare.sweeps.run_end import DRIVER, RunEnd, end_file, read_end
 from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher
 
 KILL_REPEAT_SECONDS = 1.0  # between requests to kill a run: Ray may merge two in quick succession
@@ -48,137 +49,141 @@ class RayExecutor:
     Args:
         launcher: Starts the runs, within the tasks.
         cluster: The cluster.
-        journal: The sweep's journal.
         working_folder: Where relative paths of the runs begin.
     """
 
-    def __init__(
-        self, launcher: RunLauncher, cluster: RayCluster, journal: Journal, working_folder: WorkingFolder
-    ) -> None:
+    poll_seconds = 0.1
+
+    def __init__(self, launcher: RunLauncher, cluster: RayCluster, working_folder: WorkingFolder) -> None:
         import ray
 
         self.slots, self.has_live_records = cluster.slots, cluster.sees_output
-        self._launcher, self._cluster, self._journal = launcher, cluster, journal
+        self.max_signal_ends = cluster.max_signal_ends
+        self._launcher, self._cluster = launcher, cluster
         self._working_folder = working_folder
-        self._function = ray.remote(run_task).options(**cluster.task_options)
+        # The driver starts a run again, by the one rule for all executors.
+        self._function = ray.remote(run_task).options(**cluster.task_options, max_retries=0)
         self._runs: dict[Any, SweepRun] = {}  # by Ray's reference to the result of the task
-        self._cancelled: set[int] = set()
         self._killed: set[int] = set()
         self._next_kill = 0.0
-        self._news: list[RunEvent] = []
         self._token = secrets.token_hex(16)
-        notes = make_folder(launcher.folder / NOTES, str(launcher.folder / NOTES))
-        (notes / "token").write_text(self._token)
+        token = launcher.folder / TOKEN
+        make_folder(token.parent, str(token.parent))
+        token.write_text(self._token)
 
-    def recover(self) -> None:
-        """End what a killed driver left on any node, and report the runs that it had started."""
-        left = [run for run in self._journal.state.with_state(RunState.RUNNING) if "ray" in run.process]
-        if not left:
-            return
-        folder = self._launcher.folder
-        end_leftovers_here(left, folder)
-        if not self._cluster.is_own:
-            call_on_every_node(end_leftovers_here, left, folder, seconds=FIRST_TASK_SECONDS + STOP_SECONDS)
-        for run in left:
-            is_finished = MetricTail(folder, run.run_id).exit_code() == 0
-            state = RunState.FINISHED if is_finished else RunState.PREEMPTED
-            self._news.append(RunEvent(run.index, state))
-
-    def submit(self, runs: Sequence[SweepRun]) -> None:
-        """Submit these runs to Ray, which starts them when their resources are free."""
-        code = dict(changed_code_dates(self._journal.state))
+    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Submit these runs to Ray, which starts them when their resources are free; return their tasks."""
         needs_shared_folder = self._launcher.sweep.hyperband is not None
         # Ray leaves all GPUs visible to a task that asks for none.
         gpu = "" if self._cluster.task_options["num_gpus"] == 0 else None
+        places = []
         for run in runs:
             task = RayTask(
                 self._launcher,
                 run,
                 self._token,
-                secrets.token_hex(16),
                 self._working_folder,
                 needs_shared_folder,
                 gpu,
-                code,
+                dict(code),
             )
             reference = self._function.remote(task)
             self._runs[reference] = run
-            process = {"ray": reference.task_id().hex()}
-            self._news.append(RunEvent(run.index, RunState.RUNNING, process=process))
+            places.append({"ray": reference.task_id().hex()})
+        return places
 
-    def poll(self, seconds: float) -> list[RunEvent]:
-        """Return what has happened, after `seconds` at the latest."""
+    def alive(self) -> dict[int, dict[str, Any]]:
+        """Return the runs whose tasks wait or run. The files of the others are here then."""
         import ray
 
         self._kill_again()
-        if self._runs and not self._news:
-            ray.wait([*self._runs], num_returns=1, timeout=seconds)
-        elif not self._news and seconds:
-            time.sleep(seconds)
         if self._runs:
             ready, _ = ray.wait([*self._runs], num_returns=len(self._runs), timeout=0)
             for reference in ready:
-                self._news.append(self._event_of(reference))
-        news, self._news = self._news, []
-        return news
+                self._fetch(reference)
+        return {run.index: {} for run in self._runs.values()}
 
-    def cancel(self, run: SweepRun, *, at_once: bool = False) -> None:
-        """Have the task end its run by SIGTERM, and by SIGKILL after STOP_SECONDS or `at_once`."""
-        self._cancelled.add(run.index)
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
+        """Have the tasks end their runs by SIGTERM, and by SIGKILL after STOP_SECONDS or `at_once`."""
+        indices = {run.index for run in runs}
+        for run in self._runs.values():
+            if run.index in indices:  # the task may not have begun, or be lost together with its worker
+                facts = end_file(self._launcher.folder, run.run_id, run.last_start)
+                note_stop(facts, time.time(), DRIVER)
         if at_once:
-            self._killed.add(run.index)
+            self._killed |= indices
             self._next_kill = time.monotonic() + KILL_REPEAT_SECONDS
-        self._interrupt(run.index)
+        self._interrupt(indices)
 
     def close(self) -> None:
         """End the runs that are left. End a cluster that this process started, disconnect from any other."""
         import ray
 
-        for run in [*self._runs.values()]:
-            self.cancel(run)
+        self.cancel([*self._runs.values()])
         deadline = time.monotonic() + STOP_SECONDS
         while self._runs and time.monotonic() < deadline:
-            self.poll(KILL_REPEAT_SECONDS)
+            self.alive()
+            time.sleep(self.poll_seconds)
         if self._cluster.is_connected_here:
             ray.shutdown()
 
-    def _interrupt(self, index: int) -> None:
+    def _interrupt(self, indices: Container[int]) -> None:
         import ray
 
         for reference, run in self._runs.items():
-            if run.index == index:
+            if run.index in indices:
                 ray.cancel(reference)
 
     def _kill_again(self) -> None:
         if self._killed and time.monotonic() > self._next_kill:
             self._next_kill = time.monotonic() + KILL_REPEAT_SECONDS
-            for index in self._killed:
-                self._interrupt(index)
+            self._interrupt(self._killed)
 
-    def _event_of(self, reference: Any) -> RunEvent:
-        """Return how the run of an ended task ended, after writing its files."""
+    def _fetch(self, reference: Any) -> None:
+        """Write the files of a run whose task has ended, and why it could not run."""
         import ray
         from ray.exceptions import RayError
 
         run, folder = self._runs.pop(reference), self._launcher.folder
-        was_cancelled = run.index in self._cancelled
-        self._cancelled.discard(run.index)
         self._killed.discard(run.index)
+        facts = end_file(folder, run.run_id, run.last_start)
         try:
             result: TaskResult = ray.get(reference)
             write_files(folder, run.run_id, result.files)
-            event, message = result.event, result.message
-        except RayError as problem:
-            if was_cancelled:  # before it started, or together with its worker
-                return RunEvent(run.index, RunState.PREEMPTED)
-            event, message = RunEvent(run.index, RunState.FAILED), short_message(problem)
-        except (OSError, ValueError) as problem:
-            why = f"the files of the run cannot be written: {reason(problem)}"
-            event, message = RunEvent(run.index, RunState.FAILED), why
-        if message:
-            with self._launcher.log_file(run.run_id).open("a", encoding="utf-8") as log:
-                print(message, file=log)
-        return event
+            problem = result.problem
+        except RayError as error:
+            problem = short_message(error)
+            known = read_end(facts)
+            if known is not None and known.asked_by == DRIVER:  # perhaps before it began
+                return
+            if is_lost(error):
+                self._log(run, f"Ray lost the node or worker: {problem}")
+                return
+        except (OSError, ValueError) as error:
+            problem = f"the files of the run cannot be written: {reason(error)}"
+        if problem:
+            self._log(run, problem)
+            write_end(facts, RunEnd(is_started=False).facts())
+
+    def _log(self, run: SweepRun, line: str) -> None:
+        with self._launcher.log_file(run.run_id).open("a", encoding="utf-8") as log:
+            print(line, file=log)
+
+
+def end_leftovers_on_nodes(journal: Journal, *, is_own: bool) -> None:
+    """End what a killed driver has left on any node of the cluster.
+
+    Args:
+        journal: The sweep's journal.
+        is_own: Whether this process started the cluster, on this machine.
+    """
+    left = [run for run in journal.state.own_running if "ray" in run.process]
+    if not left:
+        return
+    end_leftovers_here(left, journal.folder)
+    if not is_own:
+        seconds = FIRST_TASK_SECONDS + STOP_SECONDS
+        call_on_every_node(end_leftovers_here, left, journal.folder, seconds=seconds)
 
 
 def ray_factory(
@@ -202,8 +207,9 @@ def ray_factory(
     environment = runtime_environment(options.pop("runtime_env", {}), prepared.output)
     is_connected_here = not ray.is_initialized()
     is_own = is_connected_here and not os.environ.get("RAY_ADDRESS")
+    max_retries = options.pop("max_retries")
     if is_connected_here:
-        connect(environment, options["max_retries"])
+        connect(environment)
     else:
         options["runtime_env"] = environment
     folder = None if "working_dir" in environment else os.getcwd()
@@ -219,10 +225,10 @@ def ray_factory(
     def make(journal: Journal) -> RayExecutor:
         total = prepared.sweep.total()
         slots_needed = min(slots, max(1, total)) if total and not prepared.looks else slots
-        cluster = RayCluster(options, slots_needed, is_own, is_connected_here, sees_output)
+        max_signal_ends = None if max_retries < 0 else max_retries + 1
+        cluster = RayCluster(options, slots_needed, is_connected_here, sees_output, max_signal_ends)
+        end_leftovers_on_nodes(journal, is_own=is_own)
         launcher = prepared.launcher(journal.folder)
-        executor = RayExecutor(launcher, cluster, journal, WorkingFolder(folder, hashes))
-        executor.recover()
-        return executor
+        return RayExecutor(launcher, cluster, WorkingFolder(folder, hashes))
 
     return make

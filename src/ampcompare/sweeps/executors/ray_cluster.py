@@ -27,24 +27,24 @@ class RayCluster:
     Attributes:
         task_options: Ray's options for each task.
         slots: Number of runs at a time.
-        is_own: Whether this process started it.
         is_connected_here: Whether this process connected to it, and has to disconnect.
         sees_output: Whether every node sees the output folder.
+        max_signal_ends: After this number of ends by a signal, or with its node, a run has failed; None:
+            never.
     """
 
     task_options: Mapping[str, Any]
     slots: int
-    is_own: bool
     is_connected_here: bool
     sees_output: bool
+    max_signal_ends: int | None
 
 
-def connect(environment: Mapping[str, Any], max_retries: int) -> None:
+def connect(environment: Mapping[str, Any]) -> None:
     """Connect to the cluster of RAY_ADDRESS, or start one on this machine.
 
     Args:
         environment: Ray's runtime environment for the tasks.
-        max_retries: How often Ray restarts a task that it ended because the node's memory was full.
 
     Raises:
         UserError: If the cluster does not answer.
@@ -64,7 +64,7 @@ def connect(environment: Mapping[str, Any], max_retries: int) -> None:
             todo = "expected HOST:PORT of a running cluster, or auto; without RAY_ADDRESS one is started here"
             raise UserError(f"{what}: no Ray cluster answers ({reason(problem)}); {todo}") from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_task_oom_retries", str(max_retries))  # Ray's default is unlimited
+    os.environ.setdefault("RAY_task_oom_retries", "0")  # the driver starts a run again, not Ray
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         quiet |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
@@ -191,6 +191,20 @@ def _alive_nodes() -> list[dict[str, Any]]:
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
+
+
+def is_lost(problem: BaseException) -> bool:
+    """Return whether a task ended together with its worker or node, so that its run can be started again."""
+    from ray import exceptions
+
+    lost = (
+        exceptions.WorkerCrashedError,
+        exceptions.NodeDiedError,
+        exceptions.LocalRayletDiedError,
+        exceptions.OutOfMemoryError,
+        exceptions.ObjectLostError,
+    )
+    return isinstance(problem, lost)
 
 
 def short_message(problem: BaseException) -> str:

@@ -15,7 +15,7 @@ OPTION_HELP = {
     "num_cpus": "CPUs of a run, such as 4",
     "memory": "bytes of memory of a run, such as 8e9",
     "resources": """amounts by name, such as '{"my_gpu": 1}'""",
-    "max_retries": "how often a run is started again when its node dies, such as 3",
+    "max_retries": "how often a run is started again when its node dies or a signal ends it, such as 3",
     "runtime_env": """a mapping in Ray's format, such as '{"working_dir": "."}'""",
 }
 DEFAULTS = {"num_cpus": 1, "max_retries": 3}

@@ -9,26 +9,27 @@ process that was just started is not lost.
 
 import hashlib
 import os
+import re
 import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.metric_tail import MetricTail
-from ampcompare.sweeps.process_guard import ProcessGuard
-from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers, end_state
+from ampcompare.sweeps.process_guard import ProcessGuard, write_end
+from ampcompare.sweeps.run_end import ENDS, EndRules, RunEnd, end_file, lost_end, read_end, state_of_end
+from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.wandb_client.record_folders import find_record_folders, parse_start
 
 POLL_SECONDS = 0.1
-NOTES = Path("cluster") / "ray"  # in the output folder: the token, and the task of each run
+TOKEN = Path("cluster") / "ray" / "token"  # in the output folder
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,6 @@ class RayTask:
         launcher: Starts the run.
         run: The run.
         token: Content of a file with which a node checks that it sees the driver's output folder.
-        submission: Distinguishes this task from tasks of other starts of the run. It stays the same when Ray
-            restarts the task.
         working_folder: The folder for the run's relative paths.
         needs_shared_folder: Whether the driver has to read the record while the run is running.
         gpu: Value of CUDA_VISIBLE_DEVICES; None keeps Ray's value.
@@ -79,7 +78,6 @@ class RayTask:
     launcher: RunLauncher
     run: SweepRun
     token: str
-    submission: str
     working_folder: WorkingFolder
     needs_shared_folder: bool = False
     gpu: str | None = None
@@ -88,21 +86,19 @@ class RayTask:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The end of a task.
+    """What a task returns. How the run ended is in the facts about its end.
 
     Attributes:
-        event: How the run ended.
-        message: Why the run could not start; empty if it started.
+        problem: Why the run could not start; empty if it started.
         files: The run's files by their path in the output folder, if the node does not see that folder.
     """
 
-    event: RunEvent
-    message: str = ""
+    problem: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def run_task(task: RayTask) -> TaskResult:
-    """Run, and return how the run ended.
+    """Run to the end of the run.
 
     A first `ray.cancel` ends the run in order, a second one kills it.
     """
@@ -113,51 +109,51 @@ def run_task(task: RayTask) -> TaskResult:
 
 def _run_where_possible(task: RayTask, stop: SweepStopRequest) -> TaskResult:
     launcher, run = task.launcher, task.run
-    failed = RunEvent(run.index, RunState.FAILED)
     if missing := task.working_folder.enter():
-        return TaskResult(failed, missing)
-    if sees_token(launcher.folder / NOTES / "token", task.token):
-        return TaskResult(_run_in_shared_folder(task, stop))
+        return TaskResult(missing)
+    if sees_token(launcher.folder / TOKEN, task.token):
+        _run_in_shared_folder(task, stop)
+        return TaskResult()
     if task.needs_shared_folder:
-        why = f"node {socket.gethostname()} does not see output_dir={launcher.folder}"
-        return TaskResult(failed, f"{why}, but early_terminate needs the records of running runs")
+        return TaskResult(
+            f"node {socket.gethostname()} does not see output_dir={launcher.folder}, but early_terminate "
+            "needs the records of running runs"
+        )
     with tempfile.TemporaryDirectory(prefix="ampcompare-", ignore_cleanup_errors=True) as folder:
-        event = _run_process(_launcher_into(launcher, Path(folder).resolve()), task, run, stop)
-        return TaskResult(event, files=read_files(Path(folder), run.run_id))
+        _run_process(_launcher_into(launcher, Path(folder).resolve()), task, stop)
+        return TaskResult(files=read_files(Path(folder), run.run_id))
 
 
-def _run_in_shared_folder(task: RayTask, stop: SweepStopRequest) -> RunEvent:
+def _run_in_shared_folder(task: RayTask, stop: SweepStopRequest) -> None:
     launcher, run = task.launcher, task.run
-    # A worker that was killed on this machine has left the run to its guard, which may be ending it now.
-    end_leftovers([run], launcher.folder, lambda line: None)
-    note = launcher.folder / NOTES / run.run_id
-    if sees_token(note, task.submission):  # Ray has started this task before, and lost its node or worker
-        if MetricTail(launcher.folder, run.run_id).exit_code() == 0:
-            return RunEvent(run.index, RunState.FINISHED, 0)
-        run = replace(run, starts=max(1, run.starts))
+    if run.starts:
+        # Ray may have lost the node or the worker of the start before. A worker that was killed on this
+        # machine has left the run to its guard, which may be ending it now.
+        before = end_file(launcher.folder, run.run_id, run.starts)
+        end_leftovers_here([run], launcher.folder)
+        end, records = lost_end(read_end(before), has_lost_driver=False), RunRecords(launcher.folder)
+        rules = EndRules(launcher.trains_here)
+        state, _ = state_of_end(run, end, lambda: records.end(run.run_id), rules)
+        if state is RunState.FINISHED:  # after the driver had heard of the loss
+            write_end(end_file(launcher.folder, run.run_id, run.last_start), RunEnd(0).facts())
+            return
         with launcher.log_file(run.run_id).open("a") as log:
-            print(f"restarted on {socket.gethostname()}, because Ray lost the node or worker", file=log)
-    note.write_text(task.submission)
-    return _run_process(launcher, task, run, stop)
+            print(f"start {run.last_start} on {socket.gethostname()}", file=log)
+    _run_process(launcher, task, stop)
 
 
-def _run_process(launcher: RunLauncher, task: RayTask, run: SweepRun, stop: SweepStopRequest) -> RunEvent:
+def _run_process(launcher: RunLauncher, task: RayTask, stop: SweepStopRequest) -> None:
     if stop.is_made():
-        return RunEvent(run.index, RunState.PREEMPTED)
+        return
     with closing(ProcessGuard()) as guard:
         with _sigint_unblocked():
-            process = launcher.start(run, guard, task.gpu, task.code)
-        if process is None:
-            return RunEvent(run.index, RunState.FAILED)
-        while (exit_code := process.poll()) is None:
+            process = launcher.start(task.run, guard, task.gpu, task.code)
+        while process is not None and process.poll() is None:
             if stop.is_made():
                 process.stop(signal.SIGTERM, STOP_SECONDS)
             if stop.is_at_once:
                 process.kill()
             time.sleep(POLL_SECONDS)
-        was_asked = process.was_interrupted
-        state, by_signal = end_state(launcher, run, exit_code, was_asked=was_asked)
-        return RunEvent(run.index, state, exit_code, by_signal)
 
 
 @contextmanager
@@ -184,14 +180,14 @@ def sees_token(path: Path, token: str) -> bool:
     return False
 
 
-def end_leftovers_here(runs: list[SweepRun], folder: Path) -> None:
-    """End the processes that a killed driver left of these runs on this machine."""
-    end_leftovers(runs, folder, lambda line: None)
+def end_leftovers_here(runs: Sequence[SweepRun], folder: Path) -> None:
+    """End the processes that a killed driver or worker left of these runs on this machine."""
+    end_leftovers(runs, folder)
 
 
 def read_files(folder: Path, run_id: str) -> dict[str, bytes]:
-    """Return the content of a run's log and records by their path in the folder, without links."""
-    paths = [folder / "logs" / f"{run_id}.log"]
+    """Return a run's log, records and facts about its end by their path in the folder, without links."""
+    paths = [folder / "logs" / f"{run_id}.log", *(folder / ENDS).glob(f"{run_id}-*.json")]
     for record in find_record_folders(folder, run_id):
         paths += sorted(record.rglob("*"))
     files = [path for path in paths if path.is_file() and not path.is_symlink()]
@@ -209,8 +205,9 @@ def write_files(folder: Path, run_id: str, files: Mapping[str, bytes]) -> None:
     for name in files:
         parts = Path(name).parts
         is_record = len(parts) > 2 and parts[0] == "wandb" and parse_start(parts[1], run_id) is not None
+        is_end = re.fullmatch(rf"{ENDS}/{re.escape(run_id)}-\d+\.json", name) is not None
         is_inside = (folder / name).resolve().is_relative_to(folder.resolve())
-        if not is_inside or ".." in parts or not (is_record or name == log):
+        if not is_inside or ".." in parts or not (is_record or is_end or name == log):
             raise ValueError(f"{name!r} is not a file of run {run_id}")
     for name, content in files.items():
         path = folder / name

@@ -23,16 +23,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError, reason
-from ampcompare.runs.run_state import RunState
+from ampcompare.errors import UserError, one_line, reason
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.yaml_io import parse_yaml_value
-from ampcompare.sweeps.code_version import changed_code_dates
-from ampcompare.sweeps.executors import RunEvent
-from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report, read_end
+from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report
 from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
 from ampcompare.sweeps.prepare import PreparedSweep
-from ampcompare.sweeps.run_process import MAX_SIGNAL_ENDS, RunLauncher
+from ampcompare.sweeps.process_guard import note_stop
+from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS, end_file, read_end
+from ampcompare.sweeps.run_process import RunLauncher
 
 MAX_TASKS = 1000  # of one array: Slurm's own MaxArraySize is 1001
 END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
@@ -42,7 +41,8 @@ REPORT = -1  # in place of the index of a run
 DEFAULT_TIME = "4:00:00"  # of a run; submitit's own 5 minutes would end most trainings
 NEVER = 10**7  # minutes
 SQUEUE_SECONDS = 120  # for squeue to answer
-NOTES_SECONDS = 1.0  # between two checks of the notes of ended runs
+SCANCEL_SECONDS = 30  # for scancel to answer
+FACTS_SECONDS = 1.0  # between two checks whether runs have ended
 QUEUE_SECONDS = 15.0  # between questions to squeue
 ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
 # The queue would not tell which jobs they are, or sbatch not what it has queued.
@@ -61,7 +61,7 @@ ONLY_FOR_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not for the 
 
 
 class SlurmExecutor:
-    """Submits runs as job arrays, and follows them by their notes and by squeue.
+    """Submits runs as job arrays, and follows them by the facts about their ends and by squeue.
 
     Args:
         launcher: Starts the runs, within the jobs.
@@ -71,76 +71,91 @@ class SlurmExecutor:
 
     slots = MAX_TASKS  # Slurm itself keeps to `--workers` within an array
     has_live_records = True
+    max_signal_ends: int | None = MAX_SIGNAL_ENDS
 
     def __init__(self, launcher: RunLauncher, options: Mapping[str, Any], journal: Journal) -> None:
         self.options = options
+        self.poll_seconds = FACTS_SECONDS
         self._launcher, self._journal = launcher, journal
         self._folder = journal.folder
-        self._news: list[RunEvent] = []
+        self._jobs: dict[int, str] | None = None  # as squeue last told; None: it was not asked yet
         self._not_in_queue: set[int] = set()
-        self._cancelled: set[int] = set()
         self._next_squeue = 0.0
-        for folder in (jobs_folder(self._folder), self._folder / "cluster" / "ends"):
-            make_folder(folder, str(folder))
+        make_folder(jobs_folder(self._folder), str(jobs_folder(self._folder)))
 
-    def submit(self, runs: Sequence[SweepRun]) -> None:
-        """Submit these runs as one array.
+    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Submit these runs as one array; return the job of each.
 
         Raises:
             UserError: If sbatch refuses it, or its answer was lost.
         """
         patience = max(1.0, self.options.get("signal_delay_s", 90) - END_SECONDS)
-        code = dict(changed_code_dates(self._journal.state))
-        tasks = [SlurmTask(self._launcher, run, patience, code) for run in runs]
+        tasks = [SlurmTask(self._launcher, run, patience, dict(code)) for run in runs]
         indices = [run.index for run in runs]
         job = submit_array(self._journal, self._launcher.sweep.name, self.options, indices, tasks)
-        for number, run in enumerate(runs):
-            job_id = f"{job}_{number}" if len(runs) > 1 else job  # submitit makes no array of one run
-            self._news.append(RunEvent(run.index, RunState.RUNNING, process={"job": job_id}))
+        # submitit makes no array of one run
+        jobs = [f"{job}_{number}" for number in range(len(runs))] if len(runs) > 1 else [job]
         self._next_squeue = time.monotonic() + QUEUE_SECONDS
+        self._not_in_queue -= {*indices}
+        if self._jobs is not None:
+            self._jobs.update(zip(indices, jobs, strict=True))
+        return [{"job": job_id} for job_id in jobs]
 
-    def recover(self) -> None:
-        """See what became of the jobs that an earlier driver submitted.
+    def alive(self) -> dict[int, dict[str, Any]]:
+        """Return the runs whose jobs wait or run.
 
         Raises:
-            UserError: If squeue cannot be asked and a run may be in its queue.
+            UserError: If squeue cannot be asked the first time, and a run may be in its queue.
         """
-        state = self._journal.state
-        submitted = {index for indices in state.submissions.values() for index in indices}
-        jobs = self._jobs_if_needed(state.runs.values(), submitted)
-        for run in [*state.runs.values()]:
-            if run.is_external or not (run.state is RunState.RUNNING or run.index in submitted):
-                continue
-            if run.state.is_final or (run.state is RunState.RUNNING and "job" not in run.process):
-                continue
-            if event := read_end(self._folder, run):
-                if run.state is not RunState.RUNNING:
-                    self._news.append(RunEvent(run.index, RunState.RUNNING, process={"job": "?"}))
-                self._news.append(event)
-            elif run.index in jobs and run.state is not RunState.RUNNING:
-                # sbatch took it, and the driver did not live to write that down.
-                self._news.append(RunEvent(run.index, RunState.RUNNING, process={"job": jobs[run.index]}))
-            elif run.index not in jobs and run.state is RunState.RUNNING:
-                self._news.append(RunEvent(run.index, RunState.PREEMPTED))
+        if self._jobs is None:
+            self._jobs = jobs_in_queue(self._journal.state) if self._open_runs() else {}
+            self._next_squeue = time.monotonic() + QUEUE_SECONDS
+        elif time.monotonic() >= self._next_squeue and self._open_runs():
+            self._next_squeue = time.monotonic() + QUEUE_SECONDS
+            self._ask_again()
+        return {index: {"job": job} for index, job in self._jobs.items() if index != REPORT}
 
-    def poll(self, seconds: float) -> list[RunEvent]:
-        """Return what the notes of the jobs and squeue tell, after `seconds` at the latest."""
-        deadline = time.monotonic() + seconds
-        while not self._news:
-            self._poll_jobs()
-            left = deadline - time.monotonic()
-            if self._news or left <= 0:
-                break
-            time.sleep(min(NOTES_SECONDS, left))
-        news, self._news = self._news, []
-        return news
+    def _ask_again(self) -> None:
+        """Ask squeue. A run has left the queue when two answers in a row lack it.
 
-    def cancel(self, run: SweepRun, *, at_once: bool = False) -> None:
-        """Cancel the job. Slurm sends it SIGTERM, and SIGKILL after its own KillWait."""
-        if "job" in run.process:
-            self._cancelled.add(run.index)
-            subprocess.run(["scancel", str(run.process["job"])], check=False, timeout=SQUEUE_SECONDS)
-            self._next_squeue = 0.0
+        The facts about a run that has just ended may come a moment later on a shared drive.
+        """
+        try:
+            jobs = jobs_in_queue(self._journal.state)
+        except UserError:  # squeue does not answer; it may the next time
+            return
+        assert self._jobs is not None
+        gone = {index: job for index, job in self._jobs.items() if index not in jobs}
+        self._jobs = jobs | {index: job for index, job in gone.items() if index not in self._not_in_queue}
+        self._not_in_queue = set(gone)
+
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
+        """Cancel the jobs. Slurm sends them SIGTERM, and SIGKILL after its own KillWait.
+
+        Raises:
+            UserError: If Slurm does not answer.
+        """
+        jobs = [str(run.process["job"]) for run in runs if "job" in run.process]
+        if not jobs:
+            return
+        for run in runs:
+            note_stop(end_file(self._folder, run.run_id, run.last_start), time.time(), DRIVER)
+        command = ["scancel", *jobs]
+        problem = ""
+        try:
+            done = subprocess.run(
+                command, timeout=SCANCEL_SECONDS, capture_output=True, text=True, check=False
+            )
+            if done.returncode and re.search(CONNECTION_TROUBLE, done.stderr, re.I):
+                problem = one_line(done.stderr)
+        except (OSError, subprocess.SubprocessError) as error:
+            problem = reason(error)
+        if problem:
+            raise UserError(
+                f"--cluster slurm: scancel failed ({problem}), so jobs of this sweep go on; "
+                f"cancel them with: {' '.join(command)}"
+            )
+        self._next_squeue = 0.0
 
     def close(self) -> None:
         """Leave the jobs to Slurm."""
@@ -160,39 +175,21 @@ class SlurmExecutor:
         *_, last = self._journal.state.submissions.values()
         return not last and REPORT in jobs_in_queue(self._journal.state)
 
-    def _poll_jobs(self) -> None:
-        running = [run for run in self._journal.state.with_state(RunState.RUNNING) if "job" in run.process]
-        for run in running:
-            if event := read_end(self._folder, run):
-                self._news.append(event)
-        if self._news or time.monotonic() < self._next_squeue:
-            return
-        self._next_squeue = time.monotonic() + QUEUE_SECONDS
-        try:
-            jobs = jobs_in_queue(self._journal.state)
-        except UserError:  # squeue does not answer; it may the next time
-            return
-        gone = {run.index for run in running} - jobs.keys()
-        for run in running:
-            # Twice: the note of a run that has just ended may come a moment later on a shared drive.
-            if run.index in gone & self._not_in_queue:
-                by_signal = run.index not in self._cancelled
-                is_last = by_signal and run.signal_ends + 1 >= MAX_SIGNAL_ENDS
-                state = RunState.FAILED if is_last else RunState.PREEMPTED
-                self._news.append(RunEvent(run.index, state, by_signal=by_signal))
-        self._not_in_queue = gone
-
-    def _jobs_if_needed(self, runs: Any, submitted: set[int]) -> dict[int, str]:
-        """Return the jobs in the queue; squeue is not asked where it could tell nothing."""
-        unknown = [
+    def _open_runs(self) -> list[SweepRun]:
+        """Return the runs of which only squeue can tell whether they are alive."""
+        state = self._journal.state
+        submitted = {index for indices in state.submissions.values() for index in indices}
+        candidates = [*state.own_running, *(run for run in state.startable if run.index in submitted)]
+        return [
             run
-            for run in runs
-            if not run.state.is_final
-            and not run.is_external
-            and (run.index in submitted or "job" in run.process)
-            and read_end(self._folder, run) is None
+            for run in candidates
+            if (run.index in submitted or "job" in run.process) and not self._has_ended(run)
         ]
-        return jobs_in_queue(self._journal.state) if unknown else {}
+
+    def _has_ended(self, run: SweepRun) -> bool:
+        """Return whether the end of the run's last start was seen; its job may be requeued nevertheless."""
+        end = read_end(end_file(self._folder, run.run_id, run.last_start))
+        return end is not None and end.is_seen and end.asked_at is None
 
 
 def slurm_factory(
@@ -233,7 +230,6 @@ def slurm_factory(
         executor = SlurmExecutor(prepared.launcher(journal.folder), parameters, journal)
         if is_stepwise:
             executor.slots = options.workers or 1
-        executor.recover()
         return executor
 
     return make

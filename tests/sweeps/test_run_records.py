@@ -6,7 +6,7 @@ import pytest
 import wandb
 
 from ampcompare import load_runs
-from ampcompare.sweeps.metric_tail import MetricTail
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.wandb_client.client import end_service
 
 METRIC = "eval/accuracy"
@@ -32,11 +32,10 @@ def test_the_last_start_of_a_second_counts(tmp_path: Path, run_id: str, count: i
     values = [0.6 + number / 100 for number in range(count)]
     write_starts(tmp_path, run_id, values, [1] * (count - 1) + [0])
     write_starts(tmp_path, f"{run_id}-9", [0.1], [3])  # another run, with an id that looks like a start
-    tail = MetricTail(tmp_path, run_id, METRIC)
-    assert tail.final_value() == values[-1]
-    assert tail.values(now=True) == values
-    assert tail.exit_code() == 0
+    records = RunRecords(tmp_path, METRIC)
+    assert records.values(run_id) == values
+    assert records.end(run_id).exit_code == 0
     (run,) = [run for run in load_runs([tmp_path]) if run.id == run_id]
     assert run.values(METRIC).tolist() == values
     assert run.exit_code == 0
-    assert MetricTail(tmp_path, "another").files() == []
+    assert records.files("another") == []

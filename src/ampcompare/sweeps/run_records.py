@@ -1,0 +1,89 @@
+"""The W&B records of a sweep's runs: the metric as it grows, and how the newest record ends."""
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ampcompare.runs.run_record import merge_parts
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.wandb_file import read_wandb_file
+from ampcompare.sweeps.run_end import RecordEnd
+from ampcompare.wandb_client.record_folders import RecordIndex
+
+MAX_CORE_FRACTION = 0.01  # of one core's time that may go into following the metrics of all runs
+MAX_CREDIT_SECONDS = 0.02  # of reading at a time: then the driver looks after its runs again
+READ_SECONDS = 1.0  # between two reads of one run's record
+
+
+class RunRecords:
+    """The records under `folder/wandb/`.
+
+    Args:
+        folder: Output folder of the sweep.
+        metric: Name of the metric; None where only the ends of records are of interest.
+    """
+
+    def __init__(self, folder: Path, metric: str | None = None) -> None:
+        self.metric = metric
+        self._index = RecordIndex(folder)
+        self._read: dict[str, tuple[int, list[float]]] = {}  # size of the record and its values, by run
+        self._next_read: dict[str, float] = {}
+        self._credit, self._credited_at = MAX_CREDIT_SECONDS, time.monotonic()
+
+    def refresh(self) -> None:
+        """Let the next question list the folder again."""
+        self._index.refresh()
+
+    def files(self, run_id: str) -> list[Path]:
+        """Return a run's record files, oldest first: one for each start of the run, online or offline."""
+        return self._index.files(run_id)
+
+    def end(self, run_id: str) -> RecordEnd:
+        """Return what the newest record of a run tells about its end."""
+        files = self.files(run_id)
+        if not files:
+            return RecordEnd()
+        record, written_at = read_wandb_file(files[-1]), files[-1].stat().st_mtime
+        return RecordEnd(record.exit_code, written_at, record.state is RunState.PREEMPTED)
+
+    def values(self, run_id: str) -> list[float]:
+        """Return every value of the metric that a run has logged so far, NaN included, in order."""
+        if self.metric is None:
+            return []
+        files = self.files(run_id)
+        size = sum(file.stat().st_size for file in files)
+        known_size, values = self._read.get(run_id, (0, []))
+        if size != known_size:
+            run = merge_parts([read_wandb_file(file) for file in files])
+            values = run.logged_numbers(self.metric)[1].tolist()
+            if not values and (summary := run.summary_number(self.metric)) is not None:
+                values = [summary]  # a metric of the summary alone, such as best/eval_accuracy
+            self._read[run_id] = size, values
+        return values
+
+    def forget(self, run_id: str) -> None:
+        """Drop what is kept about a run that has ended."""
+        self._read.pop(run_id, None)
+        self._next_read.pop(run_id, None)
+
+    def follow(self, run_ids: Iterable[str]) -> Iterator[tuple[str, list[float]]]:
+        """Yield the values of running runs, each at most once in READ_SECONDS.
+
+        All reading together takes at most MAX_CORE_FRACTION of a core. With many runs each one's turn comes
+        later.
+        """
+        now = time.monotonic()
+        earned = (now - self._credited_at) * MAX_CORE_FRACTION
+        self._credit, self._credited_at = min(MAX_CREDIT_SECONDS, self._credit + earned), now
+        if self._credit <= 0:
+            return
+        due = [run_id for run_id in run_ids if self._next_read.get(run_id, 0.0) <= now]
+        for run_id in sorted(due, key=lambda run_id: self._next_read.get(run_id, 0.0)):
+            began = time.monotonic()
+            values = self.values(run_id)
+            ended = time.monotonic()
+            self._next_read[run_id] = ended + READ_SECONDS
+            self._credit -= ended - began
+            yield run_id, values
+            if self._credit <= 0:
+                return
