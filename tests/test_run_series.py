@@ -155,9 +155,7 @@ def check_compiled_once(folder: Path, caplog: pytest.LogCaptureFixture, *words: 
 
 
 @pytest.mark.parametrize("backend", ["native_bf16", "apex_o1_bf16"])
-def test_only_the_first_seed_compiles(
-    backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_only_the_first_seed_compiles(backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     check_compiled_once(tmp_path, caplog, f"backend={backend}")
 
 

@@ -105,7 +105,16 @@ def demo(
     for number, name in enumerate(names):
         left = describe_seconds(sum(seconds[number:]) + PAGE_SECONDS)
         print_line(console, f"--- {number + 2} of {parts}: {name}, seeds {_listed(SEEDS)}; {left} left")
-        command = [sys.executable, "-c", TRAIN, *own, "wandb.mode=offline", f"backend={name}", FLAG, str(runs_file)]
+        command = [
+            sys.executable,
+            "-c",
+            TRAIN,
+            *own,
+            "wandb.mode=offline",
+            f"backend={name}",
+            FLAG,
+            str(runs_file),
+        ]
         if code := run_to_completion(command, environment):
             raise typer.Exit(code)
     print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")

@@ -122,7 +122,9 @@ def _run_series(arguments: Sequence[str], runs_file: Path, brief: bool, stop: St
     try:
         runs = read_runs(runs_file)
         if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise UserError(f"{FLAG} {runs_file}: a series of runs needs a single process; start each run by itself")
+            raise UserError(
+                f"{FLAG} {runs_file}: a series of runs needs a single process; start each run by itself"
+            )
         configs = []
         for run in runs:
             with run.environment_set():

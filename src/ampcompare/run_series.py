@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ampcompare.config.load import Config
 
 FLAG = "--runs"
+# Options in which the runs of one process may differ: none of them changes what a seed trains.
+PER_RUN = ("seed", "resume", "wandb", "plan")
 SHAPE = '[{"overrides": ["seed=1"]}, {"overrides": ["seed=2"]}]'
 
 
@@ -172,7 +174,7 @@ def check_only_seeds_differ(configs: Sequence[Config], file: Path) -> None:
     for number, config in enumerate(configs):
         own = config.to_dict()
         for key in own:
-            if key not in ("seed", "resume", "wandb") and own[key] != first[key]:
+            if key not in PER_RUN and own[key] != first[key]:
                 raise UserError(
                     f"{FLAG} {file}: {key} is {own[key]!r} in entry {number} and {first[key]!r} in entry 0; "
                     "the runs of one process may differ only in the seed"

@@ -24,6 +24,7 @@ from ampcompare.precision.weight_dtypes import (
     find_16bit_dtype,
     list_trainable_dtypes,
 )
+from ampcompare.run_series import PER_RUN
 from ampcompare.system import device as machine
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
@@ -121,7 +122,7 @@ class RunContext:
 
         They are if they lie in memory, where a training does not change them, and no function took the seed.
         """
-        same = dataclasses.replace(self.config, seed=config.seed, resume=config.resume, wandb=config.wandb)
+        same = dataclasses.replace(self.config, **{key: getattr(config, key) for key in PER_RUN})
         splits = self.data.train, self.data.test
         in_memory = all(isinstance(split, TensorSplit) for split in splits)
         return in_memory and not self.data.takes_seed and same == config and world == self.world
