@@ -3,33 +3,31 @@
 import io
 import json
 import os
+import random
 import re
-import signal
-import time
+import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from rich.console import Console
 from support import zygote
-from support.quick import DROPOUT, QUICK, ROOT
+from support.quick import DROPOUT, QUICK
 from support.same_run import assert_same_state, history
-from support.training import Killed, play
 from torch._dynamo.utils import counters
 
 from ampcompare import load_runs
 from ampcompare.config.load import load_config
-from ampcompare.errors import UserError
 from ampcompare.experiment import ProcessHistory, run
 from ampcompare.precision import REGISTRY
-from ampcompare.run_series import read_progress, read_runs
 from ampcompare.runs import RunRecord
-from ampcompare.system.process_state import restored_process_state
+from ampcompare.system.process_state import list_switches, restored_process_state
 from ampcompare.training.checkpoint.store import CheckpointStore, read_checkpoint
-from ampcompare.training.display import TrainingDisplay
 
 # Steps are skipped at the start, and the weights are saved at the end.
 WORDS = (*QUICK, DROPOUT, "precision.init_scale=2097152", "log.every=1", "checkpoint.every_epochs=1")
@@ -76,7 +74,7 @@ def lines_of(folder: Path, seed: int) -> list[str]:
     return sorted(line for line in text.splitlines() if str(folder) not in line)
 
 
-def assert_same_run(one: Path, other: Path, seed: int) -> None:
+def assert_same_state_and_rows(one: Path, other: Path, seed: int) -> None:
     checkpoints = [
         read_checkpoint(CheckpointStore(folder / "checkpoints" / f"s{seed}").files()[0])
         for folder in (one, other)
@@ -86,6 +84,11 @@ def assert_same_run(one: Path, other: Path, seed: int) -> None:
     first, second = (record_of(folder, seed) for folder in (one, other))
     assert first.state == second.state == "finished"
     pd.testing.assert_frame_equal(history(first), history(second))
+
+
+def assert_same_run(one: Path, other: Path, seed: int) -> None:
+    assert_same_state_and_rows(one, other, seed)
+    first, second = (record_of(folder, seed) for folder in (one, other))
     assert set(first.history) >= {"train/loss", "amp/scale_factor", "eval/accuracy", "grad/norm"}
     own = {"run", "output_dir"}
     assert {k: v for k, v in first.config.items() if k not in own} == {
@@ -120,6 +123,77 @@ def test_the_third_of_five_runs_equals_the_run_in_a_process_of_its_own(backend: 
     assert len({record.config["run"]["process"] for record in records}) == 1
     # On a CPU the peak is that of the process.
     assert ["memory/peak_mib" in record.summary for record in records] == [True] + 4 * [False]
+
+
+def leave_traces() -> None:
+    """Change what a user's code may change in the process."""
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.mkldnn.enabled = False
+    torch.set_autocast_cache_enabled(False)
+    torch.autograd.set_detect_anomaly(True)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.set_float32_matmul_precision("medium")
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    np.seterr(all="raise")
+    warnings.simplefilter("error")
+    os.environ["WANDB_RUN_GROUP"] = "of the run before"
+
+
+def take_fingerprint() -> tuple[Any, ...]:
+    return (
+        *(read() for read, _ in list_switches()),
+        torch.get_float32_matmul_precision(),
+        torch.initial_seed(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        np.geterr(),
+        list(warnings.filters),
+        dict(os.environ),
+        Path.cwd(),
+    )
+
+
+@pytest.mark.parametrize("failure", [None, ValueError, KeyboardInterrupt])
+def test_what_a_run_changes_in_the_process_is_restored(failure: type[BaseException] | None):
+    before = take_fingerprint()
+    with nullcontext() if failure is None else pytest.raises(failure), restored_process_state():
+        leave_traces()
+        if failure is not None:
+            raise failure
+    assert take_fingerprint() == before
+
+
+@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+def test_a_run_after_one_that_failed_equals_a_run_of_its_own(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The failed run ends in the middle of a step, under the backend's casts."""
+    words = [*WORDS, "recipe=reference", f"backend={backend}"]
+    series, history_, linear = tmp_path / "series", ProcessHistory(), torch.nn.Linear.forward
+
+    def fail(module: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        if module.training and torch.is_grad_enabled():
+            leave_traces()
+            raise RuntimeError("a fault of the network")
+        return linear(module, inputs)
+
+    def train(seed: int) -> int:
+        config = load_config(None, [*words, f"seed={seed}", f"output_dir={series}"])
+        console = Console(file=io.StringIO())
+        with restored_process_state():
+            monkeypatch.setenv("WANDB_RUN_ID", f"s{seed}")
+            return run(config, console, history=history_).exit_code
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.Linear, "forward", fail)
+        with pytest.raises(RuntimeError, match="a fault of the network"):
+            train(1)
+    assert train(2) == 0
+    run_alone(tmp_path / "alone", 2, f"backend={backend}", "recipe=reference")
+    assert_same_state_and_rows(series, tmp_path / "alone", 2)
 
 
 @pytest.mark.slow
@@ -165,3 +239,39 @@ def test_only_the_first_seed_compiles_under_any_backend(
     backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     check_compiled_once(tmp_path, caplog, f"backend={backend}")
+
+
+def test_a_series_is_checked_before_it_begins(tmp_path: Path):
+    file = tmp_path / "runs.json"
+    for content, message in (
+        ("[]", "expected a list of runs"),
+        ("{", "cannot be read"),
+        ('[{"seed": 1}]', "entry 0 is {'seed': 1}; expected an object with the keys overrides"),
+        (
+            '[{"overrides": ["seed=1"]}, {"overrides": ["seed=2", "batch_size=9"]}]',
+            "batch_size is 9 in entry 1 and 8 in entry 0; .* may differ only in the seed",
+        ),
+        ('[{"overrides": ["seed=1"]}, {"overrides": ["epochs=no"]}]', "epochs"),
+    ):
+        file.write_text(content)
+        done = zygote.run(*QUICK, f"output_dir={tmp_path / 'runs'}", "--runs", str(file))
+        assert done["code"] == 2
+        assert re.search(f"error: .*{message}", done["said"]), done["said"]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("number", [15, 2])
+def test_a_stopped_run_ends_the_process_and_the_next_process_continues(number: int, tmp_path: Path):
+    """A signal stops the second of three runs. The next process resumes it and trains the third."""
+    words = "backend=native", "recipe=reference"
+    jobs = {"signal_at": [5, number], "once_in": str(tmp_path / "series" / "checkpoints" / "s1")}
+    done = run_series(tmp_path / "series", (1, 2, 3), *words, **jobs)
+    assert done["code"] == 128 + number
+    series = tmp_path / "series"
+    assert (series / "series.json.progress").read_text() == "begin 0\nend 0\nbegin 1\n"
+    assert record_of(series, 1).state == "finished"
+    done = run_series(series, (2, 3), *words, "resume=auto", name="rest")
+    assert done["code"] == 0, done["said"]
+    run_alone(tmp_path / "alone", 2, *words)
+    assert_same_state_and_rows(series, tmp_path / "alone", 2)
+    assert record_of(series, 3).state == "finished"

@@ -1,9 +1,10 @@
 """`ampcompare demo`: a whole comparison in minutes on two CPU cores, on synthetic images.
 
 The demo goes the way of a user's own comparison. `bench` measures speed and memory. Then each backend trains
-with five seeds, in one process per backend (`run_series`): starting PyTorch and W&B takes longer than a training.
-The report takes quality from these runs, and speed from `bench` alone. Network, steps and data are fixed in
-`configs/demo.yaml`. `benchmarks/demo_decisions.py` measures how often five seeds decide the accuracy.
+with five seeds, in one process per backend (`run_series`), because starting PyTorch and W&B takes longer than
+a training. The report takes quality from these runs, and speed from `bench` alone. Network, steps and data
+are fixed in `configs/demo.yaml`. `benchmarks/demo_decisions.py` measures how often five seeds decide the
+accuracy.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,8 +114,12 @@ def _run_one(
         raise
 
 
+def _keep(config: Config) -> Config:
+    return config
+
+
 def _run_series(arguments: Sequence[str], runs_file: Path, brief: bool, stop: StopRequest) -> int:
-    """Train the runs of a file one after the other, and return the exit code of the first that did not finish.
+    """Train the runs of a file, and return the exit code of the first that did not finish.
 
     `run_series` describes the file. What a run leaves in the process (switches, random states, environment)
     is reset before the next one.
@@ -143,7 +148,7 @@ def _run_series(arguments: Sequence[str], runs_file: Path, brief: bool, stop: St
         run.redirect_output()
         progress.begin(number)
         with restored_process_state(), run.environment_set():
-            exit_code = _run_one(lambda config=config: config, brief, stop, history)
+            exit_code = _run_one(partial(_keep, config), brief, stop, history)
         if exit_code:
             return exit_code
         progress.end(number)

@@ -396,7 +396,7 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
 
 
 def has_too_few_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
-    """Return whether runs that share a process leave fewer than MIN_RUNS values of a metric of the machine."""
+    """Return whether a metric of the machine has fewer than MIN_RUNS values, as runs share a process."""
     if run_metric.is_of_seed or not any(side.shares_processes for side in sides):
         return False
     return min(len(side.sample(run_metric.column)) for side in sides) < MIN_RUNS

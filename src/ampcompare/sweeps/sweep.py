@@ -291,12 +291,15 @@ class Sweep:
             repeats = [[{**cell, CHAOS_KEY: 1} for cell in self._baselines(block)] for block in blocks]
             blocks = [[*block, *again] for block, again in zip(blocks, repeats, strict=True)]
 
+        size = self.seeds_per_process
         series: dict[Any, int] = {}  # numbers of series, by what their runs have in common
 
-        def add(seed: Any, n: int, cell: Cell, block: int | None = None, arm: str | None = None) -> None:
+        def add(
+            seed: Any, part: tuple[int, int], cell: Cell, block: int | None = None, arm: str | None = None
+        ) -> None:
             values = [seed if p.key == SEED else p.grid_value(cell[p.key]) for p in self.parameters]
             # The control's last runs, and added seeds, come after other runs: they are series of their own.
-            common = (group, n // self.seeds_per_process, arm, *sorted(cell.items()))
+            common = (*part, arm, *sorted(cell.items()))
             number = series.setdefault(common, len(series))
             points.append(Point(nested(self.parameters, values), len(points), block, arm, number))
 
@@ -308,11 +311,11 @@ class Sweep:
             if remaining is not None and remaining <= 0:
                 break
             for n, seed in enumerate(around):
-                add(seed, n, baseline, arm=FIRST)
+                add(seed, (group, n // size), baseline, arm=FIRST)
             for n, cell, at in grid[:remaining]:
-                add(seeds[n], n, cell, at, CHAOS if CHAOS_KEY in cell else None)
+                add(seeds[n], (group, n // size), cell, at, CHAOS if CHAOS_KEY in cell else None)
             for n, seed in enumerate(around):
-                add(seed, n, baseline, arm=LAST)
+                add(seed, (group, n // size), baseline, arm=LAST)
         return points
 
     def _baselines(self, cells: Sequence[Cell]) -> Sequence[Cell]:

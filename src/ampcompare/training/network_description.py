@@ -98,7 +98,7 @@ class _Describer:
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], state: Mapping[str, Tensor]) -> None:
-        self._names = {id(module): f"module {path}" for path, module in reversed(modules.items())}
+        self._names = {id(module): f"module {path}" for path, module in reversed([*modules.items()])}
         self._names |= {id(tensor): f"tensor {name}" for name, tensor in state.items()}
         self._described: dict[int, int] = {}  # by id: the number of the object
         self._kept: list[Any] = []  # an id must not be given to another object meanwhile

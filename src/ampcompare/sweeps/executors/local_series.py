@@ -85,7 +85,7 @@ class LocalSeriesExecutor(LocalExecutor):
         return alive
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
-        """Stop the processes of these runs, as `LocalExecutor.cancel`; runs that wait in them do not begin."""
+        """Stop the processes of these runs as `LocalExecutor.cancel` does; waiting runs do not begin."""
         indices = {run.index for run in runs}
         for series in self._series:
             if indices & {run.index for run in series.runs[series.number :]}:
