@@ -27,6 +27,7 @@ from ampcompare.experiment import ProcessHistory, run
 from ampcompare.precision import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.system.process_state import list_switches, restored_process_state
+from ampcompare.training import torch_compile
 from ampcompare.training.checkpoint.store import CheckpointStore, read_checkpoint
 
 # Steps are skipped at the start, and the weights are saved at the end.
@@ -52,12 +53,16 @@ def run_series(
     return zygote.run(*WORDS, *words, f"output_dir={folder}", "--runs", str(file), **job)
 
 
-def run_alone(folder: Path, seed: int, *words: str) -> None:
+def run_alone(folder: Path, seed: int, *words: str, **environment: str) -> None:
     """Train the run of a seed in a process of its own."""
     log = folder / "logs" / f"s{seed}.log"
     log.parent.mkdir(parents=True)
     done = zygote.run(
-        *WORDS, *words, f"output_dir={folder}", f"seed={seed}", env={"WANDB_RUN_ID": f"s{seed}"}
+        *WORDS,
+        *words,
+        f"output_dir={folder}",
+        f"seed={seed}",
+        env={"WANDB_RUN_ID": f"s{seed}", **environment},
     )
     assert done["code"] == 0, done["said"]
     log.write_text(done["said"])
@@ -241,6 +246,55 @@ def test_only_the_first_seed_compiles_under_any_backend(
     check_compiled_once(tmp_path, caplog, f"backend={backend}")
 
 
+NETWORK = """
+import itertools
+from torch import nn
+numbers = itertools.count()
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.flat, self.last = nn.Flatten(), nn.Linear(3072, num_classes)
+        self.factor = {factor}
+
+    def forward(self, x):
+        return self.last(self.flat(x)) * self.factor
+
+def build(num_classes):
+    return Net(num_classes)
+"""
+
+
+@pytest.mark.parametrize(("factor", "compiles_again"), [("2.0", False), ("2.0 + next(numbers)", True)])
+def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once(
+    factor: str, compiles_again: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / f"net{compiles_again}.py").write_text(NETWORK.format(factor=factor))
+    network = f"model.name={tmp_path / f'net{compiles_again}.py'}:build"
+    history_, graphs = ProcessHistory(), []
+    torch_compile._has_said_difference = False
+    for seed in (1, 2, 3):
+        train_compiled(
+            tmp_path / "runs", history_, network, "backend=none", f"seed={seed}", "diagnostics.every=null"
+        )
+        graphs.append(count_compilations()[0])
+    assert (graphs[1] > graphs[0]) == (graphs[2] > graphs[1]) == compiles_again
+    assert caplog.text.count("compiling again: factor may differ") == compiles_again
+
+
+@pytest.mark.slow
+def test_backends_that_share_the_compilers_cache_on_the_disk_share_no_wrong_code(tmp_path: Path):
+    """Each backend has the losses and weights that it has with a cache of its own, also as the second one."""
+    shared = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "shared")}
+    for backend in ("none", "native_bf16", "apex_o1_bf16"):
+        words = f"backend={backend}", "recipe=reference", "execution=compile"
+        own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"cache-{backend}")}
+        run_alone(tmp_path / f"{backend}-own", 1, *words, **own)
+        for number in (1, 2):  # the second process finds the code of the first
+            run_alone(tmp_path / f"{backend}-{number}", 1, *words, **shared)
+            assert_same_state_and_rows(tmp_path / f"{backend}-{number}", tmp_path / f"{backend}-own", 1)
+
+
 def test_a_series_is_checked_before_it_begins(tmp_path: Path):
     file = tmp_path / "runs.json"
     for content, message in (
@@ -264,7 +318,7 @@ def test_a_series_is_checked_before_it_begins(tmp_path: Path):
 def test_a_stopped_run_ends_the_process_and_the_next_process_continues(number: int, tmp_path: Path):
     """A signal stops the second of three runs. The next process resumes it and trains the third."""
     words = "backend=native", "recipe=reference"
-    jobs = {"signal_at": [5, number], "once_in": str(tmp_path / "series" / "checkpoints" / "s1")}
+    jobs = {"signal_at": [5, number], "once_in": str(tmp_path / "series" / "checkpoints" / "s2")}
     done = run_series(tmp_path / "series", (1, 2, 3), *words, **jobs)
     assert done["code"] == 128 + number
     series = tmp_path / "series"
