@@ -272,7 +272,7 @@ def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once
     (tmp_path / f"net{compiles_again}.py").write_text(NETWORK.format(factor=factor))
     network = f"model.name={tmp_path / f'net{compiles_again}.py'}:build"
     history_, graphs = ProcessHistory(), []
-    torch_compile._has_said_difference = False
+    torch_compile._has_said_difference, torch_compile._latest = False, None
     for seed in (1, 2, 3):
         train_compiled(
             tmp_path / "runs", history_, network, "backend=none", f"seed={seed}", "diagnostics.every=null"

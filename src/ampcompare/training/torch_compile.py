@@ -161,7 +161,8 @@ def find_compiled_code(model: nn.Module, criterion: Criterion, precision: Precis
     if _latest is None or _latest.settings != settings:
         _latest = CompiledCode(settings, network)
     elif difference := find_difference(_latest.network, network):
-        if not _has_said_difference:
+        is_other_network = difference.endswith("__class__")  # not the next seed's
+        if not (_has_said_difference or is_other_network):
             _has_said_difference = True
             log.warning(
                 f"compiling again: {difference} may differ from that of the network before; "
