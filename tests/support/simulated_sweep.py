@@ -17,8 +17,7 @@ from ampcompare.sweeps import decisions
 from ampcompare.sweeps.decisions import Action, Event, RunChanged, RunLogged, Situation, SlotsFree
 from ampcompare.sweeps.journal import SweepRun, SweepState
 from ampcompare.sweeps.process_guard import GUARD
-from ampcompare.sweeps.reconcile import RunChange, reconcile
-from ampcompare.sweeps.run_end import DRIVER, SCHEDULER, EndRules, RecordEnd, RunEnd
+from ampcompare.sweeps.run_end import DRIVER, SCHEDULER, EndRules, RecordEnd, RunChange, RunEnd, reconcile
 from ampcompare.sweeps.sweep import Hyperband, Objective
 from support.sweep_project import make_grid
 

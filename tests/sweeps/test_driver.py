@@ -5,12 +5,13 @@ from support.scripted_executor import ScriptedExecutor, drive, finishes
 from support.sweep_project import make_grid
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.journal import SweepRun, read_journal
+from ampcompare.sweeps.decisions import Append, Cancel, RunChanged, RunLogged, Situation, decide
+from ampcompare.sweeps.journal import SweepRun, SweepState, read_journal
 from ampcompare.sweeps.randomized_blocks import orders
-from ampcompare.sweeps.run_end import DRIVER, RunEnd
+from ampcompare.sweeps.run_end import DRIVER, RunChange, RunEnd
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.samplers import falls_behind
-from ampcompare.sweeps.sweep import Objective
+from ampcompare.sweeps.sweep import Hyperband, Objective
 
 
 @pytest.fixture
@@ -100,3 +101,42 @@ def test_a_search_ends_at_its_target(tmp_path, sweep, monkeypatch):
 )
 def test_the_best_third_of_a_band_goes_on(value, others, maximize, expected):
     assert falls_behind(value, [*others, value], 3, maximize=maximize) is expected
+
+
+@pytest.fixture
+def raced():
+    """Return what is decided about the run 1 while or after it logs; the run 0 was at 0.9 at the band 2."""
+    race = make_grid(
+        2,
+        metric=Objective(name="score", goal="maximize"),
+        hyperband=Hyperband(type="hyperband", min_iter=2, eta=2),
+    )
+    state, time = SweepState("s", {}), "2026-01-01T00:00:00+00:00"
+    for index in (0, 1):
+        run = {"index": index, "run_id": f"r{index}", "time": time}
+        state.apply({"event": "proposed", **run, "parameters": {}, "plan": {}, "drawn": {}})
+        state.apply({"event": "started", **run, "process": {}})
+    state.apply({"event": "band", "index": 0, "band": 2, "value": 0.9, "stopped": False})
+    return lambda event: decide(Situation(state, race, slots=2), event)
+
+
+def test_a_run_that_falls_behind_is_stopped_at_its_band(raced):
+    cancel, band = raced(RunLogged(1, (0.1, 0.2)))
+    assert cancel == Cancel((1,))
+    assert band == Append("band", {"index": 1, "band": 2, "value": 0.2, "stopped": True})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0.1,), []),
+        ((0.1, 0.2), [(2, 0.2)]),
+        ((0.95, 0.2, float("nan"), 0.3, 0.99), [(2, 0.95), (4, 0.95)]),
+    ],
+)
+def test_the_bands_that_a_run_reached_before_its_end_are_seen_at_its_end(raced, values, expected):
+    """It may have reached them and ended between two looks at its record; it is not stopped then."""
+    *bands, end = raced(RunChanged(RunChange(1, RunState.FINISHED, 0), values))
+    assert [(band.fields["band"], band.fields["value"]) for band in bands] == expected
+    assert not any(isinstance(action, Cancel) or action.fields["stopped"] for action in bands)
+    assert (end.event, end.fields["state"], end.fields["value"]) == ("ended", "finished", values[-1])

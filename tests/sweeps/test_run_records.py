@@ -1,5 +1,6 @@
 """The records of a run that was started several times under one id, as a sweep reads them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,24 @@ def test_the_last_start_of_a_second_counts(tmp_path: Path, run_id: str, count: i
     assert run.values(METRIC).tolist() == values
     assert run.exit_code == 0
     assert records.files("another") == []
+
+
+def test_the_folder_of_the_records_is_listed_once_for_all_runs(tmp_path: Path, monkeypatch):
+    listed, listdir = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
+    for number in range(20):
+        folder = tmp_path / "wandb" / f"offline-run-20260101_00000{number % 10}-r{number}"
+        folder.mkdir(parents=True)
+        (folder / f"run-r{number}.wandb").touch()
+    records = RunRecords(tmp_path, METRIC)
+    run_ids = [f"r{number}" for number in range(20)]
+    for count in (1, 2):
+        records.refresh()
+        assert [len(records.files(run_id)) for run_id in run_ids] == [1] * 20
+        assert len(listed) == count
+    late = tmp_path / "wandb" / "offline-run-20260101_000009-r3-1"
+    late.mkdir()
+    (late / "run-r3.wandb").touch()
+    assert len(records.files("r3")) == 1
+    records.refresh()
+    assert [file.parent.name[-2:] for file in records.files("r3")] == ["r3", "-1"]

@@ -243,7 +243,7 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     put_back(sbatch)
     says("3 waiting or running, nothing new was submitted")
     slurm.cancel("101")
-    project.before = f"import os, ampcompare.sweeps.detached_submission as s; s.array_of = lambda run: {DIES}"
+    project.before = f"import os, {SUBMIT}.array_of = lambda run: {DIES}"
     says("", code=-9)
     project.before = "pass"
     says("3 waiting or running, nothing new was submitted")

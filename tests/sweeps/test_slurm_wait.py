@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 QUICK_LOOKS = "import ampcompare.sweeps.executors.slurm as s; s.FACTS_SECONDS = 0.05; s.QUEUE_SECONDS = 0.5"
 
 
-def start(project: SweepProject, slurm: Slurm, *words: str) -> subprocess.Popen[str]:
-    project.before = QUICK_LOOKS
+def start(project: SweepProject, slurm: Slurm, *words: str, before: str = "") -> subprocess.Popen[str]:
+    project.before = f"{QUICK_LOOKS}; {before}"
     return subprocess.Popen(
         project.command("--cluster", "slurm", "--wait", *words),
         cwd=project.folder,
@@ -138,3 +138,35 @@ def running_programs(program, project: SweepProject):
                     yield process.pid, environment["WANDB_RUN_ID"]
         except (psutil.Error, KeyError):
             continue
+
+
+@pytest.mark.parametrize(
+    "answer", ["sleep 600", "echo 'scancel: error: Unable to contact controller' >&2; exit 1"]
+)
+def test_ctrl_c_ends_the_command_with_a_line_where_scancel_does_not_answer(
+    project: SweepProject, slurm: Slurm, answer: str
+):
+    """One call for all jobs, none of which is lost: the same command finds them."""
+    project.write_file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
+    project.hold()
+    slurm.slots = 2
+    calls = project.folder / "calls"
+    scancel = slurm.folder / "bin" / "scancel"
+    scancel.rename(scancel.with_suffix(".own"))
+    scancel.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{answer}\n')
+    scancel.chmod(0o755)
+    driver = start(project, slurm, before="s.SCANCEL_SECONDS = 0.5")
+    project.wait_for("began", 2)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate()
+    assert driver.returncode == 130, output
+    assert "Traceback" not in output
+    assert calls.read_text().splitlines() == ["101_0 101_1 101_2"]
+    assert output.count("scancel failed") == 1
+    assert "cancel them with: scancel 101_0 101_1 101_2" in output
+    scancel.with_suffix(".own").rename(scancel)
+    project.release()
+    driver = start(project, slurm)
+    output, _ = driver.communicate()
+    assert driver.returncode == 0, output
+    assert sorted(event["given"]["x"] for event in project.events("began")) == ["1", "2", "3"]

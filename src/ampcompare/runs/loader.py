@@ -9,13 +9,13 @@ import stat
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.cache import open_cache, trim_cache
@@ -42,6 +42,7 @@ from ampcompare.runs.tensorboard import read_event_files
 from ampcompare.runs.trainer_logs import read_csv_files, read_json_lines, read_trainer_states
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
 from ampcompare.runs.wandb_file import read_wandb_file
+from ampcompare.runtime.file_locks import is_locked
 from ampcompare.wandb_client import framing
 
 ARM = "arm"  # config key of the arm in NAME=SOURCE
@@ -339,14 +340,9 @@ def _is_running(run: RunRecord, now: float) -> bool:
     if run.last_write is None:
         return False
     lock = run.paths[0].absolute().parent.parent.parent / CHECKPOINTS / run.id / "lock"
-    try:
-        if lock.is_file():
-            with FileLock(lock, blocking=False):
-                pass
-    except Timeout:
-        return True
-    except OSError:  # the lock belongs to another user
-        pass
+    with suppress(OSError):  # the lock belongs to another user
+        if is_locked(lock):
+            return True
     _, timestamps = run.logged_numbers(TIMESTAMP)
     gaps = np.diff(timestamps[np.isfinite(timestamps)][-MAX_GAP_ROWS:])
     gaps = gaps[(gaps > 1) & (gaps < MAX_GAP_SECONDS)]  # the row of an evaluation follows at once

@@ -211,8 +211,10 @@ def sweep(
             raise typer.Exit(rerun(file, words or [], console, options))
         raise typer.Exit(show_status(read_status(file, words or [], options), console))
     if file.startswith(API_PREFIX):
-        todo = "add --status to list open runs or --rerun to train them here, or run wandb agent"
-        raise UserError(f"{file}: this sweep is on W&B's server; {todo}")
+        raise UserError(
+            f"{file}: this sweep is on W&B's server; add --status to list open runs or --rerun to train "
+            "them here, or run wandb agent"
+        )
     if plan:
         from ampcompare.sweeps.decision_plan import print_plan
         from ampcompare.sweeps.executors import split_cluster_options

@@ -318,8 +318,10 @@ def _seconds_by_bench(plan: DecisionPlan, file: str) -> float | None:
         content = json.loads(Path(file).read_text(encoding="utf-8"))
         rates = [arm["images_per_second"] for arm in content["arms"] if arm.get("images_per_second")]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        todo = "write it with `ampcompare bench --json FILE`"
-        raise UserError(f"--bench {file!r}: cannot be read ({reason(problem)}); {todo}") from None
+        raise UserError(
+            f"--bench {file!r}: cannot be read ({reason(problem)}); write it with `ampcompare bench --json "
+            "FILE`"
+        ) from None
     if plan.config is None or plan.train_samples is None or not rates:
         return None
     samples = plan.train_samples * plan.config.epochs

@@ -13,7 +13,7 @@ from typing import Any
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.interim_looks import Look, next_seeds
 from ampcompare.sweeps.journal import SweepRun, SweepState
-from ampcompare.sweeps.reconcile import RunChange
+from ampcompare.sweeps.run_end import RunChange
 from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep import Sweep
 

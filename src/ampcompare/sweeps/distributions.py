@@ -26,8 +26,9 @@ SLACK = 1e-9  # 0.3 / 0.1 is not quite 3
 
 
 def _plain(value: Any) -> Any:
-    for inner in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
-        _plain(inner)
+    if isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _plain(inner)
     is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     if not (value is None or isinstance(value, list | dict) or is_number or is_text(value)):
         raise validation_error("expected text, number, true, false, null or lists of these")
@@ -225,7 +226,9 @@ class Parameter:
     def _value(self, listed: Any) -> Any:
         """Return a multiple of `q`: an integer if `q` is one, else without the noise of the last digits."""
         q = self.settings.get("q")
-        return listed if q is None else listed * q if isinstance(q, int) else float(f"{listed * q:.12g}")
+        if q is None:
+            return listed
+        return listed * q if isinstance(q, int) else float(f"{listed * q:.12g}")
 
     def examples(self) -> list[Any]:
         """Return values that show whether an option takes all: a short list, or the ends of a range."""

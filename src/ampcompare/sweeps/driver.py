@@ -36,10 +36,9 @@ from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
-from ampcompare.sweeps.reconcile import FolderFacts, RunChange, reconcile
-from ampcompare.sweeps.run_end import EndRules
+from ampcompare.sweeps.run_end import EndRules, RunChange, reconcile
 from ampcompare.sweeps.run_process import end_leftovers
-from ampcompare.sweeps.run_records import MAX_CORE_FRACTION, RunRecords
+from ampcompare.sweeps.run_records import MAX_CORE_FRACTION, FolderFacts, RunRecords
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
@@ -147,7 +146,8 @@ class SweepDriver:
         """Pass on a stop request; not in the signal's handler, which may interrupt a print."""
         for request in self._new_stops():
             self._handled_stops.add(request)
-            self._handle(request)
+            if not self._has_left:
+                self._handle(request)
 
     def _observe(self) -> bool:
         """See what became of the runs; return whether one has changed."""

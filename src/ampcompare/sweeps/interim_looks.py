@@ -45,18 +45,24 @@ def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
             f"parameters: {option} adds seeds, but the file varies no seed; add seed: {{values: [1, 2, 3]}}"
         )
     elif sweep.compared is None:
-        todo = "add for example backend: {values: [none, native]}"
-        problem = f"parameters: {option} needs a parameter to compare; {todo}"
+        problem = (
+            f"parameters: {option} needs a parameter to compare; "
+            "add for example backend: {values: [none, native]}"
+        )
     elif wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
         problem = (
             f"parameters.seed={wrong[0]!r}: {option} adds the next whole numbers; use whole numbers as seeds"
         )
     elif sweep.seeds > looks[-1]:
-        why = f"more than the {looks[-1]} seeds of the last look"
-        problem = f"parameters.seed: {sweep.seeds} seeds: {why}; set plan.looks"
+        problem = (
+            f"parameters.seed: {sweep.seeds} seeds: more than the {looks[-1]} seeds of the last look; "
+            "set plan.looks"
+        )
     elif cutting:
-        why = f"{option} needs all runs of each seed, but this can end runs or the sweep early"
-        problem = f"{cutting}: {why}; leave it out"
+        problem = (
+            f"{cutting}: {option} needs all runs of each seed, but this can end runs or the sweep early; "
+            "leave it out"
+        )
     if problem:
         raise UserError(f"{sweep.path}: {problem}")
 

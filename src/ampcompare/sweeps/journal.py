@@ -33,7 +33,7 @@ FORMAT = 1
 DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"
 FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
-LOCK_SECONDS = 1.0  # `--status` has the lock for a moment
+LOCK_SECONDS = 1.0  # `--status` has the lock for a moment where Linux does not tell
 STARTABLE_STATES = (RunState.QUEUED, RunState.PREEMPTED)
 NEW_FOLDER_HINT = "set another output_dir=... for a new sweep"
 
@@ -259,8 +259,9 @@ class Journal:
                 f"wait for it, stop it, or {NEW_FOLDER_HINT}"
             ) from None
         except (OSError, NotImplementedError) as problem:  # the latter: a drive without locks
-            why = f"cannot be locked ({reason(problem)})"
-            raise UserError(f"{folder / LOCK_FILE}: {why}; {NEW_FOLDER_HINT}") from None
+            raise UserError(
+                f"{folder / LOCK_FILE}: cannot be locked ({reason(problem)}); {NEW_FOLDER_HINT}"
+            ) from None
         self._file: FileIO | None = None
         try:
             state = read_journal(folder)
@@ -277,8 +278,9 @@ class Journal:
             self._file = _open_after_last_whole_line(folder / EVENTS_FILE)
         except OSError as problem:
             self.close()
-            why = f"the journal of the sweep cannot be written ({reason(problem)})"
-            raise UserError(f"{folder}: {why}; {NEW_FOLDER_HINT}") from None
+            raise UserError(
+                f"{folder}: the journal of the sweep cannot be written ({reason(problem)}); {NEW_FOLDER_HINT}"
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -286,8 +288,10 @@ class Journal:
     def _begin(self, name: str, definition: Mapping[str, Any], command: Sequence[str]) -> SweepState:
         logs = (self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")
         if log := next(logs, None):
-            why = f"the folder has the log {log.name} of a run that is not in {EVENTS_FILE}"
-            raise UserError(f"{self.folder}: {why}; {NEW_FOLDER_HINT}")
+            raise UserError(
+                f"{self.folder}: the folder has the log {log.name} of a run that is not in {EVENTS_FILE}; "
+                f"{NEW_FOLDER_HINT}"
+            )
         content = {"format": FORMAT, "name": name, "command": [*command], "sweep": definition}
         (self.folder / EVENTS_FILE).unlink(missing_ok=True)
         with replacing(self.folder / DEFINITION_FILE) as file:
@@ -364,8 +368,10 @@ def read_journal(folder: Path) -> SweepState | None:
             return None
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
-            why = f"format {content['format']}, but this version of AMP Compare reads format {FORMAT}"
-            raise UserError(f"{path}: {why}; {NEW_FOLDER_HINT}")
+            raise UserError(
+                f"{path}: format {content['format']}, but this version of AMP Compare reads format {FORMAT}; "
+                f"{NEW_FOLDER_HINT}"
+            )
         state = SweepState(content["name"], dict(content["sweep"]), content.get("command", ()))
         path = events
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
@@ -382,8 +388,10 @@ def refuse_former_sweep(folder: Path) -> None:
     """Raise UserError where a version of AMP Compare without a journal has run a sweep in the folder."""
     for name in FORMER_FILES:
         if (folder / name).exists():
-            why = "comes from an earlier version of AMP Compare, which this version cannot continue"
-            raise UserError(f"{folder / name}: {why}; finish it with that version, or {NEW_FOLDER_HINT}")
+            raise UserError(
+                f"{folder / name}: comes from an earlier version of AMP Compare, which this version cannot "
+                f"continue; finish it with that version, or {NEW_FOLDER_HINT}"
+            )
 
 
 def _open_after_last_whole_line(path: Path) -> FileIO:

@@ -102,7 +102,7 @@ def run_prepared(
             if options.cluster != "slurm":
                 _refuse_jobs_in_queue(journal)
             if is_detached:
-                status = _submit_and_leave(prepared, journal, executor, stop, console)
+                status = submit_and_leave(prepared, journal, executor, stop)
             else:
                 status = run_to_completion(prepared, journal, executor, stop, console)
         return status if status is not None else finish(prepared, journal, console)
@@ -139,14 +139,54 @@ def run_to_completion(
     return None
 
 
-def _submit_and_leave(
-    prepared: PreparedSweep, journal: Journal, executor: Executor, stop: SweepStopRequest, console: Console
+def submit_and_leave(
+    prepared: PreparedSweep, journal: Journal, executor: Executor, stop: SweepStopRequest
 ) -> int | None:
-    from ampcompare.sweeps.detached_submission import submit_and_leave
-    from ampcompare.sweeps.executors.slurm import SlurmExecutor
+    """Submit the remaining runs to Slurm, and a job for the report that depends on them.
+
+    Returns:
+        0 where jobs wait or run; None where all runs have ended, so that the report can be made here.
+
+    Raises:
+        UserError: If something cannot be submitted.
+    """
+    from ampcompare.sweeps.executors.slurm import SlurmExecutor, array_of, jobs_folder
 
     assert isinstance(executor, SlurmExecutor)
-    return submit_and_leave(prepared, journal, executor, stop, _look_of(prepared))
+    state, folder = journal.state, journal.folder
+    quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, executor.slots)
+    driver = SweepDriver(prepared, journal, executor, quiet, stop, _look_of(prepared))
+    waiting = state.count(RunState.RUNNING)
+    submitted = driver.submit_free()
+    jobs = sorted({array_of(run) for run in state.with_state(RunState.RUNNING) if "job" in run.process})
+    total = driver.sweep.total() or 0
+    parts = [f"{driver.sweep.name}: {driver.sweep.method}, {plural(total, 'run')}"]
+    for run_state in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED):
+        if count := state.count(run_state):
+            parts.append(f"{count} {run_state}")
+    if waiting:
+        parts.append(f"{waiting} waiting or running")
+    if not jobs:
+        log.info(one_line(f"{', '.join(parts)}; no run is left"))
+        return None
+    if submitted:
+        options = executor.options
+        max_parallel = options.get("array_parallelism", len(submitted))
+        at_a_time = f", {max_parallel} at a time" if max_parallel < len(submitted) else ""
+        time_limit = f"time limit {options['additional_parameters'].get('time')}"
+        job = array_of(state.runs[submitted[0].index])
+        parts.append(f"{len(submitted)} submitted as job {job}{at_a_time}, {time_limit}")
+        if (left := total - len(state.runs)) > 0:
+            parts.append(f"{left} not submitted yet; run the same command later")
+    else:
+        parts.append("nothing new was submitted")
+    log.info(one_line(", ".join(parts)))
+    log.info(one_line(f"logs of the runs: {folder / 'logs'}; logs of the jobs: {jobs_folder(folder)}"))
+    log.info(one_line(f"to follow: squeue -j {','.join(jobs)}, or: {prepared.command('--status')}"))
+    if submitted or not executor.has_report_job():
+        job = executor.submit_report(jobs)
+        log.info(one_line(f"report: job {job} writes it to {folder / 'report'} after the last run"))
+    return 0
 
 
 def _look_of(prepared: PreparedSweep) -> Callable[[Sweep, Path, Sequence[SweepRun]], Look]:
@@ -238,8 +278,10 @@ def code_changed_error(files: Sequence[str], prepared: PreparedSweep, when: str)
     own = [override for override in prepared.all_overrides if not override.startswith("output_dir=")]
     new = shell_command("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
     mixed = prepared.command("--changed-code")
-    todo = f"to start a new sweep: {new}; to continue with both versions of the code: {mixed}"
-    return UserError(f"{', '.join(files)}: changed {when}; {todo}")
+    return UserError(
+        f"{', '.join(files)}: changed {when}; to start a new sweep: {new}; "
+        f"to continue with both versions of the code: {mixed}"
+    )
 
 
 def _with_seeds(prepared: PreparedSweep, journal: Journal) -> Sweep:
@@ -250,8 +292,10 @@ def _refuse_jobs_in_queue(journal: Journal) -> None:
     """Raise UserError where Slurm may be running runs that an earlier driver submitted."""
     running = journal.state.with_state(RunState.RUNNING)
     if jobs := sorted({str(run.process["job"]) for run in running if "job" in run.process}):
-        why = f"runs of this sweep are Slurm jobs ({', '.join(jobs[:3])})"
-        raise UserError(f"{journal.folder}: {why}; continue with --cluster slurm")
+        raise UserError(
+            f"{journal.folder}: runs of this sweep are Slurm jobs ({', '.join(jobs[:3])}); continue with "
+            "--cluster slurm"
+        )
 
 
 def _executor_factory(

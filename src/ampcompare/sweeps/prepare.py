@@ -272,8 +272,9 @@ def prepare_sweep(
     # The name becomes a folder and W&B's group.
     is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", sweep.name) and sweep.name.strip(" .")
     if not is_word or len(sweep.name.encode()) > 200:
-        expected = "expected a folder name of 1 to 100 characters"
-        raise UserError(f"name={sweep.name!r}: {expected}; set name or --name")
+        raise UserError(
+            f"name={sweep.name!r}: expected a folder name of 1 to 100 characters; set name or --name"
+        )
     varied = {p.key for p in sweep.parameters}
     own = tuple(override for override in overrides if key_of(override) not in varied)
     if sweep.on_server and (conflicting := [override for override in overrides if override not in own]):
@@ -354,8 +355,10 @@ def _control_of(plan: PlanConfig, sweep: Sweep, overrides: Sequence[str], asked:
     if control == CHAOS:
         _check_chaos(sweep, overrides, option)
     elif sweep.run_cap is not None and sweep.run_cap <= 2 * sweep.seeds:
-        least = f"more than the {2 * sweep.seeds} runs of the control"
-        raise UserError(f"run_cap={sweep.run_cap}: {option} needs {least}; raise it or leave one out")
+        raise UserError(
+            f"run_cap={sweep.run_cap}: {option} needs more than the {2 * sweep.seeds} runs of the control; "
+            "raise it or leave one out"
+        )
     return control
 
 
@@ -367,9 +370,9 @@ def _check_chaos(sweep: Sweep, overrides: Sequence[str], option: str) -> None:
     """
     if not trains_here(sweep):
         program = sweep.program or sweep.command[0]
-        todo = f"a program of your own can repeat the baseline with --control {BOOKENDS}"
         raise UserError(
-            f"{option}: {program} is no training of ampcompare, which alone has {PERTURBATION}; {todo}"
+            f"{option}: {program} is no training of ampcompare, which alone has {PERTURBATION}; a program "
+            f"of your own can repeat the baseline with --control {BOOKENDS}"
         )
     words = (*sweep.command, *overrides)
     if PERTURBATION in {*(p.key for p in sweep.parameters), *(key_of(word) for word in words)}:

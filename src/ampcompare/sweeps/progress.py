@@ -149,8 +149,10 @@ def print_best(console: Console, sweep: Sweep, state: SweepState) -> None:
     ranked = [run for run in state.with_state(RunState.FINISHED) if run.value is not None]
     if metric and ranked:
         best = (max if sweep.is_higher_better else min)(ranked, key=lambda run: run.value or 0.0)
-        text = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {point_text(best)}"
-        print_line(console, one_line(text))
+        print_line(
+            console,
+            one_line(f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {point_text(best)}"),
+        )
 
 
 def print_failed(console: Console, state: SweepState, total: int, folder: Path, rerun: str) -> None:
@@ -158,8 +160,10 @@ def print_failed(console: Console, state: SweepState, total: int, folder: Path, 
     ids = [run.run_id for run in state.with_state(RunState.FAILED)]
     if ids:
         names = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
-        text = f"{len(ids)} of {total} runs failed ({names})"
-        print_line(console, one_line(f"{text}; their logs are in {folder / 'logs'}"))
+        print_line(
+            console,
+            one_line(f"{len(ids)} of {total} runs failed ({names}); their logs are in {folder / 'logs'}"),
+        )
         print_line(console, one_line(f"to repeat failed runs: {rerun}"))
 
 

@@ -1,19 +1,23 @@
-"""How a run ended: the facts that are left about it, and their one interpretation.
+"""What became of a run: the facts that are left about its end, and their one interpretation.
 
 Whoever executes a run leaves a file `ends/RUN-START.json` when the run ends: a process of this machine, the
 job of Slurm and the task of Ray write it by `RunProcess`, the guard of a killed process by `note_stop`. The
 file belongs to one start of the run. A job that Slurm requeues is the same start.
 
-`state_of_end` is the only function that says which state an end means.
+`state_of_end` is the only function that says which state an end means. `reconcile` compares the journal's
+runs with the facts and with what is alive: one answer for a new driver, for a running driver and for
+`--status`. It changes nothing.
 """
 
 import json
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
@@ -63,11 +67,8 @@ class RunEnd:
 
     def facts(self) -> dict[str, object]:
         """Return the facts as they are written: those that differ from the defaults."""
-        return {
-            field.name: value
-            for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default
-        }
+        known = {fact.name: getattr(self, fact.name) for fact in fields(self)}
+        return {fact.name: known[fact.name] for fact in fields(self) if known[fact.name] != fact.default}
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,42 @@ class EndRules:
 
     trains_here: bool
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
+
+
+# Where each run that is alive was started, by its index: `host`, `pid`, `process_started` and `gpu`; the
+# `job` of Slurm; or the `ray` task.
+Alive = Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunChange:
+    """A change of a run that is not in the journal yet.
+
+    Attributes:
+        index: Number of the run's point in the sweep.
+        state: RUNNING if it was started; else how it ended.
+        exit_code: Of its process; negative for a signal. None: not known.
+        by_signal: Whether the end counts as one by a signal that the sweep did not send.
+        process: Where it was started.
+        is_lost: Whether it ended and nobody saw it.
+    """
+
+    index: int
+    state: RunState
+    exit_code: int | None = None
+    by_signal: bool = False
+    process: Mapping[str, Any] = field(default_factory=dict)
+    is_lost: bool = False
+
+
+class Facts(Protocol):
+    """What is left of runs that have ended."""
+
+    def end(self, run: SweepRun) -> RunEnd | None:
+        """Return the facts about the end of the run's last start; None if there are none."""
+
+    def record(self, run: SweepRun) -> RecordEnd:
+        """Return what the run's record tells about its end."""
 
 
 def end_file(folder: Path, run_id: str, start: int) -> Path:
@@ -135,7 +172,7 @@ def state_of_end(
         # Other programs may end with 0 when they are interrupted, without having finished.
         is_interrupted = was_asked and not end.ignores_stop and not rules.trains_here
         return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
-    is_ended_by_signal = end.exit_code is None or end.exit_code in SIGNAL_CODES
+    is_ended_by_signal = end.exit_code is None or end.signal is not None
     # The signal may have come between the end of the record and the end of the process.
     if is_ended_by_signal and _has_finished(run, end, read_record(), rules):
         return RunState.FINISHED, False
@@ -174,3 +211,52 @@ def lost_end(end: RunEnd | None, *, has_lost_driver: bool) -> RunEnd:
         has_lost_driver: Whether the driver that executed it was killed.
     """
     return replace(end or RunEnd(), has_lost_driver=has_lost_driver)
+
+
+def reconcile(
+    runs: Iterable[SweepRun], alive: Alive, facts: Facts, rules: EndRules, *, has_lost_driver: bool
+) -> list[RunChange]:
+    """Return what became of runs, as far as the journal does not have it.
+
+    A run whose end is known has ended, also if the list of what is alive is older. One that was interrupted
+    and is alive goes on: Slurm has requeued its job. One that is not alive has ended, though nobody saw it.
+
+    A driver may have been killed before it wrote down that it started a run. So runs that wait for a start
+    are looked at, too.
+
+    Args:
+        runs: Runs of the journal that are not external.
+        alive: What runs, or waits in a queue.
+        facts: What is left of runs that have ended.
+        rules: What the meaning of an end depends on.
+        has_lost_driver: Whether the driver that started the runs has gone. Jobs of Slurm do not end with it.
+
+    Returns:
+        The changes in the order of the runs. A start that is not in the journal comes before its end.
+    """
+    changes: list[RunChange] = []
+    for run in runs:
+        is_running = run.state is RunState.RUNNING
+        if not (is_running or run.is_startable):
+            continue
+        known = facts.end(run)
+        is_alive = run.index in alive
+        if is_alive and (known is None or not known.is_seen):
+            if not is_running:
+                changes.append(RunChange(run.index, RunState.RUNNING, process=alive[run.index]))
+            continue
+        end = known
+        if end is None or not end.is_seen:
+            end = lost_end(known, has_lost_driver=has_lost_driver and "job" not in run.process)
+        state, by_signal = state_of_end(run, end, partial(facts.record, run), rules)
+        is_interrupted = state in (RunState.PREEMPTED, RunState.STOPPED) and not by_signal
+        goes_on = is_alive and is_interrupted
+        if not is_running:
+            # Facts of the next start mean that it has begun. Without them, its record may have a good end.
+            if known is None and state is not RunState.FINISHED:
+                continue
+            changes.append(RunChange(run.index, RunState.RUNNING, process=alive.get(run.index, {})))
+        if not goes_on:
+            change = RunChange(run.index, state, end.exit_code, by_signal, is_lost=not end.is_seen)
+            changes.append(change)
+    return changes

@@ -1,4 +1,4 @@
-"""The W&B records of a sweep's runs: the metric as it grows, and how the newest record ends."""
+"""What runs leave in the output folder of a sweep: their W&B records, and the facts about their ends."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,8 @@ from pathlib import Path
 from ampcompare.runs.run_record import merge_parts
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
-from ampcompare.sweeps.run_end import RecordEnd
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.run_end import RecordEnd, RunEnd, end_file, read_end
 from ampcompare.wandb_client.record_folders import RecordIndex
 
 MAX_CORE_FRACTION = 0.01  # of one core's time that may go into following the metrics of all runs
@@ -87,3 +88,23 @@ class RunRecords:
             yield run_id, values
             if self._credit <= 0:
                 return
+
+
+class FolderFacts:
+    """The facts in the output folder of a sweep.
+
+    Args:
+        folder: The folder.
+        records: The records in it.
+    """
+
+    def __init__(self, folder: Path, records: RunRecords) -> None:
+        self._folder, self._records = folder, records
+
+    def end(self, run: SweepRun) -> RunEnd | None:
+        """Return the facts about the end of the run's last start; None if there are none."""
+        return read_end(end_file(self._folder, run.run_id, run.last_start))
+
+    def record(self, run: SweepRun) -> RecordEnd:
+        """Return what the run's record tells about its end."""
+        return self._records.end(run.run_id)

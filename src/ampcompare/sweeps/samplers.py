@@ -65,8 +65,10 @@ def load_optuna() -> Any:
     except ImportError as problem:
         if problem.name != "optuna":
             raise
-        todo = "install it with: pip install 'ampcompare[tpe]'"
-        raise UserError(f"method='bayes': needs Optuna, which is not installed; {todo}") from None
+        raise UserError(
+            "method='bayes': needs Optuna, which is not installed; install it with: pip install "
+            "'ampcompare[tpe]'"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -16,7 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -30,16 +29,16 @@ from ampcompare.runs.nested import lookup
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.runtime.console import print_line
+from ampcompare.runtime.file_locks import is_locked
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.executors import split_cluster_options
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.reconcile import FolderFacts, reconcile
-from ampcompare.sweeps.run_end import EndRules
+from ampcompare.sweeps.run_end import EndRules, reconcile
 from ampcompare.sweeps.run_process import last_line
-from ampcompare.sweeps.run_records import RunRecords
+from ampcompare.sweeps.run_records import FolderFacts, RunRecords
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.sweep_file import KEYS, sweep_of
@@ -167,8 +166,9 @@ def rerun(source: str, overrides: Sequence[str], console: Console, options: Swee
     if not to_run and not status.not_begun:
         return 0 if status.is_complete else EXIT_INCOMPLETE
     if status.is_drawn and not status.has_journal:
-        todo = "continue it with wandb agent"
-        raise UserError(f"--rerun: W&B's server chooses the points of this search; {todo}")
+        raise UserError(
+            "--rerun: W&B's server chooses the points of this search; continue it with wandb agent"
+        )
 
     def requeue(prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
         return _requeue(status, prepared, journal)
@@ -222,7 +222,7 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
         where = str(prepared.output)
         began, command = state.definition, state.command
         sweep, _ = continued_sweep(sweep, prepared.overrides, began, added, where, command)
-        is_driven = _has_driver(prepared.output)
+        is_driven = is_locked(prepared.output / LOCK_FILE)
         if is_driven:
             remarks.append(f"this sweep is running now ({state.driver_name})")
         begun = _runs_of_journal(prepared, state, is_driven, reasons, remarks)
@@ -245,8 +245,10 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
                 points[run.index] = run
         if unmatched:
             verb = "matches" if len(unmatched) == 1 else "match"
-            description = f"of this sweep {verb} none of its points (such as {unmatched[0].run_id})"
-            remarks.append(f"{plural(len(unmatched), 'run')} {description}")
+            remarks.append(
+                f"{plural(len(unmatched), 'run')} of this sweep {verb} none of its points "
+                f"(such as {unmatched[0].run_id})"
+            )
     not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
     return SweepStatus(
         prepared, keys, points, reasons, is_drawn, not_begun, state is not None, is_driven, tuple(remarks)
@@ -302,17 +304,6 @@ def _runs_of_journal(
     return runs
 
 
-def _has_driver(folder: Path) -> bool:
-    """Return whether a driver is running in the folder."""
-    if not (folder / LOCK_FILE).is_file():
-        return False
-    try:
-        with FileLock(folder / LOCK_FILE, blocking=False):
-            return False
-    except Timeout:
-        return True
-
-
 def _alive_jobs(state: SweepState, jobs: Mapping[int, str], remarks: list[str]) -> dict[int, dict[str, str]]:
     """Return the jobs in Slurm's queue by the index of their run; all of them if squeue fails."""
     from ampcompare.sweeps.executors.slurm import jobs_in_queue
@@ -338,7 +329,8 @@ def _prepare(
     """Return the sweep, the runs that W&B's server has of it, and the reasons for their states."""
     if not source.startswith(API_PREFIX):
         return prepare(source, overrides, options), [], {}
-    if option := "--name" if options.name is not None else "--control" if options.control else "":
+    local = {"--name": options.name is not None, "--control": bool(options.control)}
+    for option in (option for option, is_set in local.items() if is_set):
         raise UserError(f"{option}: is only for a sweep without W&B's server; leave it out")
     entity, project, name = parse_source(source)
     config, records = read_server_sweep(source, brief=True)

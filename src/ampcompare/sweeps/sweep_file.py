@@ -94,8 +94,10 @@ class _Scheduler(StrictModel):
     def _is_the_default(self) -> Self:
         """Refuse the engines that propose points with the user's own code."""
         if self.engine != "wandb":
-            todo = "use method: bayes (Optuna's TPE), or wandb sweep-scheduler"
-            raise validation_error(f"engine {self.engine!r} needs W&B's server; {todo}")
+            raise validation_error(
+                f"engine {self.engine!r} needs W&B's server; use method: bayes (Optuna's TPE), or wandb "
+                "sweep-scheduler"
+            )
         return self
 
 
@@ -126,22 +128,26 @@ class _File(StrictModel):
         """Check the rules that involve several keys."""
         if not self.metric and (self.method == "bayes" or self.early_terminate):
             key = "bayes" if self.method == "bayes" else "early_terminate"
-            such = "such as metric: {name: eval/accuracy, goal: maximize}"
-            raise validation_error(f"metric: missing; {key} needs one, {such}")
+            raise validation_error(
+                f"metric: missing; {key} needs one, such as metric: {{name: eval/accuracy, goal: maximize}}"
+            )
         if not self.program and (not self.command or "${program}" in self.command):
-            launch = "job" if self.job else "image_uri" if self.image_uri else ""
-            todo = "for your own script add program: train.py; for AMP Compare's training add "
-            todo += f"program: ampcompare and {COMMAND}"
-            why = f" ({launch} is for W&B Launch, which ampcompare sweep does not use)" if launch else ""
-            raise validation_error(f"program: missing; {todo}{why}")
+            launch_keys = [key for key in ("job", "image_uri") if getattr(self, key)]
+            launch = ""
+            if launch_keys:
+                launch = f" ({launch_keys[0]} is for W&B Launch, which ampcompare sweep does not use)"
+            raise validation_error(
+                "program: missing; for your own script add program: train.py; "
+                f"for AMP Compare's training add program: ampcompare and {COMMAND}{launch}"
+            )
         keys = [parameter.key for parameter in self.parameters]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise validation_error(f"parameters: {twice[0]} is given twice; leave one out")
         if self.method == "grid":
             for p in (p for p in self.parameters if not p.is_listed):
-                todo = "list them with values:, use int_uniform or q_uniform, or use method: random"
                 raise validation_error(
-                    f"parameters.{p.key}: a grid cannot list the values of {p.kind}; {todo}"
+                    f"parameters.{p.key}: a grid cannot list the values of {p.kind}; list them with "
+                    "values:, use int_uniform or q_uniform, or use method: random"
                 )
             if (count := count_of(self.parameters)) > MAX_POINTS:
                 most = f"a grid can have at most {MAX_POINTS:,}; use method: random or method: bayes"
@@ -177,8 +183,10 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """
     if str(path).partition(":")[0].endswith(".py"):
         own = ("model.name=./net.py:build", "data.source=./data.py:build")
-        todo = f"for your own network: {shell_command('ampcompare', 'sweep', 'compare_backends', *own)}"
-        raise UserError(f"{path}: a sweep file is YAML, not Python; {todo}")
+        raise UserError(
+            f"{path}: a sweep file is YAML, not Python; for your own network: "
+            f"{shell_command('ampcompare', 'sweep', 'compare_backends', *own)}"
+        )
     file = None
     with suppress(OSError, ValueError):  # a name that is too long or has a NUL; no permission
         file = find_shipped(str(path), "sweeps")  # not a pipe, which would never end
@@ -187,8 +195,10 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         raise UserError(f"{path}: no such file; expected a path or one of {known}")
     content = read_yaml(file)
     if isinstance(content, dict) and content and not {"method", "parameters"} & content.keys():
-        todo = f"to train one run with this config: {shell_command('ampcompare', 'run', '--config', file)}"
-        raise UserError(f"{file}: not a sweep file, because it has neither method: nor parameters:; {todo}")
+        raise UserError(
+            f"{file}: not a sweep file, because it has neither method: nor parameters:; to train one run "
+            f"with this config: {shell_command('ampcompare', 'run', '--config', file)}"
+        )
     sweep, changed = sweep_of(file, content), copy.deepcopy(content)
     is_ours = trains_here(sweep)
     for override in overrides:

@@ -169,12 +169,13 @@ def _metric_problem(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> str
     if not finished or is_logged(name, finished):
         return ""
     logged = logged_keys(finished)
-    if sample := sample_of(name, finished):
-        what = f"its values are no numbers, such as {sample}"
-    else:
-        what = "no run logged this metric"
     hint = nearest_key(name, logged) or f"set metric.name in {sweep.path} to a logged key"
-    return f"error: metric.name={name!r}: {what}; {hint} logged: {some(logged, MAX_LOGGED) or 'nothing'}"
+    keys = some(logged, MAX_LOGGED) or "nothing"
+    if sample := sample_of(name, finished):
+        return (
+            f"error: metric.name={name!r}: its values are no numbers, such as {sample}; {hint} logged: {keys}"
+        )
+    return f"error: metric.name={name!r}: no run logged this metric; {hint} logged: {keys}"
 
 
 def _baseline_problem(sweep: Sweep, runs: Sequence[SweepRun]) -> str:
@@ -265,9 +266,9 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: st
     ended = [run.run_id for run in runs if run.state is RunState.FINISHED]
     recorded_ids = _records(folder)
     if missing := [run for run in ended if run not in recorded_ids]:
-        what = f"the record of a finished run is missing under output_dir ({missing[0]})"
         raise UserError(
-            f"{folder}: {what}; --until-decided needs an output_dir on a drive that all workers share"
+            f"{folder}: the record of a finished run is missing under output_dir ({missing[0]}); "
+            "--until-decided needs an output_dir on a drive that all workers share"
         )
     analysis = _report_options_with_code(sweep, folder, bench).analyse()
     if not analysis.comparisons:
@@ -290,6 +291,10 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: st
                 decided.append(f"{question} of {label}")
             elif claim and not claim.is_open:
                 not_claimed.append(f"no claim about the {question} of {label}: {claim.why}")
-    end = "" if undecided else "; nothing else can be decided" if not_claimed else "; all claims are decided"
-    lines = [f"decided: {listed(decided) or 'nothing'}{end}", *not_claimed, *undecided]
+    first = f"decided: {listed(decided) or 'nothing'}"
+    if not undecided and not_claimed:
+        first += "; nothing else can be decided"
+    elif not undecided:
+        first += "; all claims are decided"
+    lines = [first, *not_claimed, *undecided]
     return Look(analysis.is_decided, tuple(f"look at {seeds}: {line}" for line in lines))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ampcompare.config.load import parse_override
 from ampcompare.errors import UserError
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.reconcile import Alive
+from ampcompare.sweeps.run_end import Alive
 
 CLUSTERS = ("slurm", "ray")
 

@@ -22,9 +22,10 @@ from ampcompare.sweeps.executors.ray_cluster import (
     choose_slots,
     connect,
     is_lost,
+    runtime_environment,
     short_message,
+    task_options,
 )
-from ampcompare.sweeps.executors.ray_options import runtime_environment, task_options
 from ampcompare.sweeps.executors.ray_task import (
     TOKEN,
     RayTask,
@@ -203,8 +204,9 @@ def ray_factory(
     try:
         import ray
     except ImportError:
-        todo = "install it with: pip install 'ampcompare[ray]'"
-        raise UserError(f"--cluster ray: needs Ray, which is not installed; {todo}") from None
+        raise UserError(
+            "--cluster ray: needs Ray, which is not installed; install it with: pip install 'ampcompare[ray]'"
+        ) from None
     environment = runtime_environment(options.pop("runtime_env", {}), prepared.output)
     is_connected_here = not ray.is_initialized()
     is_own = is_connected_here and not os.environ.get("RAY_ADDRESS")

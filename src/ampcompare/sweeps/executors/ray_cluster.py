@@ -1,23 +1,41 @@
-"""The connection to a Ray cluster: that of RAY_ADDRESS, or one that is started on this machine."""
+"""A Ray cluster: its options on the command line, and the connection to it.
 
+The cluster is that of RAY_ADDRESS, or one that is started on this machine.
+"""
+
+import math
 import os
 import secrets
 import signal
 import socket
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError, one_line, reason
+from ampcompare.errors import UserError, did_you_mean, one_line, reason
 from ampcompare.runtime.signals import preserved_handlers
+from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.executors.ray_task import sees_token
 from ampcompare.sweeps.prepare import PreparedSweep
 
 CONNECT_SECONDS = 5.0
 FIRST_TASK_SECONDS = 60.0  # for a first task on each node, which may have to start a worker
 STORE_BYTES = 128 * 2**20  # of a local cluster's object store, which is almost empty
+PREFIX = "ray."
+OPTION_HELP = {
+    "num_gpus": "GPUs of a run, such as 1 or 0.5",
+    "num_cpus": "CPUs of a run, such as 4",
+    "memory": "bytes of memory of a run, such as 8e9",
+    "resources": """amounts by name, such as '{"my_gpu": 1}'""",
+    "max_retries": "how often a run is started again when its node dies or a signal ends it, such as 3",
+    "runtime_env": """a mapping in Ray's format, such as '{"working_dir": "."}'""",
+}
+DEFAULTS = {"num_cpus": 1, "max_retries": 3}
+# Ray's worker would kill its children when it ends: the run without a checkpoint, and the guard.
+KEEP_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
 
 
 @dataclass(frozen=True)
@@ -54,15 +72,19 @@ def connect(environment: Mapping[str, Any]) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     what = "--cluster ray" if address == "local" else f"RAY_ADDRESS={address}"
     if address.startswith("ray://"):
-        todo = "run the command on a machine of the cluster, with RAY_ADDRESS=HOST:6379 or auto"
-        raise UserError(f"{what}: is an address of Ray Client, which this command does not support; {todo}")
+        raise UserError(
+            f"{what}: is an address of Ray Client, which this command does not support; run the command on "
+            "a machine of the cluster, with RAY_ADDRESS=HOST:6379 or auto"
+        )
     host, _, port = address.rpartition(":")
     if host and port.isdigit():  # Ray itself would try for minutes, then end this process
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         except (OSError, ValueError, OverflowError) as problem:
-            todo = "expected HOST:PORT of a running cluster, or auto; without RAY_ADDRESS one is started here"
-            raise UserError(f"{what}: no Ray cluster answers ({reason(problem)}); {todo}") from None
+            raise UserError(
+                f"{what}: no Ray cluster answers ({reason(problem)}); expected HOST:PORT of a running "
+                "cluster, or auto; without RAY_ADDRESS one is started here"
+            ) from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_task_oom_retries", "0")  # the driver starts a run again, not Ray
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -113,8 +135,10 @@ def choose_slots(prepared: PreparedSweep, options: dict[str, Any], *, is_own: bo
     workers = prepared.options.workers
     if not capacity and (is_own or not workers):
         asked = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
-        todo = "ask for less" if is_own else "ask for less, or set --workers N if nodes are added on demand"
-        raise UserError(f"--cluster ray: no node has the resources of a run ({asked}); {todo}")
+        more_nodes = "" if is_own else ", or set --workers N if nodes are added on demand"
+        raise UserError(
+            f"--cluster ray: no node has the resources of a run ({asked}); ask for less{more_nodes}"
+        )
     return workers or max(1, capacity)
 
 
@@ -156,9 +180,11 @@ def check_nodes(prepared: PreparedSweep, *, is_own: bool) -> bool:
         raise UserError(f"--cluster ray: no node can run a task: {short_message(problems[0])}")
     sees_output = all(answer is True for answer in answers)
     if prepared.sweep.hyperband and not (is_own or sees_output):
-        todo = "use a folder on a drive that all nodes share, or leave early_terminate out"
-        why = "needs the records of running runs, but not every node sees this folder"
-        raise UserError(f"output_dir={str(prepared.output)!r}: early_terminate {why}; {todo}")
+        raise UserError(
+            f"output_dir={str(prepared.output)!r}: early_terminate needs the records of running runs, but "
+            "not every node sees this folder; use a folder on a drive that all nodes share, or leave "
+            "early_terminate out"
+        )
     return is_own or sees_output
 
 
@@ -213,3 +239,77 @@ def short_message(problem: BaseException) -> str:
     inner = [line for line in lines if line.startswith(("ModuleNotFoundError", "ImportError"))]
     message = [*inner[-1:], *lines[:1], type(problem).__name__][0]
     return one_line(message)[:300]
+
+
+def task_options(cluster_options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of the command line as Ray's options for a task.
+
+    Args:
+        cluster_options: Texts by the name of the option, without prefix.
+
+    Raises:
+        UserError: For an unknown option or a bad value.
+    """
+    options: dict[str, Any] = dict(DEFAULTS)
+    for name, text in cluster_options.items():
+        option = f"{PREFIX}{name}={text}"
+        if name not in OPTION_HELP:
+            allowed = did_you_mean(name, OPTION_HELP) or f"expected one of {', '.join(OPTION_HELP)}"
+            raise UserError(f"{option}: no such option; {allowed}")
+        value = parse_yaml_value(PREFIX + name, text)
+        if not _is_valid(name, value):
+            raise UserError(f"{option}: expected {OPTION_HELP[name]}")
+        options[name] = value
+    return options
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    """Return whether Ray takes the value of an option."""
+    if name == "runtime_env":
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    if name == "max_retries":
+        return isinstance(value, int) and not isinstance(value, bool) and value >= -1
+    if name == "resources":
+        own = ("CPU", "GPU", "memory", "object_store_memory")
+        return isinstance(value, dict) and all(
+            isinstance(key, str) and key not in own and _is_amount(amount) for key, amount in value.items()
+        )
+    return _is_amount(value, is_whole=name == "memory")
+
+
+def _is_amount(value: Any, *, is_whole: bool = False) -> bool:
+    """Return whether a task can ask for this amount: any number up to 1, above that whole numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return False
+    return value == int(value) or (value < 1 and not is_whole)
+
+
+def runtime_environment(runtime_env: Mapping[str, Any], output: Path) -> dict[str, Any]:
+    """Return the runtime environment of the tasks, completed by what a run needs.
+
+    Args:
+        runtime_env: The environment that the user gave.
+        output: The output folder, which does not travel with the working folder.
+
+
+    Raises:
+        UserError: If Ray refuses it.
+    """
+    from ray.runtime_env import RuntimeEnv
+
+    environment = dict(runtime_env)
+    unknown = [key for key in environment if key not in RuntimeEnv.known_fields]
+    if unknown:
+        near = did_you_mean(unknown[0], RuntimeEnv.known_fields)
+        raise UserError(f"{PREFIX}runtime_env: Ray has no field {unknown[0]!r}{near and f'; {near}'}")
+    try:
+        RuntimeEnv(**environment)
+        environment["env_vars"] = {**KEEP_CHILDREN, **environment.get("env_vars", {})}
+        folder = Path(environment.get("working_dir", ""))
+        if environment.get("working_dir") and folder.is_dir():
+            with suppress(ValueError):  # the output folder is not below the working folder
+                inside = output.resolve().relative_to(folder.resolve()).as_posix()
+                environment["excludes"] = [*environment.get("excludes", []), f"/{inside}/"]
+        return environment
+    except (ValueError, TypeError, AttributeError) as problem:
+        raise UserError(f"{PREFIX}runtime_env: {one_line(str(problem))}") from None

@@ -53,8 +53,10 @@ class WorkingFolder:
                 content = (folder / name).read_bytes()
             if content is None or hashlib.sha256(content).hexdigest() != digest:
                 state = "is not there" if content is None else "has different content there"
-                todo = """send it to the nodes with ray.runtime_env='{"working_dir": "."}'"""
-                return f"node {socket.gethostname()}: {folder / name} {state}; {todo}"
+                return (
+                    f"node {socket.gethostname()}: {folder / name} {state}; "
+                    """send it to the nodes with ray.runtime_env='{"working_dir": "."}'"""
+                )
         # A sweep without files of the user can run where the driver's folder does not exist.
         if self.path and folder.is_dir():
             os.chdir(folder)

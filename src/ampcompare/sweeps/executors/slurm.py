@@ -219,8 +219,10 @@ def slurm_factory(
         )
     is_stepwise = sweep.learns or sweep.total() is None
     if is_stepwise and options.workers is None:
-        why = "this search depends on the runs that have ended, or has no end"
-        raise UserError(f"--cluster slurm: {why}; add --workers N, the number of runs at a time")
+        raise UserError(
+            "--cluster slurm: this search depends on the runs that have ended, or has no end; add "
+            "--workers N, the number of runs at a time"
+        )
     text, path = f"output_dir={str(output)!r}", str(output.absolute())
     if "%" in path or "\\" in path or not path.isprintable():
         raise UserError(f"{text}: expected a printable path without % and \\, which sbatch would replace")
@@ -263,8 +265,10 @@ def jobs_in_queue(state: SweepState) -> dict[int, str]:
         )
     except (OSError, subprocess.SubprocessError) as problem:
         why = " ".join(str(getattr(problem, "stderr", None) or reason(problem)).split())
-        todo = "run the command where squeue works, so that queued runs are not started twice"
-        raise UserError(f"--cluster slurm: squeue failed ({why}); {todo}") from None
+        raise UserError(
+            f"--cluster slurm: squeue failed ({why}); run the command where squeue works, so that queued "
+            "runs are not started twice"
+        ) from None
     jobs: dict[int, str] = {}
     for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", done.stdout, re.M):
         if mark in submissions:
@@ -303,13 +307,16 @@ def submit_array(
             jobs = executor.submit_array(tasks)
     except (FailedJobError, FailedSubmissionError) as problem:
         lines = [line for line in str(problem).splitlines() if line.strip()]
-        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no output")
+        errors = [line for line in lines if "error" in line.lower()]
+        why = [*errors, *lines, "no output"][0]
         is_refused = isinstance(problem, FailedJobError) and lines
         if is_refused and not re.search(CONNECTION_TROUBLE, str(problem), re.I):
             journal.append("submission", mark=mark, indices=None)
             raise UserError(f"--cluster slurm: sbatch refused the job: {why}") from None
-        todo = "run the same command again: it submits runs that are neither done nor queued"
-        raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
+        raise UserError(
+            f"--cluster slurm: sbatch's answer was lost ({why}); run the same command again: it submits "
+            "runs that are neither done nor queued"
+        ) from None
     sys.stderr.write(output.getvalue())
     return str(jobs[0].job_id).partition("_")[0]
 
@@ -323,11 +330,15 @@ def _submitit_executor(folder: Path, options: Mapping[str, Any]) -> Any:
     try:
         from submitit.slurm.slurm import SlurmExecutor as SubmititExecutor
     except ImportError:
-        todo = "install it with: pip install 'ampcompare[slurm]'"
-        raise UserError(f"--cluster slurm: needs submitit, which is not installed; {todo}") from None
+        raise UserError(
+            "--cluster slurm: needs submitit, which is not installed; install it with: pip install "
+            "'ampcompare[slurm]'"
+        ) from None
     if missing := [name for name in ("srun", "sbatch") if shutil.which(name) is None]:
-        where = "run the command on a machine of the cluster that can submit jobs"
-        raise UserError(f"--cluster slurm: {missing[0]} is not on PATH; {where}")
+        raise UserError(
+            f"--cluster slurm: {missing[0]} is not on PATH; run the command on a machine of the cluster "
+            "that can submit jobs"
+        )
     try:
         executor = SubmititExecutor(jobs_folder(folder))
         executor.update_parameters(**options)
@@ -364,13 +375,17 @@ def submitit_parameters(cluster_options: Mapping[str, str], workers: int | None 
             parse_yaml_value(option, text) if name in PARAMETER_TYPES or text in ("true", "false") else text
         )
         if not isinstance(parameters[name], PARAMETER_TYPES.get(name, object)):
-            todo = """such as slurm.setup='["module load cuda"]' or additional_parameters='{"wckey": "me"}'"""
-            raise UserError(f"{option}: expected JSON or a number, {todo}")
+            raise UserError(
+                f"{option}: expected JSON or a number, such as slurm.setup='[\"module load cuda\"]' or "
+                'additional_parameters=\'{"wckey": "me"}\''
+            )
     own_extra = {str(name): value for name, value in parameters.get("additional_parameters", {}).items()}
     extra = {"requeue": True, "time": parameters.get("time", DEFAULT_TIME), **own_extra}
     if taken := [key for key in extra if key.replace("_", "-") in RESERVED]:
-        why = f"cannot have {taken[0]}, which AMP Compare sets itself; leave it out"
-        raise UserError(f"{PREFIX}additional_parameters: {why}")
+        raise UserError(
+            f"{PREFIX}additional_parameters: cannot have {taken[0]}, which AMP Compare sets itself; leave "
+            "it out"
+        )
     # true is an option without a value, false one that is left out, such as our requeue
     extra = {name: value for name, value in extra.items() if value is not False}
     # submitit counts ends of time by minutes of its own, and would give up at last.
