@@ -19,7 +19,7 @@ from ampcompare import load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.decisions import Propose, Situation, SlotsFree, Start, decide
+from ampcompare.sweeps.decisions import Cancel, Propose, Situation, SlotsFree, Start, StopRequested, decide
 from ampcompare.sweeps.journal import SweepState, read_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare
 from ampcompare.sweeps.sweep import Sweep
@@ -118,6 +118,9 @@ def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
     # A process lives, also between two runs.
     assert next_starts(assigned=((1, 2),)) == next_starts(assigned=((),)) == []
     assert next_starts(slots=2, assigned=((1, 2),)) == [(3, 4, 5)]
+    # A stop request reaches a process between two runs, too.
+    (*_, cancel) = decide(Situation(state, sweep, 2, assigned=((1, 2),)), StopRequested())
+    assert cancel == Cancel((0, 1, 2))
     # The process has ended with its first run: preempted, it goes on before the others.
     note("ended", index=0, state="preempted", value=None, exit_code=143, by_signal=False)
     assert next_starts() == [(0, 1, 2)]

@@ -230,8 +230,9 @@ def _compare_at_bands(
 
 
 def _stop(situation: Situation, event: StopRequested) -> list[Action]:
-    """Ask all running runs to end."""
-    running = tuple(run.index for run in situation.state.own_running)
+    """Ask all running runs to end, and those that wait in a process, which may begin meanwhile."""
+    waiting = [index for indices in situation.assigned for index in indices]
+    running = (*(run.index for run in situation.state.own_running), *waiting)
     if not running:
         return []
     if event.at_once:
