@@ -1,9 +1,10 @@
 """`ampcompare demo`: a whole comparison in minutes on two CPU cores, on synthetic images.
 
 The demo goes the way of a user's own comparison. `bench` measures speed and memory. Then each backend trains
-with five seeds, in one process per backend, because starting PyTorch and W&B takes longer than a training.
-The report takes quality from these runs, and speed from `bench` alone. Network, steps and data are fixed in
-`configs/demo.yaml`. `benchmarks/demo_decisions.py` measures how often five seeds decide the accuracy.
+with five seeds, in one process per backend (`run_series`), because starting PyTorch and W&B takes longer than
+a training. The report takes quality from these runs, and speed from `bench` alone. Network, steps and data
+are fixed in `configs/demo.yaml`. `benchmarks/demo_decisions.py` measures how often five seeds decide the
+accuracy.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import typer
 
 from ampcompare.command_help import epilog
 from ampcompare.errors import UserError
+from ampcompare.run_series import FLAG
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.startup import let_threads_sleep
@@ -45,7 +47,10 @@ START_SECONDS = 6.0  # to start a process with PyTorch and W&B
 RUN_SECONDS = 0.7  # to begin and end a run
 PAGE_SECONDS = 12.0  # to write the page
 EVALUATION_COST = 0.3  # the time to evaluate an image, as a fraction of the time to train on it
-TRAIN = "import sys; from ampcompare.demo import train_all_seeds; sys.exit(train_all_seeds(sys.argv[1:]))"
+TRAIN = (
+    "import sys; from ampcompare.entrypoint import main; "
+    "sys.exit(main(sys.argv[1:], 'ampcompare demo', brief=True))"
+)
 
 
 def demo(
@@ -101,11 +106,22 @@ def demo(
     write_json(bench_file, output.as_json(benchmark))
 
     seconds = [estimate_seconds(config, (arm.step_ms or 0.0) / 1e3) for arm in benchmark.arms]
+    runs_file = Path(folder, "seeds.json")
+    write_json(runs_file, [{"overrides": [f"seed={seed}"]} for seed in SEEDS])
     environment = {"WANDB_SILENT": "true", "PYTHONUTF8": "1"} | os.environ
     for number, name in enumerate(names):
         left = describe_seconds(sum(seconds[number:]) + PAGE_SECONDS)
         print_line(console, f"--- {number + 2} of {parts}: {name}, seeds {_listed(SEEDS)}; {left} left")
-        command = [sys.executable, "-c", TRAIN, *own, "wandb.mode=offline", f"backend={name}"]
+        command = [
+            sys.executable,
+            "-c",
+            TRAIN,
+            *own,
+            "wandb.mode=offline",
+            f"backend={name}",
+            FLAG,
+            str(runs_file),
+        ]
         if code := run_to_completion(command, environment):
             raise typer.Exit(code)
     print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")
@@ -118,20 +134,6 @@ def demo(
         ("all options of a run", ("run", "--help")),
     ):
         print_line(console, f"{purpose + ':':<22}{shell_command('ampcompare', *arguments)}")
-
-
-def train_all_seeds(overrides: Sequence[str]) -> int:
-    """Train one backend with every seed of the demo, one run after the other in this process.
-
-    Returns:
-        The exit code of the first run that did not finish, else 0.
-    """
-    from ampcompare.entrypoint import main
-
-    for seed in SEEDS:
-        if code := main([*overrides, f"seed={seed}"], "ampcompare demo", brief=True):
-            return code
-    return 0
 
 
 def _refuse_fixed_options(overrides: Sequence[str]) -> None:

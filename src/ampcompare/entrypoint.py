@@ -4,11 +4,23 @@ It loads neither torch nor other large libraries at first, so preemption signals
 moment.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, print_error, take_debug_flag
 from ampcompare.plugins import find_plugin_error
+from ampcompare.run_series import (
+    FLAG,
+    SeriesProgress,
+    check_only_seeds_differ,
+    read_runs,
+    take_runs_file,
+)
 from ampcompare.runtime.signals import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -17,6 +29,10 @@ from ampcompare.runtime.signals import (
     exit_with,
 )
 from ampcompare.runtime.startup import import_without_collection
+
+if TYPE_CHECKING:
+    from ampcompare.config.load import Config
+    from ampcompare.experiment import ProcessHistory
 
 
 def main(arguments: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
@@ -48,10 +64,34 @@ def main(arguments: Sequence[str], program: str = "python run_experiment.py", *,
 
 
 def _run(arguments: Sequence[str], brief: bool, stop: StopRequest) -> int:
+    try:
+        arguments, runs_file = take_runs_file(arguments)
+    except UserError as problem:
+        exit_with(problem)
+    if runs_file is None:
+        return _run_one(lambda: _load_config(arguments), brief, stop)
+    return _run_series(arguments, runs_file, brief, stop)
+
+
+def _load_config(arguments: Sequence[str]) -> Config:
     from ampcompare.config.load import config_from_cli
 
+    return config_from_cli([*_resumed(), *arguments])
+
+
+def _run_one(
+    load: Callable[[], Config], brief: bool, stop: StopRequest, history: ProcessHistory | None = None
+) -> int:
+    """Train one run and return its exit code.
+
+    Args:
+        load: Returns the options of the run, or raises UserError.
+        brief: Whether to leave out the lines about the record at the end.
+        stop: The request to stop.
+        history: The runs of this process; None: this is the only one.
+    """
     try:
-        config = config_from_cli([*_resumed(), *arguments])
+        config = load()
         with import_without_collection():  # torch and W&B, now that the input is known to be valid
             from rich.console import Console
 
@@ -60,7 +100,7 @@ def _run(arguments: Sequence[str], brief: bool, stop: StopRequest) -> int:
 
         console = Console(highlight=False)
         with messages_on(console):
-            return run(config, console, brief=brief, stop=stop).exit_code
+            return run(config, console, brief=brief, stop=stop, history=history).exit_code
     except UserError as problem:
         if problem.exit_code == EXIT_BAD_INPUT:
             from ampcompare.tracking.rejected_run import record_rejected_run
@@ -72,6 +112,47 @@ def _run(arguments: Sequence[str], brief: bool, stop: StopRequest) -> int:
             print_error(fault)
             return EXIT_FAILED
         raise
+
+
+def _keep(config: Config) -> Config:
+    return config
+
+
+def _run_series(arguments: Sequence[str], runs_file: Path, brief: bool, stop: StopRequest) -> int:
+    """Train the runs of a file, and return the exit code of the first that did not finish.
+
+    `run_series` describes the file. What a run leaves in the process (switches, random states, environment)
+    is reset before the next one.
+    """
+    try:
+        runs = read_runs(runs_file)
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise UserError(
+                f"{FLAG} {runs_file}: a series of runs needs a single process; start each run by itself"
+            )
+        configs = []
+        for run in runs:
+            with run.environment_set():
+                configs.append(_load_config([*arguments, *run.overrides]))
+        check_only_seeds_differ(configs, runs_file)
+        progress = SeriesProgress(runs_file)
+    except UserError as problem:
+        exit_with(problem)
+    with import_without_collection():
+        from ampcompare.experiment import ProcessHistory
+        from ampcompare.system.process_state import restored_process_state
+    history = ProcessHistory()
+    for number, (run, config) in enumerate(zip(runs, configs, strict=True)):
+        if stop.is_made():
+            return stop.exit_code
+        run.redirect_output()
+        progress.begin(number)
+        with restored_process_state(), run.environment_set():
+            exit_code = _run_one(partial(_keep, config), brief, stop, history)
+        if exit_code:
+            return exit_code
+        progress.end(number)
+    return 0
 
 
 def _resumed() -> list[str]:

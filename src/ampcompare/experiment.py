@@ -2,9 +2,10 @@
 
 import logging
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,10 +36,25 @@ from ampcompare.training.completion import describe_lost_process, describe_resum
 from ampcompare.training.display import TrainingDisplay
 from ampcompare.training.loaders import check_processes, data_warnings, describe_training_data
 from ampcompare.training.loop import TrainingLoop, count_steps
-from ampcompare.training.run_context import prepare_run
+from ampcompare.training.run_context import RunContext, prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class ProcessHistory:
+    """The runs that a process trains one after the other.
+
+    Attributes:
+        process: Identifies the process in the records of its runs.
+        runs: The number of runs that have begun.
+        context: The data of the latest run, for a run that differs only in the seed.
+    """
+
+    process: str = field(default_factory=lambda: secrets.token_hex(4))
+    runs: int = 0
+    context: RunContext | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,7 @@ def run(
     *,
     brief: bool = False,
     stop: StopRequest | None = None,
+    history: ProcessHistory | None = None,
 ) -> RunResult:
     """Train as the config says, record the run with W&B, and show its progress on the console.
 
@@ -73,6 +90,7 @@ def run(
         console: Where progress is shown.
         brief: Whether to leave out which options have no effect and where the record is.
         stop: A request to stop, which may have received a signal before.
+        history: The runs of this process so far; None: it has trained none.
 
     Raises:
         UserError: The input is wrong.
@@ -86,7 +104,9 @@ def run(
         with (
             connect_processes(config.device) as world,
             nullcontext() if world.is_main_process else silent(console),
-            TrainingSession(config, world, console, stop, brief=brief, run_id=run_id) as session,
+            TrainingSession(
+                config, world, console, stop, brief=brief, run_id=run_id, history=history
+            ) as session,
         ):
             session.prepare()
             if not session.is_complete:
@@ -121,6 +141,7 @@ class TrainingSession:
         brief: Whether to leave out which options have no effect and where the record is.
         run_id: The id of the run, which is resumed if it has a checkpoint; None: the newest run with the same
             options is resumed, or the run gets a new id.
+        history: The runs of this process so far, to which this one is added; None: it has trained none.
 
     Attributes:
         is_complete: Whether an earlier process has finished the run, so that nothing is left to do.
@@ -137,8 +158,11 @@ class TrainingSession:
         *,
         brief: bool = False,
         run_id: str | None = None,
+        history: ProcessHistory | None = None,
     ) -> None:
         self.config, self.world, self.console = config, world, console
+        self._history = history or ProcessHistory()
+        self._history.runs += 1
         self.stop, self.brief, self.run_id = stop or StopRequest(), brief, run_id
         self.is_complete, self.exit_code = False, EXIT_FAILED
         self.summary: dict[str, Any] = {}
@@ -161,7 +185,8 @@ class TrainingSession:
         """
         with self.world.raise_on_all_ranks():
             make_folder(Path(self.config.output_dir), f"output_dir={self.config.output_dir!r}")
-        self._context = prepare_run(self.config, self.world)
+        self._context = prepare_run(self.config, self.world, self._history.context)
+        self._history.context = self._context
         self.config = config = self._context.config
         self._trainer = self._context.build_trainer()
         self._environment = self._context.describe_environment(self._trainer)
@@ -236,6 +261,7 @@ class TrainingSession:
             stop=self.stop,
             checkpoints=checkpoints,
             world=world,
+            is_first_in_process=self._history.runs == 1,
         )
         self._resources.callback(self._end_record)
 
@@ -245,7 +271,8 @@ class TrainingSession:
         A signal may end W&B's client while the record starts. Then the tracker records nothing.
         """
         skip_pandas_import()
-        settings = describe_record(self.config, self._environment, self.run_id, self._checkpoint)
+        history = self._history
+        settings = describe_record(self.config, self._environment, self.run_id, self._checkpoint, history)
         try:
             tracker = start_record(
                 settings,
@@ -332,6 +359,7 @@ def describe_record(
     environment: Mapping[str, Any],
     run_id: str | None = None,
     resumed: Mapping[str, Any] | None = None,
+    history: ProcessHistory | None = None,
 ) -> RunSettings:
     """Return the settings with which the record of a run starts.
 
@@ -342,8 +370,11 @@ def describe_record(
         environment: The recorded environment.
         run_id: The id of the run; None: that in WANDB_RUN_ID, or a new one.
         resumed: The checkpoint of the run to continue.
+        history: The runs of this process, of which this is the latest; None: the process has no other.
     """
-    logged = config.to_dict() | {"environment": dict(environment)}
+    history = history or ProcessHistory(runs=1)
+    process = {metrics.PROCESS: history.process, metrics.POSITION: history.runs}
+    logged = config.to_dict() | {"environment": dict(environment), metrics.RUN: process}
     if resumed:
         logged["resume"] = resumed["config"]["resume"]  # as it was when the run began
     source, own = config.data.source, asdict(config.wandb)

@@ -267,6 +267,10 @@ RESUMED_INEXACTLY = declare(
 )
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
+# The key of the config under which a record says where it was trained, and its keys there.
+# PROCESS: the process, as hex digits. Runs of one process share them.
+# POSITION: the number of this run in its process, from 1.
+RUN, PROCESS, POSITION = "run", "process", "position_in_process"
 # Keys of the environment.
 # TASK: the compared metric and all metrics of the task, as
 #   `{"metric": KEY, "metrics": {KEY: {"words": LABEL, "better": DIRECTION}}}`.

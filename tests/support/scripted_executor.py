@@ -39,6 +39,7 @@ class ScriptedExecutor:
     has_live_records = False
     poll_seconds = 0.0
     max_signal_ends = MAX_SIGNAL_ENDS
+    assigned: Sequence[Sequence[int]] = ()
 
     def __init__(self, ending: Ending = finishes, slots: int = 1) -> None:
         self.ending, self.slots = ending, slots

@@ -4,7 +4,8 @@ What is to happen to a run is said by name: "kill_at": step, "kill_later": secon
 true: W&B's service, too; "once_saved": folder: and when this part of the run has rows and a checkpoint
 there), "pace": seconds a step takes at least, "end_service_at": step, "block_at":
 step after which the training waits without end, "signal_at": [step, number] ("all",
-too), "twice": true, "file_limit": bytes, "stdout": path.
+too), "once_in": folder (nothing happens before it exists), "twice": true, "file_limit": bytes, "stdout":
+path.
 """
 
 import contextlib
@@ -122,6 +123,8 @@ def child(words: list[str], env: dict[str, str], job: dict[str, Any], out: Conne
 
 def cause(job: dict[str, Any], step: int) -> None:
     """Cause the fault that the job asks for after this step."""
+    if (folder := job.get("once_in")) and not Path(folder).exists():
+        return  # in a process with several runs: not in the first one
     at, number = job.get("signal_at") or (job.get("kill_at"), signal.SIGKILL)
     if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
         also = " ".join(map(str, children_of(os.getpid()))) if job.get("all") else ""

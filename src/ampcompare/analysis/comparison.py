@@ -313,7 +313,8 @@ def _estimates(group: Group, base: Group, levels: Levels, bench: BenchResults | 
         if (is_slow or is_missing) and question in TIMED:
             continue
         values, base_values = group.sample(run_metric.column), base.sample(run_metric.column)
-        if question in bench_ratios and (question == SPEED or base_values.empty):
+        is_scarce = base_values.empty or has_too_few_processes((group, base), run_metric)
+        if question in bench_ratios and (question == SPEED or is_scarce):
             estimates[question] = bench_ratios[question]
             continue
         # Quality needs finished runs. Metrics of the machine need one device.
@@ -380,6 +381,8 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
             return "the runs overlapped on one GPU or CPU"
         empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
         return f"no value is recorded for {some(empty, 2)}"
+    if not is_bench and has_too_few_processes(sides, run_metric):
+        return too_few_processes(estimate.n)
     is_constant = estimate.n >= MIN_RUNS and not estimate.has_interval and not is_bench
     if question == SPEED and is_constant:
         return "the throughput is the same in all runs and its resolution is unknown"
@@ -390,6 +393,21 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
     if is_constant:
         return f"{comparison.group.metric.name} is the same in all runs and its resolution is unknown"
     return "" if estimate.has_interval else comparison.degenerate_reason
+
+
+def has_too_few_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
+    """Return whether a metric of the machine has fewer than MIN_RUNS values, as runs share a process."""
+    if run_metric.is_of_seed or not any(side.shares_processes for side in sides):
+        return False
+    return min(len(side.sample(run_metric.column)) for side in sides) < MIN_RUNS
+
+
+def too_few_processes(n: int) -> str:
+    """Return that runs in n processes give no interval, and what does."""
+    return (
+        f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process are "
+        "one measurement of the machine; measure speed and memory with ampcompare bench"
+    )
 
 
 def too_few_runs(n: int) -> str:

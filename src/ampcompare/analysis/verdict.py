@@ -237,7 +237,9 @@ def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     estimated = [claim for claim in comparison.claims.values() if claim.estimate is not None]
     with_interval = [claim for claim in estimated if claim.estimate and claim.estimate.has_interval]
     if not with_interval:
-        n = min((claim.estimate.n for claim in estimated if claim.estimate), default=0)
+        # Runs that share a process are fewer measurements of speed than of quality.
+        shown = [claim for claim in estimated if claim.question == QUALITY] or estimated
+        n = min((claim.estimate.n for claim in shown if claim.estimate), default=0)
         if 0 < n < MIN_RUNS:
             each = formatting.plural(n, "seed" if comparison.group.seeds else "run")
             return f"Inconclusive: {each} per group, and a confidence interval needs at least {MIN_RUNS}", ""

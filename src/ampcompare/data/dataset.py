@@ -249,6 +249,7 @@ class Dataset:
         fingerprint: A hash of the content, which does not depend on file or folder.
         recorded: Entries of the record's environment about the code that made the data.
         train_fingerprint: A hash of training data that may differ with the seed and are not in `fingerprint`.
+        takes_seed: Whether a user's function made the data and took the seed.
     """
 
     train: Any
@@ -258,6 +259,7 @@ class Dataset:
     fingerprint: str = ""
     recorded: Mapping[str, Any] = field(default_factory=dict)
     train_fingerprint: str = ""
+    takes_seed: bool = False
 
     @classmethod
     def from_images(

@@ -76,7 +76,8 @@ def _build_user_dataset(
     try:
         if user_data.is_image_split(train) and user_data.is_image_split(test):
             images = [(split.inputs, split.targets.long()) for split in (train, test)]
-            return _limit_splits(Dataset.from_images(images[0], images[1]), limits, source)
+            data = _limit_splits(Dataset.from_images(images[0], images[1]), limits, source)
+            return replace(data, takes_seed=is_seeded)
         train = _limit_split("train", train, limits, source)
         test = _limit_split("test", test, limits, source)
         for split in (train, test):
@@ -102,6 +103,7 @@ def _build_user_dataset(
         fingerprint,
         recorded,
         train_fingerprint=train_fingerprint if is_seeded else "",
+        takes_seed=is_seeded,
     )
 
 

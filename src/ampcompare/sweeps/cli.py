@@ -149,6 +149,15 @@ def sweep(
             "report.",
         ),
     ] = None,
+    seeds_per_process: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Train up to N seeds one after the other in one process, which starts, loads the data and "
+            "compiles once. Speed and memory then have one measurement for each process.",
+        ),
+    ] = None,
     show: Annotated[
         bool,
         typer.Option("--show", help="Print the sweep file, to change it or to give it to `wandb sweep`."),
@@ -173,7 +182,16 @@ def sweep(
         raise UserError("--status --rerun: --status only lists open runs, --rerun trains them; leave one out")
 
     options = SweepOptions(
-        workers, name, control, until_decided, cluster, wait, again, changed_code, bench=bench
+        workers,
+        name,
+        control,
+        until_decided,
+        cluster,
+        wait,
+        again,
+        changed_code,
+        bench=bench,
+        seeds_per_process=seeds_per_process,
     )
     if Path(file).is_dir() and not find_shipped(file, "sweeps"):
         recorded = command_of_folder(file, words or [], options)

@@ -28,6 +28,7 @@ class Situation:
         slots: How many runs the executor takes at a time.
         looks: Numbers of seeds for interim looks, with `--until-decided`.
         is_stopping: Whether no further run may start.
+        assigned: With several seeds in a process: for each process that lives, the runs that wait in it.
     """
 
     state: SweepState
@@ -35,6 +36,7 @@ class Situation:
     slots: int
     looks: Sequence[int] = ()
     is_stopping: bool = False
+    assigned: Sequence[Sequence[int]] = ()
 
 
 # Events
@@ -125,7 +127,10 @@ class Propose:
 
 @dataclass(frozen=True)
 class Start:
-    """Give the runs of these points to the executor."""
+    """Give the runs of these points to the executor.
+
+    With several seeds in a process, they are the runs of one process.
+    """
 
     indices: tuple[int, ...]
 
@@ -225,8 +230,9 @@ def _compare_at_bands(
 
 
 def _stop(situation: Situation, event: StopRequested) -> list[Action]:
-    """Ask all running runs to end."""
-    running = tuple(run.index for run in situation.state.own_running)
+    """Ask all running runs to end, and those that wait in a process, which may begin meanwhile."""
+    waiting = [index for indices in situation.assigned for index in indices]
+    running = (*(run.index for run in situation.state.own_running), *waiting)
     if not running:
         return []
     if event.at_once:
@@ -240,6 +246,8 @@ def _fill_slots(situation: Situation) -> list[Action]:
     This is the only place that starts a run again. `run_end.state_of_end` says which runs are PREEMPTED.
     """
     state, sweep = situation.state, situation.sweep
+    if sweep.seeds_per_process > 1:
+        return _fill_with_series(situation)
     free = situation.slots - len(state.own_running)
     if situation.is_stopping or free <= 0:
         return []
@@ -256,6 +264,25 @@ def _fill_slots(situation: Situation) -> list[Action]:
     new = range(begin, end)
     indices = (*waiting, *new)
     return [*map(Propose, new), Start(indices)] if indices else []
+
+
+def _fill_with_series(situation: Situation) -> list[Action]:
+    """Start a process for each free slot. It trains the runs of one series that are left, one by one."""
+    state, points = situation.state, situation.sweep.points
+    free = situation.slots - len(situation.assigned)
+    if situation.is_stopping or free <= 0:
+        return []
+    taken = {index for indices in situation.assigned for index in indices}
+    left = [run.index for run in state.startable if run.index not in taken]
+    left += range(1 + max(state.runs, default=-1), len(points))
+    by_series: dict[int, list[int]] = {}
+    for index in left:
+        by_series.setdefault(points[index].series, []).append(index)
+    actions: list[Action] = []
+    for indices in [*by_series.values()][:free]:
+        actions += [Propose(index) for index in indices if index not in state.runs]
+        actions.append(Start(tuple(indices)))
+    return actions
 
 
 def _add_seeds(situation: Situation, look: Look) -> list[Action]:

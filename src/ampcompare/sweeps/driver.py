@@ -104,7 +104,7 @@ class SweepDriver:
         """
         while not self._has_left:
             self.submit_free()
-            if not self.journal.state.own_running:
+            if not (self.journal.state.own_running or self.executor.assigned):
                 groups = len(self.journal.state.seed_groups)
                 self._handle(AllEnded())
                 if len(self.journal.state.seed_groups) == groups or not self._decide(SlotsFree()):
@@ -153,9 +153,12 @@ class SweepDriver:
         """See what became of the runs; return whether one has changed."""
         state = self.journal.state
         self._records.refresh()
+        alive = self.executor.alive()
+        # A process that trains several runs may have begun the next one.
+        begun = [state.runs[index] for index in alive if state.runs[index].is_startable]
         changes = reconcile(
-            state.own_running,
-            self.executor.alive(),
+            [*state.own_running, *begun],
+            alive,
             FolderFacts(self.journal.folder, self._records),
             rules_of(self.prepared, self.executor),
             has_lost_driver=False,
@@ -178,7 +181,8 @@ class SweepDriver:
     def _decide(self, event: Event) -> list[Action]:
         is_stopping = self.stop.is_made()
         looks, slots = self.prepared.looks, self.executor.slots
-        return decide(Situation(self.journal.state, self.sweep, slots, looks, is_stopping), event)
+        assigned = self.executor.assigned
+        return decide(Situation(self.journal.state, self.sweep, slots, looks, is_stopping, assigned), event)
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self._decide(event))
@@ -197,7 +201,7 @@ class SweepDriver:
                 case Start():
                     runs = [journal.state.runs[index] for index in action.indices]
                     places = self.executor.submit(runs, changed_code_dates(journal.state))
-                    for run, process in zip(runs, places, strict=True):
+                    for run, process in zip(runs, places, strict=False):  # perhaps only the first begins
                         self._handle(RunChanged(RunChange(run.index, RunState.RUNNING, process=process)))
                 case Cancel():
                     self._cancel(action)

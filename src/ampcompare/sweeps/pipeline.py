@@ -18,6 +18,7 @@ from ampcompare.sweeps.code_version import changed_files, note_code_version
 from ampcompare.sweeps.driver import SweepDriver, recover
 from ampcompare.sweeps.executors import CLUSTERS, Executor, split_cluster_options
 from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
+from ampcompare.sweeps.executors.local_series import LocalSeriesExecutor
 from ampcompare.sweeps.interim_looks import Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, make_output, prepare
@@ -321,7 +322,8 @@ def _executor_factory(
 
     def make_local(journal: Journal) -> Executor:
         gpus = [] if prepared.on_cpu else visible_gpus()
-        return LocalExecutor(prepared.launcher(journal.folder), options.workers or max(1, len(gpus)), gpus)
+        kind = LocalSeriesExecutor if prepared.sweep.seeds_per_process > 1 else LocalExecutor
+        return kind(prepared.launcher(journal.folder), options.workers or max(1, len(gpus)), gpus)
 
     return make_local
 

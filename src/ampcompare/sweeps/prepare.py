@@ -45,6 +45,7 @@ class SweepOptions:
         changed_code: Whether to continue although the user's code has changed.
         report: Whether to make the report at the end.
         bench: A file of `ampcompare bench --json` with the speed, for the report and the planned time.
+        seeds_per_process: How many seeds one process trains, one after the other; None: one.
     """
 
     workers: int | None = None
@@ -57,6 +58,7 @@ class SweepOptions:
     changed_code: bool = False
     report: bool = True
     bench: str | None = None
+    seeds_per_process: int | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class PreparedSweep:
             "--control": options.control,
             "--cluster": options.cluster,
             "--bench": options.bench,
+            "--seeds-per-process": options.seeds_per_process,
         }
         set_flags = {
             "--rerun": options.rerun,
@@ -209,7 +212,7 @@ def command_of_folder(folder: str, overrides: Sequence[str], options: SweepOptio
     output = Path(named[0].partition("=")[2] if named else Path("runs") / state.name)
     if output.resolve() != Path(folder).resolve():  # the folder was moved, or this is another one
         recorded = [*(word for word in recorded if word not in named), f"output_dir={folder}"]
-    workers = flags.get("--workers")
+    workers, per_process = flags.get("--workers"), flags.get("--seeds-per-process")
     return RecordedCommand(
         file,
         [*recorded, *overrides],
@@ -220,6 +223,7 @@ def command_of_folder(folder: str, overrides: Sequence[str], options: SweepOptio
             control=options.control or flags.get("--control"),
             cluster=options.cluster or flags.get("--cluster"),
             bench=options.bench or flags.get("--bench"),
+            seeds_per_process=options.seeds_per_process or (int(per_process) if per_process else None),
             wait=options.wait or "--wait" in flags,
             # --rerun adds no seeds.
             until_decided=options.until_decided or ("--until-decided" in flags and not options.rerun),
@@ -281,8 +285,11 @@ def prepare_sweep(
     looks, shares = _looks_of(plan) if options.until_decided else ((), ())
     values = dict(parse_override(override) for override in own)
     is_ours = trains_here(sweep)
+    per_process = options.seeds_per_process or 1
+    if per_process > 1:
+        _check_series(sweep, options, trains_here=is_ours)
     return PreparedSweep(
-        replace(sweep, control=control, cells=cells),
+        replace(sweep, control=control, cells=cells, seeds_per_process=per_process),
         plan,
         all_overrides=tuple(overrides),
         overrides=tuple(override for override in own if key_of(override) != "output_dir"),
@@ -297,6 +304,31 @@ def prepare_sweep(
         code_files=code_files(sweep, own, trains_here=is_ours),
         options=options,
     )
+
+
+def _check_series(sweep: Sweep, options: SweepOptions, *, trains_here: bool) -> None:
+    """Check that one process can train several seeds of the sweep.
+
+    Raises:
+        UserError: If it cannot.
+    """
+    option = f"--seeds-per-process {options.seeds_per_process}"
+    if not trains_here:
+        program = sweep.program or sweep.command[0]
+        raise UserError(
+            f"{option}: {program} is no training of ampcompare, which alone can do this; leave it out"
+        )
+    if options.cluster is not None:
+        raise UserError(
+            f"{option}: --cluster {options.cluster} starts a process for each run; leave one of the two out"
+        )
+    if sweep.on_server:
+        raise UserError(f"{option}: W&B's server gives out one run at a time; leave it out")
+    if not sweep.is_grid or sweep.hyperband:
+        what = "early_terminate" if sweep.is_grid else f"method {sweep.method}"
+        raise UserError(f"{option}: needs a grid that trains every run to its end, but the file has {what}")
+    if sweep.seed is None or sweep.seed.grid_size() < 2:
+        raise UserError(f"{option}: the sweep has one seed; name several, such as seed=1,2,3")
 
 
 def _control_of(plan: PlanConfig, sweep: Sweep, overrides: Sequence[str], asked: str | None) -> str | None:

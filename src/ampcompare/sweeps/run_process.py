@@ -4,6 +4,7 @@
 program. Executors use both, on the machine on which the run happens.
 """
 
+import json
 import logging
 import os
 import signal
@@ -21,12 +22,13 @@ import yaml
 
 from ampcompare.config.load import RESUME_VARIABLE
 from ampcompare.config.schema import ONE_ULP, PERTURBATION, PlanConfig
+from ampcompare.run_series import FLAG
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, heeds_sigterm, note_stop, write_end
 from ampcompare.sweeps.run_end import DRIVER, SIGNAL_CODES, RunEnd, end_file
-from ampcompare.sweeps.sweep import CHAOS, Sweep
+from ampcompare.sweeps.sweep import CHAOS, SEED, Sweep
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ SAME_SIGNAL_SECONDS = 2.0
 LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
 WANDB_LINES = "wandb:"  # how lines of W&B's client begin
 RECORD_LINE, RECORD_LINES = "record: ", 5  # how a run's last lines begin, and how many there are at most
+SERIES = "series"  # folder in the sweep's output folder: the runs of each process that trains several
 CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
 
 
@@ -196,35 +199,103 @@ class RunLauncher:
             The process; None if it cannot be started. Then the log has the reason, and the facts about the
             run's end say so.
         """
-        sweep, log = self.sweep, self.log_file(run.run_id)
         facts = end_file(self.folder, run.run_id, run.starts + 1)
-        # The file from which W&B's client takes a run's sweep parameters.
-        file = self.folder / "wandb" / f"sweep-{sweep.name}" / f"config-{run.run_id}.yaml"
-        values = recorded_parameters(run) | ({CODE_KEY: dict(code)} if code else {})
-        content = {"wandb_version": 1, **{key: {"value": value} for key, value in values.items()}}
         try:
-            log.parent.mkdir(parents=True, exist_ok=True)
             facts.unlink(missing_ok=True)  # of this start before Slurm requeued its job
-            file.parent.mkdir(parents=True, exist_ok=True)
-            text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
-            file.write_text(text, encoding="utf-8")
-            command = build_command(sweep.command, sweep.program, run.parameters, file.with_suffix(".json"))
-            command += self.overrides
-            if self.trains_here:
-                known = PlanConfig.__dataclass_fields__
-                command += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
-                command += [f"{PERTURBATION}={ONE_ULP}"] if run.plan.get("arm") == CHAOS else []
-            environment = self._environment(run, file, gpu, is_requeued=is_requeued)
-            return RunProcess([*self.prefix, *command], environment, log, guard, facts)
+            command, environment = (
+                self._command(run, code),
+                self._environment(run, gpu, is_requeued=is_requeued),
+            )
+            return RunProcess(command, environment, self.log_file(run.run_id), guard, facts)
         except (OSError, ValueError) as problem:  # ValueError: a NUL in an argument
-            with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
-                print(f"cannot be started: {problem}", file=output)
-            write_end(facts, RunEnd(is_started=False).facts())
+            self._note_failed_start(run, facts, problem)
             return None
 
-    def _environment(
-        self, run: SweepRun, parameters_file: Path, gpu: str | None, *, is_requeued: bool
-    ) -> dict[str, str]:
+    def start_series(
+        self,
+        runs: Sequence[SweepRun],
+        guard: ProcessGuard,
+        gpu: str | None = None,
+        code: Mapping[str, str] | None = None,
+    ) -> tuple[RunProcess, Path] | None:
+        """Start one process that trains runs which differ only in the seed, one after the other.
+
+        The caller writes the facts about the ends of the runs.
+
+        Args:
+            runs: The runs.
+            guard: Ends the process if this one dies.
+            gpu: As in `start`.
+            code: As in `start`.
+
+        Returns:
+            The process, and the file that lists its runs (`run_series`); None if it cannot be started. Then
+            log and facts of the first run say so.
+        """
+        first = runs[0]
+        facts = end_file(self.folder, first.run_id, first.starts + 1)
+        file = self.folder / SERIES / f"{first.run_id}-{first.starts + 1}.json"
+        try:
+            command, environment = self._command(first, code), self._environment(first, gpu)
+            entries = []
+            for run in runs:
+                self._write_parameters(run, code)
+                own = self._environment(run, gpu)
+                entries.append(
+                    {
+                        "overrides": [f"{SEED}={run.parameters[SEED]}", *self._plan_words(run)],
+                        "environment": {k: v for k, v in own.items() if environment.get(k) != v},
+                        "log": str(self.log_file(run.run_id)),
+                    }
+                )
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+            words = [*command, FLAG, str(file)]
+            process = RunProcess(words, environment, self.log_file(first.run_id), guard)
+        except (OSError, ValueError) as problem:
+            self._note_failed_start(first, facts, problem)
+            return None
+        guard.watch(process.pid, facts)
+        return process, file
+
+    def _note_failed_start(self, run: SweepRun, facts: Path, problem: Exception) -> None:
+        log = self.log_file(run.run_id)
+        with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
+            print(f"cannot be started: {problem}", file=output)
+        write_end(facts, RunEnd(is_started=False).facts())
+
+    def _parameters_file(self, run: SweepRun) -> Path:
+        """Return the file from which W&B's client takes a run's sweep parameters."""
+        return self.folder / "wandb" / f"sweep-{self.sweep.name}" / f"config-{run.run_id}.yaml"
+
+    def _write_parameters(self, run: SweepRun, code: Mapping[str, str] | None) -> Path:
+        """Write the file with a run's sweep parameters, make the folder of its log, and return the file."""
+        file = self._parameters_file(run)
+        values = recorded_parameters(run) | ({CODE_KEY: dict(code)} if code else {})
+        content = {"wandb_version": 1, **{key: {"value": value} for key, value in values.items()}}
+        self.log_file(run.run_id).parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    def _command(self, run: SweepRun, code: Mapping[str, str] | None) -> list[str]:
+        """Return the words of a run's command, after writing the files that it reads."""
+        sweep, file = self.sweep, self._write_parameters(run, code)
+        command = build_command(sweep.command, sweep.program, run.parameters, file.with_suffix(".json"))
+        command += self.overrides
+        if self.trains_here:
+            command += self._plan_words(run)
+            command += [f"{PERTURBATION}={ONE_ULP}"] if run.plan.get("arm") == CHAOS else []
+        return [*self.prefix, *command]
+
+    @staticmethod
+    def _plan_words(run: SweepRun) -> list[str]:
+        """Return the overrides with a run's part of the plan."""
+        known = PlanConfig.__dataclass_fields__
+        return [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
+
+    def _environment(self, run: SweepRun, gpu: str | None, *, is_requeued: bool = False) -> dict[str, str]:
         """Return the variables of W&B's agent, the record's folder, and whether a server knows the sweep."""
         sweep = self.sweep
         # Our own training always looks for an earlier start: its folder may be that of an earlier sweep.
@@ -232,7 +303,7 @@ class RunLauncher:
         given = {
             "WANDB_SWEEP_ID": sweep.name,
             "WANDB_RUN_ID": run.run_id,
-            "WANDB_SWEEP_PARAM_PATH": str(parameters_file),
+            "WANDB_SWEEP_PARAM_PATH": str(self._parameters_file(run)),
             "WANDB_DIR": str(self.folder),
             "WANDB_PROJECT": sweep.project,
             "WANDB_ENTITY": sweep.entity,

@@ -159,12 +159,15 @@ class Point:
         block: The number of its block; None where the order has no blocks.
         arm: For a run of a control, the baseline once more: `first` or `last` of all runs, or `chaos` for
             one that begins with changed last bits.
+        series: The number of the runs that one process trains one after the other: they differ only in the
+            seed.
     """
 
     parameters: dict[str, Any]
     index: int
     block: int | None = None
     arm: str | None = None
+    series: int = 0
 
 
 # A run without its seed: for each parameter's key, the index of its value. Runs of the control CHAOS have
@@ -207,6 +210,7 @@ class Sweep:
         added: Groups of seeds beyond the file's, oldest first.
         cells: Which points are runs, where some train the same or cannot run; None: all.
         on_server: Whether W&B's server knows the sweep under its name.
+        seeds_per_process: How many seeds one process trains at most, one after the other.
         unused: Keys of the file that have no effect here.
     """
 
@@ -226,6 +230,7 @@ class Sweep:
     added: tuple[tuple[Any, ...], ...] = ()
     cells: Cells | None = None
     on_server: bool = False
+    seeds_per_process: int = 1
     unused: tuple[str, ...] = ()
 
     @property
@@ -286,23 +291,31 @@ class Sweep:
             repeats = [[{**cell, CHAOS_KEY: 1} for cell in self._baselines(block)] for block in blocks]
             blocks = [[*block, *again] for block, again in zip(blocks, repeats, strict=True)]
 
-        def add(seed: Any, cell: Cell, block: int | None = None, arm: str | None = None) -> None:
+        size = self.seeds_per_process
+        series: dict[Any, int] = {}  # numbers of series, by what their runs have in common
+
+        def add(
+            seed: Any, part: tuple[int, int], cell: Cell, block: int | None = None, arm: str | None = None
+        ) -> None:
             values = [seed if p.key == SEED else p.grid_value(cell[p.key]) for p in self.parameters]
-            points.append(Point(nested(self.parameters, values), len(points), block, arm))
+            # The control's last runs, and added seeds, come after other runs: they are series of their own.
+            common = (*part, arm, *sorted(cell.items()))
+            number = series.setdefault(common, len(series))
+            points.append(Point(nested(self.parameters, values), len(points), block, arm, number))
 
         drawn = enumerate(orders(self.name, len(blocks[0]), len(blocks)))
-        for seeds in [self.seed.values() if self.seed else [None], *self.added]:
+        for group, seeds in enumerate([self.seed.values() if self.seed else [None], *self.added]):
             grid = [*self._ordered(len(seeds), blocks, drawn)]
             around = seeds if self.control == BOOKENDS else ()
             remaining = None if self.run_cap is None else self.run_cap - len(points) - 2 * len(around)
             if remaining is not None and remaining <= 0:
                 break
-            for seed in around:
-                add(seed, baseline, arm=FIRST)
+            for n, seed in enumerate(around):
+                add(seed, (group, n // size), baseline, arm=FIRST)
             for n, cell, at in grid[:remaining]:
-                add(seeds[n], cell, at, CHAOS if CHAOS_KEY in cell else None)
-            for seed in around:
-                add(seed, baseline, arm=LAST)
+                add(seeds[n], (group, n // size), cell, at, CHAOS if CHAOS_KEY in cell else None)
+            for n, seed in enumerate(around):
+                add(seed, (group, n // size), baseline, arm=LAST)
         return points
 
     def _baselines(self, cells: Sequence[Cell]) -> Sequence[Cell]:
@@ -318,10 +331,13 @@ class Sweep:
         """Yield index of the seed, cell and number of the block of each run.
 
         Hyperband compares running runs, so with hyperband runs come in the file's order and without blocks.
+        With several seeds in a process, a block has that many seeds, and its order is that of the processes.
         """
         if self.hyperband is None:
-            for (n, block), (number, order) in zip(product(range(seeds), blocks), drawn, strict=False):
-                yield from ((n, block[arm], number) for arm in order)
+            size = self.seeds_per_process
+            parts = [range(first, min(first + size, seeds)) for first in range(0, seeds, size)]
+            for (part, block), (number, order) in zip(product(parts, blocks), drawn, strict=False):
+                yield from ((n, block[arm], number) for arm in order for n in part)
         else:
             keys = [p.key for p in reversed(self.parameters)]
             runs = [(n, cell) for n in range(seeds) for block in blocks for cell in block]

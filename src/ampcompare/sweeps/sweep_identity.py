@@ -36,6 +36,8 @@ def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
     content |= {OVERRIDES: sorted(overrides), "control": control}
     if sweep.control == BOOKENDS:  # the last runs of the control come behind the cap
         content["run_cap"] = sweep.run_cap
+    if sweep.seeds_per_process > 1:  # the order of the runs depends on it
+        content["seeds per process"] = sweep.seeds_per_process
     if sweep.cells:  # another version of AMP Compare may find other equal points
         content["points that are runs"] = [sweep.cells.keys, sorted(sweep.cells.combinations)]
     if settings := resolved_options(sweep, overrides):

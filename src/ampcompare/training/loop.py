@@ -21,7 +21,7 @@ from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.evaluation import Evaluation
 from ampcompare.training.loss_scale_reader import LossScaleReader
 from ampcompare.training.metrics_logger import MetricsLogger
-from ampcompare.training.resources import EnergyCounter
+from ampcompare.training.resources import EnergyCounter, PeakMemory
 from ampcompare.training.timing import Row, Timing
 from ampcompare.training.trainer import Trainer, micro_batches
 
@@ -73,6 +73,7 @@ class TrainingLoop:
         checkpoints: Writes checkpoints; None: there are none.
         world: The processes of the run.
         lag: As in `MetricsLogger`.
+        is_first_in_process: Whether the process has trained no run before (`PeakMemory`).
 
     Attributes:
         step: The steps taken so far.
@@ -97,6 +98,7 @@ class TrainingLoop:
         checkpoints: CheckpointManager | None = None,
         world: DistributedContext | None = None,
         lag: bool | None = None,
+        is_first_in_process: bool = True,
     ) -> None:
         self.trainer, self.train, self.config = trainer, train, config
         tracker, display = tracker or Tracker(), display or NoDisplay()
@@ -113,7 +115,12 @@ class TrainingLoop:
         energy = EnergyCounter(self.device) if is_cuda(self.device) and self.world.size == 1 else None
         self.logger = MetricsLogger(
             LossScaleReader(trainer.precision),
-            Timing(self.device, warmup_steps=config.log.warmup_steps, energy=energy),
+            Timing(
+                self.device,
+                warmup_steps=config.log.warmup_steps,
+                energy=energy,
+                memory=PeakMemory(self.device, is_first_in_process=is_first_in_process),
+            ),
             log_row,
             every=config.log.every,
             on_nan=config.training.on_nan,

@@ -5,7 +5,7 @@ import logging
 import torch
 
 from ampcompare import metrics
-from ampcompare.system.device import nvml_name, peak_mib, reserved_mib, reset_peak
+from ampcompare.system.device import is_host, nvml_name, peak_mib, reserved_mib, reset_peak
 
 log = logging.getLogger(__name__)
 
@@ -15,10 +15,16 @@ class PeakMemory:
 
     An evaluation allocates its own batch, in fp32 under most backends. Without the pauses its peak would be
     the peak of every backend.
+
+    Args:
+        device: The device.
+        is_first_in_process: Whether the process has trained no run before. On a CPU the peak is that of the
+            whole process, so only the first run has one.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, is_first_in_process: bool = True) -> None:
         self._device = device
+        self._is_readable = is_first_in_process or not is_host(device)
         self._before_pause = 0.0  # MiB
 
     def restart(self) -> None:
@@ -40,7 +46,7 @@ class PeakMemory:
         return {key: mib for key, mib in values.items() if mib is not None}
 
     def _peak(self) -> float | None:
-        peak = peak_mib(self._device)
+        peak = peak_mib(self._device) if self._is_readable else None
         return None if peak is None else max(peak, self._before_pause)
 
 

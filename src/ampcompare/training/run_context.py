@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import Any
@@ -11,7 +12,7 @@ from ampcompare.config.load import Config, check_sweep_values, config_from_cli
 from ampcompare.config.schema import WEIGHTS
 from ampcompare.config.validate import resolve_backend, validate
 from ampcompare.data.batch import Batch, map_tensors
-from ampcompare.data.dataset import LoaderSplit, SampleSplit
+from ampcompare.data.dataset import LoaderSplit, SampleSplit, TensorSplit
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.models import describe_source
@@ -23,6 +24,7 @@ from ampcompare.precision.weight_dtypes import (
     find_16bit_dtype,
     list_trainable_dtypes,
 )
+from ampcompare.run_series import PER_RUN
 from ampcompare.system import device as machine
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
@@ -115,6 +117,16 @@ class RunContext:
             config or self.config, self.data, self.train, world.device, world, test=self.test
         )
 
+    def has_data_of(self, config: Config, world: DistributedContext) -> bool:
+        """Return whether the data of this context are those of other options, which may have another seed.
+
+        They are if they lie in memory, where a training does not change them, and no function took the seed.
+        """
+        same = dataclasses.replace(self.config, **{key: getattr(config, key) for key in PER_RUN})
+        splits = self.data.train, self.data.test
+        in_memory = all(isinstance(split, TensorSplit) for split in splits)
+        return in_memory and not self.data.takes_seed and same == config and world == self.world
+
     def first_steps(self, steps: int, *, samples: int | None = None) -> list[list[Batch]]:
         """Return the micro-batches of the first steps, a list for each step.
 
@@ -175,7 +187,9 @@ class RunContext:
         return {key: value for key, value in facts.items() if value is not None}
 
 
-def prepare_run(config: Config, world: DistributedContext | None = None) -> RunContext:
+def prepare_run(
+    config: Config, world: DistributedContext | None = None, before: RunContext | None = None
+) -> RunContext:
     """Set the device up and load the data.
 
     The options of the context have the batch size of the user's DataLoader, if no batch size is given.
@@ -183,6 +197,8 @@ def prepare_run(config: Config, world: DistributedContext | None = None) -> RunC
     Args:
         config: The options of the run.
         world: The processes of the run; None: this process alone.
+        before: The context of an earlier run of this process. Its data are used again if the options differ
+            only in the seed, and if the seed cannot change the data.
 
     Raises:
         UserError: The input is wrong, in all processes.
@@ -197,6 +213,10 @@ def prepare_run(config: Config, world: DistributedContext | None = None) -> RunC
             deterministic=config.deterministic,
         )
         check_execution(config, world.device)
+    if before is not None and before.has_data_of(config, world):
+        train = copy(before.train)
+        train.seed = config.seed
+        return RunContext(config, world, before.data, train, before.test)
     with world.raise_on_all_ranks(), world.main_process_first():
         data = load_data(config)
     config = with_batch_size_of_loader(config, data)

@@ -8,8 +8,11 @@ everything that a backend has replaced. Every backend gives one graph. PyTorch's
 the casts and is not used.
 """
 
+import dataclasses
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -19,8 +22,17 @@ from torch import Tensor, nn
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Field, list_tensors
 from ampcompare.errors import UserError, reason
+from ampcompare.precision.base import Precision
+from ampcompare.precision.o1.patches import list_registered_functions
 from ampcompare.system.device import is_cuda
 from ampcompare.training.losses_and_metrics import call, find_tensor
+from ampcompare.training.network_description import (
+    describe_callable,
+    describe_network,
+    find_difference,
+)
+
+log = logging.getLogger(__name__)
 
 Criterion = Callable[[Any, Any], Tensor]
 
@@ -48,21 +60,56 @@ class CompiledForward(Forward):
     If the outputs are not a tensor, it returns their logits, or the loss if they have none. The graph holds
     the context and the mode (`train()`) of the first call with a shape. The parameters of the model must stay
     the same objects.
+
+    Args:
+        model: The prepared model.
+        criterion: The loss.
+        precision: The backend, whose casts are in the graph.
     """
 
-    def __init__(self, model: nn.Module, criterion: Criterion) -> None:
+    def __init__(self, model: nn.Module, criterion: Criterion, precision: Precision) -> None:
+        super().__init__(model, criterion)
+        # Inputs of the graph, so that gradients reach parameters and statistics are written back.
+        self._state = dict(model.named_parameters()) | dict(model.named_buffers())
+        self._code = find_compiled_code(model, criterion, precision)
+
+    def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
+        """Return the outputs and the loss of a batch."""
+        shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in list_tensors(field))
+        self.compiled = shapes not in self._code.shapes
+        self._code.shapes.add(shapes)
+        return self._code.run(self.model, self.criterion, self._state, inputs, targets)
+
+
+class CompiledCode:
+    """The compiled forward and loss, which the networks of several trainings may use one after the other.
+
+    A network hands its parameters and buffers over at each call. Only a shape that is new is traced, with the
+    network of that call.
+
+    Args:
+        settings: What the graph depends on besides the network: the backend and the loss.
+        network: The description of the network (`network_description`).
+
+    Attributes:
+        shapes: The shapes of the batches that were compiled.
+    """
+
+    def __init__(self, settings: Any, network: Mapping[str, Any]) -> None:
         from torch._dynamo import nonstrict_trace  # public, as torch.compiler's, only after PyTorch 2.11
 
         # This module stores PyTorch's functions (`torch.addmm`) when it is imported. Import it before a
         # backend replaces them: the replacements would cast again what is kept in fp32.
         import_module("torch._inductor.lowering")
-        super().__init__(model, criterion)
-        self._shapes: set[tuple[torch.Size, ...]] = set()
-        # Inputs of the graph, so that gradients reach parameters and statistics are written back.
-        self._state = dict(model.named_parameters()) | dict(model.named_buffers())
+        self.settings, self.network = settings, network
+        self.shapes: set[tuple[torch.Size, ...]] = set()
+        # Of the current call. Between calls no network is kept alive.
+        self._parts: tuple[nn.Module, Criterion] | None = None
 
         @nonstrict_trace
         def traced(state: dict[str, Tensor], inputs: Field, targets: Field) -> tuple[Tensor, Tensor]:
+            assert self._parts
+            model, criterion = self._parts
             arguments = ((inputs,), None) if isinstance(inputs, Tensor) else ((), dict(inputs))
             outputs = torch.func.functional_call(model, state, *arguments)
             loss = criterion(outputs, targets)
@@ -76,12 +123,53 @@ class CompiledForward(Forward):
         torch.compiler.reset()
         self._forward = torch.compile(forward, fullgraph=True, dynamic=False)
 
-    def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
-        """Return the outputs and the loss of a batch."""
-        shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in list_tensors(field))
-        self.compiled = shapes not in self._shapes
-        self._shapes.add(shapes)
-        return self._forward(self._state, inputs, targets)
+    def run(
+        self,
+        model: nn.Module,
+        criterion: Criterion,
+        state: dict[str, Tensor],
+        inputs: Field,
+        targets: Field,
+    ) -> tuple[Any, Tensor]:
+        """Return the outputs and the loss of a batch, with the parameters and buffers in `state`."""
+        self._parts = model, criterion
+        try:
+            return self._forward(state, inputs, targets)
+        finally:
+            self._parts = None
+
+
+_latest: CompiledCode | None = None  # of this process
+_has_said_difference = False
+
+
+def find_compiled_code(model: nn.Module, criterion: Criterion, precision: Precision) -> CompiledCode:
+    """Return the code of the process's training before, or new code if anything in the graph may differ.
+
+    The seed of a backend decides random numbers of its steps, and no cast.
+    """
+    global _latest, _has_said_difference
+    options = dataclasses.replace(precision.options, seed=0)
+    settings = (
+        type(precision),
+        options,
+        precision.device,
+        precision.tf32,
+        list_registered_functions(),
+    )
+    network = {"loss": describe_callable(criterion)} | describe_network(model)
+    if _latest is None or _latest.settings != settings:
+        _latest = CompiledCode(settings, network)
+    elif difference := find_difference(_latest.network, network):
+        is_other_network = difference.endswith("__class__")  # not the next seed's
+        if not (_has_said_difference or is_other_network):
+            _has_said_difference = True
+            log.warning(
+                f"compiling again: {difference} may differ from that of the network before; "
+                "the same holds for later seeds in this process"
+            )
+        _latest = CompiledCode(settings, network)
+    return _latest
 
 
 def uses_compile(execution: str) -> bool:
@@ -100,14 +188,24 @@ def check_execution(config: Config, device: torch.device) -> None:
         why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
         raise UserError(f"execution={config.execution!r}: {why}; use execution=eager or execution=compile")
     if uses_compile(config.execution):
-        # Compile one line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU.
-        number = 1 + secrets.randbelow(2**40)  # new each time, so that no cache replaces the compiler
-        compiled = torch.compile(lambda x: x * number)
         try:
-            compiled(torch.ones(2, device=device))
+            _try_compiler(device)
         except Exception as problem:
             raise UserError(
                 f"execution={config.execution!r}: torch.compile does not work on {device} here "
                 f"({type(problem).__name__}: {reason(problem)}); install a C++ compiler "
                 f"(g++, clang, with Python's headers; Triton for a GPU), or use execution=eager"
             ) from None
+
+
+@cache
+def _try_compiler(device: torch.device) -> None:
+    """Compile one line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU.
+
+    Once it works in a process, it is not tried again.
+
+    Raises:
+        Exception: The compiler does not work.
+    """
+    number = 1 + secrets.randbelow(2**40)  # new each time, so that no cache replaces the compiler
+    torch.compile(lambda x: x * number)(torch.ones(2, device=device))

@@ -60,7 +60,9 @@ class Trainer:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config, self.world = precision, config, world or DistributedContext()
         self.task = task
-        self.forward = (CompiledForward if compiled else Forward)(model, self.task.loss)
+        self.forward: Forward = Forward(model, task.loss)
+        if compiled:
+            self.forward = CompiledForward(model, task.loss, precision)
         self.observer = StepObserver(
             model,
             optimizer,

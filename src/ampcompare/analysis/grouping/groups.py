@@ -9,8 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ampcompare.analysis.grouping import run_table
@@ -42,7 +44,15 @@ from ampcompare.analysis.grouping.run_metrics import (
     SECONDS,
     RunMetric,
 )
-from ampcompare.analysis.grouping.run_table import OUTCOME, REFUSED, RUN, SEED, SETTINGS, is_machine_shared
+from ampcompare.analysis.grouping.run_table import (
+    OUTCOME,
+    PROCESS,
+    REFUSED,
+    RUN,
+    SEED,
+    SETTINGS,
+    is_machine_shared,
+)
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import estimate_mean
 from ampcompare.analysis.statistics.multiplicity import Proportion, estimate_proportion
@@ -169,7 +179,8 @@ class Group:
         """Return the values of one metric of the counted runs, indexed by the seed that pairs them.
 
         A metric that the seed decides has one value per seed: several runs of one seed are averaged. For
-        other metrics, each process is one value, and its number within the seed is part of the index.
+        other metrics each process is one value, the mean of its runs. Its label has the seeds of the process,
+        and a number that distinguishes processes with the same seeds.
 
         Args:
             column: Column of the metric.
@@ -181,19 +192,33 @@ class Group:
             counts &= rows[OUTCOME] != RunState.FAILED
         if run_metric.is_timed and own_times:
             counts &= ~is_machine_shared(rows)
-        rows = rows[counts]
-        values_by_seed: dict[str, list[float]] = {}
-        for index, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
-            # A run without a recorded seed is not paired.
-            values_by_seed.setdefault(seed or f"run {index}", []).append(value)
+        # A run without a recorded seed is not paired.
+        seeds = {index: seed or f"run {index}" for index, seed in rows[SEED].items()}
         if run_metric.is_of_seed:
-            return pd.Series(
-                {key: math.fsum(values) / len(values) for key, values in values_by_seed.items()}, dtype=float
-            )
-        pairs = {
-            f"{key} ({n})": value for key, values in values_by_seed.items() for n, value in enumerate(values)
-        }
+            by_seed: dict[str, list[float]] = {}
+            for index, value in rows[column][counts].items():
+                by_seed.setdefault(seeds[index], []).append(value)
+            return pd.Series({key: math.fsum(v) / len(v) for key, v in by_seed.items()}, dtype=float)
+        pairs: dict[str, float] = {}
+        for _, own in rows.groupby(PROCESS, sort=False):
+            values = own[column][counts[own.index]]
+            if values.empty:
+                continue
+            mean = _geometric_mean(values) if run_metric.is_ratio else float(values.mean())
+            names = "+".join(sorted(seeds[index] for index in own.index))
+            number = next(n for n in count() if f"{names} ({n})" not in pairs)
+            pairs[f"{names} ({number})"] = mean
         return pd.Series(pairs, dtype=float)
+
+    @property
+    def shares_processes(self) -> bool:
+        """Return whether one process trained several of the counted runs."""
+        return bool(self.rows[PROCESS].duplicated().any())
+
+
+def _geometric_mean(values: pd.Series) -> float:
+    """Return the geometric mean of positive values; a single value unchanged, to the last bit."""
+    return float(values.iloc[0]) if len(values) == 1 else float(np.exp(np.log(values).mean()))
 
 
 def group_runs(

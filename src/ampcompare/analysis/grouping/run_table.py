@@ -28,13 +28,14 @@ from ampcompare.runtime.formatting import plural, printable, short
 # Columns besides the metrics. DTYPE is torch's name of the dtype that a run computed in (`bfloat16`),
 # DTYPE_16BIT the short name of a 16-bit dtype (`bf16`), ARITHMETIC the instructions that it used. CARDS are
 # the devices of the run, and OVERLAP is the fraction of its time in which other runs used them, too
-# (`contention`). SETTINGS distinguish it from other runs, except by the seed, and GROUP is the label of its
-# group.
+# (`contention`). PROCESS is shared by the runs that one process trained one after the other. SETTINGS
+# distinguish a run from other runs, except by the seed, and GROUP is the label of its group.
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
 REFUSED = "refused"  # outcome of a run that ended before its first step
 DEVICE, DEVICE_TYPE, ROWS, STARTED = "device", "device_type", "rows", "started"
 ON_CPU, DTYPE_16BIT, DTYPE, ARITHMETIC, CARDS = "on_cpu", "half", "dtype", "arithmetic", "cards"
 OVERLAP, JUMPS, PROBLEMS, SETTINGS, GROUP = "overlap", "clock_jumps", "problems", "settings", "group"
+PROCESS = "process"
 
 MAX_OVERLAP = 0.2  # fraction of a run's time; with less overlap its times still count
 NO_DEVICE = "device not recorded"
@@ -55,11 +56,19 @@ def build_run_table(
         settings: The distinguishing settings of each run.
     """
     frame = pd.DataFrame([_row(run, metric) for run in records])
+    processes = [_process(run) or f"of run {number}" for number, run in enumerate(records)]
     fractions, cards = measure_contention(records, frame[DEVICE_TYPE], frame[STARTED])
     # As objects: pandas turns None into NaN in a text column, which would merge all unknown seeds.
     extra = {SEED: [*map(_seed, seeds)], SETTINGS: [*settings]}
     series = {name: pd.Series(values, dtype=object) for name, values in extra.items()}
-    return frame.assign(**series, **{OVERLAP: fractions, CARDS: cards})
+    return frame.assign(**series, **{OVERLAP: fractions, CARDS: cards, PROCESS: processes})
+
+
+def _process(run: RunRecord) -> str:
+    """Return what identifies the process of a run of ours, "" if it is not recorded."""
+    recorded = run.config.get(metrics.RUN)
+    process = recorded.get(metrics.PROCESS) if isinstance(recorded, Mapping) else None
+    return process if isinstance(process, str) else ""
 
 
 def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:

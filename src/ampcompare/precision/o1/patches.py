@@ -128,6 +128,11 @@ def clear_registered() -> None:
         _wrap_functions()
 
 
+def list_registered_functions() -> frozenset[tuple[Any, str, str]]:
+    """Return the user's functions: namespace, name, rule."""
+    return frozenset(_registered)
+
+
 def _wrap_functions() -> None:
     if not _users:
         return

@@ -24,12 +24,15 @@ class Executor(Protocol):
         has_live_records: Whether the records of runs can be read here while they run. Hyperband needs that.
         poll_seconds: Time between two questions for what is alive.
         max_signal_ends: After this number of ends by a signal a run has failed; None: never.
+        assigned: For each process that trains several runs: those that wait in it. Empty where each process
+            trains one run.
     """
 
     slots: int
     has_live_records: bool
     poll_seconds: float
     max_signal_ends: int | None
+    assigned: Sequence[Sequence[int]]
 
     def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
         """Start these runs, or queue them where the executor has a queue.
@@ -39,7 +42,7 @@ class Executor(Protocol):
             code: Dates of the user's files that changed since the sweep began, for the records.
 
         Returns:
-            Where each run was started, for the journal.
+            Where each run was started, for the journal; of runs that share a process only the first.
 
         Raises:
             UserError: If they cannot be submitted.

@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -35,6 +35,7 @@ class LocalExecutor:
     has_live_records = True
     poll_seconds = 0.02
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
+    assigned: Sequence[Sequence[int]] = ()
 
     def __init__(self, launcher: RunLauncher, slots: int, gpus: Sequence[str] = ()) -> None:
         self.launcher, self.slots, self.gpus = launcher, slots, gpus
@@ -46,17 +47,20 @@ class LocalExecutor:
         """Start these runs at once, each on the GPU of a free worker; return where each was started."""
         places = []
         for run in runs:
-            busy = {started.worker for started in self._started.values()}
-            worker = next(number for number in count() if number not in busy)
-            gpu = self.gpus[worker % len(self.gpus)] if self.gpus else None
+            worker, gpu = self._free_worker({started.worker for started in self._started.values()})
             process = self.launcher.start(run, self._guard, gpu, code)
             place: dict[str, Any] = {"host": socket.gethostname(), **({"gpu": gpu} if gpu else {})}
             if process is not None:
                 self._started[run.index] = _Started(run, process, worker)
-                place |= {"pid": process.pid, "process_started": _create_time(process.pid)}
+                place |= {"pid": process.pid, "process_started": create_time(process.pid)}
                 self._submitted[run.index] = replace(run, process=place)
             places.append(place)
         return places
+
+    def _free_worker(self, busy: Container[int]) -> tuple[int, str | None]:
+        """Return the number of a free worker, and its GPU."""
+        worker = next(number for number in count() if number not in busy)
+        return worker, self.gpus[worker % len(self.gpus)] if self.gpus else None
 
     def alive(self) -> dict[int, dict[str, Any]]:
         """Return the runs whose processes have not all ended."""
@@ -84,7 +88,8 @@ class LocalExecutor:
         end_leftovers([*self._submitted.values()], self.launcher.folder)
 
 
-def _create_time(pid: int) -> float | None:
+def create_time(pid: int) -> float | None:
+    """Return when a process was started (seconds since 1970); None if it has gone."""
     try:
         return psutil.Process(pid).create_time()
     except psutil.Error:

@@ -54,6 +54,7 @@ class RayExecutor:
     """
 
     poll_seconds = 0.1
+    assigned: Sequence[Sequence[int]] = ()
 
     def __init__(self, launcher: RunLauncher, cluster: RayCluster, working_folder: WorkingFolder) -> None:
         import ray

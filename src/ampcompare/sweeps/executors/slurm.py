@@ -72,6 +72,7 @@ class SlurmExecutor:
     slots = MAX_TASKS  # Slurm itself keeps to `--workers` within an array
     has_live_records = True
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
+    assigned: Sequence[Sequence[int]] = ()
 
     def __init__(self, launcher: RunLauncher, options: Mapping[str, Any], journal: Journal) -> None:
         self.options = options

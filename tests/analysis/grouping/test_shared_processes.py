@@ -1,0 +1,86 @@
+"""Runs that one process trained one after the other are one measurement of the machine."""
+
+import math
+from statistics import fmean
+
+import pytest
+from support.fakes import Plan, make
+
+from ampcompare import analyse_runs
+from ampcompare.runs import RunRecord
+
+SPEED, MEMORY = "throughput/images_per_second_median", "memory/peak_mib"
+
+
+def in_process(backend: str, seed: int, process: str, position: int, speed: float) -> RunRecord:
+    def edit(plan: Plan) -> None:
+        plan["config"]["run"] = {"process": process, "position_in_process": position}
+        plan["summary"][SPEED] = speed
+        if position == 1:  # on a CPU only the first run has its peak
+            plan["summary"][MEMORY] = 100.0 + seed
+        else:
+            for row in plan["rows"]:
+                row.pop(MEMORY, None)
+
+    return make(backend, seed, edit=edit)
+
+
+def runs_of(backend: str, seeds: int, per_process: int, base: float) -> list[RunRecord]:
+    """Each process has a speed of its own, and its runs differ by a little more."""
+    runs = []
+    for seed in range(1, 1 + seeds):
+        number, position = divmod(seed - 1, per_process)
+        speed = base * (1 + 0.05 * math.sin(number)) * (1 + 0.001 * position)
+        runs.append(in_process(backend, seed, f"{backend}{number}", position + 1, speed))
+    return runs
+
+
+def estimates(per_process: int, seeds: int = 12):
+    runs = [*runs_of("none", seeds, per_process, 40.0), *runs_of("native", seeds, per_process, 76.0)]
+    analysis = analyse_runs(runs)
+    (comparison,) = [c for c in analysis.comparisons if c.group.value == "native"]
+    return analysis, comparison
+
+
+@pytest.mark.parametrize(("per_process", "processes"), [(1, 12), (2, 6), (4, 3), (5, 3), (12, 1)])
+def test_speed_and_memory_count_processes_and_quality_counts_runs(per_process: int, processes: int):
+    _, comparison = estimates(per_process)
+    found = comparison.estimates
+    assert (found["speed"].n, found["memory"].n, found["quality"].n) == (processes, processes, 12)
+    # The mean of a process is the geometric mean of its runs, computed here by hand.
+    logs: dict[str, list[float]] = {}
+    for run in runs_of("none", 12, per_process, 40.0):
+        logs.setdefault(run.config["run"]["process"], []).append(math.log(run.summary[SPEED]))
+    expected = math.exp(fmean(fmean(values) for values in logs.values()))
+    assert comparison.baseline.estimates["images_per_second"].value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("per_process", "has_interval"), [(4, True), (6, False), (12, False)])
+def test_below_three_processes_the_report_has_no_interval_and_refers_to_bench(
+    per_process: int, has_interval: bool
+):
+    _, comparison = estimates(per_process)
+    for question in ("speed", "memory"):
+        claim = comparison.claims[question]
+        assert claim.estimate.has_interval == has_interval
+        is_told = "processes" in claim.why and "ampcompare bench" in claim.why
+        assert is_told != has_interval
+        if not has_interval:
+            # More seeds in these processes would decide nothing.
+            assert claim.more_seeds is None
+            assert not claim.is_open
+    assert comparison.claims["quality"].estimate.has_interval
+
+
+def test_the_process_of_a_run_splits_no_group():
+    analysis, _ = estimates(4)
+    assert [(group.value, group.n, group.seeds) for group in analysis.groups] == [
+        ("none", 12, 12),
+        ("native", 12, 12),
+    ]
+
+
+def test_runs_without_a_recorded_process_are_processes_of_their_own():
+    runs = [make(backend, seed) for backend in ("none", "native") for seed in range(1, 6)]
+    (comparison,) = [c for c in analyse_runs(runs).comparisons if c.group.value == "native"]
+    assert {comparison.estimates[question].n for question in ("speed", "memory", "quality")} == {5}

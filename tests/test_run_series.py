@@ -1,0 +1,333 @@
+"""Several runs in one process: each equals the run in a process of its own."""
+
+import io
+import json
+import os
+import random
+import re
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+from support import zygote
+from support.quick import DROPOUT, QUICK
+from support.same_run import assert_same_state, history
+from torch._dynamo.utils import counters
+
+from ampcompare import load_runs
+from ampcompare.config.load import load_config
+from ampcompare.experiment import ProcessHistory, run
+from ampcompare.precision import REGISTRY
+from ampcompare.runs import RunRecord
+from ampcompare.system.process_state import list_switches, restored_process_state
+from ampcompare.training import torch_compile
+from ampcompare.training.checkpoint.store import CheckpointStore, read_checkpoint
+
+# Steps are skipped at the start, and the weights are saved at the end.
+WORDS = (*QUICK, DROPOUT, "precision.init_scale=2097152", "log.every=1", "checkpoint.every_epochs=1")
+ON_CPU = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
+
+
+def run_series(
+    folder: Path, seeds: Sequence[int], *words: str, name: str = "series", **job: Any
+) -> dict[str, Any]:
+    """Train one run for each seed in one process, which runs s1, s2, ... share."""
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}.json"
+    runs = [
+        {
+            "overrides": [f"seed={seed}"],
+            "environment": {"WANDB_RUN_ID": f"s{seed}"},
+            "log": str(folder / "logs" / f"s{seed}.log"),
+        }
+        for seed in seeds
+    ]
+    file.write_text(json.dumps(runs))
+    return zygote.run(*WORDS, *words, f"output_dir={folder}", "--runs", str(file), **job)
+
+
+def run_alone(folder: Path, seed: int, *words: str, **environment: str) -> None:
+    """Train the run of a seed in a process of its own."""
+    log = folder / "logs" / f"s{seed}.log"
+    log.parent.mkdir(parents=True)
+    done = zygote.run(
+        *WORDS,
+        *words,
+        f"output_dir={folder}",
+        f"seed={seed}",
+        env={"WANDB_RUN_ID": f"s{seed}", **environment},
+    )
+    assert done["code"] == 0, done["said"]
+    log.write_text(done["said"])
+
+
+def record_of(folder: Path, seed: int) -> RunRecord:
+    (record,) = [record for record in load_runs([folder]) if record.id == f"s{seed}"]
+    return record
+
+
+def lines_of(folder: Path, seed: int) -> list[str]:
+    """Return the log lines of a run that do not depend on the folder, without what depends on the clock."""
+    text = re.sub(r"  [\d,.]+ samples/s|  \d+:\d\d left", "", (folder / "logs" / f"s{seed}.log").read_text())
+    own = [line for line in text.splitlines() if str(folder) not in line]
+    # PyTorch's own messages (`W1128 10:32:46 ...`) come where something is compiled.
+    return sorted(line for line in own if not re.match(r"[IWE]\d{4} ", line))
+
+
+def assert_same_state_and_rows(one: Path, other: Path, seed: int) -> None:
+    checkpoints = [
+        read_checkpoint(CheckpointStore(folder / "checkpoints" / f"s{seed}").files()[0])
+        for folder in (one, other)
+    ]
+    for part in ("model", "optimizer", "scheduler", "precision", "random", "step"):
+        assert_same_state(checkpoints[0][part], checkpoints[1][part], f"seed {seed}: {part}")
+    first, second = (record_of(folder, seed) for folder in (one, other))
+    assert first.state == second.state == "finished"
+    pd.testing.assert_frame_equal(history(first), history(second))
+
+
+def assert_same_run(one: Path, other: Path, seed: int) -> None:
+    assert_same_state_and_rows(one, other, seed)
+    first, second = (record_of(folder, seed) for folder in (one, other))
+    assert set(first.history) >= {"train/loss", "amp/scale_factor", "eval/accuracy", "grad/norm"}
+    own = {"run", "output_dir"}
+    assert {k: v for k, v in first.config.items() if k not in own} == {
+        k: v for k, v in second.config.items() if k not in own
+    }
+    clock = ("_", "time/", "throughput/", "memory/")
+    kept = [
+        {key: value for key, value in record.summary.items() if not key.startswith(clock)}
+        for record in (first, second)
+    ]
+    assert json.dumps(kept[0], sort_keys=True) == json.dumps(kept[1], sort_keys=True)
+    assert lines_of(one, seed) == lines_of(other, seed)
+
+
+def check_series(tmp_path: Path, *words: str) -> None:
+    done = run_series(tmp_path / "series", range(1, 6), *words)
+    assert done["code"] == 0, done["said"]
+    run_alone(tmp_path / "alone", 3, *words)
+    assert_same_run(tmp_path / "series", tmp_path / "alone", 3)
+
+
+@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+def test_the_third_of_five_runs_equals_the_run_in_a_process_of_its_own(backend: str, tmp_path: Path):
+    words = f"backend={backend}", "recipe=reference"
+    check_series(tmp_path, *words)
+    series = tmp_path / "series"
+    # Steps were skipped in the runs before.
+    skipped = record_of(series, 2).summary["amp/skipped_steps"]
+    assert 0 < skipped < 8
+    records = [record_of(series, seed) for seed in range(1, 6)]
+    assert [record.config["run"]["position_in_process"] for record in records] == [1, 2, 3, 4, 5]
+    assert len({record.config["run"]["process"] for record in records}) == 1
+    # On a CPU the peak is that of the process.
+    assert ["memory/peak_mib" in record.summary for record in records] == [True] + 4 * [False]
+
+
+def leave_traces() -> None:
+    """Change what a user's code may change in the process."""
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.mkldnn.enabled = False
+    torch.set_autocast_cache_enabled(False)
+    torch.autograd.set_detect_anomaly(True)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.set_float32_matmul_precision("medium")
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    np.seterr(all="raise")
+    warnings.simplefilter("error")
+    os.environ["WANDB_RUN_GROUP"] = "of the run before"
+
+
+def take_fingerprint() -> tuple[Any, ...]:
+    return (
+        *(read() for read, _ in list_switches()),
+        torch.get_float32_matmul_precision(),
+        torch.initial_seed(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        np.geterr(),
+        list(warnings.filters),
+        dict(os.environ),
+        Path.cwd(),
+    )
+
+
+@pytest.mark.parametrize("failure", [None, ValueError, KeyboardInterrupt])
+def test_what_a_run_changes_in_the_process_is_restored(failure: type[BaseException] | None):
+    before = take_fingerprint()
+    with nullcontext() if failure is None else pytest.raises(failure), restored_process_state():
+        leave_traces()
+        if failure is not None:
+            raise failure
+    assert take_fingerprint() == before
+
+
+@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+def test_a_run_after_one_that_failed_equals_a_run_of_its_own(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The failed run ends in the middle of a step, under the backend's casts."""
+    words = [*WORDS, "recipe=reference", f"backend={backend}"]
+    series, history_, linear = tmp_path / "series", ProcessHistory(), torch.nn.Linear.forward
+
+    def fail(module: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        if module.training and torch.is_grad_enabled():
+            leave_traces()
+            raise RuntimeError("a fault of the network")
+        return linear(module, inputs)
+
+    def train(seed: int) -> int:
+        config = load_config(None, [*words, f"seed={seed}", f"output_dir={series}"])
+        console = Console(file=io.StringIO())
+        with restored_process_state():
+            monkeypatch.setenv("WANDB_RUN_ID", f"s{seed}")
+            return run(config, console, history=history_).exit_code
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.Linear, "forward", fail)
+        with pytest.raises(RuntimeError, match="a fault of the network"):
+            train(1)
+    assert train(2) == 0
+    run_alone(tmp_path / "alone", 2, f"backend={backend}", "recipe=reference")
+    assert_same_state_and_rows(series, tmp_path / "alone", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["eager", "compile"])
+@pytest.mark.parametrize("backend", ON_CPU)
+def test_the_third_of_five_runs_of_any_backend_equals_a_run_of_its_own(
+    backend: str, execution: str, tmp_path: Path
+):
+    check_series(tmp_path, f"backend={backend}", "recipe=reference", f"execution={execution}")
+
+
+def count_compilations() -> tuple[int, int]:
+    """Return the graphs that were compiled in this process, and the frames that the compiler looked at."""
+    return counters["stats"]["unique_graphs"], counters["frames"]["total"]
+
+
+def train_compiled(folder: Path, history_: ProcessHistory, *words: str) -> None:
+    """Train in this process, and count compilations."""
+    config = load_config(None, [*QUICK, *words, "execution=compile", f"output_dir={folder}"])
+    with restored_process_state():
+        assert run(config, Console(file=io.StringIO()), history=history_).exit_code == 0
+
+
+def check_compiled_once(folder: Path, caplog: pytest.LogCaptureFixture, *words: str) -> None:
+    """Train three seeds; the second and the third must compile nothing, not even the last, short batch."""
+    history_, counts = ProcessHistory(), []
+    for seed in (1, 2, 3):
+        train_compiled(folder, history_, f"seed={seed}", "data.train_limit=20", *words)
+        counts.append(count_compilations())
+    assert counts[0][0] > 0
+    assert counts[1] == counts[2] == counts[0]
+    assert "compiling again" not in caplog.text
+
+
+@pytest.mark.parametrize("backend", ["native_bf16", "apex_o1_bf16"])
+def test_only_the_first_seed_compiles(backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    check_compiled_once(tmp_path, caplog, f"backend={backend}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ON_CPU)
+def test_only_the_first_seed_compiles_under_any_backend(
+    backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    check_compiled_once(tmp_path, caplog, f"backend={backend}")
+
+
+NETWORK = """
+import itertools
+from torch import nn
+numbers = itertools.count()
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.flat, self.last = nn.Flatten(), nn.Linear(3072, num_classes)
+        self.factor = {factor}
+
+    def forward(self, x):
+        return self.last(self.flat(x)) * self.factor
+
+def build(num_classes):
+    return Net(num_classes)
+"""
+
+
+@pytest.mark.parametrize(("factor", "compiles_again"), [("2.0", False), ("2.0 + next(numbers)", True)])
+def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once(
+    factor: str, compiles_again: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / f"net{compiles_again}.py").write_text(NETWORK.format(factor=factor))
+    network = f"model.name={tmp_path / f'net{compiles_again}.py'}:build"
+    history_, graphs = ProcessHistory(), []
+    torch_compile._has_said_difference, torch_compile._latest = False, None
+    for seed in (1, 2, 3):
+        train_compiled(
+            tmp_path / "runs", history_, network, "backend=none", f"seed={seed}", "diagnostics.every=null"
+        )
+        graphs.append(count_compilations()[0])
+    assert (graphs[1] > graphs[0]) == (graphs[2] > graphs[1]) == compiles_again
+    assert caplog.text.count("compiling again: factor may differ") == compiles_again
+
+
+@pytest.mark.slow
+def test_backends_that_share_the_compilers_cache_on_the_disk_share_no_wrong_code(tmp_path: Path):
+    """Each backend has the losses and weights that it has with a cache of its own, also as the second one."""
+    shared = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "shared")}
+    for backend in ("none", "native_bf16", "apex_o1_bf16"):
+        words = f"backend={backend}", "recipe=reference", "execution=compile"
+        own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"cache-{backend}")}
+        run_alone(tmp_path / f"{backend}-own", 1, *words, **own)
+        for number in (1, 2):  # the second process finds the code of the first
+            run_alone(tmp_path / f"{backend}-{number}", 1, *words, **shared)
+            assert_same_state_and_rows(tmp_path / f"{backend}-{number}", tmp_path / f"{backend}-own", 1)
+
+
+def test_a_series_is_checked_before_it_begins(tmp_path: Path):
+    file = tmp_path / "runs.json"
+    for content, message in (
+        ("[]", "expected a list of runs"),
+        ("{", "cannot be read"),
+        ('[{"seed": 1}]', "entry 0 is {'seed': 1}; expected an object with the keys overrides"),
+        (
+            '[{"overrides": ["seed=1"]}, {"overrides": ["seed=2", "batch_size=9"]}]',
+            "batch_size is 9 in entry 1 and 8 in entry 0; .* may differ only in the seed",
+        ),
+        ('[{"overrides": ["seed=1"]}, {"overrides": ["epochs=no"]}]', "epochs"),
+    ):
+        file.write_text(content)
+        done = zygote.run(*QUICK, f"output_dir={tmp_path / 'runs'}", "--runs", str(file))
+        assert done["code"] == 2
+        assert re.search(f"error: .*{message}", done["said"]), done["said"]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("number", [15, 2])
+def test_a_stopped_run_ends_the_process_and_the_next_process_continues(number: int, tmp_path: Path):
+    """A signal stops the second of three runs. The next process resumes it and trains the third."""
+    words = "backend=native", "recipe=reference"
+    jobs = {"signal_at": [5, number], "once_in": str(tmp_path / "series" / "checkpoints" / "s2")}
+    done = run_series(tmp_path / "series", (1, 2, 3), *words, **jobs)
+    assert done["code"] == 128 + number
+    series = tmp_path / "series"
+    assert (series / "series.json.progress").read_text() == "begin 0\nend 0\nbegin 1\n"
+    assert record_of(series, 1).state == "finished"
+    done = run_series(series, (2, 3), *words, "resume=auto", name="rest")
+    assert done["code"] == 0, done["said"]
+    run_alone(tmp_path / "alone", 2, *words)
+    assert_same_state_and_rows(series, tmp_path / "alone", 2)
+    assert record_of(series, 3).state == "finished"
