@@ -271,6 +271,8 @@ ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal
 # PROCESS: the process, as hex digits. Runs of one process share them.
 # POSITION: the number of this run in its process, from 1.
 RUN, PROCESS, POSITION = "run", "process", "position_in_process"
+# Keys of a config about the process: no settings, and others after a run was resumed.
+PROCESS_KEYS = (f"{RUN}.{PROCESS}", f"{RUN}.{POSITION}")
 # Keys of the environment.
 # TASK: the compared metric and all metrics of the task, as
 #   `{"metric": KEY, "metrics": {KEY: {"words": LABEL, "better": DIRECTION}}}`.

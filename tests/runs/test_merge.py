@@ -68,6 +68,13 @@ def test_later_config_and_summary_win_and_a_change_is_a_problem():
     assert merge_parts([early]).problems == ["Torn."]
 
 
+def test_another_process_of_a_resumed_run_is_no_change():
+    process = [{"run": {"process": name, "position_in_process": n}} for n, name in enumerate("ab", start=1)]
+    run = merge_parts([part(1, config=process[0]), part(2, config=process[1])])
+    assert run.problems == []
+    assert run.config == process[1]
+
+
 def test_a_part_without_any_record_is_no_problem_if_another_names_the_run():
     early = part(1, {"global_step": [0]}, name="n", config={"backend": "none"}, tags=("t",))
     run = merge_parts([early, part(2, **LOST)])

@@ -36,8 +36,6 @@ FACT_ROLES: Mapping[str, Role] = {
     metrics.MODEL_PARAMETERS: Role.CODE,
     "train_data": Role.SEED,  # recorded where the training data depend on the seed
 }
-# What a record says of the process that trained the run: it decides nothing.
-_OF_PROCESS = (f"{metrics.RUN}.{metrics.PROCESS}", f"{metrics.RUN}.{metrics.POSITION}")
 SOURCE, FINGERPRINT = "_source", "_fingerprint"  # endings of entries with a hash of code, and of data
 # Facts that `run.json` and the files of `ampcompare bench` call by another name.
 _SAVED_NAMES = {DEVICE_TYPE: "device", DATA: "data", metrics.TEST_SET: "test_set"}
@@ -210,7 +208,7 @@ def role_of(key: str) -> Role:
         return GROUPS[group]
     if key == metrics.TEST_SET:
         return Role.DATA
-    if key in _OF_PROCESS:
+    if key in metrics.PROCESS_KEYS:
         return Role.PRESENTATION
     if not key.startswith(ENVIRONMENT):
         return Role.HYPERPARAMETER

@@ -271,12 +271,13 @@ def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         return []
     old = dict(flatten(before))
     new = dict(flatten(after))
-    changed = [key for key in sorted(old.keys() | new.keys()) if repr(old.get(key)) != repr(new.get(key))]
+    keys = sorted({*old, *new} - {*metrics.PROCESS_KEYS})
+    changed = [key for key in keys if repr(old.get(key)) != repr(new.get(key))]
     if not changed:
         return []
     more = ", ..." if len(changed) > MAX_KEYS_SHOWN else ""
-    keys = ", ".join(changed[:MAX_KEYS_SHOWN])
-    return [f"Its parts differ in config: {keys}{more}; the later values are shown."]
+    shown = ", ".join(changed[:MAX_KEYS_SHOWN])
+    return [f"Its parts differ in config: {shown}{more}; the later values are shown."]
 
 
 def _stack_rows(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]:

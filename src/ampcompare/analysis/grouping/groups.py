@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -199,15 +198,15 @@ class Group:
             for index, value in rows[column][counts].items():
                 by_seed.setdefault(seeds[index], []).append(value)
             return pd.Series({key: math.fsum(v) / len(v) for key, v in by_seed.items()}, dtype=float)
-        pairs: dict[str, float] = {}
+        by_seeds: dict[str, list[float]] = {}
         for _, own in rows.groupby(PROCESS, sort=False):
             values = own[column][counts[own.index]]
             if values.empty:
                 continue
             mean = _geometric_mean(values) if run_metric.is_ratio else float(values.mean())
             names = "+".join(sorted(seeds[index] for index in own.index))
-            number = next(n for n in count() if f"{names} ({n})" not in pairs)
-            pairs[f"{names} ({number})"] = mean
+            by_seeds.setdefault(names, []).append(mean)
+        pairs = {f"{names} ({n})": mean for names, means in by_seeds.items() for n, mean in enumerate(means)}
         return pd.Series(pairs, dtype=float)
 
     @property
