@@ -140,6 +140,27 @@ def running_programs(program, project: SweepProject):
             continue
 
 
+def test_the_driver_submits_a_run_that_a_signal_ended_three_times_in_all(project: SweepProject, slurm: Slurm):
+    """Its job does not start it again, so that there is one rule for all executors."""
+    project.prepend("import os, signal, sys\n")
+    program = project.folder / "program.py"
+    dies = "if given['x'] == '1': os.kill(os.getpid(), signal.SIGKILL)"
+    program.write_text(program.read_text().replace("def waits", f"{dies}\ndef waits"))
+    project.write_file(parameters={"x": {"values": [1, 2]}})
+    driver = start(project, slurm)
+    output, _ = driver.communicate()
+    assert driver.returncode == 1, output
+    assert "ended by a signal (1 of 3)" in output
+    began = [(event["given"]["x"], event["run"]) for event in project.events("began")]
+    assert sorted(x for x, _ in began) == ["1", "1", "1", "2"]
+    assert len({run for _, run in began}) == 2  # under one id
+    killed = [job for job in slurm.jobs if job.state == "FAILED"]
+    assert (len(killed), [job.restarts for job in killed]) == (3, [0, 0, 0])
+    states = {run.parameters["x"]: run for run in read_journal(project.out).runs.values()}
+    assert (states[1].state, states[1].starts, states[1].signal_ends) == ("failed", 3, 3)
+    assert (states[2].state, states[2].starts) == ("finished", 1)
+
+
 @pytest.mark.parametrize(
     "answer", ["sleep 600", "echo 'scancel: error: Unable to contact controller' >&2; exit 1"]
 )
