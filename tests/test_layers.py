@@ -22,7 +22,7 @@ LAYERS = (
     {"bench", "entrypoint", "sweeps", "why"},
     {"experiment", "recorder", "report"},
     {"analysis", "training"},
-    {"identity"},
+    {"identity", "run_series"},
     {"command_help", "config"},
     {"data", "models", "precision", "publications", "runs", "tracking"},
     {"system"},
