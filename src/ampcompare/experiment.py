@@ -62,9 +62,7 @@ class RunResult:
     """The end of a run.
 
     Attributes:
-        exit_code: The exit code.
         record: The folder of the record; None: there is none.
-        summary: The summary.
     """
 
     exit_code: int

@@ -73,7 +73,6 @@ class WrappedForward:
     forward. It has a weak reference to the model, so that an unused model is freed at once.
 
     Args:
-        model: The model.
         inputs: The dtype of floating-point inputs, None to leave them.
         outputs: The dtype of floating-point outputs, None to leave them.
         context: A module-level function that returns the context of the forward.

@@ -25,7 +25,6 @@ class OptimizerGradients:
     `apex/amp/_process_optimizer.py`.
 
     Attributes:
-        optimizer: The optimizer.
         has_masters: Whether 16-bit parameters have fp32 masters.
         skip: Above 0 after an overflow since the last step, 0-d fp32 on the device.
         scaled: Whether `.grad` is still scaled.
@@ -151,7 +150,6 @@ def scaled_backward(
     the scale.
 
     Args:
-        scaler: The loss scaler.
         optimizers: The gradients of all optimizers that the backward serves.
         delay: Whether to leave the gradients scaled.
 

@@ -25,7 +25,6 @@ def code_files(sweep: Sweep, overrides: Sequence[str], *, trains_here: bool) -> 
     """Return the user's files that the runs of a sweep execute.
 
     Args:
-        sweep: The sweep.
         overrides: `key=value` words behind every command.
         trains_here: Whether the runs are our own training, whose script is not the user's.
     """
@@ -107,7 +106,6 @@ class CodeWatch:
     """Watches the user's files while a sweep runs.
 
     Args:
-        files: The files.
         versions: Versions of the code in the journal, the present one last.
     """
 

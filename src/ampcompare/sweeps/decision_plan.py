@@ -139,7 +139,6 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     """Return what a sweep costs and what it can decide, one line each; nothing for a search.
 
     Args:
-        prepared: The sweep.
         bench: A file of `ampcompare bench --json`, for the time of a run.
 
     Raises:
@@ -173,7 +172,6 @@ def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> 
     """Return what the first finished run tells of the others: time, resolution, and whether it learned.
 
     Args:
-        prepared: The sweep.
         folder: Its output folder.
         run: The first run that finished.
     """

@@ -111,7 +111,6 @@ class Append:
 
     Attributes:
         event: Its kind.
-        fields: Its fields.
     """
 
     event: str

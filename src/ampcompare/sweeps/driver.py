@@ -58,7 +58,6 @@ class SweepDriver:
         journal: The sweep's journal.
         executor: Where the runs happen.
         progress: Prints the progress.
-        stop: The stop request.
         look: Makes an interim look at the runs, with `--until-decided`.
         describe_first_run: Returns lines about the other runs, after the first run has finished.
 
@@ -261,8 +260,6 @@ def recover(prepared: PreparedSweep, journal: Journal, executor: Executor) -> No
     finished has finished; the others are to be continued.
 
     Args:
-        prepared: The sweep.
-        journal: Its journal.
         executor: Where the runs will happen. It has started none yet.
     """
     folder, state, cluster = journal.folder, journal.state, prepared.options.cluster

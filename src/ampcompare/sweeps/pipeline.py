@@ -65,7 +65,6 @@ def run_prepared(
     """Run the remaining runs of a prepared sweep.
 
     Args:
-        prepared: The sweep.
         cluster_options: Options of the cluster, by name.
         console: Where to print.
         before_start: Changes what is left to do before the first run starts, as `--rerun` does.

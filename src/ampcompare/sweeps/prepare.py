@@ -66,8 +66,6 @@ class PreparedSweep:
     """A sweep with everything that follows from its file and its command line.
 
     Attributes:
-        sweep: The sweep.
-        plan: Its plan.
         all_overrides: All `key=value` words of the command line, options of a cluster included.
         overrides: Those that are added to every run's command.
         output: Folder of all runs.
@@ -80,7 +78,6 @@ class PreparedSweep:
         on_cpu: Whether all runs train on the CPU.
         code_files: The user's own files that the runs execute.
         file: The sweep file as it was named.
-        options: The options.
     """
 
     sweep: Sweep
@@ -166,7 +163,6 @@ class RecordedCommand(NamedTuple):
     Attributes:
         file: The sweep file as it was named.
         overrides: All `key=value` words.
-        options: The options.
         command: The command that continues the sweep.
     """
 

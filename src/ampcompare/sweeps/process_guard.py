@@ -109,7 +109,6 @@ def write_end(file: Path, facts: Mapping[str, Any], *, is_first: bool = False) -
     A fact that cannot be written is lost: the run then counts as one whose end nobody has seen.
 
     Args:
-        file: The file.
         facts: The facts by their name.
         is_first: Whether facts that are there already stay as they are.
     """

@@ -158,7 +158,6 @@ class RunLauncher:
     """Starts the runs of one sweep, on this machine or in the job or task to which it travels.
 
     Attributes:
-        sweep: The sweep.
         folder: Output folder of the sweep.
         overrides: `key=value` words that are added to every command.
         environment: Variables of the runs, in addition to those of this process.
@@ -223,7 +222,6 @@ class RunLauncher:
         The caller writes the facts about the ends of the runs.
 
         Args:
-            runs: The runs.
             guard: Ends the process if this one dies.
             gpu: As in `start`.
             code: As in `start`.
@@ -329,7 +327,6 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = F
     asked to end.
 
     Args:
-        runs: The runs.
         folder: Output folder of the sweep.
         announces: Whether to tell the user about the wait.
     """

@@ -91,12 +91,7 @@ class RunRecords:
 
 
 class FolderFacts:
-    """The facts in the output folder of a sweep.
-
-    Args:
-        folder: The folder.
-        records: The records in it.
-    """
+    """The facts in the output folder of a sweep."""
 
     def __init__(self, folder: Path, records: RunRecords) -> None:
         self._folder, self._records = folder, records

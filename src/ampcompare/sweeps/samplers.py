@@ -29,7 +29,6 @@ def run_at(
     """Return the run at an index of a sweep, still without an id.
 
     Args:
-        sweep: The sweep.
         seed: Tells this sweep from others, for draws (`definition.seed_of`).
         shared_plan: What every run records of the plan beside the file and its own number; None: nothing.
         index: Number of the point.

@@ -63,7 +63,6 @@ class SweepStatus:
     """The state of a sweep.
 
     Attributes:
-        prepared: The sweep.
         keys: The options that it varies.
         points: The newest run of each point; a point without a run has a run without an id. A search with
             unknown draws has only the runs that were started.
@@ -266,7 +265,6 @@ def _runs_of_journal(
     """Return the runs that this command started, with their present states.
 
     Args:
-        prepared: The sweep.
         state: The sweep as its journal tells it.
         is_driven: Whether a driver sees to the runs that are no jobs of Slurm.
         reasons: Takes the reason for a run's state, by its id.

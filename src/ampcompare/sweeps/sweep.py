@@ -49,7 +49,6 @@ class Objective(StrictModel):
         goal: Which way is better.
         target: The value that is good enough: no run is started once a finished run has reached it.
         impute: For W&B's own search. TPE learns from finished runs alone, so that it changes nothing here.
-        impute_while_running: As `impute`.
     """
 
     name: Text

@@ -52,7 +52,6 @@ def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) ->
     What the sweep varies is compared, first the backend; or a publication's arms, where it repeats one.
 
     Args:
-        sweep: The sweep.
         folder: Its output folder.
         code_keys: Keys of the records that distinguish versions of the user's code.
     """
@@ -253,9 +252,7 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: st
     """Return whether the report has decided every claim.
 
     Args:
-        sweep: The sweep.
         folder: Its output folder.
-        runs: Its runs.
         bench: A file of `ampcompare bench --json` with the speed.
 
     Raises:

@@ -70,7 +70,6 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> CheckedOptions:
     """Check that the program of a sweep exists and, if it is our training, takes the sweep's options.
 
     Args:
-        sweep: The sweep.
         overrides: Options for every run (`key=value`).
 
     Raises:
@@ -185,7 +184,6 @@ def resolved_options(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
     They depend on config files, recipes and defaults of this version, which a sweep file does not show.
 
     Args:
-        sweep: The sweep.
         overrides: Options for every run (`key=value`).
 
     Returns:

@@ -23,7 +23,6 @@ class Evaluation:
     BatchNorm uses its running statistics and leaves them unchanged. The model stays in evaluation mode.
 
     Args:
-        model: The model.
         loader: The loader of the test split.
         precision: The backend.
         task: Its scores are computed.

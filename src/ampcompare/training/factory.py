@@ -72,7 +72,6 @@ def build_trainer(
 
     Args:
         config: The options of the run.
-        data: The data.
         train: The loader of the training split.
         device: The device of this process.
         world: The processes of the run.

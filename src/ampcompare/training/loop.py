@@ -69,7 +69,6 @@ class TrainingLoop:
         config: The options of the run.
         tracker: Records the rows.
         display: Shows rows and steps.
-        stop: The request to stop.
         checkpoints: Writes checkpoints; None: there are none.
         world: The processes of the run.
         lag: As in `MetricsLogger`.

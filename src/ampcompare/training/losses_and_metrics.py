@@ -214,7 +214,6 @@ class EvalBatch:
 
     Attributes:
         outputs: The outputs; tensors of 16-bit dtypes are converted to fp32.
-        targets: The targets.
     """
 
     def __init__(self, outputs: Any, targets: Any) -> None:

@@ -107,7 +107,6 @@ class MetricsLogger:
         Args:
             number: The number of the step, from 1.
             epoch: The epochs at the end of the step; None: not known.
-            result: The result of the step.
             learning_rate: The learning rate of the step; None: not known.
         """
         self.timing.end_step(result.samples, compiled=result.compiled)

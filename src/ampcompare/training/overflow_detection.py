@@ -26,7 +26,6 @@ class BufferMonitor:
     90342, 115500).
 
     Args:
-        model: The model.
         restores: Whether to restore buffers that a skipped step spoiled.
 
     Attributes:

@@ -124,7 +124,6 @@ def _run_first_samples(
         model: The prepared model.
         precision: The backend.
         config: The options of the run.
-        batch: The batch.
         scores: The scores that are computed on such batches.
         whose: Which data these are, for the message: empty, or `the training data's `.
 

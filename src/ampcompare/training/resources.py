@@ -17,7 +17,6 @@ class PeakMemory:
     the peak of every backend.
 
     Args:
-        device: The device.
         is_first_in_process: Whether the process has trained no run before. On a CPU the peak is that of the
             whole process, so only the first run has one.
     """

@@ -68,7 +68,6 @@ class GroupErrors:
         group: The first part of the parameters' names; "" for the loss, or for all parameters.
         errors: The errors of the two ways.
         worst: The parameter with the largest error in either way; None for the loss.
-        worst_errors: Its errors.
     """
 
     part: str
@@ -114,7 +113,6 @@ class AccuracyComparison:
         samples: Number of samples in the step.
         unit_roundoff: The relative error of one rounding, of the first way's dtype.
         losses: The losses of the two ways.
-        loss_fp64: The loss in fp64.
         scales: The loss scales.
         skipped: Which of the two skipped the optimizer step.
         groups: The errors by group; the group "" is the whole network.
@@ -388,7 +386,6 @@ def _locate(
     """Take the steps with probes, and return the module at which a way first departs from fp64.
 
     Args:
-        comparison: The step.
         index: The less accurate way, 0 or 1.
         starts: The weights from which the step is taken.
     """

@@ -85,7 +85,6 @@ class StepDifference:
         network: The network's name.
         data: The data source.
         samples: Number of samples in the step.
-        loss: The loss.
         loss_fp32: The loss of the step in fp32.
         scale: The loss scale.
         skipped: Whether the optimizer step was skipped.

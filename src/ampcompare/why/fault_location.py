@@ -51,7 +51,6 @@ class CallForm:
     """The forms of a call's tensors.
 
     Attributes:
-        key: The call.
         parent: The call within which it is made; None for the network itself.
         inputs: The floating-point inputs, each tensor once.
         outputs: The same of the outputs.
@@ -175,7 +174,6 @@ class ProbedNetwork(nn.Module):
     """A network whose modules' inputs and outputs can be read, with their gradients.
 
     Args:
-        network: The network.
         order: Its calls, from `read_call_order` under the same backend.
     """
 

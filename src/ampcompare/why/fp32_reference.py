@@ -40,7 +40,6 @@ def relative_error(
     count. Waits for the device.
 
     Args:
-        tensors: The tensors.
         reference: What they are compared with, in the same order.
         scale: Factor by which the tensors are larger than the reference, such as the loss scale.
     """
@@ -75,7 +74,6 @@ def measure_own_errors(step: CapturedStep, model: nn.Module) -> OwnErrors:
     """Run the fp32 reference of every call, and compare.
 
     Args:
-        step: The step.
         model: The network in fp32, with the weights from before the step.
     """
     modules, result = dict(model.named_modules()), OwnErrors({}, {})

@@ -62,7 +62,6 @@ class MinimalSetSearch:
 
     Attributes:
         train: Makes a trial of a backend with modules in fp32.
-        backend: The backend.
         margin: How far the loss may be above fp32's, as a fraction of what fp32 learns.
         say: Prints a line; called once a trial.
         bound: The highest loss within the margin; known after `start`.

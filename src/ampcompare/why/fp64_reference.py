@@ -139,7 +139,6 @@ def check_memory(plain: Trainer, batch: Batch, config: Config, device: torch.dev
         plain: A trainer in strict fp32, which takes a forward pass.
         batch: A micro-batch of the step.
         config: The options of the run.
-        device: The device.
 
     Returns:
         About how many bytes the step needs.

@@ -72,8 +72,6 @@ class ForwardTrace:
 
     Attributes:
         model: The network.
-        optimizer: Its optimizer.
-        batch: The batch.
         ops: The ops, in order.
         casts: Number of tensors that were cast.
         cast_bytes: Bytes of the tensors that casts created.

@@ -64,7 +64,6 @@ class RecordedRun:
     """A run of `ampcompare run`, as its record describes it.
 
     Attributes:
-        record: The record.
         config: The options of the run.
         output_dir: The folder of the record and the checkpoints.
         steps: The steps of the rows with a training loss, ascending.
@@ -270,7 +269,6 @@ def describe_changes(run: RecordedRun, identity: RunIdentity, saved: Mapping[str
     """Return what has changed since the run, so that a replay would be another training.
 
     Args:
-        run: The run.
         identity: What a run with these options is now.
         saved: The identity of the run's checkpoints, which also has the data of runs before version 0.4; None
             without checkpoints.
@@ -310,7 +308,6 @@ def describe_equality(run: RecordedRun, replayed: Mapping[int, float], reasons: 
     """Return whether the losses of the replay are those of the record, and if not, by how much and why.
 
     Args:
-        run: The run.
         replayed: The loss of each replayed row, by its step.
         reasons: What differs from the run.
     """
@@ -335,7 +332,6 @@ def list_reasons(run: RecordedRun, environment: Mapping[str, Any], *, loads_itse
     """Return why a replay may differ from the run: another machine, other software, no determinism.
 
     Args:
-        run: The run.
         environment: What a record would say now.
         loads_itself: Whether the batches come from a DataLoader of the user's.
     """

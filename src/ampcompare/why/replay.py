@@ -137,7 +137,6 @@ class _StepWatch(NoDisplay):
     """Copies the state of a training before the step to look at, and ends the replay.
 
     Args:
-        loop: The training.
         context: Its data and loaders.
         choice: The steps among which the step is.
         row_ends: The steps at which the run logged a row: the replay ends its rows there, too.

@@ -29,8 +29,6 @@ class ModuleCall:
         buffers: Copies of the module's buffers before the call, by name: a module may count its calls.
         output: What the module returned.
         inner_calls: The calls that this module made itself, in order.
-        input_gradients: Gradients of the inputs.
-        output_gradients: Gradients of the output.
     """
 
     name: str
@@ -55,7 +53,6 @@ class CapturedStep:
     Attributes:
         calls: The calls by their key, in the order in which they ended.
         backward: The calls in the order in which the backward pass reached their outputs.
-        loss: The loss.
         scale: The loss scale before the step.
         skipped: Whether the optimizer step was skipped.
         gradients: The unscaled gradient of each parameter, by name.

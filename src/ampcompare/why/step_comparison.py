@@ -53,7 +53,6 @@ class StepSource:
     Attributes:
         config: The options of the run.
         name: What is looked at, for headings.
-        device: The device.
         batches: The micro-batches.
         build_trainer: Returns a trainer in the state before the step, under other options.
         set_random_states: Sets the random generators as they are before the step.
@@ -99,7 +98,6 @@ class StepComparison:
     """A step that can be taken in two ways and in fp64, from any weights.
 
     Args:
-        source: The step.
         pair: The option with two values.
 
     Attributes:

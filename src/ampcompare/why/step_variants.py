@@ -146,7 +146,6 @@ class RepeatableStep:
         trainer: The trainer in the state before the step.
         batches: The micro-batches of the step.
         set_random_states: Sets the random generators as they are before the step.
-        device: The device.
         context: Returns a context around the step.
     """
 

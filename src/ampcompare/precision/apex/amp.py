@@ -99,7 +99,6 @@ def initialize(
         keep_batchnorm_fp32: Whether BatchNorm stays in fp32.
         master_weights: Whether the optimizer updates fp32 masters.
         loss_scale: "dynamic" or a number.
-        cast_model_outputs: The dtype of the models' outputs.
         num_losses: The number of losses with a scale of their own.
         verbosity: Ignored; for compatibility.
         min_loss_scale: The minimum of a dynamic loss scale.

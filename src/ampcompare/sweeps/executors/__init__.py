@@ -38,7 +38,6 @@ class Executor(Protocol):
         """Start these runs, or queue them where the executor has a queue.
 
         Args:
-            runs: The runs.
             code: Dates of the user's files that changed since the sweep began, for the records.
 
         Returns:

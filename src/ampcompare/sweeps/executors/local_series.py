@@ -22,7 +22,6 @@ class _Series:
 
     Attributes:
         runs: The runs in their order.
-        process: The process.
         file: The file that lists the runs.
         worker: The number of the worker, which decides the GPU.
         place: Where the process was started.

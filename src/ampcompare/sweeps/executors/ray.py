@@ -49,7 +49,6 @@ class RayExecutor:
 
     Args:
         launcher: Starts the runs, within the tasks.
-        cluster: The cluster.
         working_folder: Where relative paths of the runs begin.
     """
 
@@ -194,7 +193,6 @@ def ray_factory(
     """Connect to the cluster, and return a function that makes the executor of a sweep.
 
     Args:
-        prepared: The sweep.
         cluster_options: Options of the command line, `ray.NAME=VALUE`, by name.
 
     Raises:

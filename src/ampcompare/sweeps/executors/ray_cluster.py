@@ -116,7 +116,6 @@ def choose_slots(prepared: PreparedSweep, options: dict[str, Any], *, is_own: bo
     """Return the number of runs at a time; if there are GPUs, add one per run to the options.
 
     Args:
-        prepared: The sweep.
         options: Ray's options for a task; `num_gpus` is added where it is missing.
         is_own: Whether this process started the cluster.
 
@@ -156,7 +155,6 @@ def check_nodes(prepared: PreparedSweep, *, is_own: bool) -> bool:
     """Run a first task on every node; return whether every node sees the output folder.
 
     Args:
-        prepared: The sweep.
         is_own: Whether this process started the cluster, on this machine.
 
 

@@ -69,7 +69,6 @@ class RayTask:
 
     Attributes:
         launcher: Starts the run.
-        run: The run.
         token: Content of a file with which a node checks that it sees the driver's output folder.
         working_folder: The folder for the run's relative paths.
         needs_shared_folder: Whether the driver has to read the record while the run is running.

@@ -199,7 +199,6 @@ def slurm_factory(
     """Return a function that makes the executor of a sweep.
 
     Args:
-        prepared: The sweep.
         cluster_options: Options of the command line, `slurm.NAME=VALUE`, by name.
 
     Raises:

@@ -35,7 +35,6 @@ class SlurmTask:
 
     Attributes:
         launcher: Starts the run.
-        run: The run.
         patience: Seconds that the training has to save a checkpoint and end.
         code: Dates of the user's files that changed since the sweep began, for the run's record.
     """

@@ -58,11 +58,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 class CheckpointStore:
-    """The folder of one run's checkpoints.
-
-    Attributes:
-        folder: The folder.
-    """
+    """The folder of one run's checkpoints."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
