@@ -87,7 +87,6 @@ def _run_one(
     Args:
         load: Returns the options of the run, or raises UserError.
         brief: Whether to leave out the lines about the record at the end.
-        stop: The request to stop.
         history: The runs of this process; None: this is the only one.
     """
     try:

@@ -300,6 +300,6 @@ def test_a_signal_after_the_last_step_interrupts_only_an_incomplete_record(
     monkeypatch.setattr(WandbTracker, "finish", finished)
     said = play(f"output_dir={tmp_path}", code=143 if lack else 0)
     (folder,) = (tmp_path / "checkpoints").iterdir()
-    assert bool(CheckpointStore(folder).about()["ended"]) == (lack is None)
+    assert bool(CheckpointStore(folder).read_description()["ended"]) == (lack is None)
     if lack:
         assert f"interrupted (SIGTERM): {lack}; complete the run with resume=auto" in said

@@ -29,7 +29,7 @@ def run_at(
     """Return the run at an index of a sweep, still without an id.
 
     Args:
-        seed: Tells this sweep from others, for draws (`definition.seed_of`).
+        seed: Tells this sweep from others, for draws (`sweep_identity.seed_of`).
         shared_plan: What every run records of the plan beside the file and its own number; None: nothing.
         index: Number of the point.
         runs: The sweep's runs so far, by which a sampler goes.

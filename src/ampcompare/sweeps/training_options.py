@@ -278,7 +278,7 @@ def _deciding_parameters(sweep: Sweep) -> list[Parameter]:
 
 
 def _point(sweep: Sweep, deciding: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
-    """Return a run's parameters: these values of `telling`, and the first value of all others."""
+    """Return a run's parameters: these values of `deciding`, and the first value of all others."""
     at = dict(zip((p.key for p in deciding), numbers, strict=True))
     values = [p.grid_value(at[p.key]) if p.key in at else p.examples()[0] for p in sweep.parameters]
     return nested(sweep.parameters, values)

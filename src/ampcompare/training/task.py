@@ -35,7 +35,7 @@ class Score:
 
     Attributes:
         key: The metric key, such as `eval/accuracy`.
-        words: The display name.
+        label: The display name.
         better: Which direction is better, `higher` or `lower`.
         sums: Returns the sum over a batch and the number of values.
         option: The option that names the score, and its value.

@@ -283,7 +283,7 @@ def _describe_start(run: RecordedRun, start: int, end: int, about: Mapping[str, 
 
 def _read_about(store: CheckpointStore) -> Mapping[str, Any]:
     try:
-        return store.about()
+        return store.read_description()
     except (OSError, ValueError):
         return {"format": None}
 

@@ -93,7 +93,7 @@ class CheckpointStore:
         ]
         return [path for _, _, path in sorted(checkpoints, reverse=True)]
 
-    def about(self) -> dict[str, Any]:
+    def read_description(self) -> dict[str, Any]:
         """Return what `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before.
 
         The format is None without checkpoints, FORMAT_UNKNOWN for checkpoints without `run.json`.
@@ -109,7 +109,7 @@ class CheckpointStore:
         except FileNotFoundError:
             return {"format": FORMAT_UNKNOWN, "ended": 0}
 
-    def _tell(self, identity: Mapping[str, Any], ended: int) -> None:
+    def _write_description(self, identity: Mapping[str, Any], ended: int) -> None:
         """Write `run.json`, with the facts that must be equal to resume the run."""
         info = {"format": FORMAT, "identity": identity, "ended": ended}
         if self._before_anomaly is not None:
@@ -145,37 +145,37 @@ class CheckpointStore:
         if not (
             self._is_begun and (self.folder / "run.json").exists()
         ):  # first: without it the checkpoint would not be found
-            self._tell(identity, 0)
+            self._write_description(identity, 0)
         buffer = io.BytesIO()  # on a full disk PyTorch's own writer ends the process
         torch.save(state, buffer)
         path = self.folder / f"step-{state['step']:09d}{'.best' if best else ''}.pt"
         with replacing(path) as file:
             file.write(buffer.getbuffer())
         self._is_begun = True
-        self._keep(2, {*before} - {path})
+        self._delete_all_but(2, {*before} - {path})
 
     def _note_anomaly(self, anomaly: int | None, identity: Mapping[str, Any]) -> None:
         """Choose the checkpoint before the first anomaly, and note it in `run.json`, once for a run."""
         if not self._is_begun or self._before_anomaly is not None:
             return
-        self._before_anomaly = self.about().get("before_anomaly")  # of an earlier part of the run
+        self._before_anomaly = self.read_description().get("before_anomaly")  # of an earlier part of the run
         earlier = [step for file in self.files() if anomaly and (step := _step_of(file)) < anomaly]
         if self._before_anomaly is None and earlier:
             self._before_anomaly = max(earlier)
-            self._tell(identity, 0)
+            self._write_description(identity, 0)
 
     def end(self, step: int) -> None:
         """Note that the run ended at this step with a complete record, so it cannot be resumed."""
         try:
-            if (about := self.about())["format"] == FORMAT:
+            if (about := self.read_description())["format"] == FORMAT:
                 self._before_anomaly = about.get("before_anomaly")
-                self._tell(about["identity"], step)
-                self._keep(1)
+                self._write_description(about["identity"], step)
+                self._delete_all_but(1)
         except (OSError, ValueError) as problem:
             why = f"could not be noted in {self.folder} ({reason(problem)})"
             log.warning(f"the run's end {why}; resume=auto will end the run again")
 
-    def _keep(self, count: int, old: Collection[Path] = ()) -> None:
+    def _delete_all_but(self, count: int, old: Collection[Path] = ()) -> None:
         files = [file for file in self.files() if file not in old]
         bests = [file for file in files if file.name.endswith(".best.pt")]
         before = [file for file in files if _step_of(file) == self._before_anomaly]
@@ -257,7 +257,7 @@ def find_resumable(
     for store in map(CheckpointStore, _newest_first(top) if not named else [top / named] if auto else []):
         about: dict[str, Any] = {"format": FORMAT}
         try:
-            about = store.about()
+            about = store.read_description()
             is_candidate = about["format"] == FORMAT or (about["format"] is not None and auto)
             if not is_candidate or (about["ended"] >= total_steps and not named):
                 continue
@@ -275,7 +275,7 @@ def find_resumable(
             stopped = f"run {store.folder.name} of this config stopped at step {int(files[0].name[5:14])}"
             log.info(f"{stopped}; resume=auto would continue it. This is a new run")
             return None
-        elif store.about()["ended"] < total_steps and (state := store.load()):
+        elif store.read_description()["ended"] < total_steps and (state := store.load()):
             return store, state
         else:
             store.unlock()
