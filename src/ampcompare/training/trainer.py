@@ -60,9 +60,8 @@ class Trainer:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config, self.world = precision, config, world or DistributedContext()
         self.task = task
-        self.forward: Forward = Forward(model, task.loss)
-        if compiled:
-            self.forward = CompiledForward(model, task.loss, precision)
+        self._is_compiled = compiled
+        self.forward = self.build_forward(model)
         self.observer = StepObserver(
             model,
             optimizer,
@@ -70,6 +69,12 @@ class Trainer:
             restores_buffers=config.on_nonfinite_buffers == "restore",
             compiled=compiled,
         )
+
+    def build_forward(self, model: nn.Module) -> Forward:
+        """Return the forward of a step with this model, which may wrap that of the trainer."""
+        if self._is_compiled:
+            return CompiledForward(model, self.task.loss, self.precision)
+        return Forward(model, self.task.loss)
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         """Return the batches of an epoch from number `start` on, as `step` takes them.

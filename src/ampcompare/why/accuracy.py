@@ -396,7 +396,7 @@ def _locate(
         step.batches = step.batches[:1]
         order = comparison.read_order(FP64 if number == ROUNDED else number, step.batches[0])
         network = ProbedNetwork(step.trainer.model, order)
-        step.trainer.forward = type(step.trainer.forward)(network, step.trainer.task.loss)
+        step.trainer.forward = step.trainer.build_forward(network)
         probed.append((step, network, order))
     draws: dict[ValueKey, list[Errors]] = defaultdict(list)
     for weights in starts:
