@@ -145,6 +145,38 @@ def test_the_note_of_a_slurm_job_of_version_03_is_known(note, state, left):
     assert left(leave).state is state
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "null",
+            "[]",
+            "[" * 100_000,
+            "\0",
+            '{"unknown": 1}',
+            '{"is_started": "no"}',
+            '{"asked_at": "x"}',
+        ),
+        *(
+            '{"exit_code": [1]}',
+            '{"exit_code": "x"}',
+            '{"exit_code": 0.5}',
+            '{"asked_by": {}, "exit_code": 3}',
+        ),
+    ],
+)
+def test_a_file_that_holds_no_facts_says_nothing_of_the_end(text, left):
+    def leave(journal, run):
+        start(journal, run)
+        record(journal, run)
+        facts = end_file(journal.folder, run.run_id, 1)
+        facts.parent.mkdir()
+        facts.write_text(text)
+
+    assert left(leave).state is RunState.FINISHED
+
+
 def test_the_record_of_an_earlier_start_says_nothing_of_the_last_one(left):
     """Any program may end with 0 when it is interrupted, and the next start may have no record yet."""
 

@@ -142,10 +142,23 @@ def end_file(folder: Path, run_id: str, start: int) -> Path:
 
 
 def read_end(file: Path) -> RunEnd | None:
-    """Return the facts in a file; None if there are none."""
-    with suppress(OSError, ValueError, TypeError):
-        return RunEnd(**json.loads(file.read_bytes()))
+    """Return the facts in a file; None if there are none, or if the file holds anything else."""
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        end = RunEnd(**json.loads(file.read_bytes()))
+        if all(type(getattr(end, name)) in kinds for name, kinds in _KINDS.items()):
+            return end
     return None
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "exit_code": (int, type(None)),
+    "asked_at": (int, float, type(None)),
+    "asked_by": (str, type(None)),
+    "ignores_stop": (bool,),
+    "is_started": (bool,),
+    "ended_at": (int, float, type(None)),
+    "has_lost_driver": (bool,),
+}
 
 
 def read_former_end(folder: Path, run: SweepRun) -> RunEnd | None:
@@ -159,10 +172,11 @@ def read_former_end(folder: Path, run: SweepRun) -> RunEnd | None:
         run: The run.
     """
     note = folder / "cluster" / "ends" / f"{run.run_id}.json"
-    with suppress(OSError, ValueError, TypeError, KeyError):
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         content = json.loads(note.read_bytes())
         exit_code = 0 if content["state"] == RunState.FINISHED else content["exit_code"]
-        return RunEnd(exit_code, is_started=exit_code is not None)
+        if type(exit_code) in _KINDS["exit_code"]:
+            return RunEnd(exit_code, is_started=exit_code is not None)
     with suppress(OSError, ValueError):
         interrupted_at, *run_ids = (folder / "sweep.interrupted").read_text().split()
         if run.run_id in run_ids and float(interrupted_at) > run.queued_at:
