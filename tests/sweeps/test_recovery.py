@@ -1,5 +1,6 @@
 """What a new driver makes of the runs that a killed one has left: none is lost, none counts twice."""
 
+import json
 import os
 import resource
 import signal
@@ -105,6 +106,73 @@ def test_a_program_that_had_ended_before_the_guard_came_has_finished(left):
         record(journal, run, age=0.01)
         time.sleep(0.05)
         guard_interrupted(journal, run.run_id)
+
+    assert left(leave).state is RunState.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("age", "state"), [(0.05, RunState.PREEMPTED), (-0.05, RunState.FINISHED), (60, RunState.FINISHED)]
+)
+def test_what_the_guard_of_version_03_interrupted_has_not_finished(age, state, left):
+    """Its mark is older than the record, or younger; or it is of a former start of the run."""
+
+    def leave(journal, run):
+        start(journal, run)
+        time.sleep(0.1)
+        record(journal, run)
+        mark = f"{time.time() - age} other {run.run_id}"
+        (journal.folder / "sweep.interrupted").write_text(mark)
+
+    assert left(leave).state is state
+
+
+@pytest.mark.parametrize(
+    ("note", "state"),
+    [
+        ({"state": "failed", "exit_code": 3, "by_signal": False}, RunState.FAILED),
+        ({"state": "failed", "exit_code": None, "by_signal": False}, RunState.FAILED),
+        ({"state": "finished", "exit_code": 0, "by_signal": False}, RunState.FINISHED),
+        ([], RunState.PREEMPTED),
+    ],
+)
+def test_the_note_of_a_slurm_job_of_version_03_is_known(note, state, left):
+    def leave(journal, run):
+        start(journal, run)
+        file = journal.folder / "cluster" / "ends" / f"{run.run_id}.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(note))
+
+    assert left(leave).state is state
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "null",
+            "[]",
+            "[" * 100_000,
+            "\0",
+            '{"unknown": 1}',
+            '{"is_started": "no"}',
+            '{"asked_at": "x"}',
+        ),
+        *(
+            '{"exit_code": [1]}',
+            '{"exit_code": "x"}',
+            '{"exit_code": 0.5}',
+            '{"asked_by": {}, "exit_code": 3}',
+        ),
+    ],
+)
+def test_a_file_that_holds_no_facts_says_nothing_of_the_end(text, left):
+    def leave(journal, run):
+        start(journal, run)
+        record(journal, run)
+        facts = end_file(journal.folder, run.run_id, 1)
+        facts.parent.mkdir()
+        facts.write_text(text)
 
     assert left(leave).state is RunState.FINISHED
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -155,6 +156,22 @@ def test_what_a_run_writes_after_the_guards_sigterm_is_younger_than_its_mark(tmp
     end = read_end(facts)
     assert (end.asked_by, end.is_seen) == (GUARD, False)
     assert written.stat().st_mtime > end.asked_at + CLOCK_TICK_SECONDS
+
+
+NAMES = ["plain", "a b", "new\nline", "-1 x", "ca\rriage", "\u2028", b"not-utf8-\xff"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_guard_finds_a_folder_with_any_name(name: str | bytes, tmp_path: Path):
+    folder = tmp_path / os.fsdecode(name)
+    folder.mkdir()
+    run = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    collecting = threading.Thread(target=run.wait)  # else the guard waits for the run that has ended
+    collecting.start()
+    with closing(ProcessGuard()) as guard:
+        guard.watch(run.pid, folder / "facts")
+    collecting.join()
+    assert (run.returncode, read_end(folder / "facts").asked_by) == (-signal.SIGTERM, GUARD)
 
 
 UNCOLLECTED = """

@@ -1,10 +1,11 @@
 """End the runs of a process that was killed before it could end them itself.
 
-The guard is a program of its own, started by `ProcessGuard` in a session of its own. It reads lines from its
-standard input: `+PID FILE`, watch a run's process group, or `-PID`, watch it no longer. When the input
-closes, its parent has ended, however that happened, and the guard ends the runs that are left: it notes in
-the run's FILE that the run was asked to end, sends SIGTERM to the run, so that it can save a checkpoint, and
-SIGKILL to its whole group after PATIENCE_SECONDS.
+The guard is a program of its own, started by `ProcessGuard` in a session of its own. It reads lines of JSON
+from its standard input: `["watch", PID, FILE]`, watch a run's process group, or `["forget", PID, ""]`. JSON
+has an escape for each character that the name of a file may have. When the input closes, its parent has
+ended, however that happened, and the guard ends the runs that are left: it notes in the run's FILE that the
+run was asked to end, sends SIGTERM to the run, so that it can save a checkpoint, and SIGKILL to its whole
+group after PATIENCE_SECONDS.
 
 `write_end` is here because the guard loads nothing but Python's standard library. What is written, and what
 it means, is in run_end.py.
@@ -24,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+WATCH, FORGET = "watch", "forget"  # orders to the guard
 GUARD = "guard"  # who asked a run to end
 PATIENCE_SECONDS = 30.0
 CLOCK_TICK_SECONDS = 0.01  # to which the times of files are exact
@@ -52,20 +54,20 @@ class ProcessGuard:
             pid: Id of the group.
             end_file: Where the guard notes that it has asked the run to end; None: nowhere.
         """
-        self._write(f"+{pid} {'' if end_file is None else end_file}\n")
+        self._write(WATCH, pid, "" if end_file is None else str(end_file))
 
     def forget(self, pid: int) -> None:
         """Stop watching a run that has ended."""
-        self._write(f"-{pid}\n")
+        self._write(FORGET, pid)
 
     def close(self) -> None:
         """End the guard. No run may be left."""
         self._process.communicate()
 
-    def _write(self, line: str) -> None:
+    def _write(self, order: str, pid: int, file: str = "") -> None:
         assert self._process.stdin
         with suppress(OSError):
-            self._process.stdin.write(line.encode())
+            self._process.stdin.write(json.dumps([order, pid, file]).encode() + b"\n")
 
 
 def main() -> None:
@@ -74,11 +76,11 @@ def main() -> None:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     files: dict[int, str] = {}  # by process group
     for line in sys.stdin:
-        pid, _, file = line[1:].rstrip("\n").partition(" ")
-        if line[0] == "+":
-            files[int(pid)] = file
+        order, pid, file = json.loads(line)
+        if order == WATCH:
+            files[pid] = file
         else:
-            files.pop(int(pid), None)
+            files.pop(pid, None)
     groups = set(files)
     interrupted = [file for pid, file in files.items() if file and heeds_sigterm(pid)]
     asked_at = time.time()
