@@ -297,6 +297,44 @@ def test_backends_that_share_the_compilers_cache_on_the_disk_share_no_wrong_code
             assert_same_state_and_rows(tmp_path / f"{backend}-{number}", tmp_path / f"{backend}-own", 1)
 
 
+KEPT = """
+from functools import cache
+from torch import nn
+
+BODY = nn.Linear(3072, 8)
+
+def build_from_global(num_classes):
+    return nn.Sequential(nn.Flatten(), BODY, nn.Linear(8, num_classes))
+
+@cache
+def build_once(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))
+
+class Holder:
+    pass
+
+def build_in_a_cycle(num_classes):
+    network = build_once.__wrapped__(num_classes)
+    network.holder = Holder()
+    network.holder.owner = network.forward
+    return network
+"""
+
+
+@pytest.mark.parametrize(
+    ("build", "is_kept"), [("build_from_global", True), ("build_once", True), ("build_in_a_cycle", False)]
+)
+def test_a_network_that_the_users_code_keeps_is_not_trained_further(
+    build: str, is_kept: bool, tmp_path: Path
+):
+    (tmp_path / "kept.py").write_text(KEPT)
+    done = run_series(tmp_path / "series", [1, 2], f"model.name={tmp_path / 'kept.py'}:{build}")
+    assert done["code"] == (2 if is_kept else 0)
+    assert [record.id for record in load_runs([tmp_path / "series"])] == (["s1"] if is_kept else ["s1", "s2"])
+    log = (tmp_path / "series" / "logs" / "s1.log").read_text()
+    assert ("keeps the network that it returned, so entry 1 would train it further" in log) == is_kept
+
+
 def test_a_series_is_checked_before_it_begins(tmp_path: Path):
     file = tmp_path / "runs.json"
     for content, message in (
