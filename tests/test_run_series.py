@@ -284,6 +284,44 @@ def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once
     assert caplog.text.count("compiling again: factor may differ") == compiles_again
 
 
+READS_GLOBAL = """
+from torch import nn
+
+SCALE = 2.0
+
+def scaled(x):
+    return x * SCALE
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.last = nn.Linear(3072, num_classes)
+
+    def forward(self, x):
+        return scaled(self.last(x.flatten(1)))
+
+def build(num_classes):
+    global SCALE
+    SCALE = {after}
+    return Net(num_classes)
+"""
+
+
+@pytest.mark.parametrize(("after", "compiles_again"), [("SCALE", False), ("SCALE + 1", True)])
+def test_compiled_code_that_holds_a_global_value_is_not_used_with_another(
+    after: str, compiles_again: bool, tmp_path: Path
+):
+    name = f"reads{compiles_again}.py"
+    (tmp_path / name).write_text(READS_GLOBAL.format(after=after))
+    history_, graphs = ProcessHistory(), []
+    torch_compile._latest = None
+    for seed in (1, 2):
+        words = "backend=none", f"seed={seed}", "diagnostics.every=null"
+        train_compiled(tmp_path / "runs", history_, f"model.name={tmp_path / name}:build", *words)
+        graphs.append(count_compilations()[0])
+    assert (graphs[1] > graphs[0]) == compiles_again
+
+
 @pytest.mark.slow
 def test_backends_that_share_the_compilers_cache_on_the_disk_share_no_wrong_code(tmp_path: Path):
     """Each backend has the losses and weights that it has with a cache of its own, also as the second one."""
