@@ -283,6 +283,44 @@ def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once
     assert caplog.text.count("compiling again: factor may differ") == compiles_again
 
 
+READS_GLOBAL = """
+from torch import nn
+
+SCALE = 2.0
+
+def scaled(x):
+    return x * SCALE
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.last = nn.Linear(3072, num_classes)
+
+    def forward(self, x):
+        return scaled(self.last(x.flatten(1)))
+
+def build(num_classes):
+    global SCALE
+    SCALE = {after}
+    return Net(num_classes)
+"""
+
+
+@pytest.mark.parametrize(("after", "compiles_again"), [("SCALE", False), ("SCALE + 1", True)])
+def test_compiled_code_that_holds_a_global_value_is_not_used_with_another(
+    after: str, compiles_again: bool, tmp_path: Path
+):
+    name = f"reads{compiles_again}.py"
+    (tmp_path / name).write_text(READS_GLOBAL.format(after=after))
+    history_, graphs = ProcessHistory(), []
+    torch_compile._latest = None
+    for seed in (1, 2):
+        words = "backend=none", f"seed={seed}", "diagnostics.every=null"
+        train_compiled(tmp_path / "runs", history_, f"model.name={tmp_path / name}:build", *words)
+        graphs.append(count_compilations()[0])
+    assert (graphs[1] > graphs[0]) == compiles_again
+
+
 @pytest.mark.slow
 def test_backends_that_share_the_compilers_cache_on_the_disk_share_no_wrong_code(tmp_path: Path):
     """Each backend has the losses and weights that it has with a cache of its own, also as the second one."""
@@ -294,6 +332,44 @@ def test_backends_that_share_the_compilers_cache_on_the_disk_share_no_wrong_code
         for number in (1, 2):  # the second process finds the code of the first
             run_alone(tmp_path / f"{backend}-{number}", 1, *words, **shared)
             assert_same_state_and_rows(tmp_path / f"{backend}-{number}", tmp_path / f"{backend}-own", 1)
+
+
+KEPT = """
+from functools import cache
+from torch import nn
+
+BODY = nn.Linear(3072, 8)
+
+def build_from_global(num_classes):
+    return nn.Sequential(nn.Flatten(), BODY, nn.Linear(8, num_classes))
+
+@cache
+def build_once(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))
+
+class Holder:
+    pass
+
+def build_in_a_cycle(num_classes):
+    network = build_once.__wrapped__(num_classes)
+    network.holder = Holder()
+    network.holder.owner = network.forward
+    return network
+"""
+
+
+@pytest.mark.parametrize(
+    ("build", "is_kept"), [("build_from_global", True), ("build_once", True), ("build_in_a_cycle", False)]
+)
+def test_a_network_that_the_users_code_keeps_is_not_trained_further(
+    build: str, is_kept: bool, tmp_path: Path
+):
+    (tmp_path / "kept.py").write_text(KEPT)
+    done = run_series(tmp_path / "series", [1, 2], f"model.name={tmp_path / 'kept.py'}:{build}")
+    assert done["code"] == (2 if is_kept else 0)
+    assert [record.id for record in load_runs([tmp_path / "series"])] == (["s1"] if is_kept else ["s1", "s2"])
+    log = (tmp_path / "series" / "logs" / "s1.log").read_text()
+    assert ("keeps the network that it returned, so entry 1 would train it further" in log) == is_kept
 
 
 def test_a_series_is_checked_before_it_begins(tmp_path: Path):

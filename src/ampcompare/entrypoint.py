@@ -144,6 +144,14 @@ def _run_series(arguments: Sequence[str], runs_file: Path, brief: bool, stop: St
     for number, (run, config) in enumerate(zip(runs, configs, strict=True)):
         if stop.is_made():
             return stop.exit_code
+        if history.has_kept_network():
+            exit_with(
+                UserError(
+                    f"{FLAG} {runs_file}: the code of model.name={config.model.name!r} keeps the network "
+                    f"that it returned, so entry {number} would train it further; let it build a new network "
+                    "in each call, or start each run by itself"
+                )
+            )
         run.redirect_output()
         progress.begin(number)
         with restored_process_state(), run.environment_set():

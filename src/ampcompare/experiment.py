@@ -1,14 +1,17 @@
 """One run from config to finished record: prepare the parts, start the record, resume, train, finish."""
 
+import gc
 import logging
 import os
 import secrets
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from rich.console import Console
 
 from ampcompare import metrics
@@ -50,11 +53,21 @@ class ProcessHistory:
         process: Identifies the process in the records of its runs.
         runs: The number of runs that have begun.
         context: The data of the latest run, for a run that differs only in the seed.
+        weights: The parameters and buffers of the latest run's network.
     """
 
     process: str = field(default_factory=lambda: secrets.token_hex(4))
     runs: int = 0
     context: RunContext | None = None
+    weights: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+
+    def has_kept_network(self) -> bool:
+        """Return whether something still refers to the network of the latest run, which has ended.
+
+        The user's code may keep it, for example in a global variable, and return it for the next run.
+        """
+        gc.collect()
+        return any(reference() is not None for reference in self.weights)
 
 
 @dataclass(frozen=True)
@@ -187,6 +200,8 @@ class TrainingSession:
         self._history.context = self._context
         self.config = config = self._context.config
         self._trainer = self._context.build_trainer()
+        model = self._trainer.model
+        self._history.weights = [weakref.ref(tensor) for tensor in (*model.parameters(), *model.buffers())]
         self._environment = self._context.describe_environment(self._trainer)
         self._identity = RunIdentity.of_run(config.to_dict(), self._environment)
         total_steps = count_steps(config, self._context.train)

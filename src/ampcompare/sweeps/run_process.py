@@ -22,7 +22,7 @@ import yaml
 
 from ampcompare.config.load import RESUME_VARIABLE
 from ampcompare.config.schema import ONE_ULP, PERTURBATION, PlanConfig
-from ampcompare.run_series import FLAG
+from ampcompare.run_series import FLAG, progress_file
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
@@ -247,6 +247,8 @@ class RunLauncher:
                     }
                 )
             file.parent.mkdir(exist_ok=True)
+            # A driver that was killed before it wrote this start down may have started the process before.
+            progress_file(file).unlink(missing_ok=True)
             file.write_text(json.dumps(entries, indent=1), encoding="utf-8")
             words = [*command, FLAG, str(file)]
             process = RunProcess(words, environment, self.log_file(first.run_id), guard)

@@ -27,6 +27,7 @@ _BY_IDENTITY = (
     *(type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, enum.Enum),
     *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
 )
+_GLOBALS = bool, int, float, complex, str, bytes, list, tuple, dict, set, Tensor, np.ndarray, torch.Generator
 _STATE = ("_parameters", "_buffers", "_modules")
 _HOOKS = re.compile(r"_\w*hooks\w*")  # of nn.Module: by a number that differs in each network
 
@@ -46,6 +47,7 @@ def describe_network(model: nn.Module) -> dict[str, Any]:
     for path, module in modules.items():
         prefix = f"{path}." if path else ""
         description[f"{prefix}__class__"] = type(module)
+        description[f"{prefix}__globals__"] = describer.describe(_methods(type(module)))
         for name in _STATE:
             entries = vars(module)[name].items()
             description[prefix + name] = tuple((key, describer.describe(value)) for key, value in entries)
@@ -125,6 +127,7 @@ class _Describer:
     def _describe_object(self, value: Any) -> Any:
         if isinstance(value, types.FunctionType):
             parts: list[Any] = [value.__defaults__, value.__kwdefaults__, *self._closure(value)]
+            parts += _globals(value).items()
             return value.__code__, self.describe(parts)
         if isinstance(value, types.MethodType):
             return "method", self.describe(value.__func__), self.describe(value.__self__)
@@ -158,6 +161,26 @@ class _Describer:
     def _closure(function: types.FunctionType) -> list[Any]:
         cells = function.__closure__ or ()
         return [cell.cell_contents for cell in cells if cell != types.CellType()]
+
+
+def _methods(kind: type) -> list[types.FunctionType]:
+    """Return the methods of a class of the user's, also of its base classes."""
+    own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("torch", "builtins")]
+    return [value for base in own for value in vars(base).values() if isinstance(value, types.FunctionType)]
+
+
+def _globals(function: types.FunctionType) -> dict[str, Any]:
+    """Return the global values that a function's own code reads, and the functions of its file."""
+    found = {
+        name: function.__globals__[name]
+        for name in function.__code__.co_names
+        if name in function.__globals__
+    }
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, _GLOBALS) or getattr(value, "__globals__", None) is function.__globals__
+    }
 
 
 def _slots(value: Any) -> dict[str, Any]:

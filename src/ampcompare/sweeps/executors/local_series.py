@@ -109,7 +109,8 @@ class LocalSeriesExecutor(LocalExecutor):
             if series.is_under_way:
                 self._note_end(series, end)
             if end.exit_code != 0 and end.asked_at is None:
-                end_leftovers([*series.runs[series.number :]], self.launcher.folder)
+                # A process shows the environment with which it was started, which is that of the first run.
+                end_leftovers(series.runs, self.launcher.folder)
             self._series.remove(series)
 
     def _note_end(self, series: _Series, end: RunEnd) -> None:
