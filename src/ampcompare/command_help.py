@@ -28,7 +28,13 @@ class Command(TyperCommand):
             args: The words.
         """
         ctx.meta[WORDS] = tuple(args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Typer's parser leaves the context out of some usage errors; their message names its --help.
+            if hasattr(error, "format_message") and getattr(error, "ctx", None) is None:
+                setattr(error, "ctx", ctx)  # noqa: B010
+            raise
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the usage line, with required arguments as their bare names.

@@ -195,6 +195,11 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
             read_sweep(path)
 
 
+def test_a_sweep_of_the_server_without_its_prefix_is_told_the_form():
+    with pytest.raises(UserError, match=r"a sweep on W&B's server is wandb:ENTITY/PROJECT/SWEEP"):
+        read_sweep("me/project/ab12cd34")
+
+
 @pytest.fixture
 def check(project, monkeypatch):
     """Return why our training refuses a sweep; empty where it accepts it."""

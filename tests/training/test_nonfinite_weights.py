@@ -95,6 +95,15 @@ def test_initial_weights_are_named(backend: str):
     assert "forward pass overflowed" not in printed
 
 
+@pytest.mark.parametrize("backend", ["fp16", "native"])
+def test_the_advice_on_initial_weights_blames_no_update(backend: str):
+    words = ("training.on_nan=continue", "epochs=2")
+    printed = play("model.name=./net.py:spoiled", f"backend={backend}", *words)
+    (line,) = [line for line in printed.splitlines() if "the initial weights of first are inf or nan" in line]
+    assert "check the initial weights" in line
+    assert "optimizer.lr" not in line
+
+
 @pytest.mark.parametrize("backend", ["none", "native_bf16"])
 def test_weights_that_an_update_made_infinite_are_named(backend: str):
     """The first update overflows, although the loss before it is finite."""

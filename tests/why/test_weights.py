@@ -105,3 +105,16 @@ def test_weights_that_do_not_fit_are_one_line(words, state, expected: str, capsy
 def test_a_file_that_cannot_be_read_is_one_line(file: str, capsys):
     assert why("diff", *WORDS, "backend=native", "--weights", file) == 2
     assert capsys.readouterr().err.startswith(f"error: --weights {file}: cannot be read")
+
+
+@pytest.mark.parametrize("backend", ["native", "native_bf16", "fp16"])
+@pytest.mark.parametrize(("name", "module"), [("1.weight", "1"), ("4.bias", "4")])
+def test_weights_that_are_not_finite_are_no_overflow_of_fp32(capsys, backend: str, name: str, module: str):
+    """Another backend may well have kept these weights finite."""
+    state = trained().state_dict()
+    state[name].view(-1)[3] = float("inf")
+    torch.save(state, "w.pt")
+    assert why("diff", f"backend={backend}", *WORDS, "--weights", "w.pt") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"the weights of {module} were inf or nan before the step" in out
+    assert "no backend repairs it" not in out

@@ -16,7 +16,10 @@ GAINS = ("faster", "smaller")  # must hold relative to the control, too
 INCONCLUSIVE, NO_VERDICT, NOT_COMPARED = "inconclusive", "no verdict", "not compared"
 INCLUDES_NO_CHANGE = "the confidence interval includes zero difference"
 BEYOND_MARGIN = "the confidence interval includes zero difference and extends beyond the margin"
-NO_MARGIN = "the confidence interval includes zero difference and no equivalence margin is set (--margin X)"
+NO_MARGIN = (
+    "the confidence interval includes zero difference and no equivalence margin is set (--margin X; "
+    "an accuracy that --metric declares as :fraction or :percent has a margin of 0.5 points)"
+)
 WITHIN_CONTROL = "the gain is not shown to exceed the A/A control"
 LOSS_WITHIN_CONTROL = "the slowdown is not shown to exceed the A/A control"
 

@@ -192,7 +192,10 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         file = find_shipped(str(path), "sweeps")  # not a pipe, which would never end
     if file is None:
         known = ", ".join(list_shipped("sweeps"))
-        raise UserError(f"{path}: no such file; expected a path or one of {known}")
+        raise UserError(
+            f"{path}: no such file; expected a path or one of {known}; "
+            "a sweep on W&B's server is wandb:ENTITY/PROJECT/SWEEP, with --status"
+        )
     content = read_yaml(file)
     if isinstance(content, dict) and content and not {"method", "parameters"} & content.keys():
         raise UserError(

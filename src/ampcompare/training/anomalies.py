@@ -17,6 +17,7 @@ MAX_SKIPS_IN_A_ROW = 20
 SETTLED_STEPS = 10  # steps without a skip after which the loss scale has settled
 MIN_LOSS_SCALE = 1.0  # a loss scale below it has collapsed
 FIRST_STEP_ADVICE = "check the data for NaN, the loss function and the initial weights"
+INITIAL_WEIGHTS_ADVICE = "check the initial weights; in fp16, a weight above 65,504 is infinite"
 ADVICE = "try a smaller optimizer.lr or training.clip_norm"
 WEIGHTS_ADVICE = (
     "try a smaller optimizer.lr, training.clip_norm, or a backend with fp32 weights (in fp16, Adam's eps "
@@ -47,7 +48,7 @@ class NonFiniteLossError(TrainingError):
         advice = FIRST_STEP_ADVICE if self.is_first_step else ADVICE
         if self.bad_weights:  # looked at first: they explain the loss, whatever the data contain
             cause = f"; {self.bad_weights}"
-            advice = "check the initial weights" if self.is_first_step else WEIGHTS_ADVICE
+            advice = INITIAL_WEIGHTS_ADVICE if self.is_first_step else WEIGHTS_ADVICE
         elif nonfinite_data:
             cause, advice = f"; {nonfinite_data}", "remove or replace these values"
         elif checked:
@@ -113,7 +114,8 @@ class AnomalyMonitor:
             number = min(bad_weights)
             self._bad_weights = _describe_bad_weights(number, bad_weights[number])
             if scale_can_shrink or self._on_nan != "stop":
-                log.warning(f"{self._bad_weights}; {WEIGHTS_ADVICE}")
+                advice = INITIAL_WEIGHTS_ADVICE if number == 1 else WEIGHTS_ADVICE
+                log.warning(f"{self._bad_weights}; {advice}")
         if first_bad == 1 and bad and scale_can_shrink:
             what = f"step 1: the training loss is {_name(losses[bad[0]])} (loss scale {scale:g})"
             log.warning(f"{what}; {FIRST_STEP_ADVICE}")

@@ -93,6 +93,7 @@ class StepDifference:
         first_gradient: The first module in the backward pass with a gradient that is not finite.
         first_output_fp32: The first module whose output is not finite in fp32 either, if the loss of the step
             in fp32 is not finite.
+        nonfinite_weights: The first module with a weight that was inf or nan in fp32 before the step.
         lines: The modules, in the order of the forward pass.
         not_called: Names of the modules that the step did not call.
         dtype: The backend's dtype.
@@ -113,6 +114,7 @@ class StepDifference:
     not_called: list[str]
     dtype: str = "float16"
     first_output_fp32: str | None = None
+    nonfinite_weights: str | None = None
 
     def by_worst(self) -> list[ModuleDifference]:
         """Return the modules, the largest own error first; among infinite errors, the first in the step."""
@@ -173,6 +175,7 @@ def compare_step(overrides: Sequence[str], moment: Moment | None = None) -> Step
             [n for n, m in model.named_modules() if n not in called and _has_forward(m)],
             get_backend(config.backend).dtype,
             _first_output_of(reference),
+            _first_nonfinite_weights(model),
         )
     finally:
         set_random_states(host, states)
@@ -271,6 +274,14 @@ def _first_output_of(step: CapturedStep) -> str | None:
     return LOSS
 
 
+def _first_nonfinite_weights(model: nn.Module) -> str | None:
+    """Return the first module of which a parameter is not finite."""
+    for name, parameter in model.named_parameters():
+        if not _are_finite([parameter]):
+            return name.rpartition(".")[0] or NETWORK
+    return None
+
+
 def _first_gradient(step: CapturedStep) -> str | None:
     """Return the module in whose backward pass a gradient became infinite or NaN.
 
@@ -310,7 +321,12 @@ def summarize(difference: StepDifference) -> list[str]:
         messages.append(
             f"the first inf or nan of the forward pass is in the output of {difference.first_output}"
         )
-    if difference.first_output_fp32 == LOSS:
+    if difference.nonfinite_weights:
+        messages.append(
+            f"the weights of {difference.nonfinite_weights} were inf or nan before the step, so its values "
+            "show no cause: look at an earlier step (--at RUN@STEP), or at the initial weights"
+        )
+    elif difference.first_output_fp32 == LOSS:
         messages.append(
             "the loss is inf or nan in fp32, too, and no module makes inf or nan of finite inputs: "
             "look at the data and the loss function"
