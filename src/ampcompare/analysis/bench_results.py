@@ -89,7 +89,7 @@ class BenchResults(BaseModel):
     Attributes:
         baseline: Label of the baseline.
         level: Confidence level of the intervals, 0..1.
-        machine: Processor, GPU and software in words.
+        machine: Processor or GPU, its threads and PyTorch's version.
         device: Its name as runs record it.
         control: The A/A control: the baseline once more.
         arms: The trainings.
