@@ -179,7 +179,6 @@ def analyse_runs(
     Args:
         runs: What `load_runs` returned.
         baseline: The value of the compared key that the others are compared with.
-        options: The options of the analysis.
         **named: Fields of `AnalysisOptions` by name, in place of those in `options`: `metric`, `margin`,
             `group_by`, `bench` and others.
 
@@ -302,7 +301,6 @@ def _target(
         requested: The value of `--target`, None if it was not asked for.
         planned: The value of the plan, None if none was planned.
         bases: The runs of the baseline. What they reach counts where nothing was asked for or planned.
-        metric: The compared metric.
     """
     if requested is not None:
         shown = metric.as_shown(requested)

@@ -29,7 +29,6 @@ class BestPerValue(NamedTuple):
 
     Attributes:
         sentence: The note.
-        headline: The headline.
         label: The label of the group that the headline is about.
     """
 

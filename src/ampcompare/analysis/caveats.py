@@ -183,7 +183,6 @@ def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]
     """Yield what makes the times of these runs incomparable.
 
     Args:
-        compared: The compared groups.
         has_own_times: Whether speeds are those of the runs. Drift does not affect speeds from a benchmark.
     """
     counts = [(group, int(is_machine_shared(group.rows).sum())) for group in compared]

@@ -44,7 +44,6 @@ def arm_config(
     """Return the config of an arm.
 
     Args:
-        publication: The publication.
         arm: The name of the arm. None: what all arms share.
         scale: The fraction of the epochs (1 at least), images and batch size (2 at least), with warm-up in
             proportion, so that an epoch keeps its number of steps.

@@ -67,7 +67,6 @@ class RunReading:
 
     Attributes:
         runs: The runs. Those of other programs have our names beside their own.
-        metric: The compared metric.
         grouping: What distinguishes the runs.
         quantities: The units of throughput and memory, and what counts steps.
         notes: How the runs were read.
@@ -340,7 +339,6 @@ def _check_direction(text: str, key: str, goal: str, declared: str) -> None:
 
     Args:
         text: The option as the user wrote it.
-        key: The key in it.
         goal: The direction in it, "" without one.
         declared: The declared direction, "" if none is declared.
 

@@ -50,7 +50,6 @@ def settings_of(
     are always included.
 
     Args:
-        run: The run.
         external_settings: For a run of another program, the settings that its reading found.
         ignored: Keys that may differ.
     """
