@@ -1,7 +1,7 @@
 """Analyse a set of runs: every number and every sentence that page, tables and terminal show."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampcompare.analysis import verdict
-from ampcompare.analysis.bench_results import read_bench
+from ampcompare.analysis.bench_results import BenchResults, read_bench
 from ampcompare.analysis.best_per_value import find_best_per_value
 from ampcompare.analysis.caveats import (
     describe_correlations,
@@ -17,7 +17,7 @@ from ampcompare.analysis.caveats import (
     find_caveats,
     find_deviations,
 )
-from ampcompare.analysis.comparison import compare_all
+from ampcompare.analysis.comparison import Comparison, compare_all
 from ampcompare.analysis.costs import describe_hours, describe_work
 from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
@@ -35,7 +35,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
 )
 from ampcompare.analysis.grouping.groups import Group, count_ended_seeds, group_runs
 from ampcompare.analysis.grouping.outcome import determine_outcome
-from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN, QUALITY
+from ampcompare.analysis.grouping.run_metrics import CHANCE, MEMORY, METRICS_BY_COLUMN, QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
 from ampcompare.analysis.grouping.training_recipe import read_recipe
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
@@ -74,7 +74,8 @@ class Analysis(Findings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.headline, self.accent = verdict.write_headline(self)
-        self.basis, self.caption = verdict.write_basis(self), verdict.write_caption(self)
+        self.basis = verdict.write_basis(self)
+        self.caption = verdict.write_caption(self)
         self.gate_results = check_gates(self, self.gates)
 
     def badge(self, group: Group) -> str:
@@ -92,48 +93,40 @@ class Analysis(Findings):
     @cached_property
     def numerics(self) -> dict[str, str]:
         """Return a sentence on each numerical phenomenon; under "" a sentence if nothing happened."""
-        is_recorded = any(run.is_recorded for run in self.table[RUN])
-        option = "diagnostics.every" if self.is_own else "Recorder(diagnostics=N)" if is_recorded else ""
+        option = ""
+        if self.is_own:
+            option = "diagnostics.every"
+        elif any(run.is_recorded for run in self.table[RUN]):
+            option = "Recorder(diagnostics=N)"
         return describe_numerics([g for g in self.groups if not g.is_control], option)
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, one sentence for each cause."""
+        sentences = self.bench.caveats(self.groups) if self.bench else []
         drifts = [c.drift for c in self.comparisons if c.drift and c.drift.side_of(1.0)]
-        drifted = [
-            f"The throughput of the A/A control changed by {_change(d)} from its first to its last runs."
-            for d in drifts
-        ]
-        from_plan = find_deviations(self)
+        if drifts:
+            changed = _change(drifts[0])
+            sentences.append(
+                f"The throughput of the A/A control changed by {changed} from its first to its last runs."
+            )
         progress = describe_progress(self)
-        differences = [f"{progress}."] if progress else []
-        differences += [f"Not as planned: {listed(from_plan)}."] if from_plan else []
-        stale = self.bench.caveats(self.groups) if self.bench else []
-        return (
-            *stale,
-            *drifted[:1],
-            *differences,
-            *self.plan.doubts,
-            *self.reading_doubts,
-            *find_caveats(self),
-        )
+        if progress:
+            sentences.append(f"{progress}.")
+        deviations = find_deviations(self)
+        if deviations:
+            sentences.append(f"Not as planned: {listed(deviations)}.")
+        return (*sentences, *self.plan.doubts, *self.reading_doubts, *find_caveats(self))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Return notes on reading the runs, the best value of each backend, and the A/A control."""
         notes = [f"{capital(note)}." for note in self.reading_notes]
-        notes += [self.best.sentence] if self.best else []
-        for control in (c for c in self.comparisons if c.is_control and c.baseline):
-            names = {"speed": "throughput", "memory": "peak memory"}
-            ratios = {name: control.estimates[q] for q, name in names.items() if q in control.estimates}
-            parts = listed(f"{name} {_change(one)}" for name, one in ratios.items()) or "nothing was measured"
-            drift = (
-                f"; throughput from its first to its last runs {_change(control.drift)}"
-                if control.drift
-                else ""
-            )
-            notes.append(f"{control.group.display_name}, relative to the baseline: {parts}{drift}.")
-        return (*notes, *describe_correlations(self))
+        if self.best:
+            notes.append(self.best.sentence)
+        notes += [_describe_control(c) for c in self.comparisons if c.is_control and c.baseline]
+        notes += describe_correlations(self)
+        return tuple(notes)
 
     @cached_property
     def recommendation(self) -> Recommendation:
@@ -149,6 +142,21 @@ class Analysis(Findings):
     def advice(self) -> str:
         """Return what would decide the open claims, "" if every claim is decided."""
         return write_next_step(self)
+
+
+def _describe_control(control: Comparison) -> str:
+    """Return how a control of the baseline differs from it in throughput and memory."""
+    names = {SPEED: "throughput", MEMORY: "peak memory"}
+    ratios = [
+        f"{name} {_change(control.estimates[question])}"
+        for question, name in names.items()
+        if question in control.estimates
+    ]
+    parts = listed(ratios) or "nothing was measured"
+    drift = ""
+    if control.drift:
+        drift = f"; throughput from its first to its last runs {_change(control.drift)}"
+    return f"{control.group.display_name}, relative to the baseline: {parts}{drift}."
 
 
 def _change(estimate: Estimate) -> str:
@@ -169,9 +177,8 @@ def analyse_runs(
     name either the arms (`load_runs(["fp32=logs/a", "bf16=logs/b"])`) or `group_by` and `baseline`.
 
     Args:
-        runs: The runs that `load_runs` returned.
+        runs: What `load_runs` returned.
         baseline: The value of the compared key that the others are compared with.
-        options: The options of the analysis.
         **named: Fields of `AnalysisOptions` by name, in place of those in `options`: `metric`, `margin`,
             `group_by`, `bench` and others.
 
@@ -197,55 +204,54 @@ def analyse_runs(
         options = replace(options, margin=plan.margin)
     reading = interpret_runs(runs, options)
     grouping = reading.grouping
+    keys = grouping.keys
+    value = grouping.baseline
     ignored = frozenset(options.ignore)
-    keys, value = grouping.keys, grouping.baseline
-    values = [one.get(keys[0], NOT_SET) for one in grouping.settings]
-    baseline_runs = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
+
+    baseline_runs = [
+        run
+        for run, settings in zip(reading.runs, grouping.settings, strict=True)
+        if settings.get(keys[0], NOT_SET) == value
+    ]
     target = _target(options.target, plan.target, baseline_runs, reading.metric)
-    compared = replace(reading.metric, target=target, is_best=options.best)
-    rows = build_run_table(reading.runs, compared, grouping.seeds, grouping.settings)
-    compared = replace(compared, resolution=measure_resolution(rows, compared))
-    groups = group_runs(rows, compared, keys, ignored)
-    values_present = list(dict.fromkeys(group.value for group in groups if not group.is_control))
-    # A sweep may not have reached the baseline `none` yet.
-    if options.baseline is not None and value not in (*values_present, BASELINE):
-        hint = did_you_mean(value, values_present, 0.5)
-        known = f"{hint and hint + ' '}known values: {', '.join(values_present)}"
-        raise UserError(f"--baseline {value!r}: no run has this value; {known}")
-    bench_results = read_bench(options.bench, groups) if options.bench else None
-    bases = [group for group in groups if group.value == value and not group.is_control]
-    if bench_results and any(bench_results.ratios(base, base) for base in bases):
-        groups = [replace(group, bench_estimates=bench_results.group_estimates(group)) for group in groups]
-    # A precision `bf16` of another program need not be our backend `bf16`.
-    of_backends = groups if keys[0] == BACKEND else []
-    descriptions = {
-        group.value: describe_backend(run) for group in of_backends for run in group.all_rows[RUN]
-    }
+    metric = replace(reading.metric, target=target, is_best=options.best)
+    rows = build_run_table(reading.runs, metric, grouping.seeds, grouping.settings)
+    metric = replace(metric, resolution=measure_resolution(rows, metric))
+
+    groups = group_runs(rows, metric, keys, ignored)
+    if options.baseline is not None:
+        _check_baseline(value, groups)
+    bench = read_bench(options.bench, groups) if options.bench else None
+    groups = _with_bench_speed(groups, value, bench)
     group_of = {index: group.label for group in groups for index in group.all_rows.index}
+
+    bases = [group for group in groups if group.value == value and not group.is_control]
     arms = [group for group in groups if group.value != value and not group.is_control]
     identical_arms = count_once(arms, plan)
-    levels = interval_levels(arms, identical_arms, plan.share_at(count_ended_seeds([*bases, *arms])))
+    share = plan.share_at(count_ended_seeds([*bases, *arms]))
+    levels = interval_levels(arms, identical_arms, share)
+
     reproduction = None
     if options.reproduce is not None:
         publication = load_publication(options.reproduce)
-        reproduction = assess_reproduction(publication, rows, compared, ignored, options.within, plan.rule)
+        reproduction = assess_reproduction(publication, rows, metric, ignored, options.within, plan.rule)
     return Analysis(
         table=rows.assign(**{GROUP: rows.index.map(group_of)}),
         setting=describe_setting(rows),
         recipe=read_recipe(list(rows[RUN])),
         groups=tuple(groups),
-        metric=compared,
+        metric=metric,
         keys=keys,
         baseline_value=value,
         plan=plan,
         level=levels[QUALITY],
         levels=levels,
         identical_arms=tuple(tuple(members) for members in identical_arms),
-        comparisons=compare_all(groups, value, keys[0], levels, bench_results),
-        best=find_best_per_value(groups, keys[0], value, compared, levels),
-        backend_descriptions={group.label: descriptions.get(group.value, "") for group in groups},
+        comparisons=compare_all(groups, value, keys[0], levels, bench),
+        best=find_best_per_value(groups, keys[0], value, metric, levels),
+        backend_descriptions=_describe_backends(groups, keys[0]),
         ignored=ignored,
-        bench=bench_results,
+        bench=bench,
         quantities=reading.quantities,
         reading_notes=tuple(reading.notes),
         is_own=reading.is_own,
@@ -255,33 +261,89 @@ def analyse_runs(
     )
 
 
+def _with_bench_speed(groups: Sequence[Group], baseline: str, bench: BenchResults | None) -> list[Group]:
+    """Return the groups with the speed of a benchmark, if it measured the training of their baseline."""
+    bases = [group for group in groups if group.value == baseline and not group.is_control]
+    if bench is None or not any(bench.ratios(base, base) for base in bases):
+        return list(groups)
+    return [replace(group, bench_estimates=bench.group_estimates(group)) for group in groups]
+
+
+def _check_baseline(baseline: str, groups: Sequence[Group]) -> None:
+    """Refuse a baseline that no run has. A sweep may not have reached the baseline `none` yet.
+
+    Raises:
+        UserError: No run has the value.
+    """
+    known = list(dict.fromkeys(group.value for group in groups if not group.is_control))
+    if baseline not in (*known, BASELINE):
+        hint = did_you_mean(baseline, known, 0.5, end=" ")
+        raise UserError(
+            f"--baseline {baseline!r}: no run has this value; {hint}known values: {', '.join(known)}"
+        )
+
+
+def _describe_backends(groups: Sequence[Group], compared_key: str) -> dict[str, str]:
+    """Return the description of the backend of each group by label, "" if none is known."""
+    descriptions: dict[str, str] = {}
+    # A precision `bf16` of another program need not be our backend `bf16`.
+    if compared_key == BACKEND:
+        descriptions = {group.value: describe_backend(run) for group in groups for run in group.all_rows[RUN]}
+    return {group.label: descriptions.get(group.value, "") for group in groups}
+
+
 def _target(
     requested: float | None, planned: float | None, bases: Sequence[RunRecord], metric: ComparedMetric
 ) -> float | None:
     """Return the value of the metric, as shown, up to which training is timed.
 
-    It is the value that was asked for or planned. Otherwise it is what every finished run of the baseline
-    reaches, rounded to the easier side; None if guessing would reach it, too.
+    Args:
+        requested: The value of `--target`, None if it was not asked for.
+        planned: The value of the plan, None if none was planned.
+        bases: The runs of the baseline. What they reach counts where nothing was asked for or planned.
     """
-    if (explicit := planned if requested is None else requested) is not None:
-        shown = metric.as_shown(explicit)
-        if requested is not None and metric.is_percentage and not 0 < shown <= 100:
-            expected = f"expected a value of {metric.name} between 0% and 100%, such as 0.93 or 93"
-            raise UserError(f"--target {requested:g}: {expected}")
+    if requested is not None:
+        shown = metric.as_shown(requested)
+        if metric.is_percentage and not 0 < shown <= 100:
+            raise UserError(
+                f"--target {requested:g}: expected a value of {metric.name} between 0% and 100%, such as "
+                "0.93 or 93"
+            )
         return shown
-    ended = [run for run in bases if determine_outcome(run, metric.key)[0] is RunState.FINISHED]
-    finished = [run for run in ended if not (control_position(run) or is_perturbed(run))]
-    series = [run.values(metric.key) for run in finished]
-    shown_values = [values[np.isfinite(values)] * metric.factor for values in series]
-    best = [
-        float(values.min() if metric.lower_is_better else values.max())
-        for values in shown_values
-        if len(values)
-    ]
-    worst = max(best, default=0.0) if metric.lower_is_better else min(best, default=0.0)
-    chance = max((METRICS_BY_COLUMN[CHANCE].value_of(run, metric) for run in bases), default=0.0)
-    if not best or (not metric.lower_is_better and worst <= 100 * chance + 1):
+    if planned is not None:
+        return metric.as_shown(planned)
+    return _reached_by_all(bases, metric)
+
+
+def _reached_by_all(bases: Sequence[RunRecord], metric: ComparedMetric) -> float | None:
+    """Return what every finished run of the baseline reaches, rounded to the easier side.
+
+    None if no run has finished, or if guessing would reach it, too.
+    """
+    best_values = []
+    for run in bases:
+        state, _ = determine_outcome(run, metric.key)
+        if state is not RunState.FINISHED or control_position(run) or is_perturbed(run):
+            continue
+        values = run.values(metric.key)
+        values = values[np.isfinite(values)] * metric.factor
+        if len(values):
+            best_values.append(float(values.min() if metric.lower_is_better else values.max()))
+    if not best_values:
         return None
-    step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
-    rounded = (math.ceil if metric.lower_is_better else math.floor)(round(worst / step, 9)) * step
+    if metric.lower_is_better:
+        return _round_target(max(best_values), metric, math.ceil)
+    lowest = min(best_values)
+    chance = max(METRICS_BY_COLUMN[CHANCE].value_of(run, metric) for run in bases)
+    if lowest <= 100 * chance + 1:
+        return None
+    return _round_target(lowest, metric, math.floor)
+
+
+def _round_target(value: float, metric: ComparedMetric, to_whole: Callable[[float], int]) -> float:
+    """Return a value in whole percent where it is a fraction, else with two digits."""
+    is_shown_in_whole_percent = metric.factor > 1 and value >= 2
+    magnitude = math.floor(math.log10(abs(value) or 1))
+    step = 1.0 if is_shown_in_whole_percent else 10.0 ** (magnitude - 1)
+    rounded = to_whole(round(value / step, 9)) * step
     return float(f"{rounded:.6g}")

@@ -4,7 +4,7 @@ The benchmark's file has a fingerprint, and each run's record has the same facts
 two has is not compared.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -23,12 +23,12 @@ from ampcompare.identity.run_identity import (
     role_of,
     value_text,
 )
-from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import listed, printable, short
 
 VERSION = "package_version"
 MODEL, SOURCE, FUSED = "model.name", "data.source", "optimizer.fused"
+OTHER_CODE = "other code"
 NOT_VERIFIED = (
     "The benchmark file does not record its network, data and code, so nothing shows that it measured what "
     "the runs trained. Repeat the benchmark with this version of `ampcompare bench`."
@@ -72,12 +72,16 @@ def tolerated_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
 ) -> list[FactDifference]:
     """Return the settings that differ although the benchmark's speed is still used."""
+    found = []
     version = fingerprint.get(VERSION)
-    recorded = [lookup(run.environment, "packages.ampcompare") for run in group.all_rows["run"]]
-    others = [as_text(one) for one in recorded if one is not None and version not in (None, as_text(one))]
-    found = [FactDifference(VERSION, _shown(version), tuple(dict.fromkeys(map(_shown, others))))]
-    settings = [pair for pair in _differences(fingerprint, options, group) if _is_reported(pair.key)]
-    return [*found, *settings] if others else settings
+    if version is not None:
+        recorded = [lookup(run.environment, "packages.ampcompare") for run in group.all_rows["run"]]
+        others = [one for one in recorded if one is not None and as_text(one) != version]
+        if others:
+            texts = tuple(dict.fromkeys(_shown(as_text(one)) for one in others))
+            found.append(FactDifference(VERSION, _shown(version), texts))
+    found += [pair for pair in _differences(fingerprint, options, group) if _is_reported(pair.key)]
+    return found
 
 
 def is_same_execution(options: Mapping[str, str], group: Group) -> bool:
@@ -96,54 +100,64 @@ def refuse_other_work(
     Raises:
         UserError: Network, data or code differ from those of every group.
     """
-    fewest: list[FactDifference] = []
-    records: list[RunRecord] = []
+    nearest: tuple[FactDifference, Group] | None = None
     for group in groups:
         per_arm = [identity_differences(fingerprint, options, group) for options in arms]
         if not all(per_arm):
             return
-        if not fewest:
-            fewest, records = min(per_arm, key=len), list(group.all_rows["run"])
-    if fewest:
-        key, bench, runs = fewest[0]
-        facts = f"{key} is {bench}, the runs have {listed(runs)}"
-        action = "run `ampcompare bench` with the options of the runs"
-        what = _what(key)
-        options = [run.option(OPTION_OF[key]) for run in records] if key in OPTION_OF else []
-        if values := dict.fromkeys(short(printable(as_text(value))) for value in options if value):
-            noun, verb = ("code", "differs") if what == "other code" else ("data", "differ")
-            hashes = f"({key}: {bench} in the benchmark, {listed(runs)} in the runs)"
-            facts = f"the {noun} of {OPTION_OF[key]}={listed(values)} {verb}"
-            action = f"run `ampcompare bench` with the {noun} and options of the runs {hashes}"
-        raise UserError(f"--bench {file!r}: the benchmark measured {what} than the runs: {facts}; {action}")
+        if nearest is None:
+            fewest = min(per_arm, key=len, default=[])
+            nearest = (fewest[0], group) if fewest else None
+    if nearest is not None:
+        raise _other_work(file, *nearest)
+
+
+def _other_work(file: str, difference: FactDifference, group: Group) -> UserError:
+    key, bench, runs = difference
+    what = _what(key)
+    option = OPTION_OF.get(key, "")
+    recorded = [run.option(option) for run in group.all_rows["run"]] if option else []
+    values = dict.fromkeys(short(printable(as_text(value))) for value in recorded if value)
+    if not values:
+        return UserError(
+            f"--bench {file!r}: the benchmark measured {what} than the runs: {key} is {bench}, the runs have "
+            f"{listed(runs)}; run `ampcompare bench` with the options of the runs"
+        )
+    noun, verb = ("code", "differs") if what == OTHER_CODE else ("data", "differ")
+    return UserError(
+        f"--bench {file!r}: the benchmark measured {what} than the runs: the {noun} of "
+        f"{option}={listed(values)} {verb}; run `ampcompare bench` with the {noun} and options of the runs "
+        f"({key}: {bench} in the benchmark, {listed(runs)} in the runs)"
+    )
 
 
 def _what(key: str) -> str:
     role = role_of(_key_of(key))
     if role is Role.NETWORK or key == metrics.MODEL_PARAMETERS:
         return "another network"
-    return "other data" if role is Role.DATA else "other code"
+    return "other data" if role is Role.DATA else OTHER_CODE
 
 
 def _differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
 ) -> list[FactDifference]:
     """Return each fact that differs from any run of a group, by its name in the file and in its order."""
-    found = []
-    for parts in (fingerprint, options):
-        named = {FILE_NAMES.get(name, name): value for name, value in parts.items() if name != VERSION}
-        bench = RunIdentity.of_parts(named, is_complete=False)
-        values: dict[str, dict[str, None]] = {}  # of the runs, by key
-        for identity in group.identities:
-            for pair in differences(bench, identity, BENCHMARK.roles):
-                if pair.key != BACKEND and not _counts_as_same(pair):
-                    values.setdefault(pair.key, {})[_shown(pair.second)] = None
-        names = {_key_of(name): name for name in parts}
-        for key in {**names, **values}:
-            if key in values:
-                name = names.get(key, key)
-                found.append(FactDifference(name, _shown(parts.get(name, NOT_SET)), tuple(values[key])))
-    return found
+    return [*_differences_in(fingerprint, group), *_differences_in(options, group)]
+
+
+def _differences_in(facts: Mapping[str, Any], group: Group) -> Iterator[FactDifference]:
+    named = {FILE_NAMES.get(name, name): value for name, value in facts.items() if name != VERSION}
+    bench = RunIdentity.of_parts(named, is_complete=False)
+    values_of_runs: dict[str, dict[str, None]] = {}  # by key
+    for identity in group.identities:
+        for pair in differences(bench, identity, BENCHMARK.roles):
+            if pair.key != BACKEND and not _counts_as_same(pair):
+                values_of_runs.setdefault(pair.key, {})[_shown(pair.second)] = None
+    names = {_key_of(name): name for name in facts}
+    for key in {**names, **values_of_runs}:
+        if key in values_of_runs:
+            name = names.get(key, key)
+            yield FactDifference(name, _shown(facts.get(name, NOT_SET)), tuple(values_of_runs[key]))
 
 
 def _is_reported(name: str) -> bool:
@@ -161,7 +175,9 @@ def _shown(value: Any) -> str:
 
 def _counts_as_same(pair: Difference) -> bool:
     """Return whether values that differ in their text are one for a benchmark."""
-    key, bench, run = pair.key, value_text(pair.first), value_text(pair.second)
+    key = pair.key
+    bench = value_text(pair.first)
+    run = value_text(pair.second)
     if key == DATA:  # after the dash come the limits on the number of samples
         return bench.partition("-")[0] == run.partition("-")[0]
     if key == FUSED and "null" in (bench, run):  # null leaves it to the device, which is the same

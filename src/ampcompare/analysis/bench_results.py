@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,9 @@ class BenchArm(BaseModel):
     @property
     def facts(self) -> dict[str, str]:
         """The options, and for a plug-in backend the hash of its file."""
-        return self.options | ({"backend_source": self.backend_source} if self.backend_source else {})
+        if not self.backend_source:
+            return self.options
+        return self.options | {"backend_source": self.backend_source}
 
 
 @dataclass
@@ -87,8 +89,8 @@ class BenchResults(BaseModel):
     Attributes:
         baseline: Label of the baseline.
         level: Confidence level of the intervals, 0..1.
-        machine: The machine in words.
-        device: Name of the device.
+        machine: Processor or GPU, its threads and PyTorch's version.
+        device: Its name as runs record it.
         control: The A/A control: the baseline once more.
         arms: The trainings.
         fingerprint: Hashes and names of network, data and code; None in files of older versions.
@@ -132,18 +134,18 @@ class BenchResults(BaseModel):
         source = f"Throughput is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
         if self.is_of_starts:
             source = f"Throughput is from `ampcompare bench`: {self.starts} starts on {self.machine}"
-        control_ratio = formatting.ratio(self.control.ratio or 1.0)
+        control = formatting.ratio(self.control.ratio or 1.0)
         if not self.is_even:
             return (
-                f"{source}. The A/A control, a second run of the baseline, measured {control_ratio}: the "
+                f"{source}. The A/A control, a second run of the baseline, measured {control}: the "
                 "machine was not stable, so throughput has no confidence intervals."
             )
-        has_intervals = any(arm.low is not None for arm in self.arms[1:])
-        level = f", {formatting.level(self.level)} confidence intervals" if has_intervals else ""
-        resolution_text = (
-            f"; differences below {100 * self.resolution:.2g}% are not resolved" if self.resolution else ""
-        )
-        return f"{source}{level}. The A/A control measured {control_ratio}{resolution_text}."
+        if any(arm.low is not None for arm in self.arms[1:]):
+            source = f"{source}, {formatting.level(self.level)} confidence intervals"
+        if not self.resolution:
+            return f"{source}. The A/A control measured {control}."
+        smallest = f"{100 * self.resolution:.2g}%"
+        return f"{source}. The A/A control measured {control}; differences below {smallest} are not resolved."
 
     def find_arm(self, group: Group) -> BenchArm | None:
         """Return the arm that measured what the group's runs train, None if there is none.
@@ -154,75 +156,79 @@ class BenchResults(BaseModel):
         if not group.devices <= {self.device, ""}:
             return None
         fingerprint = self.fingerprint or {}
-        arms = [
-            arm
-            for arm in self.arms
-            if arm.ratio is not None
-            and arm.options.get(BACKEND) == group.value
-            and is_same_execution(arm.options, group)
-            and not identity_differences(fingerprint, arm.facts, group)
-        ]
-        return min(
-            arms, key=lambda arm: len(tolerated_differences(fingerprint, arm.options, group)), default=None
-        )
+
+        def is_same(arm: BenchArm) -> bool:
+            return (
+                arm.ratio is not None
+                and arm.options.get(BACKEND) == group.value
+                and is_same_execution(arm.options, group)
+                and not identity_differences(fingerprint, arm.facts, group)
+            )
+
+        def count_differences(arm: BenchArm) -> int:
+            return len(tolerated_differences(fingerprint, arm.options, group))
+
+        return min(filter(is_same, self.arms), key=count_differences, default=None)
 
     def caveats(self, groups: Sequence[Group]) -> list[str]:
         """Return what a reader must know about the benchmark of these groups, one sentence each."""
+        fingerprint = self.fingerprint or {}
         differences: dict[FactDifference, None] = {}
         for group in groups:
-            if (arm := self.find_arm(group)) and not group.is_control:
-                differences |= dict.fromkeys(
-                    tolerated_differences(self.fingerprint or {}, arm.options, group)
-                )
-        sentences = [f"The benchmark ran with {'; '.join(map(str, differences))}."] if differences else []
-        return [NOT_VERIFIED, *sentences] if self.fingerprint is None else sentences
+            arm = None if group.is_control else self.find_arm(group)
+            if arm is not None:
+                differences |= dict.fromkeys(tolerated_differences(fingerprint, arm.options, group))
+        sentences = []
+        if self.fingerprint is None:
+            sentences.append(NOT_VERIFIED)
+        if differences:
+            sentences.append(f"The benchmark ran with {'; '.join(map(str, differences))}.")
+        return sentences
 
     def group_estimates(self, group: Group) -> dict[str, Estimate]:
         """Return a group's own speed, and its memory if its runs have none."""
         arm = self.find_arm(group)
         if arm is None:
             return {}
-        values = {THROUGHPUT: arm.images_per_second, PEAK: arm.peak_mib}
-        if not group.sample(PEAK).empty:
-            values.pop(PEAK)
-        return {key: _of(value, arm.rounds) for key, value in values.items() if value is not None}
+        estimates: dict[str, Estimate] = {}
+        if arm.images_per_second is not None:
+            estimates[THROUGHPUT] = _without_interval(arm.images_per_second, arm.rounds)
+        if arm.peak_mib is not None and group.sample(PEAK).empty:
+            estimates[PEAK] = _without_interval(arm.peak_mib, arm.rounds)
+        return estimates
 
     def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
         """Return the ratios of a group to the baseline of the benchmark, by question."""
-        arm, base_arm = self.find_arm(group), self.find_arm(base)
-        if arm is None or base_arm is None or base_arm.label != self.baseline or arm.ratio is None:
+        arm = self.find_arm(group)
+        base_arm = self.find_arm(base)
+        if arm is None or arm.ratio is None or base_arm is None or base_arm.label != self.baseline:
             return {}
-        span = None
-        if self.is_even and arm.low is not None and arm.high is not None:
-            span = (arm.low, arm.high)
-        ratios: dict[str, Estimate] = {SPEED: self._speed_ratio(arm.ratio, arm.rounds, span)}
+        ratios: dict[str, Estimate] = {SPEED: self._speed_ratio(arm, arm.ratio)}
         if arm.peak_mib and base_arm.peak_mib:
-            ratios[MEMORY] = _of(arm.peak_mib / base_arm.peak_mib, 1)
+            ratios[MEMORY] = _without_interval(arm.peak_mib / base_arm.peak_mib, 1)
         return ratios
 
-    def _speed_ratio(self, ratio: float, rounds: int, span: tuple[float, float] | None) -> BenchEstimate:
-        n = (self.starts or 1) if self.is_of_starts else rounds
-        estimate = _of(ratio, n, span, self.level, self.resolution)
-        return replace(estimate, is_of_starts=self.is_of_starts)
+    def _speed_ratio(self, arm: BenchArm, ratio: float) -> BenchEstimate:
+        n = arm.rounds
+        if self.is_of_starts:
+            n = self.starts or 1
+        interval = None
+        if self.is_even and arm.low is not None and arm.high is not None:
+            interval = (arm.low, arm.high)
+        return BenchEstimate(
+            ratio,
+            interval or (ratio, ratio),
+            n,
+            log=True,
+            level=self.level,
+            has_known_interval=interval is not None,
+            resolution=self.resolution,
+            is_of_starts=self.is_of_starts,
+        )
 
 
-def _of(
-    value: float,
-    n: int,
-    span: tuple[float, float] | None = None,
-    level: float = 0.95,
-    resolution: float = 0.0,
-) -> BenchEstimate:
-    has_known_interval = span is not None
-    return BenchEstimate(
-        value,
-        span or (value, value),
-        n,
-        log=True,
-        level=level,
-        has_known_interval=has_known_interval,
-        resolution=resolution,
-    )
+def _without_interval(value: float, n: int) -> BenchEstimate:
+    return BenchEstimate(value, (value, value), n, log=True)
 
 
 def read_bench(file: str | Path, groups: Sequence[Group]) -> BenchResults:
@@ -241,8 +247,14 @@ def _read(file: str | Path) -> BenchResults:
     try:
         return BenchResults.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
     except ValidationError as problem:
-        where = ".".join(map(str, problem.errors()[0]["loc"]))
-        why = f"not a file of `ampcompare bench --json` ({where}: {problem.errors()[0]['msg']})"
+        first = problem.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"--bench {str(file)!r}: not a file of `ampcompare bench --json` ({key}: {first['msg']}); write "
+            "the file with `ampcompare bench --json FILE`"
+        ) from None
     except (OSError, ValueError) as problem:
-        why = f"cannot be read ({reason(problem)})"
-    raise UserError(f"--bench {str(file)!r}: {why}; write the file with `ampcompare bench --json FILE`")
+        raise UserError(
+            f"--bench {str(file)!r}: cannot be read ({reason(problem)}); write the file with "
+            "`ampcompare bench --json FILE`"
+        ) from None

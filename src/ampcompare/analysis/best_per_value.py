@@ -5,7 +5,7 @@ key alone. How good each backend gets with its own best setting can still be sho
 by the value that is shown, which makes it look better than it is. So no difference is claimed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ampcompare.analysis.comparison import ENVIRONMENT, Levels, compare
@@ -29,7 +29,6 @@ class BestPerValue(NamedTuple):
 
     Attributes:
         sentence: The note.
-        headline: The headline.
         label: The label of the group that the headline is about.
     """
 
@@ -47,7 +46,7 @@ def find_best_per_value(
     with a failed run, or without a finished run, counts as tried and is never the best.
 
     Args:
-        groups: All groups.
+        groups: All groups, controls too.
         key: The compared key.
         baseline: The value of the baseline.
         metric: The compared metric. Its mean decides.
@@ -57,45 +56,74 @@ def find_best_per_value(
     for group in groups:
         if not group.is_control:
             by_value.setdefault(group.value, []).append(group)
-    varied = [k for same_value in by_value.values() for k in differing_keys([g.settings for g in same_value])]
-    not_tuned = (ENVIRONMENT, CHANGED_CODE, *dependent_prefixes(key))
-    tuned = [k for k in dict.fromkeys(varied) if k != key and not k.startswith(not_tuned)]
+    tuned = _tuned_settings(by_value.values(), key)
+    if not tuned:
+        return None
+
     best_of = min if metric.lower_is_better else max
     best: dict[str, Group] = {}
-    tried: list[int] = []
-    for value, same_value in by_value.items() if tuned else ():
+    counts: dict[str, int] = {}  # of tried settings, by value
+    for value, same_value in by_value.items():
         finished = [
-            g for g in same_value if SCORE in g.estimates and not (g.is_unfinished or g.outcomes.failed)
+            group
+            for group in same_value
+            if SCORE in group.estimates and not group.is_unfinished and not group.outcomes.failed
         ]
         if finished:
-            best[value] = best_of(finished, key=lambda g: g.estimates[SCORE].value)
-            tried.append(len({tuple(g.settings.get(k) for k in tuned) for g in same_value}))
-    if len(best) < 2 or baseline not in best or min(tried[0], max(tried[1:])) < 2:
+            best[value] = best_of(finished, key=lambda group: group.estimates[SCORE].value)
+            counts[value] = len({tuple(group.settings.get(name) for name in tuned) for group in same_value})
+    others = [value for value in best if value != baseline]
+    if baseline not in best or not others:
         return None
-    names = [k.rpartition(".")[2] for k in tuned]
-    fewest, *_, largest = sorted(tried)
-    values = f"{largest if largest == fewest else f'{fewest} to {largest}'} values"
-    title = f"Best of {values} of {formatting.some(names)} per {key.rpartition('.')[2]}"
-    texts, shown = [], {value: metric.show_value(g.estimates[SCORE].value) for value, g in best.items()}
+    if counts[baseline] < 2 or max(counts[value] for value in others) < 2:
+        return None
+
+    title = _title(tuned, key, counts.values())
+    scores = {value: metric.show_value(group.estimates[SCORE].value) for value, group in best.items()}
+    texts = []
     for value, group in best.items():
-        tuned_values = [
-            f"{name} {format_setting(group.settings.get(k, NOT_SET))}"
-            for name, k in zip(names, tuned, strict=True)
-        ]
-        text = f"{_name(value, key)} reaches {metric.name} {shown[value]} ({', '.join(tuned_values)})"
-        differences = compare(group, best[baseline], levels).estimates if value != baseline else {}
+        text = f"{_name(value, key)} reaches {metric.name} {scores[value]} ({_describe_tuned(group, tuned)})"
+        differences = {} if value == baseline else compare(group, best[baseline], levels).estimates
         if QUALITY in differences:
             text += f", {metric.with_unit(formatting.signed(differences[QUALITY].value))}"
-        texts.append(
-            text + (f", {formatting.ratio(differences[SPEED].value)} as fast" if SPEED in differences else "")
-        )
-    others = [value for value in best if value != baseline]
+        if SPEED in differences:
+            text += f", {formatting.ratio(differences[SPEED].value)} as fast"
+        texts.append(text)
     top = best_of(others, key=lambda value: best[value].estimates[SCORE].value)
-    warning = (
-        "The best is chosen by the metric that is shown, which favours lucky runs: no difference is claimed."
+    return BestPerValue(
+        f"{title}: {'; '.join(texts)}. The best is chosen by the metric that is shown, which favours lucky "
+        "runs: no difference is claimed.",
+        f"{title}: {_name(top, key)} {scores[top]}, {_name(baseline, key)} {scores[baseline]}",
+        best[top].display_name,
     )
-    heading = f"{title}: {_name(top, key)} {shown[top]}, {_name(baseline, key)} {shown[baseline]}"
-    return BestPerValue(f"{title}: {'; '.join(texts)}. {warning}", heading, best[top].display_name)
+
+
+def _tuned_settings(groups_by_value: Iterable[Sequence[Group]], key: str) -> list[str]:
+    """Return the settings besides `key` that vary among the groups of a value."""
+    varied: dict[str, None] = {}
+    for same_value in groups_by_value:
+        varied |= dict.fromkeys(differing_keys([group.settings for group in same_value]))
+    not_tuned = (ENVIRONMENT, CHANGED_CODE, *dependent_prefixes(key))
+    return [name for name in varied if name != key and not name.startswith(not_tuned)]
+
+
+def _title(tuned: Sequence[str], key: str, counts: Iterable[int]) -> str:
+    """Return `Best of 3 to 5 values of lr per backend`, with the numbers of settings that were tried."""
+    fewest, *_, most = sorted(counts)
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    names = formatting.some([_last_part(name) for name in tuned])
+    return f"Best of {count} values of {names} per {_last_part(key)}"
+
+
+def _describe_tuned(group: Group, tuned: Sequence[str]) -> str:
+    """Return the tuned settings of a group: `lr 0.1, weight_decay 0.0005`."""
+    return ", ".join(
+        f"{_last_part(name)} {format_setting(group.settings.get(name, NOT_SET))}" for name in tuned
+    )
+
+
+def _last_part(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def _name(value: str, key: str) -> str:

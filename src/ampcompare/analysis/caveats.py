@@ -74,10 +74,11 @@ def find_caveats(findings: Findings) -> list[str]:
 
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     """Yield that a CPU has no 16-bit instructions, or what CPU measurements mean."""
-    on_cpu = rows[rows[run_table.ON_CPU]]
-    slow = [(group.display_name, why) for group in compared if (why := no_native_arithmetic([group]))]
+    reasons = [(group.display_name, no_native_arithmetic([group])) for group in compared]
+    slow = [(label, why) for label, why in reasons if why]
     for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
         yield f"The throughput of {labels} is not compared: {why}."
+    on_cpu = rows[rows[run_table.ON_CPU]]
     if not len(on_cpu):
         return
     unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
@@ -92,7 +93,9 @@ def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
 
 def _strict_fp32(baseline: Group | None) -> Iterator[str]:
     """Yield that the baseline is strict fp32, which is not PyTorch's default on its GPU."""
-    runs = [] if baseline is None or baseline.value != PLAIN else [*baseline.all_rows[RUN]]
+    if baseline is None or baseline.value != PLAIN:
+        return
+    runs = list(baseline.all_rows[RUN])
     if runs and all(run.environment.get("tf32") is False and has_tf32(run) for run in runs):
         yield (
             f"The baseline {display_name(PLAIN)} is strict fp32: TF32 is off. PyTorch's default for "
@@ -102,50 +105,46 @@ def _strict_fp32(baseline: Group | None) -> Iterator[str]:
 
 def _ended(groups: Sequence[Group]) -> Iterator[str]:
     """Yield how many runs did not finish, by outcome and reason."""
-    for word, tail in TAILS.items():
-        counts = []
-        for group in groups:
-            rows = group.all_rows[group.all_rows[OUTCOME] == word]
-            reasons = formatting.group_by_reason(
-                ((name_run(group, r), r[run_table.WHY]) for _, r in rows.iterrows()), 3
-            )
-            if reasons:
-                why = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
-                counts.append(
-                    f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.display_name} ({why})"
-                )
+    for outcome, tail in TAILS.items():
+        counts = [text for text in (_count_ended(group, outcome) for group in groups) if text]
         if counts:
-            title = "Refused before the first step" if word == run_table.REFUSED else formatting.capital(word)
+            is_refused = outcome == run_table.REFUSED
+            title = "Refused before the first step" if is_refused else formatting.capital(outcome)
             yield f"{title}: {some(counts, MAX_NAMED)}{tail}."
-    if only := some([g.display_name for g in groups if g.is_unfinished]):
-        yield f"No run of {only} finished: the values shown are from unfinished runs."
+    unfinished = some([group.display_name for group in groups if group.is_unfinished])
+    if unfinished:
+        yield f"No run of {unfinished} finished: the values shown are from unfinished runs."
+
+
+def _count_ended(group: Group, outcome: str) -> str:
+    """Return `2 of 5 runs of native (seed 1: out of memory)`; "" if no run had this outcome."""
+    rows = group.all_rows[group.all_rows[OUTCOME] == outcome]
+    pairs = ((name_run(group, row), row[run_table.WHY]) for _, row in rows.iterrows())
+    reasons = formatting.group_by_reason(pairs, 3)
+    if not reasons:
+        return ""
+    texts = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
+    return f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.display_name} ({texts})"
 
 
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     """Yield the groups whose metric says nothing: at chance, or constant."""
-    reasons = [
-        (g.display_name, why)
-        for g in compared
-        if not g.is_unfinished and (why := validity_checks.explain_degenerate(g))
-    ]
-    for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
+    finished = [group for group in compared if not group.is_unfinished]
+    reasons = [(group.display_name, validity_checks.explain_degenerate(group)) for group in finished]
+    for labels, why in formatting.group_by_reason([pair for pair in reasons if pair[1]], MAX_NAMED):
         yield f"{metric.title} is uninformative for {labels}: {why}."
 
 
 def _flat_losses(compared: Sequence[Group]) -> Iterator[str]:
     """Yield the groups with a run whose training loss has hardly moved from its first value."""
-    changes = [
-        (g.display_name, change) for g in compared if (change := validity_checks.describe_flat_loss(g))
-    ]
-    if not changes:
-        return
-    parts = "; ".join(
-        f"{labels} {change}" for labels, change in formatting.group_by_reason(changes, MAX_NAMED)
-    )
-    yield (
-        f"The training loss hardly moved: {parts}. Check optimizer, learning rate and length, unless the "
-        "network was trained before."
-    )
+    changes = [(group.display_name, validity_checks.describe_flat_loss(group)) for group in compared]
+    flat = formatting.group_by_reason([pair for pair in changes if pair[1]], MAX_NAMED)
+    if flat:
+        parts = "; ".join(f"{labels} {change}" for labels, change in flat)
+        yield (
+            f"The training loss hardly moved: {parts}. Check optimizer, learning rate and length, unless the "
+            "network was trained before."
+        )
 
 
 def _chaos(findings: Findings) -> Iterator[str]:
@@ -163,37 +162,47 @@ def _chaos(findings: Findings) -> Iterator[str]:
 
 def _lengths(findings: Findings) -> Iterator[str]:
     """Yield which groups trained for different lengths, and what that means for their quality."""
-    for comparison in (c for c in findings.comparisons if not c.is_control):
+    for comparison in findings.comparisons:
         base = comparison.baseline
-        if base is not None and (lengths := unequal_lengths((base, comparison.group))):
-            if findings.metric.is_best:
-                yield f"Runs have different lengths: {lengths}. The best value of each run is compared."
-            elif has_early_stopping((base, comparison.group)):
-                yield f"Runs have different lengths: {lengths}. Early stopping is recorded: all are compared."
-            else:
-                noun = findings.metric.noun
-                yield f"No verdict on {noun}: {lengths}. Use --best to compare the best value of each run."
+        if comparison.is_control or base is None:
+            continue
+        pair = (base, comparison.group)
+        lengths = unequal_lengths(pair)
+        if not lengths:
+            continue
+        if findings.metric.is_best:
+            yield f"Runs have different lengths: {lengths}. The best value of each run is compared."
+        elif has_early_stopping(pair):
+            yield f"Runs have different lengths: {lengths}. Early stopping is recorded: all are compared."
+        else:
+            noun = findings.metric.noun
+            yield f"No verdict on {noun}: {lengths}. Use --best to compare the best value of each run."
 
 
 def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:
     """Yield what makes the times of these runs incomparable.
 
     Args:
-        compared: The compared groups.
         has_own_times: Whether speeds are those of the runs. Drift does not affect speeds from a benchmark.
     """
-    counts = {g.display_name: (int(is_machine_shared(g.rows).sum()), g.n) for g in compared}
-    if counts and all(k == n for k, n in counts.values()):
+    counts = [(group, int(is_machine_shared(group.rows).sum())) for group in compared]
+    shared = [f"{k} of {plural(group.n, 'run')} of {group.display_name}" for group, k in counts if k]
+    if counts and all(k == group.n for group, k in counts):
         yield "All runs overlapped with other runs on the same GPU or CPU, so their times are not compared."
-    elif shared := [f"{k} of {plural(n, 'run')} of {label}" for label, (k, n) in counts.items() if k]:
+    elif shared:
         groups = some(shared, MAX_NAMED)
         yield f"Runs overlapped on the same GPU or CPU, so their times are left out: {groups}."
     if not has_own_times:
         return
-    if labels := listed(validity_checks.find_sequential_groups(compared)):
-        yield f"{labels} ran one after the other, so drift of the machine is part of the difference."
-    if labels := listed(validity_checks.find_groups_on_other_cards(compared)):
-        yield f"{labels} ran on different devices, so differences between devices are part of the result."
+    sequential = listed(validity_checks.find_sequential_groups(compared))
+    if sequential:
+        yield f"{sequential} ran one after the other, so drift of the machine is part of the difference."
+    on_other_cards = listed(validity_checks.find_groups_on_other_cards(compared))
+    if on_other_cards:
+        yield (
+            f"{on_other_cards} ran on different devices, so differences between devices are part of the "
+            "result."
+        )
     drift = validity_checks.estimate_drift(compared)
     if drift and drift.side_of(1.0) and abs(drift.value - 1) >= MIN_DRIFT:
         change = formatting.change(drift.value) + formatting.between(drift.low, drift.high, formatting.change)
@@ -257,18 +266,27 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
 
 def _reached(findings: Findings) -> Iterator[str]:
     """Yield how many runs reached the target."""
-    if findings.metric.target is None:
+    metric = findings.metric
+    if metric.target is None:
         return
-    target = f"the target of {findings.metric.show_value(findings.metric.target)}"
-    with_metric = [g for g in findings.groups if g.rows[SCORE].notna().any() and not g.is_control]
-    counts = [
-        (g, sum(len(rows_at_target(run, findings.metric)) > 0 for run in g.records)) for g in with_metric
-    ]
-    if some_reached := [f"{k} of {plural(g.n, 'run')} of {g.display_name}" for g, k in counts if 0 < k < g.n]:
-        reached = some(some_reached, MAX_NAMED)
-        yield f"Only {reached} reached {target}, so the time to target is not compared."
-    if none_reached := [g.display_name for g, k in counts if not k]:
-        yield f"No run of {some(none_reached, MAX_NAMED)} reached {target}."
+    target = metric.show_value(metric.target)
+    only: list[str] = []
+    none: list[str] = []
+    for group in findings.groups:
+        if group.is_control or not group.rows[SCORE].notna().any():
+            continue
+        count = sum(len(rows_at_target(run, metric)) > 0 for run in group.records)
+        if count == 0:
+            none.append(group.display_name)
+        elif count < group.n:
+            only.append(f"{count} of {plural(group.n, 'run')} of {group.display_name}")
+    if only:
+        yield (
+            f"Only {some(only, MAX_NAMED)} reached the target of {target}, so the time to target is not "
+            "compared."
+        )
+    if none:
+        yield f"No run of {some(none, MAX_NAMED)} reached the target of {target}."
 
 
 def _test_set(compared: Sequence[Group]) -> Iterator[str]:

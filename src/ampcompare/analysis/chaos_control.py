@@ -98,7 +98,6 @@ def describe_unresolved(
     Args:
         control: A chaos control.
         baseline: The group that it repeats.
-        metric: The compared metric.
         estimate: The control's difference in quality from the baseline; None if nothing was compared.
     """
     if estimate is None or not is_unresolved(estimate):

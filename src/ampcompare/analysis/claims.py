@@ -121,7 +121,6 @@ def claim_quality(
 
     Args:
         estimate: The difference in the shown unit, with an interval.
-        metric: The compared metric.
         degenerate_reason: Why the metric of the group is uninformative, "" if it is not. The group may then
             be shown to be worse, never to be the same.
         unresolved: Why no difference may be claimed, "" if it may.
@@ -150,7 +149,6 @@ def claim_ratio(
     Args:
         question: SPEED or MEMORY.
         estimate: The ratio to the baseline, with an interval.
-        metric: The compared metric.
         has_control: Whether the runs have an A/A control. A benchmark has its own.
         control: The ratio to the control.
     """
@@ -181,8 +179,6 @@ def with_forecast(claim: Claim, metric: ComparedMetric, spread: tuple[float, flo
     """Return an open claim with the range of further seeds that would decide it.
 
     Args:
-        claim: The claim.
-        metric: The compared metric.
         spread: The standard deviation of one pair, pooled over all groups, and its degrees of freedom.
     """
     estimate = claim.estimate

@@ -25,28 +25,31 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
     """Return a sentence for each phenomenon that occurred; under "" a sentence if none did.
 
     Args:
-        groups: The groups.
+        groups: All groups but the controls.
         diagnostics_option: The option that turns on gradient diagnostics, "" if the training program has
             none.
     """
     sentences = {}
     for name, (title, describe_group, meaning) in PHENOMENA.items():
-        parts = formatting.group_by_reason(
-            [(g.display_name, text) for g in groups if (text := describe_group(g))], MAX_NAMED
-        )
-        if parts:
-            sentence = f"{title} {'; '.join(f'with {labels}: {text}' for labels, text in parts)}{meaning}"
-            sentences[name] = f"{sentence} {FLUSHED}" if IN_FP16 in sentence else sentence
+        described = [(group.display_name, describe_group(group)) for group in groups]
+        reasons = formatting.group_by_reason([pair for pair in described if pair[1]], MAX_NAMED)
+        if not reasons:
+            continue
+        parts = "; ".join(f"with {labels}: {text}" for labels, text in reasons)
+        sentences[name] = f"{title} {parts}{meaning}"
+        if IN_FP16 in parts:
+            sentences[name] += f" {FLUSHED}"
     if sentences:
         return sentences
     has_diagnostics = any(metrics.UNDERFLOW in run.logged for group in groups for run in group.records)
-    if not has_diagnostics and not diagnostics_option:
-        return {}
-    extra = f"gradient diagnostics were off ({diagnostics_option} turns them on)"
     if has_diagnostics:
-        extra = _describe_small_underflow(groups)
+        gradients = _describe_small_underflow(groups)
+    elif diagnostics_option:
+        gradients = f"gradient diagnostics were off ({diagnostics_option} turns them on)"
+    else:
+        return {}
     is_known = any(group.rows[SKIPPED].notna().any() for group in groups)
-    return {"": f"No step was skipped, and {extra}." if is_known else f"{formatting.capital(extra)}."}
+    return {"": f"No step was skipped, and {gradients}." if is_known else f"{formatting.capital(gradients)}."}
 
 
 def _describe_small_underflow(groups: Sequence[Group]) -> str:
@@ -63,29 +66,50 @@ def _describe_small_underflow(groups: Sequence[Group]) -> str:
 
 def _scale(group: Group) -> str:
     """Return how the loss scale changed in the run with the lowest seed, and how many steps it skipped."""
-    highest_skipped, run = group.rows[SKIPPED].max(), scaled_run(group)
-    steps = group.rows[STEPS].max() if run is None else summary_or_maximum(run, metrics.STEP)
-    of_steps = f" of {formatting.count(steps)} steps" if steps == steps else " steps"
+    most_skipped = float(group.rows[SKIPPED].max())
+    run = scaled_run(group)
     if run is None:
-        return f"{formatting.count(float(highest_skipped))}{of_steps} skipped" if highest_skipped > 0 else ""
-    own_skipped = summary_or_maximum(run, metrics.SKIPPED)
-    skipped = f"{formatting.count(own_skipped)}{of_steps} skipped" if own_skipped > 0 else "no step skipped"
-    if highest_skipped > own_skipped:
-        skipped += f" ({formatting.count(float(highest_skipped))} in another run)"
+        if not most_skipped > 0:
+            return ""
+        return f"{formatting.count(most_skipped)}{_of_steps(group.rows[STEPS].max())} skipped"
+    return f"{_describe_course(run)}, {_describe_skips(run, most_skipped)}"
+
+
+def _of_steps(steps: float) -> str:
+    return " steps" if np.isnan(steps) else f" of {formatting.count(steps)} steps"
+
+
+def _describe_course(run: RunRecord) -> str:
+    """Return how the loss scale of a run changed: `from 65,536 to 131,072 with 1 logged increase`."""
     values = run.values(metrics.SCALE)
     values = values[np.isfinite(values) & (values > 0)]
     initial = run.option("precision.init_scale")
     is_dynamic = run.option("precision.loss_scale", "dynamic") == "dynamic"
     if is_dynamic and is_number(initial) and initial > 0:  # the scale may have changed before the first row
         values = np.append(float(initial), values)
-    growths = int((np.diff(values) > 0).sum())
-    first, last = (formatting.count(float(value)) for value in (values[0], values[-1]))
-    course = (
-        f"from {first} to {last} with {formatting.plural(growths, 'logged increase')}"
-        if np.ptp(values)
-        else f"constant at {first}"
-    )
-    return f"{course}, {skipped}"
+    first = formatting.count(float(values[0]))
+    if not np.ptp(values):
+        return f"constant at {first}"
+    last = formatting.count(float(values[-1]))
+    increases = int((np.diff(values) > 0).sum())
+    return f"from {first} to {last} with {formatting.plural(increases, 'logged increase')}"
+
+
+def _describe_skips(run: RunRecord, most_skipped: float) -> str:
+    """Return how many steps a run skipped, and how many another run did if those were more.
+
+    Args:
+        run: The run whose loss scale is described.
+        most_skipped: The largest number of skipped steps of a run of its group; NaN if unknown.
+    """
+    own_skipped = summary_or_maximum(run, metrics.SKIPPED)
+    text = "no step skipped"
+    if own_skipped > 0:
+        of_steps = _of_steps(summary_or_maximum(run, metrics.STEP))
+        text = f"{formatting.count(own_skipped)}{of_steps} skipped"
+    if most_skipped > own_skipped:
+        text = f"{text} ({formatting.count(most_skipped)} in another run)"
+    return text
 
 
 def scaled_run(group: Group) -> RunRecord | None:
@@ -94,8 +118,12 @@ def scaled_run(group: Group) -> RunRecord | None:
     Among runs without a seed, or with the same seed, it is the run that started first.
     """
     rows = group.rows.sort_values(STARTED, kind="stable")
-    candidates = [pair for pair in zip(rows[SEED], rows[RUN], strict=True) if _is_scaled(pair[1])]
-    return min(candidates, key=lambda pair: _order(pair[0]), default=(None, None))[1]
+    pairs = zip(rows[SEED], rows[RUN], strict=True)
+    candidates = [(seed, run) for seed, run in pairs if _is_scaled(run)]
+    if not candidates:
+        return None
+    _, first = min(candidates, key=lambda pair: _order(pair[0]))
+    return first
 
 
 def _is_scaled(run: RunRecord) -> bool:
@@ -106,7 +134,9 @@ def _order(seed: str | None) -> tuple[bool, int, str]:
     """Return a sort key: numbers by value, then other texts, then None."""
     if seed is None:
         return True, 0, ""
-    return False, *((int(seed), "") if seed.isdecimal() else (10**20, seed))
+    if seed.isdecimal():
+        return False, int(seed), ""
+    return False, 10**20, seed
 
 
 def _most(group: Group, key: str) -> float:
@@ -115,19 +145,20 @@ def _most(group: Group, key: str) -> float:
 
 
 def _underflow(group: Group) -> str:
-    with_scale, without = _most(group, metrics.UNDERFLOW), _most(group, metrics.UNDERFLOW_UNSCALED)
+    with_scale = _most(group, metrics.UNDERFLOW)
+    without = _most(group, metrics.UNDERFLOW_UNSCALED)
     if max(with_scale, without) < WORTH_SAYING:
         return ""
-    unscaled_text = (
-        f" ({formatting.whole_percent(without)} without the loss scale)" if without > with_scale else ""
-    )
     in_fp16 = bool(group.records) and all(dtype_16bit_of(run) == "fp16" for run in group.records)
-    what = IN_FP16 if in_fp16 else " would be zero in fp16"
-    return f"{formatting.whole_percent(with_scale)}{what}{unscaled_text}"
+    effect = IN_FP16 if in_fp16 else " would be zero in fp16"
+    text = f"{formatting.whole_percent(with_scale)}{effect}"
+    if without > with_scale:
+        text = f"{text} ({formatting.whole_percent(without)} without the loss scale)"
+    return text
 
 
 def _updates(group: Group) -> str:
-    fractions = [pair for run in group.records if (pair := _at_peak_and_end(run))]
+    fractions = [pair for pair in map(_at_peak_and_end, group.records) if pair is not None]
     if not fractions or not _most(group, metrics.LOST_UPDATES):
         return ""
     peak, end = (formatting.whole_percent(float(fraction)) for fraction in np.mean(fractions, axis=0))
@@ -136,12 +167,14 @@ def _updates(group: Group) -> str:
 
 def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
     """Return the fraction of lost updates at the highest learning rate, and at the end."""
-    lost, rate = run.numbers(metrics.LOST_UPDATES), run.numbers(metrics.LEARNING_RATE)
+    lost = run.numbers(metrics.LOST_UPDATES)
     rows = np.flatnonzero(np.isfinite(lost))
     if not len(rows):
         return None
+    rate = run.numbers(metrics.LEARNING_RATE)
     peak = int(np.nanargmax(rate)) if np.isfinite(rate).any() else int(rows[0])
-    return float(lost[rows[np.abs(rows - peak).argmin()]]), float(lost[rows[-1]])
+    nearest = rows[np.abs(rows - peak).argmin()]
+    return float(lost[nearest]), float(lost[rows[-1]])
 
 
 def _activations(group: Group) -> str:

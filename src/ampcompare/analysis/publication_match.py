@@ -25,10 +25,16 @@ from ampcompare.runtime.formatting import group_by_reason, plural, printable, sh
 NAMES = ("model.name", "data.source")  # a run must record these
 # Options that `published.scale` and `published.network` change (`config/publication_config.py`).
 SHRUNK = (
-    *("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_size"),
-    *("schedule.warmup_epochs", "schedule.milestones"),
+    "model.",
+    "data.",
+    "batch_size",
+    "epochs",
+    "max_steps",
+    "eval.batch_size",
+    "schedule.warmup_epochs",
+    "schedule.milestones",
 )
-
+Arms = dict[str, list[int]]  # the numbers of the rows of each arm
 # Words that do not tell how fast a device is.
 MAKERS = frozenset(
     "nvidia amd intel geforce tesla quadro gpu cpu gpus graphics card single one 1x x1 server edition".split()
@@ -42,7 +48,7 @@ class RunConditions(NamedTuple):
 
     Attributes:
         scaled: How the training was scaled down, "" in full size.
-        device: Name of the device.
+        device: Its name as recorded, "" if it is unknown.
         deviations: Options that differ from the publication: key, and text such as `batch_size 128 (published
             256)`.
     """
@@ -54,7 +60,8 @@ class RunConditions(NamedTuple):
     @property
     def text(self) -> str:
         """The deviations in words, or else scale and device."""
-        return some([text for _, text in self.deviations] or [*filter(None, (self.scaled, self.device))], 3)
+        deviations = [text for _, text in self.deviations]
+        return some(deviations or [text for text in (self.scaled, self.device) if text], 3)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class PublicationMatch:
     """The runs of each arm, all made under one set of conditions.
 
     Attributes:
-        arms: The group of each arm.
+        arms: The largest group of each arm.
         scaled: How the training was scaled down, "" in full size.
         deviations: Options that differ from the publication, in words by key.
         left_out: Which runs were left out, and why.
@@ -91,9 +98,9 @@ def match_runs(
     and most of the arms.
 
     Args:
-        publication: The publication.
+        publication: The publication with the settings of its arms.
         rows: The table of runs.
-        metric: The compared metric.
+        metric: The metric of the groups, which a publication need not report.
         ignored: Settings that may differ within a group.
 
     Raises:
@@ -103,7 +110,7 @@ def match_runs(
         arm: RunIdentity.of_run(migrate_config({**publication.setting, **own}))
         for arm, own in publication.arms.items()
     }
-    by_conditions: dict[RunConditions, dict[str, list[int]]] = {}
+    by_conditions: dict[RunConditions, Arms] = {}
     refused: list[tuple[str, str]] = []
     for number, run in enumerate(rows[RUN]):
         conditions, arm, why = _conditions_of(run, publication, published)
@@ -112,66 +119,87 @@ def match_runs(
         else:
             by_conditions.setdefault(conditions, {}).setdefault(arm, []).append(number)
     if not by_conditions:
-        why = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
+        reasons = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
         raise UserError(
-            f"{publication.name}: none of {plural(len(refused), 'run')} matches the publication: {why}"
+            f"{publication.name}: none of {plural(len(refused), 'run')} matches the publication: {reasons}"
         )
+    left_out = [f"{names}: {why}" for names, why in group_by_reason(refused, 3)]
 
-    def rank(conditions: RunConditions) -> tuple[Any, ...]:
-        """Return the sort key of conditions, best last."""
-        arms, is_same = by_conditions[conditions], is_same_card(publication.hardware, [conditions.device])
-        count = sum(map(len, arms.values()))
-        return not conditions.scaled, publication.baseline in arms, is_same, len(arms), count
-
-    best = max(by_conditions, key=rank)
-    others = [(conditions, arms) for conditions, arms in by_conditions.items() if conditions != best]
-    unused = [(arm, len(n), conditions.text) for conditions, arms in others for arm, n in arms.items()]
+    best = max(by_conditions, key=lambda one: _rank(one, by_conditions[one], publication))
+    for conditions, numbers_by_arm in by_conditions.items():
+        if conditions != best:
+            for arm, numbers in numbers_by_arm.items():
+                left_out.append(_with_other_settings(arm, len(numbers), conditions.text))
     arms: dict[str, Group] = {}
-    for arm in (name for name in publication.arms if name in by_conditions[best]):
+    for arm in publication.arms:
+        if arm not in by_conditions[best]:
+            continue
         pooled = group_runs(rows.iloc[by_conditions[best][arm]], metric, (BACKEND,), ignored)
         groups = [group for group in pooled if group.n and not group.is_control]
-        for group in sorted(groups, key=lambda group: -group.n):
-            if arms.setdefault(arm, group) is not group:
-                unused.append((arm, len(group.all_rows), group.display_name))
+        groups.sort(key=lambda group: -group.n)
+        for group in groups[:1]:
+            arms[arm] = group
+        for group in groups[1:]:
+            left_out.append(_with_other_settings(arm, len(group.all_rows), group.display_name))
     if not arms:
         raise UserError(f"{publication.name}: the matching runs have no values yet")
-    left_out = [f"{names}: {why}" for names, why in group_by_reason(refused, 3)]
-    left_out += [f"{plural(n, 'run')} of {arm}: with other settings ({why})" for arm, n, why in unused]
-    is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})
+    devices = {name for group in arms.values() for name in group.devices}
     return PublicationMatch(
-        arms, best.scaled, dict(best.deviations), tuple(map(printable, left_out)), is_same
+        arms,
+        best.scaled,
+        dict(best.deviations),
+        tuple(map(printable, left_out)),
+        is_same_card(publication.hardware, devices),
     )
+
+
+def _rank(conditions: RunConditions, arms: Arms, publication: Publication) -> tuple[Any, ...]:
+    """Return the sort key of conditions, best last."""
+    return (
+        not conditions.scaled,
+        publication.baseline in arms,
+        is_same_card(publication.hardware, [conditions.device]),
+        len(arms),
+        sum(map(len, arms.values())),
+    )
+
+
+def _with_other_settings(arm: str, count: int, settings: str) -> str:
+    return f"{plural(count, 'run')} of {arm}: with other settings ({settings})"
 
 
 def _conditions_of(
     run: RunRecord, publication: Publication, published: Mapping[str, RunIdentity]
 ) -> tuple[RunConditions, str, str]:
     """Return the conditions of a run and its arm, or why it belongs to no arm."""
-    environment, scaled = run.environment, _scale_of(publication, run)
+    scaled = _scale_of(publication, run)
     measured = _identity_of(run)
     arm_keys = {BACKEND, *publication.arm_keys}
     # The backend `tf32` sets the switch `tf32`, so arms with and without it differ in the switch.
     if any(arm.options[BACKEND] == TF32 for arm in published.values()):
-        arm_keys |= {TF32}
-    base = published[publication.baseline]
-    others = {key: text for key, text in _unlike(base, measured).items() if key not in arm_keys}
-    deviations = [
-        (key, text)
-        for key, text in others.items()
-        if (role_of(key) in PUBLICATION.reported or key in PUBLICATION.reported_keys)
-        and not (scaled and key.startswith(SHRUNK))
-    ]
-    conditions = RunConditions(scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
+        arm_keys.add(TF32)
+    unlike_baseline = _unlike(published[publication.baseline], measured)
+    others = {key: text for key, text in unlike_baseline.items() if key not in arm_keys}
     if scaled:  # options that scaling changes
         arm_keys = {key for key in arm_keys if not key.startswith(SHRUNK)}
-    elif refused := [text for key, text in others.items() if role_of(key) in PUBLICATION.equal]:
+        others = {key: text for key, text in others.items() if not key.startswith(SHRUNK)}
+    deviations = [(key, text) for key, text in others.items() if _is_reported(key)]
+    device = as_text(run.environment.get("device_name") or "")
+    conditions = RunConditions(scaled, device, tuple(deviations))
+
+    refused = [text for key, text in others.items() if role_of(key) in PUBLICATION.equal]
+    if refused and not scaled:
         return conditions, "", some(refused, 3)
     for arm in sorted(published, key=lambda arm: arm != run.option("published.arm")):
-        if not arm_keys & _unlike(published[arm], measured).keys():
+        if arm_keys.isdisjoint(_unlike(published[arm], measured)):
             return conditions, arm, ""
     options = measured.options
     settings = some([f"{key} {_shown(options[key])}" for key in sorted(arm_keys) if key in options], 3)
     return conditions, "", f"{settings} matches no arm of the publication ({some(list(published), 6)})"
+
+
+def _is_reported(key: str) -> bool:
+    return key in PUBLICATION.reported_keys or role_of(key) in PUBLICATION.reported
 
 
 def _identity_of(run: RunRecord) -> RunIdentity:
@@ -196,11 +224,16 @@ def _unlike(published: RunIdentity, measured: RunIdentity) -> dict[str, str]:
 def _scale_of(publication: Publication, run: RunRecord) -> str:
     """Return how a run of this publication was scaled down, in words; "" for full size and for other runs."""
     name = as_text(run.option("published.name")).replace("\\", "/").rpartition("/")[2]
-    scale, network = run.option("published.scale"), run.option("published.network")
     if name.removesuffix(".yaml") != publication.name:
         return ""
-    parts = [] if scale in (None, 1) else [f"at scale {_shown(scale)}"]
-    return " ".join([*parts, *([] if network is None else [f"with the network {_shown(network)}"])])
+    scale = run.option("published.scale")
+    network = run.option("published.network")
+    parts = []
+    if scale not in (None, 1):
+        parts.append(f"at scale {_shown(scale)}")
+    if network is not None:
+        parts.append(f"with the network {_shown(network)}")
+    return " ".join(parts)
 
 
 def _shown_of(key: str, value: Any) -> str:
@@ -222,10 +255,14 @@ def is_same_card(published: str, devices: Iterable[str]) -> bool:
     >>> is_same_card("H100 PCIe", ["NVIDIA H100 SXM"])
     False
     """
-    name, device_names = _name_parts(published), [_name_parts(device) for device in devices]
-    return bool(name and device_names) and all(
-        (name <= other or other <= name) and all(map(_MORE.fullmatch, name ^ other)) for other in device_names
-    )
+    name = _name_parts(published)
+    others = [_name_parts(device) for device in devices]
+    return bool(name and others) and all(_is_same_name(name, other) for other in others)
+
+
+def _is_same_name(name: frozenset[str], other: frozenset[str]) -> bool:
+    is_one_shorter = name <= other or other <= name
+    return is_one_shorter and all(map(_MORE.fullmatch, name ^ other))
 
 
 def _name_parts(name: str) -> frozenset[str]:

@@ -8,6 +8,7 @@ difference lies within the margin.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -33,12 +34,20 @@ from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.publications.publication import Publication, PublishedMetric
 from ampcompare.runtime import formatting
 
-REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "inconclusive", "other hardware"
+REPRODUCED, REFUTED = "reproduced", "not reproduced"
+OPEN = "inconclusive"
+ELSEWHERE = "other hardware"
 POINTS = 0.5  # margin of accuracies in points, beyond their rounding
 MEASURED_ON = "measured on"
 RESIDENT = "on a CPU, memory is the resident memory of the process"
 BY_MACHINE = (MEASURED_ON, RESIDENT)  # reasons that concern the machine
-COUNTED = {v: v for v in (REPRODUCED, REFUTED)} | {ELSEWHERE: "on other hardware", OPEN: OPEN}
+# How a number of verdicts is named in the headline.
+COUNTED = {
+    REPRODUCED: REPRODUCED,
+    REFUTED: REFUTED,
+    ELSEWHERE: "on other hardware",
+    OPEN: OPEN,
+}
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,7 @@ class AssessedValue:
     """A published value of an arm, the measured value, and the verdict with its reason.
 
     Attributes:
-        published_metric: The published metric.
-        arm: Name of the arm.
+        arm: Name of the arm in the publication.
         relation: How the values are related to the baseline.
         printed: The text as it was printed.
         published: The published value. None if it cannot be related to the baseline.
@@ -85,14 +93,14 @@ class AssessedValue:
     more_runs: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        self.sentence = (
-            f"{self.relation.label} of {display_name(self.arm)}: {self.verdict}{self.why and ', '}{self.why}"
-        )
-
-        ends = dict.fromkeys(
-            map(self.relation.show, (self.published.low, self.published.high) if self.published else ())
-        )
-        self.between = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
+        self.sentence = f"{self.relation.label} of {display_name(self.arm)}: {self.verdict}"
+        if self.why:
+            self.sentence = f"{self.sentence}, {self.why}"
+        self.between = ""
+        if self.published is not None:
+            low = self.relation.show(self.published.low)
+            high = self.relation.show(self.published.high)
+            self.between = f" ({low} to {high})" if low != high else ""
 
 
 def assess_values(
@@ -109,50 +117,53 @@ def assess_values(
         rule: Version of the rule that decides (`sweep_plan`). Version 1 tested equivalence at 5% for each
             value.
     """
-    count = sum(
-        bool(row.measured and row.measured.has_interval and row.published and not row.why) for row in rows
-    )
-    return [_assess(row, row.measured, row.published, count, within, points, rule) for row in rows]
+    testable = [row for row in rows if row.measured and row.measured.has_interval and row.published]
+    count = sum(not row.why for row in testable)
+    return [_assess(row, count, within, points, rule) for row in rows]
 
 
-def _assess(
-    row: AssessedValue,
-    measured: Estimate | None,
-    published: PublishedEstimate | None,
-    count: int,
-    within: float,
-    points: float,
-    rule: int,
-) -> AssessedValue:
+def _assess(row: AssessedValue, count: int, within: float, points: float, rule: int) -> AssessedValue:
     """Return one value with its verdict; `count` is the size of the family."""
+    measured = row.measured
+    published = row.published
     if measured is None or published is None or row.why:
         return row
     if not measured.has_interval:
         why = f"a comparison needs at least 3 runs per arm (n = {measured.n})"
         missing = 3 - measured.n
         return replace(row, why=why, more_runs=(missing, missing))
-    margin, show = math.log1p(within) if measured.log else points, row.relation.show
+    show = row.relation.show
     level = joint_level(count)
     equivalence_level = 1 - 2 * ALPHA if rule == 1 else level
-    own_text = f"{show(measured.value)}{formatting.between(measured.low, measured.high, show)}"
-    both_texts = f"measured {own_text}, published {show(published.value)}{row.between}"
+    margin = math.log1p(within) if measured.log else points
+    interval = formatting.between(measured.low, measured.high, show)
+    values = f"measured {show(measured.value)}{interval}, published {show(published.value)}{row.between}"
     if is_equivalent(measured, published, margin, equivalence_level):
-        margin_text = (
-            f"{within * 100:g}%" if measured.log else f"{points:g} point{'s' if points != 1 else ''}"
-        )
-        return replace(row, verdict=REPRODUCED, why=f"{both_texts}; equal within {margin_text}")
+        tolerance = f"{within * 100:g}%" if measured.log else _points(points)
+        return replace(row, verdict=REPRODUCED, why=f"{values}; equal within {tolerance}")
     if is_different(measured, published, level):
-        deviation = (
-            (measured.value / published.value - 1) * 100 if measured.log else measured.value - published.value
-        )
-        size = f"{formatting.number(abs(deviation), 2)}{'%' if measured.log else ' points'}"
+        if measured.log:
+            deviation = (measured.value / published.value - 1) * 100
+            size = f"{formatting.number(abs(deviation), 2)}%"
+        else:
+            deviation = measured.value - published.value
+            size = f"{formatting.number(abs(deviation), 2)} points"
         side = "above" if deviation > 0 else "below"
-        return replace(row, verdict=REFUTED, why=f"{both_texts}; {size} {side} the published value")
+        return replace(row, verdict=REFUTED, why=f"{values}; {size} {side} the published value")
     further_runs = forecast_further_runs(measured, published, margin, level)
-    needed = "the published or the measured values vary too much to say how many more runs would decide"
-    if further_runs is not None:
-        needed = f"about {formatting.count_range(*further_runs)} more runs per arm would decide"
-    return replace(row, more_runs=further_runs, why=f"{both_texts}; {needed}")
+    if further_runs is None:
+        return replace(
+            row,
+            why=f"{values}; the published or the measured values vary too much to say how many more runs "
+            "would decide",
+        )
+    count_text = formatting.count_range(*further_runs)
+    why = f"{values}; about {count_text} more runs per arm would decide"
+    return replace(row, more_runs=further_runs, why=why)
+
+
+def _points(points: float) -> str:
+    return "1 point" if points == 1 else f"{points:g} points"
 
 
 @dataclass
@@ -160,12 +171,10 @@ class ReproductionResult:
     """A publication, the runs of its arms, and a verdict on each of its values.
 
     Attributes:
-        publication: The publication.
         match: The runs of its arms.
         rows: The values with their verdicts.
         differences: Differences in settings, hardware and software.
         refuted: One sentence for each value that is not reproduced, with the differences.
-        is_refuted: Whether a value is not reproduced.
         note: The note of the publication's file.
         headline: The verdicts in one line.
     """
@@ -176,20 +185,21 @@ class ReproductionResult:
     differences: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        tail = (
-            f" Differences from the publication: {formatting.listed(self.differences)}."
-            if self.differences
-            else ""
-        )
-
+        self.note = self.publication.note.rstrip(".")
+        tail = ""
+        if self.differences:
+            tail = f" Differences from the publication: {formatting.listed(self.differences)}."
         self.refuted = tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
         self.is_refuted = bool(self.refuted)
-        self.note = self.publication.note.rstrip(".")
-        verdicts = [row.verdict for row in self.rows]
-        counts = [f"{n} {word}" for verdict, word in COUNTED.items() if (n := verdicts.count(verdict))]
-        summary = f"{formatting.listed(counts)} (of {formatting.plural(len(self.rows), 'published value')})"
-        summary = summary if counts else "the publication has charts only and no values to compare"
-        self.headline = f"{f'{self.publication.name} {self.match.scaled}'.rstrip()}: {summary}"
+
+        name = f"{self.publication.name} {self.match.scaled}".rstrip()
+        counts = Counter(row.verdict for row in self.rows)
+        texts = [f"{counts[verdict]} {words}" for verdict, words in COUNTED.items() if counts[verdict]]
+        values = formatting.plural(len(self.rows), "published value")
+        if texts:
+            self.headline = f"{name}: {formatting.listed(texts)} (of {values})"
+        else:
+            self.headline = f"{name}: the publication has charts only and no values to compare"
 
 
 def assess_reproduction(
@@ -203,7 +213,7 @@ def assess_reproduction(
     """Assess whether the runs reproduce a publication.
 
     Args:
-        publication: The publication.
+        publication: The publication with its arms and values.
         runs: The table of runs.
         metric: The compared metric. Its margin is that of accuracies.
         ignored: Settings that may differ within a group.
@@ -226,100 +236,129 @@ def _rows(
     publication: Publication, published_metric: PublishedMetric, match: PublicationMatch
 ) -> Iterator[AssessedValue]:
     """Yield a row for each published value; for the baseline only accuracies, and values that stand alone."""
-    base, kind = publication.baseline, published_metric.kind
+    kind = published_metric.kind
     for arm, printed in published_metric.values.items():
-        if not kind.is_percentage and arm == base and len(published_metric.values) > 1:
+        is_baseline = arm == publication.baseline
+        if is_baseline and not kind.is_percentage and len(published_metric.values) > 1:
             continue
-        base_printed = None if arm == base else published_metric.values.get(base)
-        texts = [
-            one.text if one.is_rounding else formatting.number(one.value / published_metric.factor, 4)
-            for one in (printed, base_printed)
-            if one
-        ]
-        unit = "" if published_metric.unit == "fraction" else f" {published_metric.unit}"
-        published = (
-            _published_estimate(published_metric, printed, base_printed, publication.runs)
-            if kind.is_percentage or base_printed
-            else None
-        )
-        names = [arm] if base_printed is None else [arm, base]
-        groups = [match.arms[name] for name in names if name in match.arms]
-        measured = (
-            _measured_estimate(published_metric, *groups) if published and len(groups) == len(names) else None
-        )
-        if len(groups) < len(names):
-            missing = [display_name(name) for name in names if name not in match.arms]
-            why = f"no run of {formatting.listed(missing)}"
-        elif published is None:
-            no_ratio = "the published interval includes 0, so no ratio can be formed"
-            why = no_ratio if base_printed else "the publication has no value of the baseline"
-        else:
-            why = _unfit(published_metric, measured, match, groups)
-        verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
-        label = f"speed-up in {kind.label}" if kind.is_time else kind.label
-        relation = Relation(label, formatting.ratio, is_ratio=True)
-        if kind.is_percentage and base_printed is None:
-            relation = Relation(kind.label, formatting.in_percent)
-        elif kind.is_percentage:
-            relation = Relation(f"difference in {kind.label}", formatting.signed)
+        base = None if is_baseline else published_metric.values.get(publication.baseline)
+        published = None
+        if kind.is_percentage or base is not None:
+            published = _published_estimate(published_metric, printed, base, publication.runs)
+        arms = [arm] if base is None else [arm, publication.baseline]
+        groups = [match.arms[name] for name in arms if name in match.arms]
+        measured = None
+        if published is not None and len(groups) == len(arms):
+            measured = _measured_estimate(published_metric, *groups)
+        why = _unfit(published_metric, arms, base, published, measured, match)
         yield AssessedValue(
-            published_metric, arm, relation, " against ".join(texts) + unit, published, measured, verdict, why
+            published_metric,
+            arm,
+            _relation(published_metric, base),
+            _printed_text(published_metric, printed, base),
+            published,
+            measured,
+            ELSEWHERE if why.startswith(BY_MACHINE) else OPEN,
+            why,
         )
+
+
+def _relation(published_metric: PublishedMetric, base: PrintedValue | None) -> Relation:
+    kind = published_metric.kind
+    if kind.is_percentage and base is None:
+        return Relation(kind.label, formatting.in_percent)
+    if kind.is_percentage:
+        return Relation(f"difference in {kind.label}", formatting.signed)
+    if kind.is_time:
+        return Relation(f"speed-up in {kind.label}", formatting.ratio, is_ratio=True)
+    return Relation(kind.label, formatting.ratio, is_ratio=True)
+
+
+def _printed_text(published_metric: PublishedMetric, printed: PrintedValue, base: PrintedValue | None) -> str:
+    """Return the values as they were printed: `0.24 against 0.31 s`."""
+    texts = []
+    for one in (printed, base):
+        if one is None:
+            continue
+        shown = formatting.number(one.value / published_metric.factor, 4)
+        texts.append(one.text if one.is_rounding else shown)
+    unit = "" if published_metric.unit == "fraction" else f" {published_metric.unit}"
+    return f"{' against '.join(texts)}{unit}"
 
 
 def _unfit(
     published_metric: PublishedMetric,
+    arms: Sequence[str],
+    base: PrintedValue | None,
+    published: PublishedEstimate | None,
     measured: Estimate | None,
     match: PublicationMatch,
-    groups: Sequence[Group],
 ) -> str:
     """Return why the measured value is no evidence about the published one, "" if it is."""
+    missing = [display_name(arm) for arm in arms if arm not in match.arms]
+    if missing:
+        return f"no run of {formatting.listed(missing)}"
+    if published is None and base is None:
+        return "the publication has no value of the baseline"
+    if published is None:
+        return "the published interval includes 0, so no ratio can be formed"
     kind = published_metric.kind
-    lengths = [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")]
     if measured is None:
         return f"{kind.label} is not recorded"
     if match.scaled:
         return match.scaled
+    groups = [match.arms[arm] for arm in arms]
     if any(group.is_unfinished for group in groups):
         return "no run of this arm has finished"
+    lengths = [text for key, text in match.deviations.items() if key in ("epochs", "max_steps")]
     if kind.is_percentage and lengths:
         return f"different training length: {formatting.listed(lengths)}"
-    if kind.is_time and not match.same_card:
+    if match.same_card:
+        return ""
+    if kind.is_time:
         devices = formatting.some(match.devices, 2)
         return f"{MEASURED_ON} {devices}, so times are not compared"
     on_cpu = any(group.rows[ON_CPU].any() for group in groups)
-    is_resident = published_metric.measured == "peak_memory" and not match.same_card and on_cpu
-    return RESIDENT if is_resident else ""
+    return RESIDENT if on_cpu and published_metric.measured == "peak_memory" else ""
 
 
 def _published_estimate(
     published_metric: PublishedMetric, printed: PrintedValue, base: PrintedValue | None, runs: int
 ) -> PublishedEstimate | None:
-    """Return the published value relative to the baseline.
+    """Return the published value relative to the baseline; None for a ratio of intervals that include 0.
 
     Without intervals, it ranges over all values that round to the printed digits. If both values have an
     interval, it has a standard error, on the logarithmic scale for a ratio.
     """
-    parts = [one for one in (printed, base) if one]
-    is_ratio = base is not None and not published_metric.kind.is_percentage
+    kind = published_metric.kind
+    parts = [printed] if base is None else [printed, base]
+    is_ratio = base is not None and not kind.is_percentage
     if is_ratio and min(one.low for one in parts) <= 0:
         return None
-    to_scale, from_scale = (math.log, math.exp) if is_ratio else (float, float)
-    value, low, high = (to_scale(end) for end in (printed.value, printed.low, printed.high))
+    to_scale: Callable[[float], float] = math.log if is_ratio else float
+    from_scale: Callable[[float], float] = math.exp if is_ratio else float
+
+    value = to_scale(printed.value)
+    low = to_scale(printed.low)
+    high = to_scale(printed.high)
     if base is not None:
-        base_ends = [to_scale(end) for end in (base.value, base.low, base.high)]
-        value, low, high = value - base_ends[0], low - base_ends[2], high - base_ends[1]
-        if published_metric.kind.is_time and published_metric.kind.lower_is_better:
-            value, low, high = -value, -high, -low
-    error, df = None, math.inf
+        value -= to_scale(base.value)
+        low -= to_scale(base.high)
+        high -= to_scale(base.low)
+        if kind.is_time and kind.lower_is_better:  # the speed-up is the inverse of the ratio of times
+            value = -value
+            low, high = -high, -low
+
+    error = None
+    df = math.inf
     if not any(part.is_rounding for part in parts):
-        error, df = reduce(
-            combine_errors, [_error(to_scale(one.high) - to_scale(one.low), one) for one in parts]
-        )
+        errors = [_error(to_scale(one.high) - to_scale(one.low), one) for one in parts]
+        error, df = reduce(combine_errors, errors)
         half_width = quantile(1 - ALPHA / 2, df) * error
-        low, high = value - half_width, value + half_width
+        low = value - half_width
+        high = value + half_width
     return PublishedEstimate(
-        from_scale(value), from_scale(low), from_scale(high), parts[0].n or runs, error, df
+        from_scale(value), from_scale(low), from_scale(high), printed.n or runs, error, df
     )
 
 
@@ -336,11 +375,13 @@ def _measured_estimate(
 
     It is not paired by seed, because a publication shares no seeds with the own runs.
     """
-    kind, values = published_metric.kind, sample_measurement(group, published_metric.measured)
+    kind = published_metric.kind
+    values = sample_measurement(group, published_metric.measured)
     resolution = group.metric.resolution if kind.is_percentage else 0.0
     if base is None:
         estimate = estimate_mean(values, resolution=resolution)
-        return estimate and replace(estimate, bounds=(0.0, 100.0) if kind.is_percentage else (0.0, math.inf))
+        largest = 100.0 if kind.is_percentage else math.inf
+        return estimate and replace(estimate, bounds=(0.0, largest))
     base_values = sample_measurement(base, published_metric.measured)
     if kind.is_time and kind.lower_is_better:
         values, base_values = base_values, values
@@ -355,8 +396,8 @@ def _differences(publication: Publication, match: PublicationMatch) -> Iterator[
     if not match.same_card:
         hardware = publication.hardware or "not stated"
         yield f"hardware {formatting.some(match.devices, 2)} (published {hardware})"
-    runs = [run for group in match.arms.values() for run in group.records]
-    torch = dict.fromkeys(formatting.short(str(v), 30) for run in runs if (v := run.environment.get("torch")))
+    recorded = [run.environment.get("torch") for group in match.arms.values() for run in group.records]
+    versions = list(dict.fromkeys(formatting.short(str(version), 30) for version in recorded if version))
     software = publication.software
-    if torch and software and not all(version in software for version in torch):
-        yield f"torch {formatting.some(list(torch), 2)} (published {software})"
+    if versions and software and not all(version in software for version in versions):
+        yield f"torch {formatting.some(versions, 2)} (published {software})"

@@ -98,7 +98,6 @@ def parameter_text(value: Any, digits: int = 6) -> str:
     """Return the value of a parameter as text, a mapping or list as JSON.
 
     Args:
-        value: The value.
         digits: The number of digits of a fraction.
 
     >>> parameter_text(0.1), parameter_text(None), parameter_text(True), parameter_text({"a": [1, None]})

@@ -29,7 +29,7 @@ class DeclaredMetric:
 def declared_metrics(runs: Sequence[RunRecord]) -> list[DeclaredMetric]:
     """Return the metrics that all runs declare.
 
-    Metrics that somebody selected come first: a sweep's metric, that of Hugging Face's best model, and timm's
+    Selected metrics come first: a sweep's metric, that of Hugging Face's best model, and timm's
     accuracy. Metrics with a goal from W&B's `define_metric` follow.
     """
     per_run = [[*_declared_by(run)] for run in runs]
@@ -42,8 +42,9 @@ def declared_metrics(runs: Sequence[RunRecord]) -> list[DeclaredMetric]:
 
 def declared_goal(key: str, runs: Sequence[RunRecord]) -> str:
     """Return the goal that the runs declare of a key, "" where they do not, or declare different ones."""
-    goals = {metric.goal for run in runs for metric in _declared_by(run) if metric.key == key and metric.goal}
-    goals |= {goal for run in runs if (goal := definition_of(key, run.definitions).goal)}
+    goals = {metric.goal for run in runs for metric in _declared_by(run) if metric.key == key}
+    goals |= {definition_of(key, run.definitions).goal for run in runs}
+    goals.discard("")
     return goals.pop() if len(goals) == 1 else ""
 
 
@@ -51,21 +52,34 @@ def chosen_metric(runs: Sequence[RunRecord]) -> DeclaredMetric | None:
     """Return the one declared metric with a goal; None if there is none, or if several are equally likely."""
     with_goal = [metric for metric in declared_metrics(runs) if metric.goal]
     defined_keys = {name for run in runs for name in run.definitions}
-    chosen = [metric for metric in with_goal if metric.key not in defined_keys] or with_goal
-    return chosen[0] if chosen and (len(chosen) == 1 or chosen[0].key not in defined_keys) else None
+    selected = [metric for metric in with_goal if metric.key not in defined_keys]
+    if selected:
+        return selected[0]
+    return with_goal[0] if len(with_goal) == 1 else None
 
 
 def _declared_by(run: RunRecord) -> Iterator[DeclaredMetric]:
     if run.objective is not None:
         yield DeclaredMetric(*run.objective)
-    best_model_metric, greater = run.option(BEST_MODEL), run.option(GREATER)
-    if isinstance(best_model_metric, str) and best_model_metric:
-        bare = best_model_metric.removeprefix("eval_")
-        goal = (MAXIMIZE if greater else MINIMIZE) if isinstance(greater, bool) else ""
-        keys = [key for key in (f"eval/{bare}", f"eval_{bare}", best_model_metric) if key in run.logged]
-        yield from (DeclaredMetric(key, goal) for key in keys[:1])
+    yield from _best_model_metric(run)
     if TIMM in run.logged and any(path.suffix.lower() == ".csv" for path in run.paths):
         yield DeclaredMetric(TIMM, MAXIMIZE, Unit.PERCENT)
     for key, definition in run.definitions.items():
         if definition.goal and "*" not in key:
             yield DeclaredMetric(key, definition.goal)
+
+
+def _best_model_metric(run: RunRecord) -> Iterator[DeclaredMetric]:
+    """Yield the metric by which Hugging Face's Trainer chooses the best model, if the run logged it."""
+    name = run.option(BEST_MODEL)
+    if not isinstance(name, str) or not name:
+        return
+    goal = ""
+    greater = run.option(GREATER)
+    if isinstance(greater, bool):
+        goal = MAXIMIZE if greater else MINIMIZE
+    bare = name.removeprefix("eval_")
+    for key in (f"eval/{bare}", f"eval_{bare}", name):
+        if key in run.logged:
+            yield DeclaredMetric(key, goal)
+            return

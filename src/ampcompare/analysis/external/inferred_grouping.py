@@ -5,7 +5,7 @@ varies. Other differences are listed, and `--split-by KEY` splits the runs by th
 option declares its role.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,42 +71,83 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
         UserError: An option names a key that no run has.
     """
     columns = _columns(runs)
-    keys = (*(options.group_by or [ARM if ARM in columns else BACKEND]), *options.split_by)
+    has_arms = ARM in columns
+    keys = (*(options.group_by or [ARM if has_arms else BACKEND]), *options.split_by)
     baseline = options.baseline
     if baseline is None:
-        baseline = columns[ARM][0] if keys[0] == ARM and ARM in columns else _of_fp32(runs)
-    # The report also lists options that have their default, and facts of the machine.
+        baseline = columns[ARM][0] if keys[0] == ARM and has_arms else _of_fp32(runs)
     if options.seed is not None and options.seed not in columns:
-        shown = [settings_of(run) | _environment_of(run) for run in runs]
-        every = dict.fromkeys(key for one in shown for key in one)
-        columns = {key: tuple(one.get(key, NOT_SET) for one in shown) for key in every} | columns
+        columns = _columns_of_report(runs) | columns
     seed = _seed_key(columns, options.seed)
     not_splitting: list[str] = []
     if any(run.is_recorded for run in runs):
-        own_prefixes = (ENVIRONMENT_PREFIX, "recorder", "precision.", BACKEND, ARM)
-        others = [key for key in columns if not (find_option(key) or key.startswith(own_prefixes))]
-        other_columns = {key: columns[key] for key in others}
-        compared = columns.get(keys[0], (NOT_SET,) * len(runs))
-        kept = {*keys, *options.ignore, seed, *find_tuned_rates(other_columns, compared)}
-        not_splitting = [key for key in differing_settings(other_columns) if key not in kept]
-    settings = [
-        {key: value for key, value in settings_of(run, ignored=not_splitting).items() if key != seed}
-        for run in runs
-    ]
-    known_keys = [BACKEND, *dict.fromkeys(key for settings_of_run in settings for key in settings_of_run)]
-    for option, named_keys in (
-        ("--group-by", options.group_by or ()),
-        ("--split-by", options.split_by),
-        ("--ignore", options.ignore),
-    ):
-        for key in (key for key in named_keys if key not in known_keys):
-            hint = did_you_mean(key, known_keys, 0.5) or "name a config key such as backend or batch_size"
+        not_splitting = _not_splitting(columns, keys[0], {*keys, *options.ignore, seed})
+    settings = []
+    for run in runs:
+        own = settings_of(run, ignored=not_splitting)
+        own.pop(seed, None)
+        settings.append(own)
+    known_keys = [BACKEND, *dict.fromkeys(key for own in settings for key in own)]
+    _check_settings("--group-by", options.group_by or (), known_keys)
+    _check_settings("--split-by", options.split_by, known_keys)
+    _check_settings("--ignore", options.ignore, known_keys)
+    return Grouping(
+        tuple(dict.fromkeys(keys)),
+        baseline,
+        settings,
+        _seeds_of_own(runs, columns, seed),
+        doubts=_differences(columns, not_splitting),
+    )
+
+
+def _columns_of_report(runs: Sequence[RunRecord]) -> Columns:
+    """Return what the report lists besides the config: options that have their default, and the machine."""
+    shown = [settings_of(run) | _environment_of(run) for run in runs]
+    every = dict.fromkeys(key for one in shown for key in one)
+    return {key: tuple(one.get(key, NOT_SET) for one in shown) for key in every}
+
+
+def _not_splitting(columns: Columns, compared_key: str, named: Collection[str]) -> list[str]:
+    """Return the settings of recorded loops that differ without splitting groups.
+
+    Args:
+        columns: All settings.
+        compared_key: The setting whose values are compared.
+        named: Settings that the user named in an option.
+    """
+    own_prefixes = (ENVIRONMENT_PREFIX, "recorder", "precision.", BACKEND, ARM)
+    others = {
+        key: column
+        for key, column in columns.items()
+        if not find_option(key) and not key.startswith(own_prefixes)
+    }
+    number_of_runs = len(next(iter(columns.values()), ()))
+    compared = columns.get(compared_key, (NOT_SET,) * number_of_runs)
+    splitting = {*named, *find_tuned_rates(others, compared)}
+    return [key for key in differing_settings(others) if key not in splitting]
+
+
+def _check_settings(option: str, named: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a setting that no run has.
+
+    Raises:
+        UserError: An option names it.
+    """
+    for key in named:
+        if key not in known:
+            hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"
             raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
-    seeds = [run.option(seed) for run in runs]
-    if all(value is None for value in seeds) and seed in columns:  # the config does not have it
-        seeds = [None if value == NOT_SET else value for value in columns[seed]]
-    doubts = _differences(columns, not_splitting)
-    return Grouping(tuple(dict.fromkeys(keys)), baseline, settings, seeds, [], doubts)
+
+
+def _seeds_of_own(runs: Sequence[RunRecord], columns: Columns, seed: str) -> list[Any]:
+    """Return the seed of each run, None where it is not known."""
+    in_config = [run.option(seed) for run in runs]
+    is_in_config = any(value is not None for value in in_config)
+    return in_config if is_in_config or seed not in columns else _values_or_none(columns[seed])
+
+
+def _values_or_none(column: Sequence[str]) -> list[Any]:
+    return [None if value == NOT_SET else value for value in column]
 
 
 def _environment_of(run: RunRecord) -> dict[str, str]:
@@ -118,11 +159,13 @@ def _of_fp32(runs: Sequence[RunRecord]) -> str:
 
     Without runs in strict fp32, it is fp32 with TF32.
     """
-    values = [str(run.option(BACKEND)) for run in runs]
-    meant = (str(run.option(BACKEND)) for run in runs if run.option("recorder.backend") == BASELINE)
-    if BASELINE in values:
+    backends = [str(run.option(BACKEND)) for run in runs]
+    if BASELINE in backends:
         return BASELINE
-    return next(meant, TF32 if TF32 in values else BASELINE)
+    for run, backend in zip(runs, backends, strict=True):
+        if run.option("recorder.backend") == BASELINE:
+            return backend
+    return TF32 if TF32 in backends else BASELINE
 
 
 def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
@@ -135,37 +178,36 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
     machine = _machine_columns(runs)
     columns = _columns(runs)
     # The user can name everything in the list of differing settings: facts of the machine, shortened keys.
-    named = [*(options.group_by or ()), *options.split_by, *options.ignore]
-    if options.seed is not None:
-        named.append(options.seed)
-    columns |= {key: machine[key] for key in machine if key in named}
+    named = {*(options.group_by or ()), *options.split_by, *options.ignore, options.seed}
+    columns |= {key: column for key, column in machine.items() if key in named}
     group_by = _find_keys("--group-by", options.group_by or (), columns)
     split_by = _find_keys("--split-by", options.split_by, columns)
     ignored = _find_keys("--ignore", [key for key in options.ignore if key != DEVICE_OPTION], columns)
     seed = _seed_key(columns, options.seed)
-    keys = _compared_keys(runs, columns, group_by, seed)
-    label_keys = tuple(dict.fromkeys((*keys, *split_by)))
-    values = [*dict.fromkeys(columns[label_keys[0]])]
-    grouping = Grouping(label_keys, _baseline(label_keys[0], values, options.baseline, runs))
-    others = {key: column for key, column in columns.items() if key not in (*label_keys, seed, *ignored)}
-    rates = find_tuned_rates(others, columns[label_keys[0]])
-    splitting = (*label_keys, *rates)
-    grouping.settings = [{key: columns[key][index] for key in splitting} for index in range(len(runs))]
-    grouping.seeds = [
-        None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))
-    ]
+    keys = tuple(dict.fromkeys((*_compared_keys(runs, columns, group_by, seed), *split_by)))
+    compared = columns[keys[0]]
+    baseline = _baseline(keys[0], list(dict.fromkeys(compared)), options.baseline, runs)
+
+    not_splitting = {*keys, seed, *ignored}
+    others = {key: column for key, column in columns.items() if key not in not_splitting}
+    splitting = (*keys, *find_tuned_rates(others, compared))
+    settings = [{key: columns[key][index] for key in splitting} for index in range(len(runs))]
+    seeds = _values_or_none(columns.get(seed, (NOT_SET,) * len(runs)))
+
     distinguishing = {
-        key: machine[key] for key in machine if is_distinguishing(key.removeprefix(ENVIRONMENT_PREFIX))
+        key: column
+        for key, column in machine.items()
+        if is_distinguishing(key.removeprefix(ENVIRONMENT_PREFIX))
     }
     handled = {*splitting, seed, *ignored}
     # The plan changes no result, and the position in a sweep differs in every run.
-    other_columns = {
+    pooled = {
         key: column
         for key, column in {**columns, **distinguishing}.items()
         if key not in handled and not key.startswith("plan.")
     }
-    grouping.doubts += _differences(other_columns, differing_settings(other_columns))
-    return grouping
+    doubts = _differences(pooled, differing_settings(pooled))
+    return Grouping(keys, baseline, settings, seeds, doubts=doubts)
 
 
 def find_tuned_rates(columns: Columns, compared: Sequence[str]) -> list[str]:
@@ -215,10 +257,10 @@ def _find_key(option: str, named: str, columns: Columns) -> str:
     shown = [key for key in columns if short(printable(key)) == named]
     if len(shown) == 1:
         return shown[0]
-    hint = did_you_mean(named, list(columns)[:5000], 0.5)
+    hint = did_you_mean(named, list(columns)[:5000], 0.5, end=" ")
     differing = [short(printable(name)) for name in differing_settings(columns)]
-    differences = f"the runs differ in {some(differing, MAX_KEYS) or 'no setting'}"
-    raise UserError(f"{option} {named!r}: no run has this setting; {hint and hint + ' '}{differences}")
+    names = some(differing, MAX_KEYS) or "no setting"
+    raise UserError(f"{option} {named!r}: no run has this setting; {hint}the runs differ in {names}")
 
 
 def _seed_key(columns: Columns, seed: str | None) -> str:
@@ -251,22 +293,25 @@ def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence
         MissingInput: Nothing says which value is the baseline.
     """
     if named is not None:
-        equal = [value for value in values if _is_same(value.lower(), named.lower())]
-        if named in values or equal:
-            return named if named in values else equal[0]
-        hint = did_you_mean(named, values, 0.5)
-        values_present = some(
-            [short(printable(value)) for value in sorted(values, key=numeric_sort_key)], MAX_KEYS
-        )
-        problem = f"no run has this value of {key}; {hint and hint + ' '}known values: {values_present}"
-        raise UserError(f"--baseline {named!r}: {problem}")
-    swept = [as_text(value) for value in runs[0].swept.get(key, ())]
+        return _named_baseline(key, values, named)
     if key == ARM or len(values) == 1:
         return values[0]
+    swept = [as_text(value) for value in runs[0].swept.get(key, ())]
     if swept and swept[0] in values:
         return swept[0]
     question = f"baseline: add --baseline VALUE, one of the values of {printable(key)}: {values_in(values)}"
     raise MissingInput([question], ["--baseline", values[0]])
+
+
+def _named_baseline(key: str, values: Sequence[str], named: str) -> str:
+    if named in values:
+        return named
+    equal = [value for value in values if _is_same(value.lower(), named.lower())]
+    if equal:
+        return equal[0]
+    hint = did_you_mean(named, values, 0.5, end=" ")
+    known = some([short(printable(value)) for value in sorted(values, key=numeric_sort_key)], MAX_KEYS)
+    raise UserError(f"--baseline {named!r}: no run has this value of {key}; {hint}known values: {known}")
 
 
 def _is_same(value: str, named: str) -> bool:

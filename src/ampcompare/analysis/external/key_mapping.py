@@ -75,26 +75,26 @@ class KeyMapping:
         Values that the run already has under our name are replaced.
         """
         in_rows, in_summary = NAMES[self.role]
+        own_names = (in_rows, in_summary)
         bare = replace(
             run,
-            summary={key: value for key, value in run.summary.items() if key not in (in_rows, in_summary)},
-            logged={key: column for key, column in run.logged.items() if key not in (in_rows, in_summary)},
+            summary={key: value for key, value in run.summary.items() if key not in own_names},
+            logged={key: column for key, column in run.logged.items() if key not in own_names},
         )
-        logged, factor = run.numbers(self.key), UNITS[self.role][self.unit]
-        if self.is_cumulative and _is_date(logged * factor):
-            logged -= np.nanmin(logged)  # before the conversion, which would round a date
-        values = logged * factor
         if self.role in (THROUGHPUT, TIME):
             bare.summary[THROUGHPUT_RESOLUTION] = self._resolution(run)
+        factor = UNITS[self.role][self.unit]
+        logged = run.numbers(self.key)
         if self.is_cumulative:
-            return bare.with_columns({metrics.TRAIN_SECONDS: values, in_rows: _rates(run, values)})
-        if np.isfinite(values).any():
-            return bare.with_columns({in_rows: self._compared_value(values)})
-        in_run_summary = run.summary_number(self.key)
-        if in_run_summary is not None:
-            bare.summary[in_summary] = float(
-                self._compared_value(np.array(in_run_summary * UNITS[self.role][self.unit]))
-            )
+            if _is_date(logged * factor):
+                logged -= np.nanmin(logged)  # before the conversion, which would round a date
+            seconds = logged * factor
+            return bare.with_columns({metrics.TRAIN_SECONDS: seconds, in_rows: _rates(run, seconds)})
+        if np.isfinite(logged * factor).any():
+            return bare.with_columns({in_rows: self._compared_value(logged * factor)})
+        from_summary = run.summary_number(self.key)
+        if from_summary is not None:
+            bare.summary[in_summary] = float(self._compared_value(np.array(from_summary * factor)))
         return bare
 
     def _resolution(self, run: RunRecord) -> float:
@@ -119,9 +119,11 @@ def _is_date(seconds: np.ndarray) -> bool:
 def _rates(run: RunRecord, seconds: np.ndarray) -> np.ndarray:
     """Return the steps per second between two rows that have the cumulative time, NaN elsewhere."""
     steps = run.numbers(metrics.STEP)
-    steps = steps if np.isfinite(steps).any() else np.arange(float(run.rows))
+    if not np.isfinite(steps).any():
+        steps = np.arange(float(run.rows))
     rows = np.flatnonzero(np.isfinite(seconds) & np.isfinite(steps))
-    time_passed, steps_done = np.diff(seconds[rows]), np.diff(steps[rows])
+    time_passed = np.diff(seconds[rows])
+    steps_done = np.diff(steps[rows])
     is_moving = (time_passed > 0) & (steps_done > 0)
     rates = np.full(run.rows, np.nan)
     rates[rows[1:][is_moving]] = steps_done[is_moving] / time_passed[is_moving]
@@ -134,28 +136,32 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
     Raises:
         UserError: The text has another form, or no run has the key as a number.
     """
-    key, is_cumulative = text, False
-    if role == TIME and key.endswith(f":{CUMULATIVE}"):
-        key, is_cumulative = key.removesuffix(f":{CUMULATIVE}"), True
-    key, _, unit = key.rpartition(":")
+    is_cumulative = role == TIME and text.endswith(f":{CUMULATIVE}")
+    bare = text.removesuffix(f":{CUMULATIVE}") if is_cumulative else text
+    key, _, unit = bare.rpartition(":")
     if not key or unit not in UNITS[role]:
         raise UserError(f"--{role} {text!r}: expected {FORMS[role]}")
     if not is_logged(key, runs):
-        names = logged_keys(runs)
-        listing = ", ".join(names[:12]) or "nothing"
-        if sample := sample_of(key, runs):
-            raise UserError(
-                f"--{role} {key!r}: its values are no numbers, such as {sample}; logged as numbers: {listing}"
-            )
-        hint = nearest_key(key, names)
-        raise UserError(
-            f"--{role} {key!r}: no run logged this key as a number; {hint and hint + ' '}logged: {listing}"
-        )
+        raise _not_logged(role, key, runs)
     is_step_time = role == TIME and not is_cumulative
     if is_step_time and any(_is_date(run.numbers(key) * UNITS[role][unit]) for run in runs):
-        problem = "its values are dates in seconds since 1970, and no time of a step"
-        raise UserError(f"--time {text!r}: {problem}; write --time {text}:{CUMULATIVE}")
+        raise UserError(
+            f"--time {text!r}: its values are dates in seconds since 1970, and no time of a step; write "
+            f"--time {text}:{CUMULATIVE}"
+        )
     return KeyMapping(role, key, unit, is_cumulative)
+
+
+def _not_logged(role: str, key: str, runs: Sequence[RunRecord]) -> UserError:
+    names = logged_keys(runs)
+    logged = ", ".join(names[:12]) or "nothing"
+    sample = sample_of(key, runs)
+    if sample:
+        return UserError(
+            f"--{role} {key!r}: its values are no numbers, such as {sample}; logged as numbers: {logged}"
+        )
+    hint = nearest_key(key, names, end=" ")
+    return UserError(f"--{role} {key!r}: no run logged this key as a number; {hint}logged: {logged}")
 
 
 def parse_key_mappings(options: dict[str, str | None], runs: Sequence[RunRecord]) -> list[KeyMapping]:
@@ -183,13 +189,15 @@ def is_step_column(key: str, runs: Sequence[RunRecord]) -> bool:
     if any(definition.step == key for run in runs for definition in run.definitions.values()):
         return True
     with_values = [run for run in runs if len(run.values(key))]
+    if not with_values:
+        return False
     if all(
         np.array_equal(run.numbers(key), run.numbers(metrics.STEP), equal_nan=True) for run in with_values
     ):
-        return bool(with_values)
+        return True
     if metrics.guess_direction(key):
         return False
-    return bool(with_values) and all(_is_counter(run.values(key)) for run in with_values)
+    return all(_is_counter(run.values(key)) for run in with_values)
 
 
 def _is_counter(values: np.ndarray) -> bool:
@@ -199,7 +207,7 @@ def _is_counter(values: np.ndarray) -> bool:
 
 
 def counts_rows(run: RunRecord) -> bool:
-    """Return whether W&B's own step is only the row number, because nobody passed `log(step=...)`."""
+    """Return whether W&B's own step is only the row number, because the loop passed no `log(step=...)`."""
     return bool((np.diff(run.values(OWN_STEP), prepend=-1) == 1).all())
 
 
@@ -214,9 +222,10 @@ def with_clock(run: RunRecord, step: str) -> RunRecord:
 
     A step that restarts in each epoch is no global step: the steps of the epochs before are added to it.
     """
-    keys = {metrics.STEP: step, metrics.EPOCH: epoch_key(run)}
-    if (clock := _clock(run)) is not None and metrics.ELAPSED not in run.logged:
+    clock = _clock(run)
+    if clock is not None and metrics.ELAPSED not in run.logged:
         run = run.with_columns({metrics.ELAPSED: clock})
+    keys = {metrics.STEP: step, metrics.EPOCH: epoch_key(run)}
     added = {name: run.logged[key] for name, key in keys.items() if key in run.logged}
     run = replace(run, logged=run.logged | added)
     total = _continued_steps(run.numbers(metrics.STEP), run.numbers(metrics.EPOCH))
@@ -236,19 +245,25 @@ def _continued_steps(steps: np.ndarray, epochs: np.ndarray) -> np.ndarray | None
     rows = np.flatnonzero(np.isfinite(steps))
     logged = steps[rows]
     falls = np.flatnonzero(np.diff(logged) < 0)
-    if not len(falls) or logged[falls[0] + 1 :].max() > logged[: falls[0] + 1].max():
+    if not len(falls):
         return None
-    parts = epochs[rows]
-    if np.isfinite(parts).all() and (parts[falls + 1] < parts[falls]).any():
+    first_restart = falls[0] + 1
+    if logged[first_restart:].max() > logged[:first_restart].max():
+        return None
+    epoch_of_row = epochs[rows]
+    has_epochs = np.isfinite(epoch_of_row).all()
+    if has_epochs and (epoch_of_row[falls + 1] < epoch_of_row[falls]).any():
         return None  # the epoch goes back with the step: the run continued from a checkpoint
-    if not np.isfinite(parts).all() or len({*parts}) < 2:  # no epoch is recorded: each fall begins one
-        parts = np.concatenate([[0], np.cumsum(np.diff(logged) < 0)])
-    total, offset = steps.copy(), 0.0
-    for part in np.unique(parts):
-        is_part = parts == part
-        total[rows[is_part]] = logged[is_part] + offset
-        # The first step of an epoch may be 0 or 1.
-        offset += logged[is_part].max() + (1.0 if logged.min() == 0 else 0.0)
+    if not has_epochs or len({*epoch_of_row}) < 2:  # no epoch is recorded: each fall begins one
+        epoch_of_row = np.concatenate([[0], np.cumsum(np.diff(logged) < 0)])
+
+    total = steps.copy()
+    offset = 0.0
+    uncounted = 1.0 if logged.min() == 0 else 0.0  # the step 0, where an epoch begins with it
+    for epoch in np.unique(epoch_of_row):
+        is_of_epoch = epoch_of_row == epoch
+        total[rows[is_of_epoch]] = logged[is_of_epoch] + offset
+        offset += logged[is_of_epoch].max() + uncounted
     return total
 
 
@@ -258,10 +273,14 @@ def _clock(run: RunRecord) -> np.ndarray | None:
     W&B's `_runtime` restarts when a run is resumed offline, so its increases from row to row are summed. A
     decrease adds nothing.
     """
-    runtime, stamps = run.numbers("_runtime"), run.numbers("_timestamp")
+    runtime = run.numbers("_runtime")
     rows = np.flatnonzero(np.isfinite(runtime))
-    if not len(rows):
-        return stamps - np.nanmin(stamps) if np.isfinite(stamps).any() else None
-    with np.errstate(all="ignore"):
-        runtime[rows] = np.cumsum(np.maximum(np.diff(runtime[rows], prepend=0.0), 0.0))
-    return runtime
+    if len(rows):
+        with np.errstate(all="ignore"):
+            increases = np.maximum(np.diff(runtime[rows], prepend=0.0), 0.0)
+            runtime[rows] = np.cumsum(increases)
+        return runtime
+    timestamps = run.numbers("_timestamp")
+    if np.isfinite(timestamps).any():
+        return timestamps - np.nanmin(timestamps)
+    return None

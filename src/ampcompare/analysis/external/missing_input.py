@@ -1,9 +1,8 @@
 """Questions about runs of other programs: each with its candidates, and with arguments to copy."""
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -39,7 +38,9 @@ class MissingInput(UserError):
     """
 
     def __init__(self, questions: Sequence[str], arguments: Sequence[str], arms: Sequence[str] = ()) -> None:
-        self.questions, self.arguments, self.arms = tuple(questions), tuple(arguments), tuple(arms)
+        self.questions = tuple(questions)
+        self.arguments = tuple(arguments)
+        self.arms = tuple(arms)
         example = " ".join([*self.arms, *self.arguments])
         super().__init__(self.summary, [*self.questions, f"for example: {example}"])
 
@@ -57,14 +58,16 @@ def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None
     """Return the question for the metric, and the arguments for its first candidate.
 
     Args:
-        runs: The runs.
+        runs: The runs whose last values are shown.
         keys: The candidates, None for everything that the runs logged.
     """
     names = _candidates(runs) if keys is None else list(keys)
     texts = [f"{short(printable(key))} ({_last_values(key, runs)})" for key in names]
-    candidates = some(texts, MAX_CANDIDATES) if texts else "no numbers"
-    form = "--metric KEY:max or KEY:min (for an accuracy also :percent or :fraction)"
-    question = f"metric: add {form}; logged: {candidates}"
+    logged = some(texts, MAX_CANDIDATES) if texts else "no numbers"
+    question = (
+        "metric: add --metric KEY:max or KEY:min (for an accuracy also :percent or :fraction); "
+        f"logged: {logged}"
+    )
     likely = [key for key in names if _likelihood(key) < UNLIKELY]
     if not likely:
         return question, ["--metric", "KEY:max"] if names else []
@@ -77,10 +80,12 @@ def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> Miss
     Args:
         key: The logged key.
         option: What the user gave to `--metric`, or the key.
-        runs: The runs.
+        runs: Those of which one may declare the direction of the example.
     """
-    ways = f"--metric {key}:max (higher is better) or --metric {key}:min (lower is better)"
-    question = f"direction of {printable(key)}: add {ways}"
+    question = (
+        f"direction of {printable(key)}: add --metric {key}:max (higher is better) or --metric {key}:min "
+        "(lower is better)"
+    )
     return MissingInput([question], ["--metric", f"{option}:{suggested_way(key, runs)}"])
 
 
@@ -100,10 +105,9 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     counts: dict[str, list[int]] = {}
     for run in runs:
         for key in run.logged:
-            if key[:1] != "_" and key.lower() not in NO_CANDIDATES and (count := len(run.values(key))):
+            count = len(run.values(key))
+            if count and not key.startswith("_") and key.lower() not in NO_CANDIDATES:
                 counts.setdefault(key, []).append(count)
-
-    counts = {key: numbers for key, numbers in counts.items() if not is_step_column(key, runs)}
 
     def rank(key: str) -> tuple[int, int, int, bool, float, str]:
         """Return the sort key of a logged key."""
@@ -115,7 +119,7 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
             split = 0
         return _likelihood(key), split, -len(counts[key]), count <= 1, count, key
 
-    return sorted(counts, key=rank)
+    return sorted((key for key in counts if not is_step_column(key, runs)), key=rank)
 
 
 def _likelihood(key: str) -> int:
@@ -134,13 +138,17 @@ def _likelihood(key: str) -> int:
 
 def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
     """Return the range of the runs' last values: `last 0.91`, `last 0.91 to 0.93`."""
-    values_and_summaries = ((run.values(key), run.summary_number(key)) for run in runs)
-    last_or_none = (
-        float(values[-1]) if len(values) else in_summary for values, in_summary in values_and_summaries
-    )
-    known = [value for value in last_or_none if value is not None]
-    ends = dict.fromkeys(formatting.number(end) for end in (min(known), max(known))) if known else {}
-    return f"last {' to '.join(ends)}" if ends else "no value"
+    known = []
+    for run in runs:
+        values = run.values(key)
+        last = float(values[-1]) if len(values) else run.summary_number(key)
+        if last is not None:
+            known.append(last)
+    if not known:
+        return "no value"
+    low = formatting.number(min(known))
+    high = formatting.number(max(known))
+    return f"last {low}" if low == high else f"last {low} to {high}"
 
 
 def arms_question(
@@ -148,18 +156,21 @@ def arms_question(
 ) -> tuple[str, list[str], list[str]]:
     """Return the question for what is compared, example arguments, and example sources with names."""
     differing = differing_settings(columns)
-    texts = [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing]
-    candidates = (
-        f"; settings that differ: {some(texts, MAX_CANDIDATES)}"
-        if texts
-        else "; no setting differs between the runs"
+    if not differing:
+        question = (
+            "groups: name each source as NAME=SOURCE, baseline first, or add --group-by KEY --baseline VALUE"
+            "; no setting differs between the runs"
+        )
+        return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
+    settings = some(
+        [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing], MAX_CANDIDATES
     )
-    form = "name each source as NAME=SOURCE, baseline first"
-    question = f"groups: {form}, or add --group-by KEY --baseline VALUE{candidates}"
-    if differing:
-        values = sorted(dict.fromkeys(columns[differing[0]]), key=is_other_than_fp32)
-        return question, ["--group-by", differing[0], "--baseline", values[0]], []
-    return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
+    question = (
+        "groups: name each source as NAME=SOURCE, baseline first, or add --group-by KEY --baseline VALUE"
+        f"; settings that differ: {settings}"
+    )
+    values = sorted(dict.fromkeys(columns[differing[0]]), key=is_other_than_fp32)
+    return question, ["--group-by", differing[0], "--baseline", values[0]], []
 
 
 def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
@@ -172,11 +183,9 @@ def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
 def values_in(column: Sequence[str]) -> str:
     """Return the values of a setting, such as `32-true and bf16-mixed`, or how many there are."""
     values = sorted({*column}, key=numeric_sort_key)
-    return (
-        some([short(printable(value), 24) for value in values])
-        if len(values) <= MAX_VALUES
-        else (f"{len(values)} values")
-    )
+    if len(values) > MAX_VALUES:
+        return f"{len(values)} values"
+    return some([short(printable(value), 24) for value in values])
 
 
 def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
@@ -184,27 +193,33 @@ def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
 
     Several of them that differ in a number at the end (`fp32_1`, `fp32_2`) are repeats of one arm.
     """
-    files = [path for run in runs for path in run.paths[:1]]
-    folders = [path.parent for path in files]
-    places: list[tuple[str, list[str]]] = []
-    if len({*folders}) < 2:
-        places = [(PurePath(run.name).name, [str(path) for path in run.paths]) for run in runs]
-    else:
-        top = os.path.commonpath(folders)
-        parts = Counter(folder.relative_to(top).parts[:1] for folder in folders)
-        if () in parts:
-            return []
-        places = [(name, [os.path.join(top, name)]) for (name,) in parts]
-    places = [(name, paths) for name, paths in places if not set(name) & set("=:")]
-    prefixes = {name: without_number(name) for name, _ in places}
-    if 2 <= len({*prefixes.values()}) < len(prefixes):
-        places = [(prefixes[name], paths) for name, paths in places]
-    names = {name for name, _ in places}
-    is_each_run_named = len({*folders}) >= 2 or len(places) == len(files)
-    if not (2 <= len(names) <= MAX_ARMS and is_each_run_named):
+    folders = [path.parent for run in runs for path in run.paths[:1]]
+    are_files = len({*folders}) < 2
+    places = _files(runs) if are_files else _folders(folders)
+    named = [(name, paths) for name, paths in places if {*name}.isdisjoint("=:")]
+    if are_files and len(named) != len(folders):
         return []
-    places.sort(key=lambda place: is_other_than_fp32(place[0]))
-    return [f"{name}={path}" for name, paths in places for path in paths]
+    prefixes = {name: without_number(name) for name, _ in named}
+    if 2 <= len({*prefixes.values()}) < len(prefixes):
+        named = [(prefixes[name], paths) for name, paths in named]
+    if not 2 <= len({name for name, _ in named}) <= MAX_ARMS:
+        return []
+    named.sort(key=lambda place: is_other_than_fp32(place[0]))
+    return [f"{name}={path}" for name, paths in named for path in paths]
+
+
+def _files(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
+    """Return the name of each run with its files."""
+    return [(PurePath(run.name).name, [str(path) for path in run.paths]) for run in runs]
+
+
+def _folders(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
+    """Return each folder below the common one, with its name; nothing if a run lies in the common one."""
+    top = os.path.commonpath(folders)
+    names = dict.fromkeys(folder.relative_to(top).parts[:1] for folder in folders)
+    if () in names:
+        return []
+    return [(name, [os.path.join(top, name)]) for (name,) in names]
 
 
 def is_other_than_fp32(name: str) -> bool:

@@ -1,16 +1,19 @@
 """Read runs under one vocabulary: ours as they record themselves, others as the user describes them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.declared_metrics import chosen_metric, declared_goal
+from ampcompare.analysis.external.declared_metrics import DeclaredMetric, chosen_metric, declared_goal
 from ampcompare.analysis.external.inferred_grouping import Grouping, group_external, group_own
 from ampcompare.analysis.external.key_mapping import (
     MEMORY,
+    THROUGHPUT,
+    TIME,
+    KeyMapping,
     counts_rows,
     parse_key_mappings,
     with_clock,
@@ -46,8 +49,14 @@ from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 from ampcompare.runtime.formatting import listed, plural, printable, short, some
 
-OWN_KEYS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
-OWN_KEYS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
+OWN_KEYS = {
+    metrics.THROUGHPUT,
+    metrics.THROUGHPUT_MEDIAN,
+    metrics.ELAPSED,
+    metrics.TRAIN_SECONDS,
+    metrics.PEAK_MEMORY,
+    metrics.ENVIRONMENT,
+}
 DEVICE = "device"  # `--ignore device`: the runs had one device, although no record says so
 ONE_DEVICE = "one device (--ignore device)"
 
@@ -58,7 +67,6 @@ class RunReading:
 
     Attributes:
         runs: The runs. Those of other programs have our names beside their own.
-        metric: The compared metric.
         grouping: What distinguishes the runs.
         quantities: The units of throughput and memory, and what counts steps.
         notes: How the runs were read.
@@ -91,85 +99,105 @@ def interpret_runs(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunRe
 
 def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
     if options.where:
-        problem = "these runs are of AMP Compare or its Recorder, whose keys have one meaning; leave it out"
-        raise UserError(f"--where {options.where[0]!r}: {problem}")
-    is_own = not any(run.is_recorded for run in runs)
+        raise UserError(
+            f"--where {options.where[0]!r}: these runs are of AMP Compare or its Recorder, whose keys have "
+            "one meaning; leave it out"
+        )
     mappings = _measures(options, runs)
-    reading = RunReading(
+    metric = _own_metric(runs, options)
+    grouping = group_own(runs, options)
+    units = Quantities(speed=SAMPLES) if all(map(_has_other_data, runs)) else OWN
+    notes = [f"read {mapping.text}" for mapping in mappings]
+    notes += grouping.notes
+    if metric.goal and not metric.is_accuracy:  # the direction of an accuracy is obvious
+        notes.append(f"{metric.name}: {_way(metric)} is better")
+    return RunReading(
         [_apply(run, mappings) for run in runs],
-        _own_metric(runs, options),
-        group_own(runs, options),
-        is_own=is_own,
+        metric,
+        grouping,
+        _quantities(units, mappings),
+        notes,
+        doubts=[*grouping.doubts],
+        is_own=not any(run.is_recorded for run in runs),
     )
-    if all(map(_has_other_data, runs)):
-        reading.quantities = Quantities(speed=SAMPLES)
-    reading.quantities = _quantities(reading.quantities, mappings)
-    reading.notes += [f"read {mapping.text}" for mapping in mappings] + reading.grouping.notes
-    if reading.metric.goal and not reading.metric.is_accuracy:  # the direction of an accuracy is obvious
-        reading.notes.append(f"{reading.metric.name}: {_way(reading.metric)} is better")
-    reading.doubts += reading.grouping.doubts
-    return reading
 
 
 def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
     conditions = parse_conditions(options.where, runs)
-    unfiltered, runs = runs, apply_conditions(runs, conditions)
-    mappings = _measures(options, runs)
-    questions: list[str] = []
-    arguments: list[str] = []
-    arms: list[str] = []
-    grouping, metric = Grouping(), ComparedMetric()
-    try:
-        grouping = group_external(runs, options)
-    except MissingInput as missing:
-        questions, arguments, arms = [*missing.questions], [*missing.arguments], [*missing.arms]
-    try:
-        metric = _external_metric(runs, options)
-    except MissingInput as missing:
-        questions, arguments = [*questions, *missing.questions], [*arguments, *missing.arguments]
-    if not questions:
-        speeds = [one.key for one in mappings if one.role != MEMORY and not one.is_cumulative]
-        questions, arguments = ask_about_kinds(unfiltered, [metric.key, *speeds], metric.key, conditions)
+    chosen = apply_conditions(runs, conditions)
+    mappings = _measures(options, chosen)
+    grouping, metric = _group_and_metric(chosen, options)
+    speeds = [one.key for one in mappings if one.role != MEMORY and not one.is_cumulative]
+    questions, arguments = ask_about_kinds(runs, [metric.key, *speeds], metric.key, conditions)
     if questions:
-        raise MissingInput(questions, arguments, arms)
-    steps = [_step_key(run, metric.key) for run in runs]
-    mapped = [with_clock(run, step) for run, step in zip(runs, steps, strict=True)]
+        raise MissingInput(questions, arguments)
+
+    steps = [_step_key(run, metric.key) for run in chosen]
+    mapped = [with_clock(run, step) for run, step in zip(chosen, steps, strict=True)]
     mapped = [_apply(run, mappings) for run in _with_machines(mapped, DEVICE in options.ignore)]
-    unit = _step_unit(mapped, steps)
-    reading = RunReading(
-        mapped,
-        metric,
-        grouping,
-        _quantities(Quantities("", "", step=unit), mappings),
-        is_own=False,
-        is_of_our_programs=False,
-    )
+    units = Quantities("", "", step=_step_unit(mapped, steps))
+
     choice = "best" if options.best else "last"
     parts = [f"the {choice} {printable(metric.key)} ({_way(metric)} is better) as the metric"]
     parts += [mapping.text for mapping in mappings]
-    reading.notes += [f"read {listed(parts)}", *grouping.notes]
+    notes = [f"read {listed(parts)}", *grouping.notes]
     if conditions:
-        reading.notes.append(f"rows chosen by --where {listed(printable(one.text) for one in conditions)}")
-    reading.doubts += grouping.doubts
-    return reading
+        notes.append(f"rows chosen by --where {listed(printable(one.text) for one in conditions)}")
+    return RunReading(
+        mapped,
+        metric,
+        grouping,
+        _quantities(units, mappings),
+        notes,
+        doubts=[*grouping.doubts],
+        is_own=False,
+        is_of_our_programs=False,
+    )
+
+
+def _group_and_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> tuple[Grouping, ComparedMetric]:
+    """Return what distinguishes the runs and what they are compared by.
+
+    Raises:
+        MissingInput: The user has to name one of them, or both: all questions are asked at once.
+    """
+    lacking = []
+    grouping = Grouping()
+    metric = ComparedMetric()
+    try:
+        grouping = group_external(runs, options)
+    except MissingInput as missing:
+        lacking.append(missing)
+    try:
+        metric = _external_metric(runs, options)
+    except MissingInput as missing:
+        lacking.append(missing)
+    if lacking:
+        raise MissingInput(
+            [question for one in lacking for question in one.questions],
+            [argument for one in lacking for argument in one.arguments],
+            [arm for one in lacking for arm in one.arms],
+        )
+    return grouping, metric
 
 
 def _way(metric: ComparedMetric) -> str:
     return "lower" if metric.lower_is_better else "higher"
 
 
-def _measures(options: AnalysisOptions, runs: Sequence[RunRecord]) -> list[Any]:
-    roles = ("throughput", "time", MEMORY)
-    return parse_key_mappings({role: getattr(options, role) for role in roles}, runs)
+def _measures(options: AnalysisOptions, runs: Sequence[RunRecord]) -> list[KeyMapping]:
+    named = {THROUGHPUT: options.throughput, TIME: options.time, MEMORY: options.memory}
+    return parse_key_mappings(named, runs)
 
 
-def _apply(run: RunRecord, mappings: Sequence[Any]) -> RunRecord:
+def _apply(run: RunRecord, mappings: Sequence[KeyMapping]) -> RunRecord:
     for mapping in mappings:
         run = mapping.apply(run)
     return run
 
 
-def _quantities(quantities: Quantities, mappings: Sequence[Any]) -> Quantities:
+def _quantities(quantities: Quantities, mappings: Sequence[KeyMapping]) -> Quantities:
+    """Return the units, with those of the keys that the user named."""
     for mapping in mappings:
         if mapping.role == MEMORY:
             quantities = replace(quantities, memory=mapping.shown_unit)
@@ -187,12 +215,14 @@ def _are_own(runs: Sequence[RunRecord]) -> bool:
     A run of ours names a backend, which other programs do as well. It also logs under our names, or records
     what it ran on. If all runs ended before that, the backend must be one of ours.
     """
-    if not any(run.rows or OWN_KEYS & {*run.summary} for run in runs):
+    if not any(run.rows or OWN_KEYS & run.summary.keys() for run in runs):
         return any(as_text(run.option(BACKEND)) in REGISTRY for run in runs)
-    with_backend = [
-        run for run in runs if isinstance(backend := run.option(BACKEND), str) and backend.strip()
-    ]
-    return any(OWN_KEYS & {*run.logged, *run.summary} for run in with_backend)
+    return any(_names_backend(run) and OWN_KEYS & {*run.logged, *run.summary} for run in runs)
+
+
+def _names_backend(run: RunRecord) -> bool:
+    backend = run.option(BACKEND)
+    return isinstance(backend, str) and bool(backend.strip())
 
 
 def _has_other_data(run: RunRecord) -> bool:
@@ -216,13 +246,16 @@ def _step_key(run: RunRecord, metric: str) -> str:
 
 def _step_unit(runs: Sequence[RunRecord], steps: Sequence[str]) -> str:
     """Return what a step is called in the charts. A table without a step counts epochs."""
-    columns = [(run.numbers(metrics.STEP), run.numbers(metrics.EPOCH)) for run in runs]
-    if {*steps} <= {*EPOCH_KEYS} or all(
-        np.array_equal(step, epoch, equal_nan=True) and np.isfinite(step).any() for step, epoch in columns
-    ):
+    if {*steps} <= {*EPOCH_KEYS} or all(map(_steps_are_epochs, runs)):
         return "epoch"
     is_row = {*steps} == {OWN_STEP} and any(map(counts_rows, runs))
     return "row" if is_row else "step"
+
+
+def _steps_are_epochs(run: RunRecord) -> bool:
+    step = run.numbers(metrics.STEP)
+    epoch = run.numbers(metrics.EPOCH)
+    return bool(np.isfinite(step).any()) and np.array_equal(step, epoch, equal_nan=True)
 
 
 def _external_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric:
@@ -232,21 +265,27 @@ def _external_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> Com
         MissingInput: There is no such metric, or its direction is unknown.
         UserError: No run has the named metric.
     """
-    if options.metric is not None:
+    if options.metric is None:
+        chosen = _chosen_by_format(runs)
+        key, goal, unit = chosen.key, chosen.goal, chosen.unit
+    else:
         key, goal, unit = parse_metric(options.metric, runs)
         declared = declared_goal(key, runs)
         _check_direction(options.metric, key, goal, declared)
         goal = goal or declared
         if not goal and is_logged(key, runs):
             raise direction_question(key, options.metric, runs)
-    elif (chosen := chosen_metric(runs)) is not None:
-        key, goal, unit = chosen.key, chosen.goal, chosen.unit
-    else:
-        question, arguments = metric_question(runs)
-        raise MissingInput([question], arguments)
     if unit is None and not any(key in run.units for run in runs):
         unit = Unit.PLAIN
     return choose_metric(key, options.margin, runs, unit=unit, goal=goal or MAXIMIZE)
+
+
+def _chosen_by_format(runs: Sequence[RunRecord]) -> DeclaredMetric:
+    chosen = chosen_metric(runs)
+    if chosen is None:
+        question, arguments = metric_question(runs)
+        raise MissingInput([question], arguments)
+    return chosen
 
 
 def _own_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric:
@@ -256,24 +295,28 @@ def _own_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> Compared
         MissingInput: The direction of a recorded metric is unknown.
         UserError: No run has the named metric, or the runs have different tasks.
     """
-    goal, unit = "", None
-    objective = runs[0].objective if len({run.objective for run in runs}) == 1 else None
+    goal = ""
+    unit = None
+    objective = _common_objective(runs)
     if options.metric is not None:
         key, goal, unit = parse_metric(options.metric, runs)
-    elif objective is not None and is_logged(objective[0], runs) and is_quality(objective[0]):
+    elif objective is not None:
         key, goal = objective
     else:
         # Groups without the metric are reported later.
         key = _of_their_task(runs) or _only_score(runs) or DEFAULT_METRIC
     display_name, declared = _declared_in_task(key, runs)
+    own = metrics.find(key)
     # Our training records the direction of each score. Key names of users' loops tell nothing.
-    is_named = any(run.is_recorded for run in runs) and metrics.find(key) is None
-    declared = declared or (declared_goal(key, runs) if is_named else "")
+    is_named = own is None and any(run.is_recorded for run in runs)
+    if is_named and not declared:
+        declared = declared_goal(key, runs)
     if options.metric is not None:
-        own = metrics.find(key)
-        _check_direction(options.metric, key, goal, GOALS.get(own.better, "") if own else declared)
+        own_goal = GOALS.get(own.better, "") if own else declared
+        _check_direction(options.metric, key, goal, own_goal)
     goal = goal or declared
-    if not goal and (is_named or infer_goal(key) is None) and is_logged(key, runs):
+    is_known = goal or (infer_goal(key) is not None and not is_named)
+    if not is_known and is_logged(key, runs):
         raise direction_question(key, options.metric or key, runs)
     if unit is None and is_named and not any(key in run.units for run in runs):
         unit = Unit.PLAIN
@@ -282,25 +325,35 @@ def _own_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> Compared
     return replace(metric, display_name=display_name)
 
 
+def _common_objective(runs: Sequence[RunRecord]) -> tuple[str, str] | None:
+    """Return key and goal of the sweep of all runs, if it is a quality that they logged; None otherwise."""
+    objective = runs[0].objective
+    if objective is None or any(run.objective != objective for run in runs):
+        return None
+    key, _ = objective
+    return objective if is_quality(key) and is_logged(key, runs) else None
+
+
 def _check_direction(text: str, key: str, goal: str, declared: str) -> None:
     """Refuse a direction that the runs, or our own metrics, declare otherwise.
 
     Args:
         text: The option as the user wrote it.
-        key: The key in it.
         goal: The direction in it, "" without one.
         declared: The declared direction, "" if none is declared.
 
     Raises:
         UserError: The two differ.
     """
-    if goal and declared and goal != declared:
-        asked, right = ("max", "min") if goal == MAXIMIZE else ("min", "max")
-        better = "higher" if declared == MAXIMIZE else "lower"
-        raise UserError(
-            f"--metric {text!r}: {printable(key)} is declared as a metric of which {better} is better, "
-            f"so :{asked} contradicts it; write --metric {key}:{right} or leave :{asked} out"
-        )
+    if not goal or not declared or goal == declared:
+        return
+    asked = "max" if goal == MAXIMIZE else "min"
+    right = "max" if declared == MAXIMIZE else "min"
+    better = "higher" if declared == MAXIMIZE else "lower"
+    raise UserError(
+        f"--metric {text!r}: {printable(key)} is declared as a metric of which {better} is better, "
+        f"so :{asked} contradicts it; write --metric {key}:{right} or leave :{asked} out"
+    )
 
 
 def is_quality(key: str) -> bool:
@@ -311,41 +364,51 @@ def is_quality(key: str) -> bool:
 def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
     """Return the key by which our runs are compared, as they recorded it; None if none is recorded.
 
-    Older records have no key. For them it is the accuracy, if they have one.
-
     Raises:
         UserError: The runs record different keys, so they are not one comparison.
     """
-    runs_by_key: dict[str, list[str]] = {}
+    names_by_key: dict[str, list[str]] = {}
     for run in runs:
-        recorded, loss = lookup(run.environment, f"{metrics.TASK}.metric"), run.option("task.loss")
-        key = DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) and not run.is_recorded else None
-        if isinstance(recorded, str) and recorded:
-            key = recorded
-        elif isinstance(loss, str) and loss:  # the record ends before its environment
-            key = task_spec.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
+        key = _of_its_task(run)
         if key is not None:
-            runs_by_key.setdefault(key, []).append(printable(run.name))
-    if len(runs_by_key) > 1:
-        listing = some(
+            names_by_key.setdefault(key, []).append(printable(run.name))
+    if len(names_by_key) > 1:
+        keys = some(
             [
                 f"{printable(key)} ({plural(len(names), 'run')}: {some(names, 2)})"
-                for key, names in runs_by_key.items()
+                for key, names in names_by_key.items()
             ]
         )
-        action = "choose one of them with --metric, or make one report for each task"
-        raise UserError(f"the runs have different metrics: {listing}; {action}")
-    return next(iter(runs_by_key), None)
+        raise UserError(
+            f"the runs have different metrics: {keys}; choose one of them with --metric, or make one report "
+            "for each task"
+        )
+    return next(iter(names_by_key), None)
+
+
+def _of_its_task(run: RunRecord) -> str | None:
+    """Return the key by which a run of ours is compared.
+
+    Older records have no key. For them it is the accuracy, if they have one.
+    """
+    recorded = lookup(run.environment, f"{metrics.TASK}.metric")
+    if isinstance(recorded, str) and recorded:
+        return recorded
+    loss = run.option("task.loss")
+    if isinstance(loss, str) and loss:  # the record ends before its environment
+        return task_spec.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
+    return DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) and not run.is_recorded else None
 
 
 def _declared_in_task(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:
     """Return the display name and the goal that runs record for a metric; "" for what they do not record."""
+    if metrics.find(key):
+        return "", ""
     path = f"{metrics.TASK}.metrics.{key}"
-    for environment in () if metrics.find(key) else (run.environment for run in runs):
-        if lookup(environment, path):
-            display_name, better = (
-                as_text(lookup(environment, f"{path}.{name}", "")) for name in ("words", "better")
-            )
+    for run in runs:
+        if lookup(run.environment, path):
+            display_name = as_text(lookup(run.environment, f"{path}.words", ""))
+            better = as_text(lookup(run.environment, f"{path}.better", ""))
             return short(printable(display_name)).strip(), GOALS.get(better, "")
     return "", ""
 
@@ -370,7 +433,7 @@ def _only_score(runs: Sequence[RunRecord]) -> str:
     return scores[0] if scores else ""
 
 
-def _with_machines(runs: list[RunRecord], is_one_device: bool) -> list[RunRecord]:
+def _with_machines(runs: Sequence[RunRecord], is_one_device: bool) -> list[RunRecord]:
     """Return the runs with the machine that W&B's client recorded.
 
     Runs without a device get a name for it if the user says that all runs had the same device.
@@ -380,21 +443,24 @@ def _with_machines(runs: list[RunRecord], is_one_device: bool) -> list[RunRecord
         facts = run.machine.facts
         if is_one_device and not facts.get("device_name"):
             facts = facts | {"device_name": ONE_DEVICE}
-        completed.append(replace(run, summary={metrics.ENVIRONMENT: facts, **run.summary}) if facts else run)
+        if facts:
+            run = replace(run, summary={metrics.ENVIRONMENT: facts, **run.summary})
+        completed.append(run)
     return completed
 
 
 def _drop_placeholder(reading: RunReading) -> None:
     """Remove the values of the metric that mean "no evaluation" (0, -1, NaN), and say so."""
-    key, runs = reading.metric.key, reading.runs
-    candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
+    key = reading.metric.key
+    candidates = (value for run in reading.runs for value in (*run.values(key), run.summary_number(key)))
     values = [float(value) for value in candidates if value is not None and np.isfinite(value)]
     placeholder = placeholder_of(reading.metric.scale, values)
     if placeholder is not None:
-        reading.runs = [without_value(run, key, placeholder) for run in runs]
+        reading.runs = [without_value(run, key, placeholder) for run in reading.runs]
+        rows = plural(values.count(placeholder), "row")
         reading.doubts.append(
-            f"{printable(key)} is {placeholder:g} in {plural(values.count(placeholder), 'row')}, which is no "
-            "percentage. The report treats it as a row without an evaluation."
+            f"{printable(key)} is {placeholder:g} in {rows}, which is no percentage. The report treats it as "
+            "a row without an evaluation."
         )
     if not reading.is_of_our_programs:
         _drop_interleaved(reading)
@@ -408,13 +474,12 @@ def _drop_interleaved(reading: RunReading) -> None:
     for run in reading.runs:
         _, values = run.logged_numbers(key)
         placeholder = interleaved_placeholder(values)
-        if placeholder is None:
-            cleaned.append(run)
-            continue
-        new = without_value(run, key, placeholder)
-        cleaned.append(new)
-        name = "NaN" if placeholder != placeholder else f"{placeholder:g}"
-        counts[name] = counts.get(name, 0) + len(values) - len(new.logged_numbers(key)[1])
+        if placeholder is not None:
+            run = without_value(run, key, placeholder)
+            _, kept = run.logged_numbers(key)
+            name = "NaN" if math.isnan(placeholder) else f"{placeholder:g}"
+            counts[name] = counts.get(name, 0) + len(values) - len(kept)
+        cleaned.append(run)
     reading.runs = cleaned
     for name, count in counts.items():
         reading.doubts.append(

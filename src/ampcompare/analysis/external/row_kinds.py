@@ -69,25 +69,32 @@ def parse_conditions(texts: Sequence[str], runs: Sequence[RunRecord]) -> list[Co
 
 def _parse(text: str, runs: Sequence[RunRecord]) -> Condition:
     columns = list(dict.fromkeys(key for run in runs for key in run.logged))
-    key, rest = "", text
-    for position in (index for index, sign in enumerate(text) if sign == ":"):
-        if text[:position] in columns:
-            key, rest = text[:position], text[position + 1 :]
-    is_absent = rest.startswith("!")
-    bare = rest.removeprefix("!")
-    column, equals, value = bare.partition("=")
-    if bare in columns:  # a name that has an equals sign
-        column, equals, value = bare, "", ""
+    key, test = _split_key(text, columns)
+    is_absent = test.startswith("!")
+    bare = test.removeprefix("!")
+    column = bare
+    value = None
+    if bare not in columns:  # the name of a column may have an equals sign
+        column, equals, text_of_value = bare.partition("=")
+        value = text_of_value if equals else None
     if column not in columns:
-        hint = nearest_key(column, columns)
-        listing = f"columns: {', '.join(columns[:12])}"
-        raise UserError(f"--where {text!r}: no run has the column {column!r}; {hint and hint + ' '}{listing}")
-    condition = Condition(text, key, column, value if equals else None, is_absent)
+        hint = nearest_key(column, columns, end=" ")
+        names = ", ".join(columns[:12])
+        raise UserError(f"--where {text!r}: no run has the column {column!r}; {hint}columns: {names}")
+    condition = Condition(text, key, column, value, is_absent)
     if not any(condition.rows(run).any() for run in runs):
         raise UserError(
             f"--where {text!r}: no row has this value; {printable(column)} has {_values(column, runs)}"
         )
     return condition
+
+
+def _split_key(text: str, columns: Sequence[str]) -> tuple[str, str]:
+    """Return the key before a colon, "" without one, and the rest. The longest key that a run has counts."""
+    for position in reversed([index for index, sign in enumerate(text) if sign == ":"]):
+        if text[:position] in columns:
+            return text[:position], text[position + 1 :]
+    return "", text
 
 
 def _values(column: str, runs: Sequence[RunRecord]) -> str:
@@ -105,19 +112,22 @@ def apply_conditions(runs: Sequence[RunRecord], conditions: Sequence[Condition])
 
 
 def _apply(run: RunRecord, conditions: Sequence[Condition]) -> RunRecord:
-    logged, summary = dict(run.logged), dict(run.summary)
-    for key in [key for key in run.logged if key not in COUNTERS]:
-        if conditions_of_key := [one for one in conditions if one.key == key]:
-            relevant = conditions_of_key
-        else:
+    logged = dict(run.logged)
+    summary = dict(run.summary)
+    for key in run.logged:
+        if key in COUNTERS:
+            continue
+        relevant = [one for one in conditions if one.key == key]
+        if not relevant:
             relevant = [one for one in conditions if not one.key and one.column != key]
         for condition in relevant:
             rows, values = logged[key]
             is_kept = condition.rows(run)[rows]
-            if is_kept.any() or condition.key:
-                logged[key] = rows[is_kept], values[is_kept]
-                if not is_kept.all():
-                    summary.pop(key, None)  # it may be the value of another row
+            if not is_kept.any() and not condition.key:
+                continue
+            logged[key] = rows[is_kept], values[is_kept]
+            if not is_kept.all():
+                summary.pop(key, None)  # it may be the value of another row
     return replace(run, logged=logged, summary=summary)
 
 
@@ -132,26 +142,30 @@ def ask_about_kinds(
         metric: That of the keys which measures quality; the others measure speed.
         conditions: The conditions of the user.
     """
+    general = [one for one in conditions if not one.key]
+    is_metric_chosen = bool(general and _kinds(runs, metric))
     asked: dict[str, list[str]] = {}
-    is_metric_chosen = any(not one.key for one in conditions) and bool(_kinds(runs, metric))
     for key in dict.fromkeys(keys):
-        own = [one for one in conditions if one.key == key]
-        if not own and not (is_metric_chosen and key != metric):
-            own = [one for one in conditions if not one.key]
-        if kinds := _kinds(_apply_to_key(runs, key, own), key):
+        relevant = [one for one in conditions if one.key == key]
+        if not relevant and (key == metric or not is_metric_chosen):
+            relevant = general
+        kinds = _kinds(_apply_to_key(runs, key, relevant), key)
+        if kinds:
             asked[key] = kinds
-    questions, arguments = [], []
-    is_prefixed = len(asked) > 1 or is_metric_chosen
+    questions = []
+    arguments = []
     for key, kinds in asked.items():
-        chosen = _suggest(kinds, EVALUATION_WORDS if key == metric else TRAIN_WORDS, is_time=key != metric)
-        is_structural = "=" not in chosen
-        prefix = f"{key}:" if is_prefixed or is_structural else ""
+        words = EVALUATION_WORDS if key == metric else TRAIN_WORDS
+        condition = _suggest(kinds, words, is_time=key != metric)
+        is_structural = "=" not in condition
+        if len(asked) > 1 or is_metric_chosen or is_structural:
+            condition = f"{key}:{condition}"
         columns = listed(dict.fromkeys(_describe(kind, runs) for kind in kinds))
         questions.append(
             f"rows: {printable(key)} stands in rows of several kinds, told apart by {columns}; "
-            f"add --where {printable(prefix + chosen)} or another of them"
+            f"add --where {printable(condition)} or another of them"
         )
-        arguments += ["--where", f"{prefix}{chosen}"]
+        arguments += ["--where", condition]
     return questions, arguments
 
 
@@ -174,26 +188,31 @@ def listed_values(column: str, runs: Sequence[RunRecord]) -> str:
 def _suggest(kinds: Sequence[str], words: frozenset[str], *, is_time: bool) -> str:
     """Return the kind that is meant most likely: evaluation for a quality, training for a speed."""
     for kind in kinds:
-        column, equals, value = kind.partition("=")
-        named = {*metrics.split_words(value if equals else column)}
-        if equals and value in ("True", "False") and {*metrics.split_words(column)} & SPLIT_WORDS:
-            is_of_column = bool({*metrics.split_words(column)} & words)
-            if is_of_column == (value == "True"):
-                return kind
-        elif named & words and not kind.startswith("!"):
+        if _is_named(kind, words):
             return kind
     if is_time:
         losses = [kind for kind in kinds if kind.endswith("loss") and not kind.startswith("!")]
-        return (losses or list(kinds))[0]
+        return (losses or kinds)[0]
     scores = [kind for kind in kinds if metrics.guess_direction(kind.partition("=")[2]) == metrics.HIGHER]
     absent = [kind for kind in kinds if kind.startswith("!")]
-    return (scores or absent or list(kinds))[0]
+    return (scores or absent or kinds)[0]
+
+
+def _is_named(kind: str, words: frozenset[str]) -> bool:
+    """Return whether a kind is named by one of the words: `split=val`, `is_train=False`, `val_loss`."""
+    column, equals, value = kind.partition("=")
+    words_of_column = {*metrics.split_words(column)}
+    if value in ("True", "False") and words_of_column & SPLIT_WORDS:
+        return bool(words_of_column & words) == (value == "True")
+    named = {*metrics.split_words(value)} if equals else words_of_column
+    return bool(named & words) and not kind.startswith("!")
 
 
 def _kinds(runs: Sequence[RunRecord], key: str) -> list[str]:
     """Return a condition for each kind of rows in which a key stands; empty for one kind."""
     for run in runs:
-        if kinds := _kinds_by_column(run, key) or _kinds_by_keys(run, key):
+        kinds = _kinds_by_column(run, key) or _kinds_by_keys(run, key)
+        if kinds:
             return kinds
     return []
 
@@ -206,22 +225,22 @@ def _kinds_by_column(run: RunRecord, key: str) -> list[str]:
     """
     rows, _ = run.logged_numbers(key)
     steps = _steps(run)[rows]
+    counters = {key, epoch_key(run), *COUNTERS}
     for column, (column_rows, values) in run.logged.items():
-        is_counter = column in COUNTERS or column == epoch_key(run)
-        if column == key or is_counter or not _may_name_kinds(column, values):
+        if column in counters or not _may_name_kinds(column, values):
             continue
         if values.dtype != object and is_step_column(column, [run]):
             continue
         labels = np.full(run.rows, "", object)
         labels[column_rows] = [_label(value) for value in values]
-        of_key = labels[rows]
-        names = sorted({*of_key} - {""}, key=numeric_sort_key)
+        labels = labels[rows]
+        names = sorted({*labels} - {""}, key=numeric_sort_key)
         if len(names) < 2:
             continue
-        is_split = len({*names} & _as_written(names)) == len(names)
-        steps_of_names = [{*steps[of_key == name]} for name in names]
-        shared = len(set.intersection(*steps_of_names[:2]))
-        if is_split or 2 * shared >= min(map(len, steps_of_names[:2])):
+        are_splits = all(map(_is_split, names))
+        steps_of_two = [{*steps[labels == name]} for name in names[:2]]
+        shared = set.intersection(*steps_of_two)
+        if are_splits or 2 * len(shared) >= min(map(len, steps_of_two)):
             return [f"{column}={name}" for name in names]
     return []
 
@@ -231,9 +250,9 @@ def _label(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else as_text(value)
 
 
-def _as_written(names: Sequence[str]) -> set[str]:
-    """Return the names that are words for a split of the data."""
-    return {name for name in names if {*metrics.split_words(name)} & SPLIT_WORDS}
+def _is_split(name: str) -> bool:
+    """Return whether a name has a word for a split of the data."""
+    return not {*metrics.split_words(name)}.isdisjoint(SPLIT_WORDS)
 
 
 def _may_name_kinds(column: str, values: np.ndarray) -> bool:
@@ -248,7 +267,8 @@ def _may_name_kinds(column: str, values: np.ndarray) -> bool:
 def _steps(run: RunRecord) -> np.ndarray:
     """Return a step for each row: with the epoch, where there is one, because a step may restart."""
     step = next((run.numbers(name) for name in STEP_KEYS if name in run.logged), np.arange(float(run.rows)))
-    epoch = run.numbers(name) if (name := epoch_key(run)) else np.zeros(run.rows)
+    epoch_name = epoch_key(run)
+    epoch = run.numbers(epoch_name) if epoch_name else np.zeros(run.rows)
     # Complex numbers are pairs that can be compared; NaN would differ from itself.
     return np.nan_to_num(step, nan=-1.0) + 1j * np.nan_to_num(epoch, nan=-1.0)
 
@@ -287,12 +307,13 @@ def _components(signatures: np.ndarray) -> list[np.ndarray]:
     left = [number for number, signature in enumerate(signatures) if signature.any()]
     components = []
     while left:
-        members = [left.pop(0)]
-        keys = signatures[members[0]].copy()
-        while near := [number for number in left if (signatures[number] & keys).any()]:
+        members: list[int] = []
+        near = left[:1]
+        while near:
             members += near
-            keys |= signatures[near].any(axis=0)
             left = [number for number in left if number not in near]
+            keys = signatures[members].any(axis=0)
+            near = [number for number in left if (signatures[number] & keys).any()]
         components.append(np.array(members))
     return components
 
@@ -308,11 +329,10 @@ def _kinds_by_more_keys(
     if len({*steps}) == len(steps):
         return []
     for index, name in enumerate(others):
-        with_key, without_key = {*steps[has[:, index]]}, {*steps[~has[:, index]]}
-        if (
-            with_key
-            and without_key
-            and 2 * len(with_key & without_key) > min(len(with_key), len(without_key))
-        ):
+        with_key = {*steps[has[:, index]]}
+        without_key = {*steps[~has[:, index]]}
+        if not with_key or not without_key:
+            continue
+        if 2 * len(with_key & without_key) > min(len(with_key), len(without_key)):
             return [name, f"!{name}"]
     return []

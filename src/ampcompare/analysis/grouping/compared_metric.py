@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -78,18 +79,21 @@ class ComparedMetric:
         listed = metrics.find(self.key)
         name = listed.label if listed else self.display_name or self.key
         best = "best " if self.is_best else ""
-        self.name = f"{best}{name}"
+
         self.lower_is_better = self.goal == MINIMIZE
-        self.is_percentage = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
+        self.is_percentage = self.scale is not Unit.PLAIN
         self.is_accuracy = self.is_percentage and not self.lower_is_better
+
+        self.name = f"{best}{name}"
         # Another percentage may be an F1 score, so only the default metric is called accuracy.
         self.noun = f"{best}accuracy" if self.key == DEFAULT_METRIC else self.name
-        self.is_titled = bool(best or listed)  # a logged key is not capitalised
+        self.is_titled = bool(best or listed)
         self.title = capital(self.name) if self.is_titled else self.name
         self.axis = f"{self.name}, %" if self.is_percentage else self.name
-        self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
-        own = listed.unit if listed and listed.unit != metrics.FRACTION else ""
-        self.unit = "points" if self.is_percentage else own  # of differences
+
+        self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0
+        own_unit = listed.unit if listed and listed.unit != metrics.FRACTION else ""
+        self.unit = "points" if self.is_percentage else own_unit
         self.tolerance = "" if self.margin is None else self.with_unit(f"{self.margin:g}")
 
     def with_unit(self, difference: str) -> str:
@@ -145,7 +149,8 @@ OWN = Quantities()
 def infer_goal(key: str) -> str | None:
     """Return `maximize` or `minimize` by our declaration or by the name; None if neither tells."""
     declared = metrics.find(key)
-    return GOALS.get((declared and declared.better) or metrics.guess_direction(key))
+    better = declared.better if declared else ""
+    return GOALS.get(better or metrics.guess_direction(key))
 
 
 def parse_metric(text: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit | None]:
@@ -156,12 +161,18 @@ def parse_metric(text: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit |
     Returns:
         The key; the goal, "" if it is not given; the unit, None if it is not given.
     """
-    key, goal, unit = text, "", None
+    key = text
+    goal = ""
+    unit = None
     while not is_logged(key, runs):
         head, colon, word = key.rpartition(":")
-        if not colon or word not in {*GOAL_WORDS, *UNIT_WORDS}:
+        if colon and word in GOAL_WORDS:
+            goal = GOAL_WORDS[word]
+        elif colon and word in UNIT_WORDS:
+            unit = UNIT_WORDS[word]
+        else:
             break
-        key, goal, unit = head, GOAL_WORDS.get(word, goal), UNIT_WORDS.get(word, unit)
+        key = head
     return key, goal, unit
 
 
@@ -178,8 +189,8 @@ def choose_metric(
 
     Args:
         key: The logged key.
-        margin: The margin. None takes that of accuracies, if it is one.
-        runs: The runs.
+        margin: None takes that of accuracies, if it is one.
+        runs: The runs whose names and values tell what is not given.
         unit: How the values are logged. None infers it from name and values.
         goal: `maximize` or `minimize`. "" infers it from the name.
         is_asked: Whether the user named the key.
@@ -191,37 +202,59 @@ def choose_metric(
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
     if is_asked and key != DEFAULT_METRIC and not is_logged(key, runs):
-        if sample := sample_of(key, runs):
-            numeric = ", ".join(logged_keys(runs)[:MAX_NAMES]) or "nothing"
-            raise UserError(
-                f"--metric {key!r}: its values are no numbers, such as {sample}; logged as numbers: {numeric}"
-            )
-        logged = logged_keys(runs)
-        # The user looks for a result of an evaluation; a long record has dozens of keys before these.
-        first = sorted(logged, key=lambda name: (not name.startswith(metrics.EVAL_PREFIX), name))
-        hint, listing = nearest_key(key, logged), ", ".join(first[:MAX_NAMES]) or "nothing"
-        if (head := _logged_head(key, runs)) != key:
-            suffixes = ("min", "max", *UNIT_WORDS)
-            words = key.removeprefix(f"{head}:").split(":")
-            unknown, listing = next(word for word in words if word not in suffixes), ", ".join(suffixes)
-            raise UserError(f"--metric {key!r}: expected one of {listing} after the key, not {unknown!r}")
-        raise UserError(f"--metric {key!r}: no run has this metric; {hint and hint + ' '}logged: {listing}")
+        raise _not_logged(key, runs)
+    if unit is None:
+        unit = next((UNIT_WORDS[run.units[key]] for run in runs if key in run.units), None)
     candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
     values = [float(value) for value in candidates if value is not None and math.isfinite(value)]
-    unit = unit or next((UNIT_WORDS[run.units[key]] for run in runs if key in run.units), None)
     placeholder = placeholder_of(unit, values)
     values = [value for value in values if value != placeholder]
     if unit in (Unit.FRACTION, Unit.PERCENT):
-        low, high = min(values, default=0.0), max(values, default=0.0)
-        problem = "a loss is no percentage" if "loss" in metrics.split_words(key.rpartition("/")[2]) else ""
-        if low < 0 or high > (1.0 if unit is Unit.FRACTION else 100.0):
-            problem = problem or f"it is logged as {low:g} to {high:g}"
-        if problem:
-            raise UserError(f"--metric {key}:{unit.value}: {problem}; leave :{unit.value} out")
+        _check_percentage(key, unit, values)
     scale = unit or unit_of(key, values)
-    default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
-    direction = goal or infer_goal(key) or ""
-    return ComparedMetric(key, default if margin is None else margin, scale, direction)
+    if margin is None and scale is not Unit.PLAIN:
+        margin = ACCURACY_MARGIN
+    return ComparedMetric(key, margin, scale, goal or infer_goal(key) or "")
+
+
+def _not_logged(key: str, runs: Sequence[RunRecord]) -> UserError:
+    """Return the error for a metric that no run logged as a number."""
+    logged = logged_keys(runs)
+    sample = sample_of(key, runs)
+    if sample:
+        numeric = ", ".join(logged[:MAX_NAMES]) or "nothing"
+        return UserError(
+            f"--metric {key!r}: its values are no numbers, such as {sample}; logged as numbers: {numeric}"
+        )
+    head = _logged_head(key, runs)
+    if head != key:
+        suffixes = ("min", "max", *UNIT_WORDS)
+        unknown = next(word for word in key.removeprefix(f"{head}:").split(":") if word not in suffixes)
+        return UserError(
+            f"--metric {key!r}: expected one of {', '.join(suffixes)} after the key, not {unknown!r}"
+        )
+    # The user looks for a result of an evaluation; a long record has dozens of keys before these.
+    evaluations_first = sorted(logged, key=lambda name: (not name.startswith(metrics.EVAL_PREFIX), name))
+    names = ", ".join(evaluations_first[:MAX_NAMES]) or "nothing"
+    hint = nearest_key(key, logged, end=" ")
+    return UserError(f"--metric {key!r}: no run has this metric; {hint}logged: {names}")
+
+
+def _check_percentage(key: str, unit: Unit, values: Sequence[float]) -> None:
+    """Refuse a unit of percentages for a loss, or for values that are beyond it.
+
+    Raises:
+        UserError: The values cannot be in this unit.
+    """
+    if "loss" in metrics.split_words(key.rpartition("/")[2]):
+        raise UserError(f"--metric {key}:{unit.value}: a loss is no percentage; leave :{unit.value} out")
+    low = min(values, default=0.0)
+    high = max(values, default=0.0)
+    largest = 1.0 if unit is Unit.FRACTION else 100.0
+    if low < 0 or high > largest:
+        raise UserError(
+            f"--metric {key}:{unit.value}: it is logged as {low:g} to {high:g}; leave :{unit.value} out"
+        )
 
 
 def _logged_head(text: str, runs: Sequence[RunRecord]) -> str:
@@ -276,14 +309,21 @@ def _is_value(values: np.ndarray, value: float) -> np.ndarray:
     return np.isnan(values) if math.isnan(value) else values == value
 
 
+def _is_same_number(one: Any, value: float) -> bool:
+    """Return whether two values are equal, or both NaN."""
+    return bool(one != one) if math.isnan(value) else bool(one == value)
+
+
 def without_value(run: RunRecord, key: str, value: float) -> RunRecord:
     """Return the run without one value of a key, in its rows and its summary."""
     rows, values = run.logged_numbers(key)
-    is_value = (lambda v: v != v) if math.isnan(value) else (lambda v: v == value)
-    summary = {k: v for k, v in run.summary.items() if not (k == key and is_value(v))}
     is_kept = ~_is_value(values, value)
-    logged = {k: column for k, column in run.logged.items() if k != key}
-    logged |= {key: (rows[is_kept], values[is_kept])} if is_kept.any() else {}
+    logged = {name: column for name, column in run.logged.items() if name != key}
+    if is_kept.any():
+        logged[key] = (rows[is_kept], values[is_kept])
+    summary = dict(run.summary)
+    if key in summary and _is_same_number(summary[key], value):
+        del summary[key]
     return replace(run, summary=summary, logged=logged)
 
 
@@ -299,10 +339,19 @@ def sample_of(key: str, runs: Sequence[RunRecord]) -> str:
     return next((short(printable(repr(value))) for value in values), "")
 
 
-def nearest_key(asked: str, keys: Sequence[str]) -> str:
-    """Return `did you mean eval/accuracy?` for `acc`, "" if no key is near."""
-    inside = min((key for key in keys if asked.lower() in key.lower()), key=len, default="")
-    return did_you_mean(asked, keys, 0.5) or (inside and f"did you mean {inside}?")
+def nearest_key(asked: str, keys: Sequence[str], *, end: str = "") -> str:
+    """Return `did you mean eval/accuracy?` for `acc`, "" if no key is near.
+
+    Args:
+        asked: What the user wrote.
+        keys: The known keys.
+        end: What follows the question in a longer message; left out without a question.
+    """
+    hint = did_you_mean(asked, keys, 0.5, end=end)
+    if hint:
+        return hint
+    containing = [key for key in keys if asked.lower() in key.lower()]
+    return f"did you mean {min(containing, key=len)}?{end}" if containing else ""
 
 
 def is_logged(key: str, runs: Sequence[RunRecord]) -> bool:
@@ -318,9 +367,12 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
     decides.
     """
     says_percent = any(part in PERCENT_WORDS for part in metrics.split_words(key))
+    if not says_percent and not is_accuracy_name(key):
+        return Unit.PLAIN
     numbers = list(values)
-    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
-    if not (says_percent or is_accuracy_name(key)) or low < 0 or high > 100:
+    low = min(numbers, default=0.0)
+    high = max(numbers, default=1.0)
+    if low < 0 or high > 100:
         return Unit.PLAIN
     return Unit.FRACTION if high <= 1 and not says_percent else Unit.PERCENT
 

@@ -27,7 +27,6 @@ def measure_contention(
     """Return the fraction of each run's time in which other runs used one of its cards, and its cards.
 
     Args:
-        runs: The runs.
         kinds: Their device types.
         starts: Their start times in seconds since 1970.
 

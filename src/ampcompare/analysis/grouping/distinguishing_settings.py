@@ -50,7 +50,6 @@ def settings_of(
     are always included.
 
     Args:
-        run: The run.
         external_settings: For a run of another program, the settings that its reading found.
         ignored: Keys that may differ.
     """
@@ -146,21 +145,21 @@ def make_labels(
         others = [key for key in others if key not in code and not key.endswith((SOURCE, FINGERPRINT))]
     labels: list[str] = []
     for number, own in enumerate(settings, 1):
-        # `tf32 on`, `lr 0.009`, `model resnet50`
-        always_parts, differing_parts = (
-            [
-                f"{key.removesuffix('.name').rpartition('.')[2]} {format_setting(own.get(key, NOT_SET))}"
-                for key in keys
-            ]
-            for keys in (always, others)
-        )
-        differing_parts = (
-            differing_parts if len(", ".join(differing_parts)) <= SUFFIX_CHARS else [f"setting {number}"]
-        )
-        always_parts += [_code_label(own, key, settings) for key in code]
-        name = " · ".join(part for part in (value, ", ".join([*always_parts, *differing_parts])) if part)
+        parts = [_label_part(key, own) for key in always]
+        parts += [_code_label(own, key, settings) for key in code]
+        differing_parts = [_label_part(key, own) for key in others]
+        if len(", ".join(differing_parts)) > SUFFIX_CHARS:
+            differing_parts = [f"setting {number}"]
+        suffix = ", ".join([*parts, *differing_parts])
+        name = " · ".join(part for part in (value, suffix) if part)
         labels.append(name if name not in {*taken, *labels} else f"{name} ({number})")
     return labels
+
+
+def _label_part(key: str, own: Mapping[str, str]) -> str:
+    """Return a setting with the last part of its key: `tf32 on`, `lr 0.009`, `model resnet50`."""
+    name = key.removesuffix(".name").rpartition(".")[2]
+    return f"{name} {format_setting(own.get(key, NOT_SET))}"
 
 
 def _code_label(own: Mapping[str, str], key: str, settings: Sequence[Mapping[str, str]]) -> str:
@@ -180,8 +179,10 @@ def format_setting(value: str) -> str:
 
     Numbers have six digits (0.009 for 0.009000000000000001), True is `on`, and long texts are cut.
     """
+    if "." not in value:
+        return {"True": "on", "False": "off"}.get(value, value)
     try:
-        return f"{float(value):.6g}" if "." in value else {"True": "on", "False": "off"}.get(value, value)
+        return f"{float(value):.6g}"
     except ValueError:
         return short(value, 24)
 
@@ -216,26 +217,45 @@ EPOCHS = ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max
 def describe_setting(rows: pd.DataFrame) -> CommonSetting:
     """Return the setting that the runs of a table have in common."""
     runs: list[RunRecord] = list(rows[RUN])
-    model, batch = listed(first_values(runs, MODELS)), listed(first_values(runs, BATCHES))
     data_names = [name for name in dict.fromkeys(map(_data_of, runs)) if name]
     data = " and ".join(data_names or first_values(runs, DATASETS)) or NO_DATA
-    parts = [f"{model} on {data}" if model else data, f"batch {batch}" if batch else ""]
+    model = listed(first_values(runs, MODELS))
+    parts = [f"{model} on {data}" if model else data]
+    batch = listed(first_values(runs, BATCHES))
+    if batch:
+        parts.append(f"batch {batch}")
+    length = _describe_length(runs)
+    if length:
+        parts.append(length)
+    devices = dict.fromkeys(describe_device(row) for _, row in rows.iterrows() if row[DEVICE])
+    return CommonSetting(", ".join(parts), tuple(devices) or (NO_DEVICE,), any(map(_is_synthetic, runs)))
+
+
+def _describe_length(runs: Sequence[RunRecord]) -> str:
+    """Return the length of the training: `90 epochs`, `500 and 1000 steps`; "" if it is not recorded."""
     for unit, keys in (("step", STEPS), ("epoch", EPOCHS)):
         # Trainers write -1 for "no limit".
         counts = [n for n in first_values(runs, keys) if n.strip("0.").replace(".", "").isdecimal()]
+        if counts == ["1"]:
+            return f"1 {unit}"
         if counts:
-            parts.append(f"{listed(counts)} {unit}{'s' * (counts != ['1'])}")
-            break
-    devices = dict.fromkeys(describe_device(row) for _, row in rows.iterrows() if row[DEVICE])
-    sources_named = {run.option("data.source") for run in runs if isinstance(run.option("data.source"), str)}
-    is_synthetic = any(sources.SOURCES[name].is_synthetic for name in sources_named & {*sources.SOURCES})
-    return CommonSetting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
+            return f"{listed(counts)} {unit}s"
+    return ""
+
+
+def _is_synthetic(run: RunRecord) -> bool:
+    source = run.option("data.source")
+    return isinstance(source, str) and source in sources.SOURCES and sources.SOURCES[source].is_synthetic
 
 
 def first_values(runs: Sequence[RunRecord], keys: Sequence[str]) -> list[str]:
     """Return the distinct values of the first key that any run has."""
-    values_by_key = (dict.fromkeys(_short_value(run.option(key)) for run in runs) for key in keys)
-    return next((texts for values in values_by_key if (texts := [value for value in values if value])), [])
+    for key in keys:
+        texts = dict.fromkeys(_short_value(run.option(key)) for run in runs)
+        known = [text for text in texts if text]
+        if known:
+            return known
+    return []
 
 
 def _short_value(value: Any) -> str:
@@ -247,12 +267,17 @@ def _short_value(value: Any) -> str:
 
 def _data_of(run: RunRecord) -> str:
     """Return the name of a run's data set, "" if it is not recorded."""
-    source, limit = run.option("data.source"), run.option("data.train_limit")
+    source = run.option("data.source")
     if not isinstance(source, str) or not source:
         return ""
     name = printable(sources.get_source_label(source))
+    built_in = sources.SOURCES.get(source)
     # Only the last part of the path, because a report leaves this machine.
-    if source in sources.SOURCES and sources.SOURCES[source].needs_root:
+    if built_in is not None and built_in.needs_root:
         name = f"{name} {_short_value(run.option('data.root'))}".strip()
-    unit = "images" if source in sources.SOURCES else "samples"
-    return f"{name} ({limit:,} training {unit})" if is_number(limit) and abs(limit) < 1e15 else name
+    limit = run.option("data.train_limit")
+    is_count = is_number(limit) and abs(limit) < 1e15
+    if not is_count:
+        return name
+    unit = "samples" if built_in is None else "images"
+    return f"{name} ({limit:,} training {unit})"

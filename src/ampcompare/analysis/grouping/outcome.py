@@ -39,7 +39,6 @@ def determine_outcome(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tu
     as refused, or a loop under the recorder without a step.
 
     Args:
-        run: The run.
         metric: Key of the compared metric.
 
     Returns:

@@ -39,7 +39,6 @@ def is_different(measured: Estimate, published: PublishedEstimate, level: float)
     errors (Welch's test with Satterthwaite's degrees of freedom).
 
     Args:
-        measured: The measured estimate.
         published: The published value.
         level: Level of the prediction interval, 0..1.
     """
@@ -58,7 +57,6 @@ def is_equivalent(measured: Estimate, published: PublishedEstimate, margin: floa
     The margin begins at the ends of the rounding interval, or at the value if it has its own error.
 
     Args:
-        measured: The measured estimate.
         published: The published value.
         margin: Equivalence margin on the scale of the computation: log(1.1) for a ratio within 10%.
         level: Level of the two-sided interval, 0..1. 0.9 gives two one-sided tests at 5% (Schuirmann 1987).
@@ -75,7 +73,6 @@ def forecast_further_runs(
     """Return a range of how many further runs per arm would decide, if the estimate is the true value.
 
     Args:
-        measured: The measured estimate.
         published: The published value.
         margin: Equivalence margin on the scale of the computation.
         level: Level of the intervals, 0..1.

@@ -76,7 +76,6 @@ def largest_deviation(margin: float, n: int, level: float, sides: int = 1) -> fl
     It is 0 if no standard deviation that matters is small enough.
 
     Args:
-        margin: The margin.
         n: Number of pairs, at least 2.
         level: Confidence level of the two-sided interval.
         sides: 1 for "not lower by more than the margin", 2 for "the same within the margin".
