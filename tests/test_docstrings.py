@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "ampcompare"
-# Packages and modules whose repetitions are not removed yet. Remove a name with its last repetition.
-NOT_DONE = {"analysis"}
 FILLERS = set(
     "a an as and are be by for in is it its of on or that the their these this to which whose".split()
 )
@@ -78,10 +76,7 @@ def in_package(name: str) -> list[str]:
 @pytest.mark.parametrize("name", sorted(path.name for path in SOURCE.iterdir() if path.name != "__pycache__"))
 def test_no_entry_repeats_name_and_type(name: str):
     repetitions = in_package(name)
-    if name in NOT_DONE:
-        assert repetitions, f"{name} has no repetition any more: remove it from NOT_DONE"
-    else:
-        assert not repetitions, "\n".join(repetitions)
+    assert not repetitions, "\n".join(repetitions)
 
 
 @pytest.mark.parametrize(

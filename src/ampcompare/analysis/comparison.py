@@ -262,7 +262,6 @@ def compare(
     the machine to themselves.
 
     Args:
-        group: The group.
         base: The baseline.
         levels: Level of each interval by question, 0..1.
         control: The A/A control of the baseline.

@@ -105,7 +105,6 @@ class Group:
         label: The unique label, as files have it.
         display_name: The label as people read it: `fp32 (none)` for the backend `none`.
         all_rows: All rows of the table of runs that belong to the group.
-        metric: The compared metric.
         value: The value of the compared key. It decides the colour.
         settings: The settings that all runs share.
         distinguishing_settings: The settings, with their values, that differ from other groups of the same
@@ -233,7 +232,6 @@ def group_runs(
 
     Args:
         rows: The table of runs.
-        metric: The compared metric.
         keys: The first key is compared, all are in the labels.
         ignored: Settings that may differ within a group.
     """
@@ -330,7 +328,6 @@ def sample_measurement(group: Group, measurement: str) -> pd.Series:
     They are per process; accuracies are per seed.
 
     Args:
-        group: The group.
         measurement: A key of `publication.MEASUREMENTS`.
     """
     values = group.sample(COLUMN_OF.get(measurement, measurement))

@@ -50,8 +50,6 @@ def build_run_table(
     """Return the table, in the order of the records.
 
     Args:
-        records: The runs.
-        metric: The compared metric.
         seeds: The seed of each run, None if it is not known.
         settings: The distinguishing settings of each run.
     """
