@@ -169,7 +169,6 @@ def read_former_end(folder: Path, run: SweepRun) -> RunEnd | None:
 
     Args:
         folder: Output folder of the sweep.
-        run: The run.
     """
     note = folder / "cluster" / "ends" / f"{run.run_id}.json"
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
