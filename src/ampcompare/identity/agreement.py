@@ -57,7 +57,7 @@ REPLAY = Agreement(
     "replay a recorded run (`why --at`)",
     "why/recorded_run.py",
     RESUME.equal,
-    note="`device` may be chosen anew, but not its kind",
+    note="options of the role session, and `output_dir`, may differ, but not the kind of device",
 )
 SWEEP = Agreement(
     "continue a sweep",
@@ -88,7 +88,8 @@ BENCHMARK = Agreement(
     frozenset({Role.NETWORK, Role.DATA, Role.CODE, Role.EXECUTION}),
     reported=frozenset({Role.PRECISION, Role.MATHEMATICS}),
     reported_keys=("memory_format",),
-    note="backend and device must be equal; of the data their name and content count",
+    note="backend and device must be equal; of the data their name and content count; with other execution "
+    "the arm is not used, and the file is not refused",
 )
 PUBLICATION = Agreement(
     "compare with a publication, and write one",
