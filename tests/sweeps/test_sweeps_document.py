@@ -47,6 +47,7 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
     if trains:
         own = OF_A_SWEEP if verb == "sweep" else ["--seeds=1", "--scale=0.02", "--network=tiny"]
         words += DECIDING if "--until-decided" in words else []
+        words += ["seed=[1,2]"] if "--seeds-per-process" in words else []
         named = {word.partition("=")[0] for word in words}
         words += [word for word in [*SMALL, *own] if word.partition("=")[0] not in named]
     with pytest.raises(SystemExit) as end:

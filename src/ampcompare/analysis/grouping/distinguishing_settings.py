@@ -60,7 +60,7 @@ def settings_of(
         facts = {f"{ENVIRONMENT}{key}": as_text(value) for key, value in defaults} | facts
     if external_settings is not None:
         return facts | dict(external_settings)
-    if run.option("data.source") in sources.SOURCES:
+    if as_text(run.option("data.source")) in sources.SOURCES:
         facts.pop(DATA, None)  # the name of built-in data says which they are, and older records have only it
     options = RunIdentity.of_run(run.config, environment).options
     settings = {key: value_text(value) for key, value in options.items()}
