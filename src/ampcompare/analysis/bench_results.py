@@ -79,7 +79,9 @@ class BenchEstimate(Estimate):
 
     @property
     def basis(self) -> str:
-        """The number of rounds, or of starts."""
+        """The number of rounds, or of starts. Peak memory is measured once."""
+        if self.n == 1:
+            return "one measurement"
         return f"{self.n} starts" if self.is_of_starts else f"{self.n} interleaved rounds"
 
 
