@@ -34,7 +34,7 @@ Rounds = list[tuple[float, float]]  # ms of both
 
 
 class Program:
-    """One of the two programs that take turns.
+    """A program that takes turns with another one.
 
     Args:
         measure: Runs the program for one turn, which has a number from 0, and returns the value.

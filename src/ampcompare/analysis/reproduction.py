@@ -41,7 +41,7 @@ POINTS = 0.5  # margin of accuracies in points, beyond their rounding
 MEASURED_ON = "measured on"
 RESIDENT = "on a CPU, memory is the resident memory of the process"
 BY_MACHINE = (MEASURED_ON, RESIDENT)  # reasons that concern the machine
-# How a number of verdicts is named in the headline.
+# The headline names a number of verdicts so.
 COUNTED = {
     REPRODUCED: REPRODUCED,
     REFUTED: REFUTED,

@@ -225,7 +225,7 @@ class Worker:
 
     @property
     def is_active(self) -> bool:
-        """Whether it can take a turn."""
+        """Whether the training can take a turn."""
         return not (self.failed or self.is_slow)
 
     def take_turn(self, seconds: float) -> None:

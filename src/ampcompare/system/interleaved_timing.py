@@ -85,7 +85,7 @@ class Contestant(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether it can take a turn: it has not failed, and its steps are not too long."""
+        """Whether the training can take a turn: it has not failed, and its steps are not too long."""
 
     def take_turn(self, seconds: float) -> None:
         """Take a turn of about so many seconds, and keep what was measured."""
