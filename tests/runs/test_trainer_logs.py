@@ -222,6 +222,45 @@ def test_cells_are_numbers_texts_empty_or_nan(tmp_path):
     assert run.history["flag"].tolist() == [True, False, None]
 
 
+@pytest.mark.parametrize("name", ["config.json", "config.yaml", "hparams.json", "args.json", "params.json"])
+@pytest.mark.parametrize("log", ["metrics.csv", "history.csv", "log.jsonl"])
+def test_settings_that_a_users_loop_wrote_beside_its_only_log_are_read(log, name, tmp_path):
+    _file(tmp_path / "run" / log, '{"step": 1, "loss": 2}' if log.endswith("l") else "step,loss\n1,2\n")
+    (tmp_path / "run" / name).write_text('{"seed": 3, "optimizer": {"lr": 0.1}}')
+    (run,), _ = _load(tmp_path)
+    assert run.option("seed") == 3
+    assert run.option("optimizer.lr") == 0.1
+
+
+def test_settings_beside_several_logs_belong_to_none(tmp_path):
+    for seed in range(2):
+        _file(tmp_path / f"seed{seed}.csv", "step,loss\n1,2\n")
+        _file(tmp_path / f"seed{seed}.jsonl", '{"step": 1, "loss": 2}')
+    (tmp_path / "config.json").write_text('{"seed": 0}')
+    runs, _ = _load(tmp_path)
+    assert [run.config for run in runs] == [{}, {}]
+
+
+def test_a_pattern_names_all_paths_that_match_it(tmp_path):
+    for arm in ("fp32", "amp"):
+        for seed in range(3):
+            _file(tmp_path / f"{arm}_{seed}" / "metrics.csv", f"step,loss\n1,{seed}.5\n")
+    with logged() as messages:
+        runs = load_runs([f"fp32={tmp_path}/fp32_*", f"amp={tmp_path}/amp_[01]"])
+    assert [run.option("arm") for run in runs] == ["fp32"] * 3 + ["amp"] * 2
+    end = "from CSV files with a step column; these files do not say whether a run finished"
+    assert messages == [f"read 3 runs of fp32 {end}", f"read 2 runs of amp {end}"]
+    with pytest.raises(UserError, match=r"other_\*: no such folder"):
+        load_runs([f"{tmp_path}/other_*"])
+
+
+def test_a_folder_whose_name_looks_like_a_pattern_is_itself(tmp_path):
+    for folder in ("a[1]", "a1"):
+        _file(tmp_path / folder / "metrics.csv", "step,loss\n1,2\n")
+    (run,), _ = _load(tmp_path / "a[1]")
+    assert run.name.endswith("a[1]")
+
+
 def test_every_trainer_folder_and_every_other_table_is_a_run(tmp_path):
     for name in ("a/metrics.csv", "b/metrics.csv", "one.csv", "two.csv", "c/metrics.csv", "c/progress.csv"):
         _file(tmp_path / name, "step,loss\n1,2\n")

@@ -54,7 +54,7 @@ def _package() -> Iterator[None]:
     [
         ("", ["left out"]),
         (LOGS.format("getLogger('ampcompare').setLevel(logging.ERROR)"), []),
-        (LOGS.format("basicConfig(level=logging.INFO)"), ["read 1 run", "left out"]),
+        (LOGS.format("basicConfig(level=logging.INFO)"), ["left out", "read 1 run"]),
     ],
     ids=["as it comes", "errors alone", "all"],
 )

@@ -1,5 +1,6 @@
 """Find and read the runs in what a user names: folders, files, projects and sweeps on W&B's server."""
 
+import glob
 import hashlib
 import logging
 import math
@@ -8,6 +9,7 @@ import pickle
 import stat
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -64,7 +66,8 @@ FileSignature = tuple[Any, ...]  # identifies a file in the cache: `_signature`
 def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list[RunRecord]:
     """Return every run in the sources, oldest first.
 
-    A source is a folder, searched for `.wandb` files at any depth, or one such file. `wandb:entity/project`
+    A source is a folder, searched for `.wandb` files at any depth, one such file, or a pattern such as
+    `logs/fp32_*` for several. `wandb:entity/project`
     and `wandb:entity/project/sweep` are read from W&B's server. A file that is found twice is read once, and
     files with the same run id become one run. If a run is on disk and on the server, the record with more
     rows counts. If both have the same number of rows, the one on disk counts, because it has the exit code
@@ -120,7 +123,7 @@ def _group_by_arm(sources: Iterable[str | Path]) -> dict[str, list[str]]:
     """
     arms: dict[str, list[str]] = {}
     for arm, source in map(split_arm, sources):
-        arms.setdefault(arm, []).append(source)
+        arms.setdefault(arm, []).extend(_expand(source))
     if "" in arms and len(arms) > 1:
         nameless = arms[""][0]
         names = ", ".join(arm for arm in arms if arm)
@@ -128,6 +131,16 @@ def _group_by_arm(sources: Iterable[str | Path]) -> dict[str, list[str]]:
             f"{nameless}: has no name, but the other sources have ({names}); name it too: NAME={nameless}"
         )
     return arms
+
+
+def _expand(source: str) -> list[str]:
+    """Return the paths that match a pattern such as `logs/fp32_*`; a shell does not expand it in NAME=SOURCE.
+
+    A source that exists, is on W&B's server or matches nothing is returned as it is.
+    """
+    if source.startswith(API_PREFIX) or os.path.lexists(source):
+        return [source]
+    return sorted(glob.glob(source, recursive=True)) or [source]
 
 
 def _identify(run: RunRecord) -> tuple[Any, ...]:
@@ -154,7 +167,7 @@ def _load_arm(sources: Sequence[str], step: str | None, arm: str) -> list[RunRec
         parse_source(source)  # check all sources before reading
     local_sources = [source for source in sources if source not in server_sources]
     named_files = {Path(source).resolve() for source in local_sources if os.path.isfile(source)}
-    runs = unite_files(_read_folders(local_sources, step), arm, named_files)
+    runs = unite_files(_read_folders(local_sources, step, arm), arm, named_files)
     for source in server_sources:
         for run in read_server(source):
             _add_server_run(runs, run)
@@ -205,8 +218,8 @@ def _is_same_run(one: RunRecord, other: RunRecord) -> bool:
     return not is_other_project and not is_other_entity
 
 
-def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
-    """Return the runs of folders and files."""
+def _read_folders(sources: Sequence[str], step: str | None, arm: str) -> list[RunRecord]:
+    """Return the runs of the folders and files of one arm; "" if the arms have no names."""
     reader = _SourceReader(step)
     parts: list[RunRecord] = []
     refused: list[UserError] = []
@@ -216,6 +229,11 @@ def _read_folders(sources: Sequence[str], step: str | None) -> list[RunRecord]:
         except NoRecordError as error:
             refused.append(error)
     reader.close()
+    of_arm = f" of {arm}" if arm else ""
+    for kind, count in reader.runs_of_kind.items():
+        log.info(
+            f"read {plural(count, 'run')}{of_arm} from {kind}; these files do not say whether a run finished"
+        )
     if refused and not parts:
         raise refused[0]
     for problem in refused[:MAX_LEFT_OUT]:
@@ -234,10 +252,16 @@ def _join_parts(parts: Sequence[RunRecord]) -> RunRecord:
 
 
 class _SourceReader:
-    """Reads the parts of runs in folders and files, each file once."""
+    """Reads the parts of runs in folders and files, each file once.
+
+    Attributes:
+        step: The step column of tables and JSON lines. None tries the usual names.
+        runs_of_kind: How many runs were read from each kind of log of other programs.
+    """
 
     def __init__(self, step: str | None) -> None:
         self.step = step
+        self.runs_of_kind: Counter[str] = Counter()
         self._read: set[str] = set()  # real paths of files
 
     @cached_property
@@ -272,10 +296,7 @@ class _SourceReader:
             with_runs, without_runs = self._read_kind(kind, paths)
             discovery.left_out += [(part.paths[0], _why_no_run(part, kind)) for part in without_runs]
             if with_runs and kind != WANDB:
-                log.info(
-                    f"read {plural(len(with_runs), 'run')} from {kind}; "
-                    "these files do not say whether a run finished"
-                )
+                self.runs_of_kind[kind] += len(with_runs)
             unread = len(files) - len(paths)
             if first_kind and unread:
                 are_files = "is 1 file" if unread == 1 else f"are {unread:,} files"

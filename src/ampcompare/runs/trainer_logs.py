@@ -34,6 +34,8 @@ STATE_FILE = "trainer_state.json"
 EARLY_STOPPING = "EarlyStoppingCallback"  # Hugging Face's callback
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
 SETTINGS = ("hparams.yaml", "args.yaml", "hparams.yml")  # written by Lightning, timm, accelerate
+# Written by users' own loops. One such file may belong to several logs, so it counts beside a single log only.
+CONFIGS = ("config.json", "config.yaml", "config.yml", "hparams.json", "args.json", "params.json")
 MAX_BYTES = 4_000_000  # of a settings file
 MAX_VALUES = 300_000  # pieces of JSON in a settings file
 # The last three: yaml raises them for tags with invalid values, such as `!!bool maybe` or `!!int ""`.
@@ -160,11 +162,19 @@ def _read_csv_file(path: Path, step: str | None) -> RunRecord:
 
 def _make_run(name: Path, path: Path) -> RunRecord:
     """Return a run with the settings beside its file. The file does not say whether the run ended."""
-    config, problems = read_settings_in(path.parent)
+    config, problems = read_settings_in(path.parent, CONFIGS if _is_only_log(path) else ())
     text = name.as_posix()
     return RunRecord(
         id=text, name=text, state=RunState.FINISHED, paths=(path,), config=config, problems=problems
     )
+
+
+def _is_only_log(path: Path) -> bool:
+    """Return whether the folder of a log belongs to one run: a trainer's folder, or one without other logs."""
+    if path.name in KNOWN_NAMES:
+        return True
+    files = (file for file in path.parent.iterdir() if file.name not in CONFIGS)
+    return not any(file.suffix == path.suffix and file != path for file in files)
 
 
 def _read_table_format(path: Path) -> TableFormat:
@@ -332,9 +342,14 @@ def _construct_untagged(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any
 _Loader.add_multi_constructor("", _construct_untagged)
 
 
-def read_settings_in(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings in the settings file of a folder, and its problems; both empty without one."""
-    path = next((folder / name for name in SETTINGS if (folder / name).is_file()), None)
+def read_settings_in(folder: Path, configs: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings in the settings file of a folder, and its problems; both empty without one.
+
+    Args:
+        folder: The folder of a log.
+        configs: Further names of settings files, read if there is none of a known trainer.
+    """
+    path = next((folder / name for name in (*SETTINGS, *configs) if (folder / name).is_file()), None)
     if path is None:
         return {}, []
     try:
