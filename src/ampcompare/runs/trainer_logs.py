@@ -34,7 +34,7 @@ STATE_FILE = "trainer_state.json"
 EARLY_STOPPING = "EarlyStoppingCallback"  # Hugging Face's callback
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
 SETTINGS = ("hparams.yaml", "args.yaml", "hparams.yml")  # written by Lightning, timm, accelerate
-# Written by users' own loops. One such file may belong to several logs, so it counts beside a single log only.
+# Written by users' own loops. They count beside a single log only, because they may belong to several.
 CONFIGS = ("config.json", "config.yaml", "config.yml", "hparams.json", "args.json", "params.json")
 MAX_BYTES = 4_000_000  # of a settings file
 MAX_VALUES = 300_000  # pieces of JSON in a settings file
@@ -170,7 +170,7 @@ def _make_run(name: Path, path: Path) -> RunRecord:
 
 
 def _is_only_log(path: Path) -> bool:
-    """Return whether the folder of a log belongs to one run: a trainer's folder, or one without other logs."""
+    """Return whether the settings in the folder of a log are its own: no other log of its kind is there."""
     if path.name in KNOWN_NAMES:
         return True
     files = (file for file in path.parent.iterdir() if file.name not in CONFIGS)
