@@ -168,9 +168,9 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         for key, value in identity.select(BENCHMARK.roles - {Role.DATA}).items()
         if not is_recorded_fact(key)
     }
-    settings["backend"] = backend.label
     if not config.model.kwargs:
         settings["model.kwargs"] = "{}"
+    settings["backend"] = backend.label
     return Training(
         step=lambda: trainer.step(next(steps)).compiled,
         samples=samples,
