@@ -102,8 +102,8 @@ def answer(connection: Connection, build: Callable[[], Training]) -> None:
     except UserError as problem:
         connection.send({"failed": one_line(problem), "full": False})
     except Exception as problem:
-        message = f"{type(problem).__name__}: {one_line(reason(problem))}"
-        connection.send({"failed": message, "full": is_out_of_memory(problem)})
+        failure = f"{type(problem).__name__}: {one_line(reason(problem))}"
+        connection.send({"failed": failure, "full": is_out_of_memory(problem)})
 
 
 def _answers(connection: Connection, training: Training) -> Iterator[dict[str, Any]]:
