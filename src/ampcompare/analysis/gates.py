@@ -172,10 +172,11 @@ def _check_ratio(gate: Gate, estimate: Estimate, claim: Claim) -> tuple[bool, st
     # worse" need not.
     is_gain = gate.bound >= 1 if gate.kind == SPEEDUP else gate.bound < 1
     holds = not is_gain or not set(GAINS).isdisjoint(claim.shown)
-    why = f" ({claim.why})" if not holds and claim.why else ""
-    if gate.kind == SPEEDUP:
-        return holds and low >= gate.bound, f"{ratio} as fast {ci}{why}"
-    return holds and high <= gate.bound, f"{ratio} the memory {ci}{why}"
+    noun = "as fast" if gate.kind == SPEEDUP else "the memory"
+    is_beyond = low >= gate.bound if gate.kind == SPEEDUP else high <= gate.bound
+    if not holds and claim.why:
+        return False, f"{ratio} {noun} {ci} ({claim.why})"
+    return holds and is_beyond, f"{ratio} {noun} {ci}"
 
 
 def _group(groups: Sequence[Group], gate: Gate) -> Group:
