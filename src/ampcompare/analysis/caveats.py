@@ -207,7 +207,7 @@ def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]
         )
     drift = validity_checks.estimate_drift(compared)
     if drift and drift.side_of(1.0) and abs(drift.value - 1) >= MIN_DRIFT:
-        change = formatting.change(drift.value) + formatting.between(drift.low, drift.high, formatting.change)
+        change = formatting.change_between(drift.value, drift.low, drift.high)
         yield f"Throughput drifted by {change} from the first run to the last, in all groups together."
 
 

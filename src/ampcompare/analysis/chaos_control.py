@@ -103,8 +103,11 @@ def describe_unresolved(
     """
     if estimate is None or not is_unresolved(estimate):
         return ""
-    difference = metric.with_unit(formatting.signed(estimate.value))
-    span = formatting.interval(estimate.low, estimate.high, formatting.signed)
+    decimals = metric.decimals(estimate.low, estimate.high)
+    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
+    span = formatting.interval(
+        estimate.low, estimate.high, lambda end: formatting.signed_fixed(end, decimals)
+    )
     return (
         f"{control.display_name} differs from {baseline.display_name} by {difference} of {metric.noun} "
         f"({formatting.level(estimate.level)} CI {span}), although nothing but the last bits of the initial "

@@ -9,6 +9,7 @@ from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.validity_checks import explain_chance
+from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import listed, ratio, some
 
 MAX_NAMED = 4
@@ -138,11 +139,14 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
 
 def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
     """Return which loss the interval of an open claim allows; "" if that is not the reason."""
-    loss = None if claim.estimate is None else largest_loss(claim.estimate, metric)
-    if not claim.is_open or loss is None or metric.margin is None:
+    estimate = claim.estimate
+    if estimate is None or not claim.is_open or metric.margin is None:
+        return ""
+    loss = largest_loss(estimate, metric)
+    if loss is None:
         return ""
     worse = "higher" if metric.lower_is_better else "lower"
-    allowed = metric.with_unit(metric.size(loss))
+    allowed = metric.with_unit(formatting.amount(loss, metric.decimals(estimate.low, estimate.high)))
     return f"the interval allows {allowed} {worse}, the margin is {metric.tolerance}"
 
 

@@ -166,6 +166,11 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
     )
 
 
+def _show_points(difference: float) -> str:
+    """Format a difference of accuracies in points. All have the decimals that accuracies are shown with."""
+    return formatting.signed_fixed(difference, 2)
+
+
 def _points(points: float) -> str:
     return "1 point" if points == 1 else f"{points:g} points"
 
@@ -272,7 +277,7 @@ def _relation(published_metric: PublishedMetric, base: PrintedValue | None) -> R
     if kind.is_percentage and base is None:
         return Relation(kind.label, formatting.in_percent)
     if kind.is_percentage:
-        return Relation(f"difference in {kind.label}", formatting.signed)
+        return Relation(f"difference in {kind.label}", _show_points)
     if kind.is_time:
         return Relation(f"speed-up in {kind.label}", formatting.ratio, is_ratio=True)
     return Relation(kind.label, formatting.ratio, is_ratio=True)

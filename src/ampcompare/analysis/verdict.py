@@ -134,7 +134,7 @@ def _describe_quality(comparison: Comparison) -> tuple[str, str]:
 
 def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetric) -> tuple[str, str]:
     """Return `accuracy 0.31 lower` and `accuracy 0.31 points lower, by at most 0.48`, if that is shown."""
-    size = metric.size(estimate.value)
+    size = formatting.amount(estimate.value, metric.decimals(estimate.low, estimate.high))
     side = "higher" if estimate.value > 0 else "lower"
     at_most = _at_most(estimate, metric) if "worse" in claim.shown else ""
     by_at_most = f", by {at_most}" if at_most else ""
@@ -152,14 +152,15 @@ def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
     loss = largest_loss(estimate, metric)
     if loss is None or loss <= 0:
         return ""
-    return f"at most {metric.size(loss)}"
+    return f"at most {formatting.amount(loss, metric.decimals(estimate.low, estimate.high))}"
 
 
 def _bounded(estimate: Estimate, metric: ComparedMetric) -> str:
     """Return the difference and the largest loss: `−0.14 points; at most 0.48 lower`."""
     at_most = _at_most(estimate, metric)
     worse = "higher" if metric.lower_is_better else "lower"
-    difference = metric.with_unit(formatting.signed(estimate.value))
+    decimals = metric.decimals(estimate.low, estimate.high)
+    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
     return f"{difference}; {at_most} {worse}" if at_most else difference
 
 
@@ -273,21 +274,18 @@ def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     label = comparison.group.display_name
     metric = comparison.group.metric
     name = QUESTION_NAMES[claim.question]
-    value = f"{formatting.ratio(estimate.value)}{_interval(claim)}"
+    value = _ratio_between(estimate)
     if claim.question == QUALITY:
         name = metric.noun
         value = _bounded(estimate, metric)
     return f"Inconclusive at n = {estimate.n}: {name} of {_shorten(label)} {value}", label
 
 
-def _interval(claim: Claim) -> str:
-    """Return ` (95% CI 0.98 to 1.15)` with enough digits to tell the ends of a ratio from 1, or ""."""
-    estimate = claim.estimate
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return ""
+def _ratio_between(estimate: Estimate) -> str:
+    """Return `1.05× (95% CI 0.98 to 1.15)`, with enough digits to tell the ends from 1."""
     digits = formatting.digits_to_distinguish(estimate.ends, (1.0,), formatting.number, 3)
     span = formatting.interval(estimate.low, estimate.high, lambda end: formatting.number(end, digits))
-    return f" ({formatting.level(estimate.level)} CI {span})"
+    return f"{formatting.number(estimate.value, digits)}× ({formatting.level(estimate.level)} CI {span})"
 
 
 def write_basis(findings: Findings) -> str:
