@@ -64,7 +64,8 @@ def measure(network: str, backend: str, seeds: int) -> int:
     from ampcompare.training.run_context import make_config, prepare_run
     from ampcompare.why.accuracy import judge
     from ampcompare.why.accuracy_table import describe_verdict
-    from ampcompare.why.step_comparison import StepComparison, StepSource
+    from ampcompare.why.step_comparison import StepComparison
+    from ampcompare.why.step_source import StepSource
     from ampcompare.why.step_variants import ValuePair
 
     context = prepare_run(make_config([*NETWORKS[network], *DATA, f"backend={backend}"]))

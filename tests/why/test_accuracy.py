@@ -19,7 +19,8 @@ from torch import nn
 from ampcompare.cli import main
 from ampcompare.why.accuracy import AccuracyComparison, compare_accuracy, judge
 from ampcompare.why.accuracy_table import describe_verdict
-from ampcompare.why.step_comparison import StepComparison, read_source
+from ampcompare.why.step_comparison import StepComparison
+from ampcompare.why.step_source import read_source
 from ampcompare.why.step_variants import ValuePair
 
 NET = '''

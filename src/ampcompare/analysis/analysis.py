@@ -50,7 +50,7 @@ from ampcompare.errors import UserError, did_you_mean
 from ampcompare.publications.publication import load_publication
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
-from ampcompare.runtime.formatting import between, capital, change, listed
+from ampcompare.runtime.formatting import capital, change_between, listed
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the W&B run that holds a report; it is no training
 DEFAULT_OPTIONS = AnalysisOptions()
@@ -160,7 +160,7 @@ def _describe_control(control: Comparison) -> str:
 
 
 def _change(estimate: Estimate) -> str:
-    return f"{change(estimate.value)}{between(estimate.low, estimate.high, change)}"
+    return change_between(estimate.value, estimate.low, estimate.high)
 
 
 def analyse_runs(

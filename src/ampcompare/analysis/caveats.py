@@ -150,14 +150,16 @@ def _flat_losses(compared: Sequence[Group]) -> Iterator[str]:
 def _chaos(findings: Findings) -> Iterator[str]:
     """Yield what the baseline with changed last bits says about the other differences, and where nothing."""
     for comparison in findings.comparisons:
-        control, base = comparison.group, comparison.baseline
+        control = comparison.group
+        base = comparison.baseline
         if base is None or not is_chaos_control(control):
             continue
-        sentences = (
-            describe_unresolved(control, base, findings.metric, comparison.estimates.get(QUALITY)),
-            describe_equal_losses(control, base),
-        )
-        yield from filter(None, sentences)
+        unresolved = describe_unresolved(control, base, findings.metric, comparison.estimates.get(QUALITY))
+        if unresolved:
+            yield unresolved
+        equal_losses = describe_equal_losses(control, base)
+        if equal_losses:
+            yield equal_losses
 
 
 def _lengths(findings: Findings) -> Iterator[str]:
@@ -205,7 +207,7 @@ def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]
         )
     drift = validity_checks.estimate_drift(compared)
     if drift and drift.side_of(1.0) and abs(drift.value - 1) >= MIN_DRIFT:
-        change = formatting.change(drift.value) + formatting.between(drift.low, drift.high, formatting.change)
+        change = formatting.change_between(drift.value, drift.low, drift.high)
         yield f"Throughput drifted by {change} from the first run to the last, in all groups together."
 
 
@@ -222,22 +224,22 @@ def _separate_groups(findings: Findings) -> Iterator[str]:
         if shown:
             name = display_name(value) if findings.keys[0] == BACKEND else value
             yield f"Runs of {name} form {len(same_value)} groups, which differ in {some(shown, MAX_KEYS)}."
-    if uncontrolled := list(
-        dict.fromkeys(key for c in findings.comparisons for key in c.uncontrolled_differences)
-    ):
-        differing = some(uncontrolled, MAX_KEYS)
+    uncontrolled = dict.fromkeys(key for c in findings.comparisons for key in c.uncontrolled_differences)
+    if uncontrolled:
+        differing = some([*uncontrolled], MAX_KEYS)
         yield f"The compared groups also differ in {differing}, which may explain part of the result."
 
 
 def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     """Yield the groups with another speed-up by their whole training time."""
-    gaps = [
-        f"{formatting.ratio(gap[1])} for {group.display_name}"
-        for group, base in pairs
-        if not group.is_control
-        and len(group.devices | base.devices) == 1
-        and (gap := validity_checks.median_gap(group, base))
-    ]
+    gaps = []
+    for group, base in pairs:
+        if group.is_control or len(group.devices | base.devices) != 1:
+            continue
+        gap = validity_checks.median_gap(group, base)
+        if gap is not None:
+            _, by_seconds = gap
+            gaps.append(f"{formatting.ratio(by_seconds)} for {group.display_name}")
     if gaps:
         yield f"Including start-up and stalls, the speed-up is {some(gaps, MAX_NAMED)}."
 
@@ -252,7 +254,8 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     reasons = formatting.group_by_reason(dict.fromkeys(problems), MAX_NAMED)
     for names, problem in reasons[:MAX_PROBLEMS]:
         yield f"Record of {names}: {problem}"
-    if (hidden := len(reasons) - MAX_PROBLEMS) > 0:
+    hidden = len(reasons) - MAX_PROBLEMS
+    if hidden > 0:
         yield f"The page's table of runs lists {plural(hidden, 'further problem')} of records."
     recorded = (run.environment.get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in recorded if isinstance(one, str) and one]
@@ -325,57 +328,63 @@ def _identical_arms(findings: Findings) -> Iterator[str]:
 def _seeds_that_agree(findings: Findings) -> Iterator[str]:
     """Yield which standard deviation is assumed where the differences, or a group's values, are all equal."""
     metric = findings.metric
+    sentences = _describe_agreement(findings) if metric.resolution else []
+    if not sentences:
+        return
+    source = "the last logged decimal"
+    images = findings.table[IMAGES].dropna()
+    if metric.is_percentage and len(images):
+        # Throughput may count something else, such as steps.
+        item = findings.quantities.item if findings.quantities.item in ("image", "sample") else "sample"
+        source = f"one of {int(images.min()):,} test {item}s"
+    size = metric.with_unit(f"{metric.resolution:.3g}")
+    yield (
+        f"{' '.join(sentences)} The confidence interval assumes a standard deviation of {size} ({source})."
+    )
+
+
+def _describe_agreement(findings: Findings) -> list[str]:
+    """Return which differences from the baseline, or values of a group, are equal but for rounding."""
+    name = findings.metric.name
+    rounding = AGREE * findings.metric.resolution
     same: dict[str, list[str]] = {}  # labels by baseline
     shifted: dict[str, list[str]] = {}
     constant: dict[str, None] = {}
     for comparison in findings.comparisons:
+        group = comparison.group
+        base = comparison.baseline
         estimate = comparison.estimates.get(QUALITY)
-        if (
-            estimate is None
-            or comparison.baseline is None
-            or not estimate.has_interval
-            or not metric.resolution
-        ):
+        if base is None or estimate is None or not estimate.has_interval:
             continue
-        group, base, rounding = comparison.group, comparison.baseline, AGREE * metric.resolution
         if not estimate.is_paired:
-            equal = [g for g in (group, base) if np.ptp(g.sample(SCORE).dropna()) <= rounding]
-            constant |= dict.fromkeys(g.display_name for g in equal)
+            equal = [side for side in (group, base) if np.ptp(side.sample(SCORE).dropna()) <= rounding]
+            constant |= dict.fromkeys(side.display_name for side in equal)
             continue
         differences = (group.sample(SCORE) - base.sample(SCORE)).dropna()
         if np.ptp(differences) <= rounding:
-            labels = same if differences.abs().max() <= rounding else shifted
-            labels.setdefault(base.display_name, []).append(group.display_name)
-    sentences = [
-        f"At every shared seed, {some(labels, MAX_NAMED)} {'has' if len(labels) == 1 else 'have'} exactly "
-        f"the {metric.name} of {base_name}."
-        for base_name, labels in same.items()
-    ]
-    sentences += [
-        f"At every shared seed, the {metric.name} of {label} differs by the same amount from that of "
-        f"{base_name}."
-        for base_name, labels in shifted.items()
-        for label in labels
-    ]
+            by_baseline = same if differences.abs().max() <= rounding else shifted
+            by_baseline.setdefault(base.display_name, []).append(group.display_name)
+    sentences = []
+    for base_name, labels in same.items():
+        verb = "has" if len(labels) == 1 else "have"
+        names = some(labels, MAX_NAMED)
+        sentences.append(f"At every shared seed, {names} {verb} exactly the {name} of {base_name}.")
+    for base_name, labels in shifted.items():
+        for label in labels:
+            sentences.append(
+                f"At every shared seed, the {name} of {label} differs by the same amount from that of "
+                f"{base_name}."
+            )
     if constant:
-        sentences.append(f"All runs of {some([*constant], MAX_NAMED)} have the same {metric.name}.")
-    if not sentences:
-        return
-    images = findings.table[IMAGES].dropna()
-    # Throughput may count something else, such as steps.
-    item = findings.quantities.item if findings.quantities.item in ("image", "sample") else "sample"
-    source = f"one of {int(images.min()):,} test {item}s" if metric.is_percentage and len(images) else ""
-    size = metric.with_unit(f"{metric.resolution:.3g}")
-    yield (
-        f"{' '.join(sentences)} The confidence interval assumes a standard deviation of {size} "
-        f"({source or 'the last logged decimal'})."
-    )
+        sentences.append(f"All runs of {some([*constant], MAX_NAMED)} have the same {name}.")
+    return sentences
 
 
 def _run_label(row: pd.Series) -> str:
     """Return the name of a run, with its id if the two differ."""
-    name, own = row[run_table.NAME], row[RUN].id
-    return name if name == own else f"{name} ({own})"
+    name = row[run_table.NAME]
+    run_id = row[RUN].id
+    return name if name == run_id else f"{name} ({run_id})"
 
 
 def find_deviations(findings: Findings) -> list[str]:
@@ -413,13 +422,15 @@ def find_deviations(findings: Findings) -> list[str]:
 
 def describe_progress(findings: Findings) -> str:
     """Return `First look (3 of up to 10 seeds)` while claims are undecided, else ""."""
-    plan, seeds = findings.plan, findings.ended_seeds
+    plan = findings.plan
+    seeds = findings.ended_seeds
     if plan.max_seeds is None or not seeds or seeds >= plan.max_seeds or not findings.undecided:
         return ""
     name = "Interim result"
     if seeds in plan.looks:
         number = plan.looks.index(seeds)
-        name = f"{ORDINALS[number] if number < len(ORDINALS) else f'{number + 1}th'} look"
+        ordinal = ORDINALS[number] if number < len(ORDINALS) else f"{number + 1}th"
+        name = f"{ordinal} look"
     return f"{name} ({seeds} of up to {plan.max_seeds} seeds)"
 
 

@@ -49,7 +49,8 @@ def find_seeds_with_equal_losses(control: Group, baseline: Group) -> list[str]:
 
 def has_equal_losses(run: RunRecord, other: RunRecord) -> bool:
     """Return whether two runs logged equal training losses at all common steps, of which there is one."""
-    losses, other_losses = _losses_by_step(run), _losses_by_step(other)
+    losses = _losses_by_step(run)
+    other_losses = _losses_by_step(other)
     common = losses.keys() & other_losses.keys()
     values = np.array([[losses[step], other_losses[step]] for step in common])
     return bool(common) and np.array_equal(values[:, 0], values[:, 1], equal_nan=True)
@@ -102,8 +103,11 @@ def describe_unresolved(
     """
     if estimate is None or not is_unresolved(estimate):
         return ""
-    difference = metric.with_unit(formatting.signed(estimate.value))
-    span = formatting.interval(estimate.low, estimate.high, formatting.signed)
+    decimals = metric.decimals(estimate.low, estimate.high)
+    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
+    span = formatting.interval(
+        estimate.low, estimate.high, lambda end: formatting.signed_fixed(end, decimals)
+    )
     return (
         f"{control.display_name} differs from {baseline.display_name} by {difference} of {metric.noun} "
         f"({formatting.level(estimate.level)} CI {span}), although nothing but the last bits of the initial "

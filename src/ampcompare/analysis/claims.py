@@ -105,12 +105,12 @@ def is_same_speed(estimate: Estimate, margin: float = SPEED_MARGIN) -> bool:
 def side_words(question: str, estimate: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
     """Return the word for the side of no change on which the interval lies."""
     run_metric = COMPARED_METRICS[question]
-    above, below = run_metric.sides or ("", "")
-    if question == QUALITY and metric.lower_is_better:
-        above, below = below, above
     side = estimate.side_of(run_metric.null)
     if side == 0:
         return ()
+    above, below = run_metric.sides or ("", "")
+    if question == QUALITY and metric.lower_is_better:
+        side = -side
     return (above,) if side > 0 else (below,)
 
 
@@ -130,13 +130,14 @@ def claim_quality(
         shown = tuple(word for word in shown if word not in ("worse", "better"))
         if not shown:
             return Claim(QUALITY, estimate, (), unresolved)
+    if degenerate_reason and "worse" in shown:
+        return Claim(QUALITY, estimate, ("worse",))
     if degenerate_reason:
-        worse = tuple(word for word in shown if word == "worse")
-        return Claim(QUALITY, estimate, worse, "" if worse else degenerate_reason)
+        return Claim(QUALITY, estimate, (), degenerate_reason)
     if shown:
         return Claim(QUALITY, estimate, shown)
-    why = NO_MARGIN if metric.margin is None else BEYOND_MARGIN
-    return Claim(QUALITY, estimate, (), why, is_open=True)
+    reason = NO_MARGIN if metric.margin is None else BEYOND_MARGIN
+    return Claim(QUALITY, estimate, (), reason, is_open=True)
 
 
 def claim_ratio(
@@ -155,24 +156,34 @@ def claim_ratio(
     sides = side_words(question, estimate, metric)
     same = (SAME_SPEED,) if question == SPEED and is_same_speed(estimate) else ()
     is_gain = not {*sides}.isdisjoint(GAINS)
+    needs_control = has_control and is_gain and not isinstance(estimate, BenchEstimate)
     is_held = control is not None and side_words(question, control, metric) == sides
-    if has_control and is_gain and not is_held and not isinstance(estimate, BenchEstimate):
+    if needs_control and not is_held:
         if same:
             return Claim(question, estimate, same)
-        n = control.n if control else 0
-        why = WITHIN_CONTROL if control and control.has_interval else f"the A/A control has only n = {n}"
-        return Claim(question, estimate, (), why, is_open=True)
+        return Claim(question, estimate, (), _not_held_reason(control), is_open=True)
     if sides or same:
         return Claim(question, estimate, (*sides, *same))
+    return Claim(question, estimate, (), _no_side_reason(question, estimate), is_open=True)
+
+
+def _not_held_reason(control: Estimate | None) -> str:
+    """Return why a gain is not claimed relative to the A/A control."""
+    if control is not None and control.has_interval:
+        return WITHIN_CONTROL
+    n = 0 if control is None else control.n
+    return f"the A/A control has only n = {n}"
+
+
+def _no_side_reason(question: str, estimate: Estimate) -> str:
+    """Return why an interval shows nothing. Only that of a benchmark can lie beside no change and do so."""
     null = COMPARED_METRICS[question].null
     low, high = estimate.ends
-    why = INCLUDES_NO_CHANGE
-    # Only the interval of a benchmark can lie beside no change and show nothing.
     if low is not None and low > null:
-        why = WITHIN_CONTROL
-    elif high is not None and high < null:
-        why = LOSS_WITHIN_CONTROL
-    return Claim(question, estimate, (), why, is_open=True)
+        return WITHIN_CONTROL
+    if high is not None and high < null:
+        return LOSS_WITHIN_CONTROL
+    return INCLUDES_NO_CHANGE
 
 
 def with_forecast(claim: Claim, metric: ComparedMetric, spread: tuple[float, float] | None) -> Claim:

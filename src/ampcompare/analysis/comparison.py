@@ -61,10 +61,6 @@ NOT_RESOLVED = "the baseline with changed last bits differs from the baseline, t
 NOT_IN_BENCH = "the benchmark has no matching arm"
 Levels = Mapping[str, float]
 TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
-NOT_NATIVE = {
-    COMPUTED_IN_FP32: "this CPU computes {} in fp32",
-    EMULATED: "this CPU has no instructions for {}",
-}
 
 
 @dataclass(eq=False)
@@ -116,30 +112,34 @@ class Comparison:
     seed_correlation: float | None = None
 
     def __post_init__(self) -> None:
-        self.is_control = self.group.is_control  # the baseline once more
-        base, self.claims = self.baseline, dict[str, Claim]()
-        if base and not (self.is_control or self.group.is_unfinished or base.is_unfinished):
-            claimed = [question for question, metric in COMPARED_METRICS.items() if metric.sides]
-            claims = {question: _claim(self, base, question) for question in claimed}
-            self.claims = {
-                question: with_forecast(claim, self.group.metric, self.spreads.get(question))
-                for question, claim in claims.items()
-            }
+        self.is_control = self.group.is_control
         self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
-        self.shown = shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
+        self.claims = self._make_claims()
+        self.shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
+
+        shown = self.shown
         self.is_faster = "faster" in shown and SAME_SPEED not in shown
-        self.keeps_quality = bool({EQUIVALENT, NOT_WORSE, "better"} & shown)
-        self.is_quality_lost = bool(self.degenerate_reason) or ("worse" in shown and EQUIVALENT not in shown)
+        self.keeps_quality = not shown.isdisjoint({EQUIVALENT, NOT_WORSE, "better"})
+        is_worse = "worse" in shown and EQUIVALENT not in shown
+        self.is_quality_lost = is_worse or bool(self.degenerate_reason)
+
+    def _make_claims(self) -> dict[str, Claim]:
+        """Return the claims; none for a control, and before both groups have finished runs."""
+        base = self.baseline
+        if base is None or self.is_control or self.group.is_unfinished or base.is_unfinished:
+            return {}
+        claims = {}
+        for question, run_metric in COMPARED_METRICS.items():
+            if run_metric.sides:
+                claim = _claim(self, base, question)
+                claims[question] = with_forecast(claim, self.group.metric, self.spreads.get(question))
+        return claims
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
         """The claims on speed and quality that more seeds may decide."""
-        if (
-            not self.claims
-            and not self.is_control
-            and not self.not_compared_reason
-            and self.group.outcomes.running
-        ):
+        may_be_claimed = not self.is_control and not self.not_compared_reason
+        if may_be_claimed and not self.claims and self.group.outcomes.running:
             return (Claim(SPEED, None, (), NOT_FINISHED, is_open=True),)
         return tuple(
             claim
@@ -163,24 +163,31 @@ def compare_all(
     Returns:
         The comparisons; none without a baseline.
     """
-    bases = [g for g in groups if g.value == baseline and not g.is_control]
+    bases = [group for group in groups if group.value == baseline and not group.is_control]
+    if not bases:
+        return []
     comparisons = []
-    for group in (g for g in groups if bases and g.value != baseline):
+    for group in groups:
+        if group.value == baseline:
+            continue
         base, not_compared_reason = _baseline_of(group, bases, key)
         if base is None:
             comparisons.append(Comparison(group, None, not_compared_reason))
             continue
-        repeats = [
-            g
-            for g in groups
-            if g.value == control_value(base.value) and not uncontrolled_settings(base, g, key)
-        ]
-        controls = [] if group.is_control else sorted(repeats, key=lambda g: not g.outcomes.finished)
-        control = next(iter(controls), None)
-        comparisons.append(
-            compare(group, base, levels, control, uncontrolled_settings(group, base, key), bench)
-        )
+        control = None if group.is_control else _control_of(base, groups, key)
+        uncontrolled = uncontrolled_settings(group, base, key)
+        comparisons.append(compare(group, base, levels, control, uncontrolled, bench))
     return with_spreads(without_unresolved_differences(comparisons))
+
+
+def _control_of(base: Group, groups: Sequence[Group], key: str) -> Group | None:
+    """Return the A/A control of a baseline, one with finished runs if there are several; None without one."""
+    controls = [
+        group
+        for group in groups
+        if group.value == control_value(base.value) and not uncontrolled_settings(base, group, key)
+    ]
+    return min(controls, key=lambda control: not control.outcomes.finished, default=None)
 
 
 def without_unresolved_differences(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -194,12 +201,12 @@ def without_unresolved_differences(comparisons: Sequence[Comparison]) -> list[Co
         if is_chaos_control(comparison.group) and is_unresolved(comparison.estimates.get(QUALITY))
     ]
     bases = [comparison.baseline for comparison in unresolved]
-    return [
-        replace(comparison, unresolved_reason=NOT_RESOLVED)
-        if comparison.baseline in bases and not comparison.is_control
-        else comparison
-        for comparison in comparisons
-    ]
+    resolved = []
+    for comparison in comparisons:
+        if comparison.baseline in bases and not comparison.is_control:
+            comparison = replace(comparison, unresolved_reason=NOT_RESOLVED)
+        resolved.append(comparison)
+    return resolved
 
 
 def with_spreads(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -208,7 +215,8 @@ def with_spreads(comparisons: Sequence[Comparison]) -> list[Comparison]:
     for question in (SPEED, QUALITY):
         estimates = [c.estimates[question] for c in comparisons if question in c.estimates]
         paired = [estimate for estimate in estimates if estimate.is_paired]
-        if pooled := pool_deviations(paired or estimates):
+        pooled = pool_deviations(paired or estimates)
+        if pooled is not None:
             spreads[question] = pooled
     return [replace(comparison, spreads=spreads) for comparison in comparisons]
 
@@ -221,14 +229,18 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
 
     def rank(base: Group) -> tuple[bool, bool, int]:
         keys = uncontrolled_settings(group, base, key)
-        return not all(k.startswith(ENVIRONMENT) for k in keys), not base.n, len(keys)
+        has_other_options = not all(name.startswith(ENVIRONMENT) for name in keys)
+        return has_other_options, not base.n, len(keys)
 
     nearest = min(bases, key=rank)
-    if rank(nearest)[0]:
-        options = [k for k in uncontrolled_settings(group, nearest, key) if not k.startswith(ENVIRONMENT)]
-        settings, base_settings = group.settings, nearest.settings
-        pairs = [(k, settings.get(k, NOT_SET), base_settings.get(k, NOT_SET)) for k in options]
-        differences = [f"{key} ({own} and {other})" for key, own, other in pairs]
+    has_other_options, *_ = rank(nearest)
+    if has_other_options:
+        differences = []
+        for name in uncontrolled_settings(group, nearest, key):
+            if not name.startswith(ENVIRONMENT):
+                own = group.settings.get(name, NOT_SET)
+                other = nearest.settings.get(name, NOT_SET)
+                differences.append(f"{name} ({own} and {other})")
         names = f"{group.display_name} and {nearest.display_name}"
         return None, f"{names} also differ in {some(differences, MAX_KEYS)}"
     candidates = [base for base in bases if rank(base) == rank(nearest)]
@@ -242,10 +254,11 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
 def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
     """Return the settings that differ between two groups and are not what is compared."""
     keys = differing_keys([group.settings, base.settings])
+    dependent = dependent_prefixes(key)
     # The backend `tf32` sets this switch, so the switch is no other difference.
-    is_tf32 = key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key))
-    dependent = (*dependent_prefixes(key), *(("tf32", "environment.tf32") if is_tf32 else ()))
-    return [k for k in keys if k != key and not k.startswith(dependent)]
+    if key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key)):
+        dependent = (*dependent, "tf32", "environment.tf32")
+    return [name for name in keys if name != key and not name.startswith(dependent)]
 
 
 def compare(
@@ -268,16 +281,9 @@ def compare(
         uncontrolled_differences: Settings that differ besides the compared key.
         bench: Speeds of a benchmark.
     """
-    sides = [(g.display_name, g.outcomes) for g in (group, base)]
-    no_claim_reason = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in sides if o.failed)
-    if not no_claim_reason and (reason := explain_degenerate(base)):
-        no_claim_reason = f"{base.display_name} is {reason}"
-    if not no_claim_reason and (reason := explain_placeholder(group)):
-        no_claim_reason = f"{group.display_name} is {reason}"
-    if not no_claim_reason and not group.metric.is_best and not has_early_stopping((base, group)):
-        no_claim_reason = unequal_lengths((base, group))
+    no_claim_reason = _no_quality_claim_reason(group, base)
     relative_to_control = {}
-    if control and control.outcomes.finished:
+    if control is not None and control.outcomes.finished:
         relative_to_control = _estimates(group, control, levels, bench)
     return Comparison(
         group,
@@ -294,6 +300,26 @@ def compare(
     )
 
 
+def _no_quality_claim_reason(group: Group, base: Group) -> str:
+    """Return why nothing can be claimed about quality, whatever the values are; "" otherwise."""
+    failures = [
+        f"{side.outcomes.failed} of {side.outcomes.ended} {side.display_name} runs failed"
+        for side in (group, base)
+        if side.outcomes.failed
+    ]
+    if failures:
+        return listed(failures)
+    degenerate = explain_degenerate(base)
+    if degenerate:
+        return f"{base.display_name} is {degenerate}"
+    placeholder = explain_placeholder(group)
+    if placeholder:
+        return f"{group.display_name} is {placeholder}"
+    if group.metric.is_best or has_early_stopping((base, group)):
+        return ""
+    return unequal_lengths((base, group))
+
+
 def is_missing_in_bench(group: Group, base: Group, bench: BenchResults | None) -> bool:
     """Return whether a benchmark has the speed of the baseline but not that of the group."""
     return bench is not None and bool(bench.ratios(base, base)) and not bench.ratios(group, base)
@@ -301,43 +327,62 @@ def is_missing_in_bench(group: Group, base: Group, bench: BenchResults | None) -
 
 def _estimates(group: Group, base: Group, levels: Levels, bench: BenchResults | None) -> dict[str, Estimate]:
     """Return the estimates of a group relative to a baseline, by question."""
+    sides = (group, base)
     bench_ratios = bench.ratios(group, base) if bench else {}
-    is_one_device = len(group.devices | base.devices) <= 1 and "" not in group.devices | base.devices
-    # The runs of an A/A control are at the ends of a sweep, so they are not paired with other runs.
-    is_apart = any(side.is_control and not is_chaos_control(side) for side in (group, base))
-    paired_by = "" if is_apart else "seed"
+    leaves_out_times = bool(no_native_arithmetic(sides)) or is_missing_in_bench(group, base, bench)
     estimates = {}
-    is_slow, is_missing = no_native_arithmetic((group, base)), is_missing_in_bench(group, base, bench)
     for question, run_metric in COMPARED_METRICS.items():
-        if (is_slow or is_missing) and question in TIMED:
+        if leaves_out_times and question in TIMED:
             continue
-        values, base_values = group.sample(run_metric.column), base.sample(run_metric.column)
-        is_scarce = base_values.empty or has_too_few_processes((group, base), run_metric)
-        if question in bench_ratios and (question == SPEED or is_scarce):
+        lacks_values = base.sample(run_metric.column).empty or has_too_few_processes(sides, run_metric)
+        if question in bench_ratios and (question == SPEED or lacks_values):
             estimates[question] = bench_ratios[question]
-            continue
-        # Quality needs finished runs. Metrics of the machine need one device.
-        if (group.is_unfinished or base.is_unfinished) if run_metric.is_of_seed else not is_one_device:
-            continue
-        if question == TIME and not (reaches_in_all_runs(group) and reaches_in_all_runs(base)):
-            continue  # the runs that missed the target would be left out
-        floor = 0.0
-        if question == QUALITY:
-            floor = group.metric.resolution
-        elif run_metric.is_timed:
-            floor = measure_speed_resolution((group, base))
-        estimate = estimate_difference(
-            values, base_values, log=run_metric.is_ratio, paired_by=paired_by, resolution=floor
-        )
-        if estimate is None:
-            continue
-        # Seeds, or speeds, that agree are no evidence of a spread of zero.
-        if question in (QUALITY, SPEED) and not estimate.error:
-            estimate = replace(estimate, error=None)
-        if question == QUALITY and group.metric.is_percentage:
-            estimate = replace(estimate, bounds=(-100.0, 100.0))
-        estimates[question] = replace(estimate, level=levels[question])
+        elif _is_comparable(group, base, run_metric):
+            estimate = _estimate_from_runs(group, base, run_metric)
+            if estimate is not None:
+                estimates[question] = replace(estimate, level=levels[question])
     return estimates
+
+
+def _is_comparable(group: Group, base: Group, run_metric: RunMetric) -> bool:
+    """Return whether two groups can be compared by a metric of their runs.
+
+    Quality needs finished runs. Metrics of the machine need one device. The time to a target needs runs that
+    all reached it: the runs that missed it would be left out.
+    """
+    if run_metric.is_of_seed:
+        return not group.is_unfinished and not base.is_unfinished
+    devices = group.devices | base.devices
+    if len(devices) > 1 or "" in devices:
+        return False
+    return run_metric.question != TIME or (reaches_in_all_runs(group) and reaches_in_all_runs(base))
+
+
+def _estimate_from_runs(group: Group, base: Group, run_metric: RunMetric) -> Estimate | None:
+    """Return the estimate of a metric of the runs; None where one of the groups has no value."""
+    question = run_metric.question
+    resolution = 0.0
+    if question == QUALITY:
+        resolution = group.metric.resolution
+    elif run_metric.is_timed:
+        resolution = measure_speed_resolution((group, base))
+    # The runs of an A/A control are at the ends of a sweep, so they are not paired with other runs.
+    is_unpaired = any(side.is_control and not is_chaos_control(side) for side in (group, base))
+    estimate = estimate_difference(
+        group.sample(run_metric.column),
+        base.sample(run_metric.column),
+        log=run_metric.is_ratio,
+        paired_by="" if is_unpaired else "seed",
+        resolution=resolution,
+    )
+    if estimate is None:
+        return None
+    # Seeds, or speeds, that agree are no evidence of a spread of zero.
+    if question in (QUALITY, SPEED) and not estimate.error:
+        estimate = replace(estimate, error=None)
+    if question == QUALITY and group.metric.is_percentage:
+        estimate = replace(estimate, bounds=(-100.0, 100.0))
+    return estimate
 
 
 def reaches_in_all_runs(group: Group) -> bool:
@@ -347,15 +392,16 @@ def reaches_in_all_runs(group: Group) -> bool:
 
 def _claim(comparison: Comparison, base: Group, question: str) -> Claim:
     """Return what the interval of a question shows, or why it shows nothing."""
-    estimate, metric = comparison.estimates.get(question), comparison.group.metric
-    why = _no_claim_reason(comparison, base, COMPARED_METRICS[question])
-    if estimate is None or why:
-        return Claim(question, estimate, (), why)
+    estimate = comparison.estimates.get(question)
+    metric = comparison.group.metric
+    reason = _no_claim_reason(comparison, base, COMPARED_METRICS[question])
+    if estimate is None or reason:
+        return Claim(question, estimate, (), reason)
     if not estimate.has_interval:
-        why = too_few_runs(estimate.n)
+        reason = too_few_runs(estimate.n)
         if isinstance(estimate, BenchEstimate):
-            why = f"{estimate.basis} gave no confidence interval"
-        return Claim(question, estimate, (), why, is_open=True)
+            reason = f"{estimate.basis} gave no confidence interval"
+        return Claim(question, estimate, (), reason, is_open=True)
     if question == QUALITY:
         return claim_quality(estimate, metric, comparison.degenerate_reason, comparison.unresolved_reason)
     control = comparison.relative_to_control.get(question)
@@ -364,23 +410,12 @@ def _claim(comparison: Comparison, base: Group, question: str) -> Claim:
 
 def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric) -> str:
     """Return why nothing can be claimed about a question with any number of runs, "" otherwise."""
-    question, sides = run_metric.question, (comparison.group, base)
+    question = run_metric.question
     estimate = comparison.estimates.get(question)
-    is_bench = isinstance(estimate, BenchEstimate)
     if estimate is None:
-        if question != QUALITY and len(comparison.group.devices | base.devices) > 1:
-            return "the runs used different devices"
-        if question != QUALITY and "" in comparison.group.devices | base.devices:
-            return "the device is not recorded"
-        if question == SPEED and (why := no_native_arithmetic(sides)):
-            return why
-        if question == SPEED and comparison.is_missing_in_bench:
-            return NOT_IN_BENCH
-        if question == SPEED and any(side.n and is_machine_shared(side.rows).all() for side in sides):
-            return "the runs overlapped on one GPU or CPU"
-        empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
-        return f"no value is recorded for {some(empty, 2)}"
-    if not is_bench and has_too_few_processes(sides, run_metric):
+        return _no_estimate_reason(comparison, base, run_metric)
+    is_bench = isinstance(estimate, BenchEstimate)
+    if not is_bench and has_too_few_processes((comparison.group, base), run_metric):
         return too_few_processes(estimate.n)
     is_constant = estimate.n >= MIN_RUNS and not estimate.has_interval and not is_bench
     if question == SPEED and is_constant:
@@ -392,6 +427,26 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
     if is_constant:
         return f"{comparison.group.metric.name} is the same in all runs and its resolution is unknown"
     return "" if estimate.has_interval else comparison.degenerate_reason
+
+
+def _no_estimate_reason(comparison: Comparison, base: Group, run_metric: RunMetric) -> str:
+    """Return why a question has no estimate."""
+    sides = (comparison.group, base)
+    devices = comparison.group.devices | base.devices
+    if run_metric.question != QUALITY and len(devices) > 1:
+        return "the runs used different devices"
+    if run_metric.question != QUALITY and "" in devices:
+        return "the device is not recorded"
+    if run_metric.question == SPEED:
+        not_native = no_native_arithmetic(sides)
+        if not_native:
+            return not_native
+        if comparison.is_missing_in_bench:
+            return NOT_IN_BENCH
+        if any(side.n and is_machine_shared(side.rows).all() for side in sides):
+            return "the runs overlapped on one GPU or CPU"
+    empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
+    return f"no value is recorded for {some(empty, 2)}"
 
 
 def has_too_few_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
@@ -421,10 +476,13 @@ def no_native_arithmetic(groups: Sequence[Group]) -> str:
     reason says what the CPU did instead, as recorded: our training computes in fp32, others leave the dtype
     to PyTorch.
     """
+    columns = [run_table.ON_CPU, run_table.DTYPE, run_table.ARITHMETIC]
     for group in groups:
-        for on_cpu, dtype, arithmetic in group.rows[
-            [run_table.ON_CPU, run_table.DTYPE, run_table.ARITHMETIC]
-        ].itertuples(index=False):
-            if on_cpu and dtype and arithmetic in NOT_NATIVE:
-                return NOT_NATIVE[arithmetic].format(dtype)
+        for on_cpu, dtype, arithmetic in group.rows[columns].itertuples(index=False):
+            if not on_cpu or not dtype:
+                continue
+            if arithmetic == COMPUTED_IN_FP32:
+                return f"this CPU computes {dtype} in fp32"
+            if arithmetic == EMULATED:
+                return f"this CPU has no instructions for {dtype}"
     return ""

@@ -1,7 +1,7 @@
 """Costs of a comparison, and the time and energy of an epoch under each backend."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,8 +74,10 @@ def describe_hours(findings: Findings) -> str:
         for name, hours in sum_hours(findings).items()
     )
     notes = [plural(len(table) - without, "run")]
-    notes += ["some of them at the same time"] if is_machine_shared(table).any() else []
-    notes += [f"{plural(without, 'more run')} without a recorded time"] if without else []
+    if is_machine_shared(table).any():
+        notes.append("some of them at the same time")
+    if without:
+        notes.append(f"{plural(without, 'more run')} without a recorded time")
     return f"The comparison took {times} ({', '.join(notes)})."
 
 
@@ -100,22 +102,22 @@ def compare_work(findings: Findings) -> list[WorkCost]:
 
 def _compare_work(findings: Findings, group: Group, base: Group) -> WorkCost | None:
     """Return the cost of an epoch under a group and its baseline, else of 1,000 steps; None if unknown."""
-    item = findings.quantities.item
+    rate = group.estimates.get(THROUGHPUT)
+    base_rate = base.estimates.get(THROUGHPUT)
+    if rate is None or base_rate is None:
+        return None
     for unit in (EPOCH, STEP_BLOCK):
-        own_items, base_items = (_count_items(side, unit, item) for side in (group, base))
-        rates = [side.estimates.get(THROUGHPUT) for side in (group, base)]
-        if own_items is None or base_items is None or rates[0] is None or rates[1] is None:
+        items = _count_items(group, unit, findings.quantities.item)
+        base_items = _count_items(base, unit, findings.quantities.item)
+        if items is None or base_items is None:
             continue
-        own_energy, base_energy = None, None
-        if not findings.has_bench_speed:
-            own_energy, base_energy = _watt_hours(group, own_items), _watt_hours(base, base_items)
-        return WorkCost(
-            group.label,
-            unit,
-            own_items / rates[0].value,
-            base_items / rates[1].value,
-            own_energy,
-            base_energy,
+        cost = WorkCost(group.label, unit, items / rate.value, base_items / base_rate.value)
+        if findings.has_bench_speed:  # the energy is that of the runs
+            return cost
+        return replace(
+            cost,
+            watt_hours=_watt_hours(group, items),
+            baseline_watt_hours=_watt_hours(base, base_items),
         )
     return None
 
@@ -145,9 +147,10 @@ def _images_per_step(run: RunRecord) -> float:
     """
     if not run.is_own_training:
         return math.nan
-    batch, parts = run.option("batch_size"), run.option("training.accumulate")
+    batch = run.option("batch_size")
     if not is_number(batch):
         return math.nan
+    parts = run.option("training.accumulate")
     return as_float(batch) * (as_float(parts) if is_number(parts) else 1.0)
 
 

@@ -26,7 +26,8 @@ def find_identical_arms(arms: Sequence[Group]) -> list[list[Group]]:
 
 
 def _is_identical(one: Group, other: Group) -> bool:
-    values, other_values = one.sample(SCORE), other.sample(SCORE)
+    values = one.sample(SCORE)
+    other_values = other.sample(SCORE)
     shared = values.index.intersection(other_values.index)
     return len(shared) >= MIN_RUNS and bool((values[shared] == other_values[shared]).all())
 

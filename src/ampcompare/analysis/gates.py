@@ -147,11 +147,9 @@ def _check_quality(gate: Gate, estimate: Estimate, metric: ComparedMetric) -> tu
     worst = largest_loss(estimate, metric)
     if gate.kind == EQUIVALENT:
         worst = max(-low, high)
-    digits = formatting.digits_to_distinguish(
-        estimate.ends, [-gate.bound, gate.bound], formatting.signed, least=2
-    )
-    span = formatting.interval(low, high, lambda end: formatting.signed(end, digits))
-    difference = metric.with_unit(formatting.signed(estimate.value, 2))
+    decimals = metric.decimals(low, high, marks=(-gate.bound, gate.bound))
+    span = formatting.interval(low, high, lambda end: formatting.signed_fixed(end, decimals))
+    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
     level = formatting.level(estimate.level)
     return worst is not None and worst < gate.bound, f"{metric.name} {difference} ({level} CI {span})"
 
@@ -165,17 +163,18 @@ def _check_ratio(gate: Gate, estimate: Estimate, claim: Claim) -> tuple[bool, st
     digits = formatting.digits_to_distinguish(estimate.ends, limits, formatting.number, least=3)
     span = formatting.interval(low, high, lambda end: formatting.number(end, digits))
     ci = f"({formatting.level(estimate.level)} CI {span})"
-    ratio = f"{formatting.number(estimate.value, 3)}×"
+    ratio = f"{formatting.number(estimate.value, digits)}×"
     if gate.kind == SAME:
         return is_same_speed(estimate, within), f"{ratio} as fast {ci}"
     # A gain must also be shown relative to the control of the sweep or of the benchmark. "At most so much
     # worse" need not.
     is_gain = gate.bound >= 1 if gate.kind == SPEEDUP else gate.bound < 1
     holds = not is_gain or not set(GAINS).isdisjoint(claim.shown)
-    why = f" ({claim.why})" if not holds and claim.why else ""
-    if gate.kind == SPEEDUP:
-        return holds and low >= gate.bound, f"{ratio} as fast {ci}{why}"
-    return holds and high <= gate.bound, f"{ratio} the memory {ci}{why}"
+    noun = "as fast" if gate.kind == SPEEDUP else "the memory"
+    is_beyond = low >= gate.bound if gate.kind == SPEEDUP else high <= gate.bound
+    if not holds and claim.why:
+        return False, f"{ratio} {noun} {ci} ({claim.why})"
+    return holds and is_beyond, f"{ratio} {noun} {ci}"
 
 
 def _group(groups: Sequence[Group], gate: Gate) -> Group:

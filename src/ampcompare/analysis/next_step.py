@@ -1,6 +1,7 @@
 """The next step: what would decide the open claims, how long it takes, and the command."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -24,7 +25,8 @@ def write_next_step(findings: Findings) -> str:
 
     A missing seed comes first: without it runs are not paired, and more runs are no answer to that.
     """
-    if chance := _baseline_at_chance(findings):
+    chance = _baseline_at_chance(findings)
+    if chance:
         return chance
     if not findings.undecided:
         return ""
@@ -44,7 +46,7 @@ def _baseline_at_chance(findings: Findings) -> str:
 
 def _missing_seed(findings: Findings) -> list[str]:
     """Return that runs are not paired, if none of them records a seed."""
-    groups = [group for comparison in findings.comparisons for group in (comparison.group,)]
+    groups = [comparison.group for comparison in findings.comparisons]
     if not groups or any(group.rows[SEED].notna().any() for group in groups):
         return []
     option = "Recorder(seed=...)" if _has_recorded_runs(findings) else "--seed KEY"
@@ -60,38 +62,58 @@ def _further_seeds(findings: Findings) -> list[str]:
     by_range = _open_by_range(findings)
     if not by_range:
         return []
+    sentences = [
+        _describe_range(findings, some(subjects, MAX_NAMED), further, has_interval)
+        for (further, has_interval), subjects in by_range.items()
+    ]
+    if findings.is_own:  # no sweep of ours can add runs to those of another program
+        needed = [further[0] for further, _ in by_range if further is not None]
+        sentences += _describe_sweep(findings, max(needed, default=0))
+    return sentences
+
+
+def _describe_range(
+    findings: Findings, subject: str, further: tuple[int, int] | None, has_interval: bool
+) -> str:
+    """Return how many more seeds would decide the named claims.
+
+    Args:
+        subject: What the claims are about.
+        further: The range of seeds; None if the runs vary too much to say.
+        has_interval: Whether there is an interval already; else that is what the seeds are for.
+    """
+    if further is None:
+        return f"Undecided: {subject}; {TOO_UNCERTAIN}."
+    if not has_interval:
+        missing = plural(further[0], "more seed" if findings.is_own else "more run")
+        return f"A confidence interval for {subject} needs {missing}."
+    count = count_range(*further)
     unit = "seeds per backend" if findings.is_own else "runs per group"
-    counted = [group.n for group in findings.groups if group.n]
-    sentences = []
-    for (further, has_interval), subjects in by_range.items():
-        subject = some(subjects, MAX_NAMED)
-        if further is None:
-            sentences.append(f"Undecided: {subject}; {TOO_UNCERTAIN}.")
-            continue
-        if not has_interval:
-            missing = plural(further[0], "more seed" if findings.is_own else "more run")
-            sentences.append(f"A confidence interval for {subject} needs {missing}.")
-            continue
-        time = _duration(findings, *further)
-        more = f"About {count_range(*further)} more {unit}"
-        sentences.append(f"{more}{time and f' ({time})'} would decide {subject}.")
-    if not findings.is_own:  # no sweep of ours can add runs to those of another program
-        return sentences
-    command, limit = findings.sweep_command or UNTIL_DECIDED, _last_look(findings)
-    sentences.append(f"{command} adds seeds, up to {limit}, and ends when each claim is decided.")
+    time = _duration(findings, *further)
+    if not time:
+        return f"About {count} more {unit} would decide {subject}."
+    return f"About {count} more {unit} ({time}) would decide {subject}."
+
+
+def _describe_sweep(findings: Findings, needed: int) -> Iterator[str]:
+    """Yield the command that adds seeds, and what limits it.
+
+    Args:
+        needed: The number of further seeds that one of the claims needs at least; 0 if it is not known.
+    """
+    limit = _last_look(findings)
+    command = findings.sweep_command or UNTIL_DECIDED
+    yield f"{command} adds seeds, up to {limit}, and ends when each claim is decided."
     spent = findings.plan.spent_until(findings.ended_seeds)
     if len(findings.plan.looks) == 1 and spent:
         error = 5 * (spent + SEQUENTIAL_SHARES[-1])
-        sentences.append(
-            f"One look was planned and has spent its error of 5%, so that both looks together err in up to "
+        yield (
+            "One look was planned and has spent its error of 5%, so that both looks together err in up to "
             f"{error:.2g}%."
         )
-    needed = [min(counted) + further[0] for further, _ in by_range if further is not None]
-    if needed and max(needed) > limit:
-        sentences.append(
-            f"More than {limit} seeds need a new sweep with another plan.looks, or a wider --margin."
-        )
-    return sentences
+    counted = [group.n for group in findings.groups if group.n]
+    if needed and min(counted) + needed > limit:
+        yield f"More than {limit} seeds need a new sweep with another plan.looks, or a wider --margin."
 
 
 def _open_by_range(findings: Findings) -> dict[tuple[tuple[int, int] | None, bool], list[str]]:
@@ -125,10 +147,9 @@ def _duration(findings: Findings, low: int, high: int) -> str:
     seconds = [_seconds_per_run(group) for group in findings.groups if group.n and not group.is_control]
     if not seconds or not all(map(math.isfinite, seconds)):
         return ""
-    hours = [count * sum(seconds) / 3600 for count in (low, high)]
-    if hours[1] < 1:
-        return f"{count_range(*(max(1, round(60 * time)) for time in hours))} min"
-    return f"{count_range(*(max(1, round(time)) for time in hours))} h"
+    hours = sum(seconds) / 3600  # of one more seed
+    unit, per_seed = ("min", 60 * hours) if high * hours < 1 else ("h", hours)
+    return f"{count_range(max(1, round(low * per_seed)), max(1, round(high * per_seed)))} {unit}"
 
 
 def _seconds_per_run(group: Group) -> float:

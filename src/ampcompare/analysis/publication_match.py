@@ -111,46 +111,50 @@ def match_runs(
         for arm, own in publication.arms.items()
     }
     by_conditions: dict[RunConditions, Arms] = {}
-    refused: list[tuple[str, str]] = []
+    refused: list[tuple[str, str]] = []  # names of runs, and why they belong to no arm
     for number, run in enumerate(rows[RUN]):
-        conditions, arm, why = _conditions_of(run, publication, published)
-        if why:
-            refused.append((short(printable(f"{run.name or 'run'} ({run.id})"), 80), why))
+        conditions, arm, reason = _conditions_of(run, publication, published)
+        if reason:
+            refused.append((short(printable(f"{run.name or 'run'} ({run.id})"), 80), reason))
         else:
             by_conditions.setdefault(conditions, {}).setdefault(arm, []).append(number)
     if not by_conditions:
-        reasons = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
+        reasons = short("; ".join(dict.fromkeys(reason for _, reason in refused)), 300)
         raise UserError(
             f"{publication.name}: none of {plural(len(refused), 'run')} matches the publication: {reasons}"
         )
-    left_out = [f"{names}: {why}" for names, why in group_by_reason(refused, 3)]
-
     best = max(by_conditions, key=lambda one: _rank(one, by_conditions[one], publication))
+    left_out = [f"{names}: {reason}" for names, reason in group_by_reason(refused, 3)]
     for conditions, numbers_by_arm in by_conditions.items():
         if conditions != best:
             for arm, numbers in numbers_by_arm.items():
                 left_out.append(_with_other_settings(arm, len(numbers), conditions.text))
     arms: dict[str, Group] = {}
     for arm in publication.arms:
-        if arm not in by_conditions[best]:
-            continue
-        pooled = group_runs(rows.iloc[by_conditions[best][arm]], metric, (BACKEND,), ignored)
-        groups = [group for group in pooled if group.n and not group.is_control]
-        groups.sort(key=lambda group: -group.n)
-        for group in groups[:1]:
-            arms[arm] = group
-        for group in groups[1:]:
-            left_out.append(_with_other_settings(arm, len(group.all_rows), group.display_name))
+        numbers = by_conditions[best].get(arm, [])
+        groups = _groups_by_size(rows.iloc[numbers], metric, ignored)
+        if groups:
+            arms[arm] = groups[0]
+        left_out += [_with_other_settings(arm, len(one.all_rows), one.display_name) for one in groups[1:]]
     if not arms:
         raise UserError(f"{publication.name}: the matching runs have no values yet")
     devices = {name for group in arms.values() for name in group.devices}
     return PublicationMatch(
-        arms,
-        best.scaled,
-        dict(best.deviations),
-        tuple(map(printable, left_out)),
-        is_same_card(publication.hardware, devices),
+        arms=arms,
+        scaled=best.scaled,
+        deviations=dict(best.deviations),
+        left_out=tuple(map(printable, left_out)),
+        same_card=is_same_card(publication.hardware, devices),
     )
+
+
+def _groups_by_size(rows: pd.DataFrame, metric: ComparedMetric, ignored: frozenset[str]) -> list[Group]:
+    """Return the groups of an arm's runs that have values, without controls, largest first."""
+    if rows.empty:
+        return []
+    pooled = group_runs(rows, metric, (BACKEND,), ignored)
+    groups = [group for group in pooled if group.n and not group.is_control]
+    return sorted(groups, key=lambda group: -group.n)
 
 
 def _rank(conditions: RunConditions, arms: Arms, publication: Publication) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.validity_checks import explain_chance
+from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import listed, ratio, some
 
 MAX_NAMED = 4
@@ -48,11 +49,12 @@ def recommend(findings: Findings) -> Recommendation:
     if eligible:
         best = max(eligible, key=_rank)
         return Recommendation(best.group.display_name, _write_choice(best, compared, findings.metric))
-    open_ones = [(c, missing) for c in compared if (missing := _find_missing(c, findings.metric))]
-    if open_ones:
-        _, missing = max(open_ones, key=lambda pair: _rank(pair[0]))
+    undecided = [c for c in compared if _find_missing(c, findings.metric)]
+    if undecided:
+        missing = _find_missing(max(undecided, key=_rank), findings.metric)
         return Recommendation(text=f"No recommendation yet: {missing}.")
-    if unknown := _find_unknown(findings):
+    unknown = _find_unknown(findings)
+    if unknown:
         return Recommendation(text=f"No recommendation yet: {unknown}.")
     reasons = some(
         [f"{c.group.display_name} {_describe_loss(c, findings.metric)}" for c in compared], MAX_NAMED
@@ -63,12 +65,12 @@ def recommend(findings: Findings) -> Recommendation:
 def _find_unknown(findings: Findings) -> str:
     """Return which group has no claims, so that nothing is decided about it; "" if there is none."""
     for comparison in findings.comparisons:
-        name, outcomes = comparison.group.display_name, comparison.group.outcomes
+        group = comparison.group
         if comparison.is_control or comparison.claims:
             continue
         if comparison.not_compared_reason:
-            return f"{name} is not compared"
-        return f"{name} has not finished: {outcomes.text}"
+            return f"{group.display_name} is not compared"
+        return f"{group.display_name} has not finished: {group.outcomes.text}"
     return ""
 
 
@@ -115,7 +117,9 @@ def _kept(comparison: Comparison, metric: ComparedMetric) -> str:
 
 def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
     """Return what is missing for a decision on a group; "" if it is decided against the group."""
-    name, speed, quality = comparison.group.display_name, comparison.claims[SPEED], comparison.claims[QUALITY]
+    name = comparison.group.display_name
+    speed = comparison.claims[SPEED]
+    quality = comparison.claims[QUALITY]
     if comparison.is_quality_lost or "slower" in speed.shown or SAME_SPEED in speed.shown:
         return NOTHING_MISSING
     if comparison.group.outcomes.failed:
@@ -135,11 +139,14 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
 
 def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
     """Return which loss the interval of an open claim allows; "" if that is not the reason."""
-    loss = None if claim.estimate is None else largest_loss(claim.estimate, metric)
-    if not claim.is_open or loss is None or metric.margin is None:
+    estimate = claim.estimate
+    if estimate is None or not claim.is_open or metric.margin is None:
+        return ""
+    loss = largest_loss(estimate, metric)
+    if loss is None:
         return ""
     worse = "higher" if metric.lower_is_better else "lower"
-    allowed = metric.with_unit(metric.size(loss))
+    allowed = metric.with_unit(formatting.amount(loss, metric.decimals(estimate.low, estimate.high)))
     return f"the interval allows {allowed} {worse}, the margin is {metric.tolerance}"
 
 
@@ -150,7 +157,7 @@ def _reason(claim: Claim) -> str:
 def _describe_loss(comparison: Comparison, metric: ComparedMetric) -> str:
     """Return why a group is not recommended: `is slower`, `loses accuracy`."""
     if comparison.is_quality_lost:
-        return f"loses {metric.noun}" if not metric.lower_is_better else f"has a higher {metric.noun}"
+        return f"has a higher {metric.noun}" if metric.lower_is_better else f"loses {metric.noun}"
     shown = comparison.claims[SPEED].shown
     return "is slower" if "slower" in shown and SAME_SPEED not in shown else "is not faster"
 

@@ -129,9 +129,12 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
     if measured is None or published is None or row.why:
         return row
     if not measured.has_interval:
-        why = f"a comparison needs at least 3 runs per arm (n = {measured.n})"
         missing = 3 - measured.n
-        return replace(row, why=why, more_runs=(missing, missing))
+        return replace(
+            row,
+            why=f"a comparison needs at least 3 runs per arm (n = {measured.n})",
+            more_runs=(missing, missing),
+        )
     show = row.relation.show
     level = joint_level(count)
     equivalence_level = 1 - 2 * ALPHA if rule == 1 else level
@@ -142,14 +145,14 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
         tolerance = f"{within * 100:g}%" if measured.log else _points(points)
         return replace(row, verdict=REPRODUCED, why=f"{values}; equal within {tolerance}")
     if is_different(measured, published, level):
+        deviation = measured.value - published.value
+        unit = " points"
         if measured.log:
             deviation = (measured.value / published.value - 1) * 100
-            size = f"{formatting.number(abs(deviation), 2)}%"
-        else:
-            deviation = measured.value - published.value
-            size = f"{formatting.number(abs(deviation), 2)} points"
+            unit = "%"
+        size = formatting.number(abs(deviation), 2)
         side = "above" if deviation > 0 else "below"
-        return replace(row, verdict=REFUTED, why=f"{values}; {size} {side} the published value")
+        return replace(row, verdict=REFUTED, why=f"{values}; {size}{unit} {side} the published value")
     further_runs = forecast_further_runs(measured, published, margin, level)
     if further_runs is None:
         return replace(
@@ -158,8 +161,14 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
             "would decide",
         )
     count_text = formatting.count_range(*further_runs)
-    why = f"{values}; about {count_text} more runs per arm would decide"
-    return replace(row, more_runs=further_runs, why=why)
+    return replace(
+        row, more_runs=further_runs, why=f"{values}; about {count_text} more runs per arm would decide"
+    )
+
+
+def _show_points(difference: float) -> str:
+    """Format a difference of accuracies in points. All have the decimals that accuracies are shown with."""
+    return formatting.signed_fixed(difference, 2)
 
 
 def _points(points: float) -> str:
@@ -250,16 +259,16 @@ def _rows(
         measured = None
         if published is not None and len(groups) == len(arms):
             measured = _measured_estimate(published_metric, *groups)
-        why = _unfit(published_metric, arms, base, published, measured, match)
+        reason = _unfit(published_metric, arms, base, published, measured, match)
         yield AssessedValue(
             published_metric,
             arm,
-            _relation(published_metric, base),
-            _printed_text(published_metric, printed, base),
-            published,
-            measured,
-            ELSEWHERE if why.startswith(BY_MACHINE) else OPEN,
-            why,
+            relation=_relation(published_metric, base),
+            printed=_printed_text(published_metric, printed, base),
+            published=published,
+            measured=measured,
+            verdict=ELSEWHERE if reason.startswith(BY_MACHINE) else OPEN,
+            why=reason,
         )
 
 
@@ -268,7 +277,7 @@ def _relation(published_metric: PublishedMetric, base: PrintedValue | None) -> R
     if kind.is_percentage and base is None:
         return Relation(kind.label, formatting.in_percent)
     if kind.is_percentage:
-        return Relation(f"difference in {kind.label}", formatting.signed)
+        return Relation(f"difference in {kind.label}", _show_points)
     if kind.is_time:
         return Relation(f"speed-up in {kind.label}", formatting.ratio, is_ratio=True)
     return Relation(kind.label, formatting.ratio, is_ratio=True)

@@ -135,11 +135,11 @@ def read_plan(runs: Sequence[RunRecord]) -> Plan:
             )
         elif parsed:
             values[name] = parsed.pop()
-            if missing := _names_without(runs, recorded):
-                missing_in.setdefault(missing, []).append(f"plan.{name}")
+            missing_in.setdefault(_names_without(runs, recorded), []).append(f"plan.{name}")
     look_plans = _read_look_plans(runs, doubts)
-    if any(plan.looks for plan in look_plans) and (missing := _names_without(runs, _recorded(runs, "looks"))):
-        missing_in.setdefault(missing, []).append("plan.looks")
+    if any(plan.looks for plan in look_plans):
+        missing_in.setdefault(_names_without(runs, _recorded(runs, "looks")), []).append("plan.looks")
+    missing_in.pop((), None)  # the fields that no run lacks
     for names, fields in missing_in.items():
         doubts.append(f"Missing in the config of {some(list(dict.fromkeys(names)))}: {listed(fields)}.")
     return Plan(**values, look_plans=look_plans, doubts=tuple(doubts))
@@ -231,9 +231,9 @@ def _read(name: str, value: Any) -> Any:
     is_list = name in ("looks", "shares")
     kind: Any = {"looks": int, "shares": float}.get(name, spec.type)
     parts: list[Any] = converted if is_list else [converted]
-    if not 0 < len(parts) <= MAX_COUNT or any(
-        type(p) is not kind or (kind is int and p > MAX_COUNT) for p in parts
-    ):
+    if not 0 < len(parts) <= MAX_COUNT or any(type(part) is not kind for part in parts):
+        return None
+    if kind is int and max(parts) > MAX_COUNT:
         return None
     if name == "looks":
         return tuple(sorted({*parts}))

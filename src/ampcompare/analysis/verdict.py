@@ -3,7 +3,7 @@
 The answer has a fixed order: speed, memory, quality. Each is yes, no, or cannot tell because of a reason.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.claims import (
@@ -40,11 +40,14 @@ MAX_LABEL_CHARS = 40  # in the headline
 
 def write_badge(comparison: Comparison) -> str:
     """Return the verdict on a group: `faster · same accuracy`, `inconclusive`, `2 of 5 failed`."""
-    if comparison.not_compared_reason or comparison.is_control:
-        return NOT_COMPARED if comparison.not_compared_reason else "control"
+    if comparison.not_compared_reason:
+        return NOT_COMPARED
+    if comparison.is_control:
+        return "control"
     if not comparison.claims or comparison.group.outcomes.failed:
         return _failed(comparison.group) or NOT_FINISHED
-    known = [e for q in (SPEED, QUALITY) if (e := comparison.claims[q].estimate) is not None]
+    estimates = [comparison.claims[question].estimate for question in (SPEED, QUALITY)]
+    known = [estimate for estimate in estimates if estimate is not None]
     if known and not comparison.degenerate_reason and not any(estimate.has_interval for estimate in known):
         return INCONCLUSIVE
     return " · ".join(brief for brief, _ in _describe_claims(comparison) if brief)
@@ -68,21 +71,20 @@ def _failed(group: Group) -> str:
 
 def _describe_claims(comparison: Comparison) -> list[tuple[str, str]]:
     """Return for speed, memory and quality a short text for the badge and a long one for the headline."""
-    claims = comparison.claims
-    return [
-        _describe_speed(claims[SPEED]),
-        ("", "" if _is_memory_of_process(comparison) else _describe_memory(claims[MEMORY])),
-        _describe_quality(comparison),
-    ]
+    memory = "" if _is_memory_of_process(comparison) else _describe_memory(comparison.claims[MEMORY])
+    return [_describe_speed(comparison.claims[SPEED]), ("", memory), _describe_quality(comparison)]
 
 
 def _describe_speed(claim: Claim) -> tuple[str, str]:
     """Return `faster` and `1.77× as fast`; an inconclusive speed only if more runs may decide it."""
-    if claim.estimate and SAME_SPEED in claim.shown:
+    if claim.estimate is None:
+        return "", ""
+    if SAME_SPEED in claim.shown:
         return "as fast", f"the same speed within {100 * SPEED_MARGIN:g}%"
-    if claim.estimate and claim.shown:
+    if claim.shown:
         return claim.shown[0], f"{formatting.ratio(claim.estimate.value)} as fast"
-    return (f"speed {INCONCLUSIVE}" if claim.estimate and claim.is_open else "",) * 2
+    text = f"speed {INCONCLUSIVE}" if claim.is_open else ""
+    return text, text
 
 
 def _is_memory_of_process(comparison: Comparison) -> bool:
@@ -93,10 +95,12 @@ def _is_memory_of_process(comparison: Comparison) -> bool:
 def _describe_memory(claim: Claim) -> str:
     """Return `11% less memory` or `the same memory`, "" if nothing is shown."""
     estimate = claim.estimate
-    if estimate is None or not (claim.shown or estimate.value - 1 == estimate.error == 0):
+    if estimate is None:
         return ""
-    if estimate.value - 1 == estimate.error == 0:
+    if estimate.value == 1 and estimate.error == 0:
         return "the same memory"
+    if not claim.shown:
+        return ""
     percent = (estimate.value - 1) * 100
     amount = formatting.amount(percent, 0 if abs(percent) >= 9.95 else 1)
     return f"{amount}% {'less' if percent < 0 else 'more'} memory"
@@ -104,48 +108,59 @@ def _describe_memory(claim: Claim) -> str:
 
 def _describe_quality(comparison: Comparison) -> tuple[str, str]:
     """Return `same accuracy` and `accuracy the same within 1 point`, or what else is shown."""
-    metric, claim = comparison.group.metric, comparison.claims[QUALITY]
+    metric = comparison.group.metric
+    claim = comparison.claims[QUALITY]
     noun = metric.noun
     if claim.estimate is None:
         return "", ""
     if comparison.degenerate_reason and not claim.shown:
-        return (
-            f"{noun} {'at chance' if 'at chance' in comparison.degenerate_reason else 'never changed'}",
-        ) * 2
+        text = f"{noun} at chance" if "at chance" in comparison.degenerate_reason else f"{noun} never changed"
+        return text, text
     if claim.answer in NOT_SHOWN:
         brief = f"{noun} {INCONCLUSIVE}"
+        n = claim.estimate.n
         if comparison.no_claim_reason:
             return brief, brief
-        at_n = f"{brief} at n = {claim.estimate.n}"
         if not claim.estimate.has_interval:
-            return brief, at_n
-        return brief, f"{at_n}: {_bounded(claim.estimate, metric)}"
-    size = metric.size(claim.estimate.value)
-    side = "higher" if claim.estimate.value > 0 else "lower"
+            return brief, f"{brief} at n = {n}"
+        return brief, f"{brief} at n = {n}: {_bounded(claim.estimate, metric)}"
     if claim.shown == (EQUIVALENT,):
         return f"same {noun}", f"{noun} the same within {metric.tolerance}"
     if claim.shown == (NOT_WORSE,):
         worse = "higher" if metric.lower_is_better else "lower"
         return f"{noun} not {worse}", f"{noun} not {worse} by more than {metric.tolerance}"
-    at_most = _at_most(claim.estimate, metric) if "worse" in claim.shown else ""
+    return _describe_difference(claim, claim.estimate, metric)
+
+
+def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetric) -> tuple[str, str]:
+    """Return `accuracy 0.31 lower` and `accuracy 0.31 points lower, by at most 0.48`, if that is shown."""
+    size = formatting.amount(estimate.value, metric.decimals(estimate.low, estimate.high))
+    side = "higher" if estimate.value > 0 else "lower"
+    at_most = _at_most(estimate, metric) if "worse" in claim.shown else ""
+    by_at_most = f", by {at_most}" if at_most else ""
     if EQUIVALENT in claim.shown:
         margin = f"{metric.margin or 0:g}"
-        within = f"{noun} {size} {side}{at_most and ', by '}{at_most}, within {margin}"
-        return f"same within {margin}, {size} {side}", within
-    return f"{noun} {size} {side}", f"{noun} {metric.with_unit(size)} {side}{at_most and ', by '}{at_most}"
+        return (
+            f"same within {margin}, {size} {side}",
+            f"{metric.noun} {size} {side}{by_at_most}, within {margin}",
+        )
+    return f"{metric.noun} {size} {side}", f"{metric.noun} {metric.with_unit(size)} {side}{by_at_most}"
 
 
 def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
     """Return the largest loss that the interval allows: `at most 0.48`; "" without an interval or a loss."""
     loss = largest_loss(estimate, metric)
-    return f"at most {metric.size(loss)}" if loss is not None and loss > 0 else ""
+    if loss is None or loss <= 0:
+        return ""
+    return f"at most {formatting.amount(loss, metric.decimals(estimate.low, estimate.high))}"
 
 
 def _bounded(estimate: Estimate, metric: ComparedMetric) -> str:
     """Return the difference and the largest loss: `−0.14 points; at most 0.48 lower`."""
     at_most = _at_most(estimate, metric)
     worse = "higher" if metric.lower_is_better else "lower"
-    difference = metric.with_unit(formatting.signed(estimate.value))
+    decimals = metric.decimals(estimate.low, estimate.high)
+    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
     return f"{difference}; {at_most} {worse}" if at_most else difference
 
 
@@ -160,8 +175,8 @@ def write_headline(findings: Findings) -> tuple[str, str]:
     if not comparisons:
         return f"All runs are of {_shorten(bases[0].display_name)}: there is nothing to compare", ""
     if all(base.is_unfinished or not base.n for base in bases):
-        reason = f"The baseline {_shorten(findings.baseline_name)} has no finished run"
-        return f"{reason}: {bases[0].outcomes.text}", ""
+        name = _shorten(findings.baseline_name)
+        return f"The baseline {name} has no finished run: {bases[0].outcomes.text}", ""
     if not compared and findings.best:
         return findings.best.headline, findings.best.label
     if not compared:
@@ -177,16 +192,17 @@ def write_headline(findings: Findings) -> tuple[str, str]:
         return f"{_shorten(label)}: {_failed(subject.group)}", label
     if not any(c.shown or c.no_claim_reason or c.degenerate_reason for c in claimed):
         return _inconclusive_headline(subject)
-    texts = (
-        ", ".join(full for _, full in _describe_claims(subject) if full)
-        or f"no {findings.metric.noun} and no speed to compare"
-    )
-    failing = [c.group for c in claimed if c is not subject and _mostly_failed(c)][:1]
-    tail = "".join(
-        f"; {_failed(g).removesuffix(' failed')} {_shorten(g.display_name)} runs failed" for g in failing
-    )
-    prefix = "" if findings.keys[0] in (BACKEND, ARM) else f"{findings.keys[0].rpartition('.')[2]} "
-    return f"{prefix}{_shorten(label)}: {texts}{tail}", label
+    texts = ", ".join(full for _, full in _describe_claims(subject) if full)
+    name = _shorten(label)
+    if findings.keys[0] not in (BACKEND, ARM):
+        name = f"{findings.keys[0].rpartition('.')[2]} {name}"
+    headline = f"{name}: {texts or f'no {findings.metric.noun} and no speed to compare'}"
+    failing = next((c.group for c in claimed if c is not subject and _mostly_failed(c)), None)
+    if failing is None:
+        return headline, label
+    outcomes = failing.outcomes
+    failed = f"{outcomes.failed} of {outcomes.ended} {_shorten(failing.display_name)} runs failed"
+    return f"{headline}; {failed}", label
 
 
 def _headline_without_quality(subject: Comparison) -> tuple[str, str]:
@@ -195,13 +211,14 @@ def _headline_without_quality(subject: Comparison) -> tuple[str, str]:
     For example `No verdict on accuracy: fp32 (none) is at chance level in 3 of 3 runs (39.5% by always
     guessing the commonest class); native: 1.90× as fast`.
     """
-    base, label = subject.baseline, subject.group.display_name
+    base = subject.baseline
     assert base is not None
-    reason = f"{_shorten(base.display_name)} is {explain_degenerate(base)}"
-    text = f"No verdict on {subject.group.metric.noun}: {reason}"
+    noun = subject.group.metric.noun
+    text = f"No verdict on {noun}: {_shorten(base.display_name)} is {explain_degenerate(base)}"
     _, speed = _describe_speed(subject.claims[SPEED])
     if not speed or not subject.claims[SPEED].shown:
         return text, ""
+    label = subject.group.display_name
     return f"{text}; {_shorten(label)}: {speed}", label
 
 
@@ -214,11 +231,16 @@ def _headline_comparison(claimed: Sequence[Comparison]) -> Comparison:
     displayed speed are chosen in the order of the table.
     """
 
+    def count_gains(c: Comparison) -> int:
+        if "slower" in c.shown or c.is_quality_lost:
+            return 0
+        is_smaller = "smaller" in c.shown and not _is_memory_of_process(c)
+        return int(c.keeps_quality) + int(is_smaller)
+
     def rank(c: Comparison) -> tuple[bool, bool, bool, int, float]:
-        whole, gains = not _mostly_failed(c), int(c.keeps_quality)
-        gains += "smaller" in c.shown and not _is_memory_of_process(c)
-        gains = 0 if "slower" in c.shown or c.is_quality_lost else gains
-        return (whole, c.is_faster and c.keeps_quality, c.is_faster, gains, float(f"{c.speedup or 0.0:.3g}"))
+        displayed_speed = float(f"{c.speedup or 0.0:.3g}")
+        is_best = c.is_faster and c.keeps_quality
+        return not _mostly_failed(c), is_best, c.is_faster, count_gains(c), displayed_speed
 
     return max(claimed, key=rank)
 
@@ -247,86 +269,117 @@ def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
         reasons = [claim.why for claim in claims if claim.why]
         return f"Inconclusive: {reasons[0]}" if reasons else "Inconclusive: nothing was recorded", ""
     claim = max(with_interval, key=lambda claim: (claim.question == QUALITY, claim.question == SPEED))
-    label, metric, estimate = comparison.group.display_name, comparison.group.metric, claim.estimate
-    assert estimate is not None
-    subject = f"Inconclusive at n = {estimate.n}: "
-    if claim.question == QUALITY:
-        return f"{subject}{metric.noun} of {_shorten(label)} {_bounded(estimate, metric)}", label
-    ratio = formatting.ratio(estimate.value)
-    return f"{subject}{QUESTION_NAMES[claim.question]} of {_shorten(label)} {ratio}{_interval(claim)}", label
-
-
-def _interval(claim: Claim) -> str:
-    """Return ` (95% CI 0.98 to 1.15)` with enough digits to tell the ends of a ratio from 1, or ""."""
     estimate = claim.estimate
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return ""
+    assert estimate is not None
+    label = comparison.group.display_name
+    metric = comparison.group.metric
+    name = QUESTION_NAMES[claim.question]
+    value = _ratio_between(estimate)
+    if claim.question == QUALITY:
+        name = metric.noun
+        value = _bounded(estimate, metric)
+    return f"Inconclusive at n = {estimate.n}: {name} of {_shorten(label)} {value}", label
+
+
+def _ratio_between(estimate: Estimate) -> str:
+    """Return `1.05× (95% CI 0.98 to 1.15)`, with enough digits to tell the ends from 1."""
     digits = formatting.digits_to_distinguish(estimate.ends, (1.0,), formatting.number, 3)
     span = formatting.interval(estimate.low, estimate.high, lambda end: formatting.number(end, digits))
-    return f" ({formatting.level(estimate.level)} CI {span})"
+    return f"{formatting.number(estimate.value, digits)}× ({formatting.level(estimate.level)} CI {span})"
 
 
 def write_basis(findings: Findings) -> str:
     """Return setting, sample size, recipe, machine and margin or plan, in one line."""
-    counted = [g for g in findings.groups if g.n and not g.is_control]
-    seeds, runs = sorted({g.seeds for g in counted}), sorted({g.n for g in counted})
-    counts, unit = (seeds, "seed") if seeds and seeds[0] else (runs or [0], "run")
-    span = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
     margin = f"margin {findings.metric.tolerance}" if findings.metric.margin is not None else ""
-    setting = f"{findings.setting.text}, {span} {unit}{'' if counts == [1] else 's'} each"
-    recipe = describe_recipe(findings.recipe)
     parts = [
-        setting,
-        recipe,
+        f"{findings.setting.text}, {_describe_size(findings.groups)} each",
+        describe_recipe(findings.recipe),
         findings.setting.machine,
         describe_plan(findings.plan, findings.metric) or margin,
     ]
     return " · ".join(part for part in parts if part)
 
 
+def _describe_size(groups: Sequence[Group]) -> str:
+    """Return the number of seeds per group, or of runs where a group has no seed: `3 to 5 seeds`."""
+    counted = [group for group in groups if group.n and not group.is_control]
+    counts = sorted({group.seeds for group in counted})
+    noun = "seed"
+    if not counts or counts[0] == 0:
+        counts = sorted({group.n for group in counted}) or [0]
+        noun = "run"
+    if counts == [1]:
+        return f"1 {noun}"
+    return f"{formatting.count_range(counts[0], counts[-1])} {noun}s"
+
+
 def write_caption(findings: Findings) -> str:
     """Return what the intervals of the table are."""
-    metric, looks = findings.metric, len(findings.plan.looks)
     claimed = [c for c in findings.comparisons if not c.is_control and c.claims]
-    estimates = [e for c in claimed for e in c.estimates.values()]
-    kinds = {e.is_paired for e in estimates if e.has_interval and not isinstance(e, BenchEstimate)}
-    bench_text = ""
-    if findings.bench:
-        no_match = "No arm of --bench has the backend, settings and device of these runs."
-        bench_text = f" {findings.bench.text if findings.has_bench_speed else no_match}"
-    if not kinds:
-        return (
+    estimates = [estimate for c in claimed for estimate in c.estimates.values()]
+    of_runs = [e for e in estimates if e.has_interval and not isinstance(e, BenchEstimate)]
+    sentences = []
+    if of_runs:
+        level = formatting.level(findings.level)
+        sentences.append(f"CI: {level} confidence interval, {_describe_pairing(of_runs)}.")
+        sentences += _describe_levels(findings)
+        sentences += _describe_directions(findings.metric, claimed)
+    else:
+        sentences.append(
             f"A confidence interval needs at least {MIN_RUNS} runs per group. With fewer, the table shows "
-            f"the range from the lowest to the highest run.{bench_text}"
+            "the range from the lowest to the highest run."
         )
-    pairing = "paired where seeds are shared"
-    if len(kinds) == 1:
-        pairing = "paired by seed" if True in kinds else "not paired"
+    if findings.bench and findings.has_bench_speed:
+        sentences.append(findings.bench.text)
+    elif findings.bench:
+        sentences.append("No arm of --bench has the backend, settings and device of these runs.")
+    return " ".join(sentences)
+
+
+def _describe_pairing(estimates: Sequence[Estimate]) -> str:
+    if all(estimate.is_paired for estimate in estimates):
+        return "paired by seed"
+    if any(estimate.is_paired for estimate in estimates):
+        return "paired where seeds are shared"
+    return "not paired"
+
+
+def _describe_levels(findings: Findings) -> Iterator[str]:
+    """Yield for what the level of the intervals is corrected, and which questions have another one."""
     count = sum(g.value != findings.baseline_value and not g.is_control for g in findings.groups)
-    numbers = [formatting.plural(count, "comparison")] if count > 1 else []
-    numbers += [formatting.plural(looks, "planned look")] if looks > 1 else []
-    joint = ""
-    is_as_planned = findings.plan.is_planned_look(findings.ended_seeds)
-    if numbers and is_as_planned and findings.plan.spent_until(findings.ended_seeds) <= 1 + 1e-9:
-        joint = (
-            f" The level is corrected for {formatting.listed(numbers)}, so that together the intervals of "
+    looks = len(findings.plan.looks)
+    numbers = []
+    if count > 1:
+        numbers.append(formatting.plural(count, "comparison"))
+    if looks > 1:
+        numbers.append(formatting.plural(looks, "planned look"))
+    seeds = findings.ended_seeds
+    is_as_planned = findings.plan.is_planned_look(seeds) and findings.plan.spent_until(seeds) <= 1 + 1e-9
+    if numbers and is_as_planned:
+        yield (
+            f"The level is corrected for {formatting.listed(numbers)}, so that together the intervals of "
             f"each column have {formatting.level(1 - ALPHA)} confidence."
         )
     other = sorted({level for level in findings.levels.values() if level != findings.level})
     if other:
-        level = formatting.level(other[0])
-        joint += (
-            f" Speed, memory and energy: {level}, because groups with identical {metric.noun} differ there."
+        yield (
+            f"Speed, memory and energy: {formatting.level(other[0])}, because groups with identical "
+            f"{findings.metric.noun} differ there."
         )
-    questions = {question for c in claimed for question in c.estimates}
-    directions = {SPEED: "Throughput: above 1× is faster.", MEMORY: "Memory: below 0% is less."}
-    if metric.margin is not None:
+
+
+def _describe_directions(metric: ComparedMetric, claimed: Sequence[Comparison]) -> Iterator[str]:
+    """Yield for each compared question which direction is which."""
+    questions = {question for comparison in claimed for question in comparison.estimates}
+    if SPEED in questions and any(SAME_SPEED in comparison.shown for comparison in claimed):
+        yield f"Throughput: above 1× is faster. Within {100 * SPEED_MARGIN:g}% it counts as the same."
+    elif SPEED in questions:
+        yield "Throughput: above 1× is faster."
+    if MEMORY in questions:
+        yield "Memory: below 0% is less."
+    if QUALITY in questions and metric.margin is not None:
         noun = formatting.capital(metric.noun) if metric.is_titled else metric.noun
-        directions[QUALITY] = f"{noun}: a difference within ±{metric.tolerance} counts as the same."
-    if any(SAME_SPEED in c.shown for c in claimed):
-        directions[SPEED] += f" Within {100 * SPEED_MARGIN:g}% it counts as the same."
-    parts = "".join(f" {text}" for question, text in directions.items() if question in questions)
-    return f"CI: {formatting.level(findings.level)} confidence interval, {pairing}.{joint}{parts}{bench_text}"
+        yield f"{noun}: a difference within ±{metric.tolerance} counts as the same."
 
 
 def _shorten(label: str) -> str:

@@ -61,7 +61,8 @@ def build_arms(overrides: list[str]) -> list[BenchmarkArm]:
     Raises:
         UserError: An option or a value is not allowed.
     """
-    from ampcompare.bench.runner import BenchmarkArm, run_with_torch
+    from ampcompare.bench.runner import BenchmarkArm
+    from ampcompare.bench.training_process import run_with_torch
     from ampcompare.config.load import check_split_lists, config_from_cli, split_override
     from ampcompare.config.option_spec import split_list
 
@@ -172,20 +173,25 @@ def bench(
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
     arms = build_arms([*(["--config", config] if config else []), *(overrides or [])])
-    schedule, console = Schedule(minutes, prepare_minutes, starts=restarts), Console(highlight=False)
+    schedule = Schedule(minutes, prepare_minutes, starts=restarts)
+    console = Console(highlight=False)
     _print_prose(console, output.describe_plan(arms, schedule))
     _print_prose(console, describe_recipe(config_from_cli(arms[0].overrides)))
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
-    if why := result.arms[0].failed:
-        run = shell_command("ampcompare", "run", *arms[0].overrides)
-        raise UserError(f"the baseline {result.arms[0].label} failed: {why}; to see it as a run: {run}")
+    baseline = result.arms[0]
+    if baseline.failed:
+        command = shell_command("ampcompare", "run", *arms[0].overrides)
+        raise UserError(
+            f"the baseline {baseline.label} failed: {baseline.failed}; to see it as a run: {command}"
+        )
     is_limited = console.is_terminal or "COLUMNS" in os.environ
     output.print_table(result, console, console.width if is_limited else None)
     for line in output.sentences(result):
         _print_prose(console, line)
-    if command := output.next_command(result, arms):
-        print_line(console, command)
+    next_command = output.next_command(result, arms)
+    if next_command:
+        print_line(console, next_command)
     if json is not None:
         write_json(json, output.as_json(result))
     if chart is not None:

@@ -55,9 +55,13 @@ def examine() -> Iterator[Finding]:
             findings = [Finding(topic, one_line(problem))]
         except Exception as problem:
             is_missing = isinstance(problem, ImportError)
-            why = f"could not be determined ({type(problem).__name__}: {one_line(reason(problem))})"
-            todo = "install AMP Compare again, with its dependencies" if is_missing else ""
-            findings = [Finding(topic, why, todo, is_fatal=is_missing or topic in NEEDED)]
+            finding = Finding(
+                topic,
+                f"could not be determined ({type(problem).__name__}: {one_line(reason(problem))})",
+                "install AMP Compare again, with its dependencies" if is_missing else "",
+                is_fatal=is_missing or topic in NEEDED,
+            )
+            findings = [finding]
         yield from findings
 
 
@@ -113,30 +117,41 @@ def _device() -> Iterator[Finding]:
     from ampcompare.system.environment import describe_environment
 
     device = resolve_device("auto")
-    message, todo = f"{device}: {describe_environment(device)['device_name']}", ""
-    if device.type == "cpu":
-        message += "; PyTorch finds no GPU"
-        if torch.version.cuda is None and shutil.which("nvidia-smi"):
-            todo = "this PyTorch is built without CUDA; install a build with CUDA to train on the GPU"
-    elif is_cuda(device) and torch.cuda.device_count() > 1:
-        count = torch.cuda.device_count()
-        message += f"; the first of {count} GPUs"
-        todo = f"to train on all of them: {shell_command('torchrun', f'--nproc-per-node={count}')}"
-    yield Finding("device", message, todo)
+    name = describe_environment(device)["device_name"]
+    count = torch.cuda.device_count() if is_cuda(device) else 0
+    if device.type == "cpu" and torch.version.cuda is None and shutil.which("nvidia-smi"):
+        yield Finding(
+            "device",
+            f"{device}: {name}; PyTorch finds no GPU",
+            "this PyTorch is built without CUDA; install a build with CUDA to train on the GPU",
+        )
+    elif device.type == "cpu":
+        yield Finding("device", f"{device}: {name}; PyTorch finds no GPU")
+    elif count > 1:
+        command = shell_command("torchrun", f"--nproc-per-node={count}")
+        yield Finding(
+            "device", f"{device}: {name}; the first of {count} GPUs", f"to train on all of them: {command}"
+        )
+    else:
+        yield Finding("device", f"{device}: {name}")
 
 
 def _processor() -> Iterator[Finding]:
     from ampcompare.system.environment import REPORTED_FLAGS, cpu_name, isa_limit, processor_flags
 
-    flags, limit = processor_flags(), isa_limit()
-    limits = [f"ONEDNN_MAX_CPU_ISA={limit}"] if limit else []
-    if own := os.environ.get("ATEN_CPU_CAPABILITY"):
-        limits.append(f"ATEN_CPU_CAPABILITY={own}")
-    units = [unit for unit in REPORTED_FLAGS if unit in (flags or ())]
-    known = ", ".join(units) or "none of " + ", ".join(REPORTED_FLAGS)
-    message = f"{cpu_name()}; instructions: {'not reported on this system' if flags is None else known}"
+    settings = {
+        "ONEDNN_MAX_CPU_ISA": isa_limit(),
+        "ATEN_CPU_CAPABILITY": os.environ.get("ATEN_CPU_CAPABILITY"),
+    }
+    limits = [f"{name}={value}" for name, value in settings.items() if value]
     todo = f"limited by {' and '.join(limits)}; unset it to use all instructions" if limits else ""
-    yield Finding("processor", message, todo)
+    flags = processor_flags()
+    if flags is None:
+        yield Finding("processor", f"{cpu_name()}; instructions: not reported on this system", todo)
+        return
+    units = ", ".join(unit for unit in REPORTED_FLAGS if unit in flags)
+    none = f"none of {', '.join(REPORTED_FLAGS)}"
+    yield Finding("processor", f"{cpu_name()}; instructions: {units or none}", todo)
 
 
 def _threads() -> Iterator[Finding]:
@@ -144,14 +159,21 @@ def _threads() -> Iterator[Finding]:
 
     from ampcompare.system.environment import count_cores
 
-    cores, threads = count_cores(), torch.get_num_threads()
-    todo = (
-        f"OMP_NUM_THREADS={cores} uses all cores; it does not help if they are hyper-threads of fewer cores"
-    )
-    if limit := os.environ.get("OMP_NUM_THREADS"):
-        todo = f"OMP_NUM_THREADS={limit} is set; unset it to train on all cores"
+    cores = count_cores()
+    threads = torch.get_num_threads()
     message = f"PyTorch uses {plural(threads, 'thread')} on {plural(cores, 'core')}"
-    yield Finding("threads", message, todo if threads < cores else "")
+    limit = os.environ.get("OMP_NUM_THREADS")
+    if threads >= cores:
+        yield Finding("threads", message)
+    elif limit:
+        yield Finding("threads", message, f"OMP_NUM_THREADS={limit} is set; unset it to train on all cores")
+    else:
+        yield Finding(
+            "threads",
+            message,
+            f"OMP_NUM_THREADS={cores} uses all cores; it does not help if they are hyper-threads of fewer "
+            "cores",
+        )
 
 
 def _types() -> Iterator[Finding]:
@@ -178,13 +200,12 @@ def _types() -> Iterator[Finding]:
     if has_tf32(device):
         yield Finding("tf32", "native; PyTorch's default for convolutions on this GPU (backend=tf32)")
     backends = default_backends(device)
-    todo = f"to measure {listed(backends)}: {shell_command('ampcompare', 'bench')}"
+    message = "try backend=native"
     if device.type == "cpu":
-        message = "backend=native_bf16 may be faster than fp32; " if "native_bf16" in backends else ""
-        message += "backend=native and apex_o1 show accuracy, memory and loss scale here, not a GPU's speed"
-    else:
-        message = "try backend=native"
-    yield Finding("mixed", message, todo)
+        message = "backend=native and apex_o1 show accuracy, memory and loss scale here, not a GPU's speed"
+        if "native_bf16" in backends:
+            message = f"backend=native_bf16 may be faster than fp32; {message}"
+    yield Finding("mixed", message, f"to measure {listed(backends)}: {shell_command('ampcompare', 'bench')}")
 
 
 def _describe_arithmetic(value: str) -> str:
@@ -202,15 +223,26 @@ def _compiler() -> Iterator[Finding]:
     wanted = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     path = shutil.which(wanted)
     header = Path(sysconfig.get_path("include"), "Python.h").is_file()
-    lacking = [] if path else [f"no C++ compiler ({wanted})"]
-    lacking += [] if header else ["Python.h is missing"]
-    if is_cuda(resolve_device("auto")) and find_spec("triton") is None:
-        lacking.append("no Triton")
-    message = ", ".join(lacking) or f"{path} and Python's headers"
-    todo = "install g++ and python3-dev to use execution=compile; execution=eager works without them"
-    if lacking == ["no Triton"]:
-        todo = "install triton to use execution=compile; execution=eager works without it"
-    yield Finding("compiler", message, todo if lacking else "")
+    missing_parts = {
+        f"no C++ compiler ({wanted})": path is None,
+        "Python.h is missing": not header,
+        "no Triton": is_cuda(resolve_device("auto")) and find_spec("triton") is None,
+    }
+    lacking = [text for text, is_missing in missing_parts.items() if is_missing]
+    if not lacking:
+        yield Finding("compiler", f"{path} and Python's headers")
+    elif lacking == ["no Triton"]:
+        yield Finding(
+            "compiler",
+            "no Triton",
+            "install triton to use execution=compile; execution=eager works without it",
+        )
+    else:
+        yield Finding(
+            "compiler",
+            ", ".join(lacking),
+            "install g++ and python3-dev to use execution=compile; execution=eager works without them",
+        )
 
 
 def _wandb() -> Iterator[Finding]:
@@ -218,30 +250,42 @@ def _wandb() -> Iterator[Finding]:
 
     from ampcompare.wandb_client.client import has_account
 
-    version, login = f"W&B {wandb.__version__}", shell_command("wandb", "login")
+    version = f"W&B {wandb.__version__}"
     variables = [name for name in ("WANDB_MODE", "WANDB_DISABLED") if os.environ.get(name)]
     if variables:
         settings = " and ".join(f"{name}={os.environ[name]}" for name in variables)
-        todo = f"unset {' and '.join(variables)} to choose with the option wandb.mode"
-        yield Finding("account", f"{version}; {settings} is set, for all runs", todo)
+        yield Finding(
+            "account",
+            f"{version}; {settings} is set, for all runs",
+            f"unset {' and '.join(variables)} to choose with the option wandb.mode",
+        )
     elif has_account():
         yield Finding("account", f"{version}; logged in, runs are streamed to W&B")
     else:
-        todo = f"to stream runs to W&B, log in once: {login}"
-        yield Finding("account", f"{version}; not logged in, runs are recorded offline", todo)
+        yield Finding(
+            "account",
+            f"{version}; not logged in, runs are recorded offline",
+            f"to stream runs to W&B, log in once: {shell_command('wandb', 'login')}",
+        )
 
 
 def _data() -> Iterator[Finding]:
     from ampcompare.data.sources.cifar10 import CIFAR10, CIFAR100, find_files
 
     places = {which: find_files(which) for which in (CIFAR10, CIFAR100)}
-    folder = places[CIFAR10][1]
-    here = [f"{which.label} is in {place}" for which, (place, _) in places.items() if place is not None]
-    todo = ""
-    if places[CIFAR10][0] is None:
-        here.insert(0, f"CIFAR-10 is missing; the first run downloads it (170 MB) to {folder}")
-        todo = f"without internet: copy {CIFAR10.file} there, or use data.source=synthetic"
-    yield Finding("data", "; ".join(here), todo)
+    here = "; ".join(
+        f"{which.label} is in {place}" for which, (place, _) in places.items() if place is not None
+    )
+    place, folder = places[CIFAR10]
+    if place is not None:
+        yield Finding("data", here)
+        return
+    missing = f"CIFAR-10 is missing; the first run downloads it (170 MB) to {folder}"
+    yield Finding(
+        "data",
+        f"{missing}; {here}" if here else missing,
+        f"without internet: copy {CIFAR10.file} there, or use data.source=synthetic",
+    )
 
 
 CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {

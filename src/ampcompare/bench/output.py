@@ -150,7 +150,8 @@ def sentences(result: Benchmark) -> Iterator[str]:
             "differed by up to 1.4x in such steps, more than the intervals show. "
             "A larger batch_size makes steps longer."
         )
-    if in_fp32 := [arm for arm in result.arms if arm.facts.get("is_computed_in_fp32")]:
+    in_fp32 = [arm for arm in result.arms if arm.facts.get("is_computed_in_fp32")]
+    if in_fp32:
         dtypes = formatting.listed(dict.fromkeys(arm.facts["dtype"] for arm in in_fp32))
         names = formatting.listed(dict.fromkeys(_backend(arm) or arm.label for arm in in_fp32))
         yield f"This CPU computes {dtypes} operations in fp32: the speed of {names} says nothing about a GPU."
@@ -175,7 +176,8 @@ def _describe_precision(result: Benchmark, measured: Sequence[ArmResult]) -> Ite
     vague = [arm.label for arm in measured if not arm.is_precise()]
     if not vague:
         return
-    rounds, limit = result.arms[0].rounds, result.schedule.looks[-1] * result.starts
+    rounds = result.arms[0].rounds
+    limit = result.schedule.looks[-1] * result.starts
     if len(vague) == len(measured) > 1:
         text = "No speed-up is known to within 5%"
     else:
@@ -249,29 +251,34 @@ def _is_slower(arm: ArmResult, reference: ArmResult, margin: float) -> bool:
 
 def _describe_control(result: Benchmark, baseline: ArmResult) -> str:
     control = result.control
-    text = f"Control ({baseline.label}, measured a second time): {control.ratio:.2f}x"
+    name = f"Control ({baseline.label}, measured a second time)"
     if control.low is None or control.high is None:
-        return f"{text}. Below {MIN_ROUNDS} rounds there are no intervals: speed-ups near 1 may be chance."
-    text = f"{text} (95% CI {_interval(control)})"
+        return (
+            f"{name}: {control.ratio:.2f}x. Below {MIN_ROUNDS} rounds there are no intervals: speed-ups near "
+            "1 may be chance."
+        )
+    measured = f"{control.ratio:.2f}x (95% CI {_interval(control)})"
     if not is_even(control.low, control.high):
-        reach = f"{formatting.number(100 * smallest_difference(control.low, control.high), 2)}%"
-        return f"{text}. The machine is uneven: differences up to {reach} mean nothing."
+        percent = formatting.number(100 * smallest_difference(control.low, control.high), 2)
+        return f"{name}: {measured}. The machine is uneven: differences up to {percent}% mean nothing."
     if result.starts >= MIN_STARTS:
-        return f"{text}. Its true value is 1."
-    resolved = resolved_difference(control.low, control.high, result.starts)
-    difference = f"{formatting.number(100 * resolved, 2)}%"
-    return f"{text}. The smallest difference that this measurement resolves is {difference}."
+        return f"{name}: {measured}. Its true value is 1."
+    percent = formatting.number(100 * resolved_difference(control.low, control.high, result.starts), 2)
+    return f"{name}: {measured}. The smallest difference that this measurement resolves is {percent}%."
 
 
 def common_settings(result: Benchmark) -> str:
     """Return the settings that all trainings share, as `resnet50, native, batch_size 128, eager`."""
     settings = [arm.facts["settings"] for arm in result.arms if arm.facts.get("settings")]
-    shared = [
-        f"{key} {settings[0][key]}" if key == "batch_size" else settings[0][key]
-        for key in COMMON
-        if settings and len({one.get(key) for one in settings}) == 1 and settings[0].get(key)
-        if key not in result.varied  # also where only one of the values could be measured
-    ]
+    shared = []
+    for key in COMMON:
+        values = {one.get(key) for one in settings}
+        # A listed option is not shared, also where only one of its values could be measured.
+        if len(values) != 1 or key in result.varied:
+            continue
+        value = values.pop()
+        if value:
+            shared.append(f"{key} {value}" if key == "batch_size" else value)
     return ", ".join(shared)
 
 
@@ -335,7 +342,8 @@ def draw(result: Benchmark, path: Path) -> None:
         if not arm.failed
     ]
     colour = {"condition": {"test": f"datum.label === '{CONTROL}'", "value": GREY}, "value": "#0072b2"}
-    end, nominal = {"field": "end", "type": "quantitative"}, {"type": "nominal"}
+    end = {"field": "end", "type": "quantitative"}
+    nominal = {"type": "nominal"}
     interval = {"x": quantity("low"), "x2": {"field": "high"}, "color": {"value": "#1c2330"}}
     no_change = {"x": {"datum": 1}, "y": None, "color": {"value": GREY}}
     layers = [

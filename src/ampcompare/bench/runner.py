@@ -8,15 +8,11 @@ be started several times. Free of torch.
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import signal
 import statistics
-import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple
 
 from ampcompare.analysis.statistics.median_interval import (
     MIN_STARTS,
@@ -25,35 +21,12 @@ from ampcompare.analysis.statistics.median_interval import (
     ratio_of,
     ratio_of_starts,
 )
+from ampcompare.bench.training_process import Progress, Serve, TimeLimit, TrainingProcess, serve_training
 from ampcompare.runtime.startup import let_threads_sleep
-from ampcompare.system.interleaved_timing import (
-    MAX_ROUNDS,
-    SLOW_FRACTION,
-    count_steps,
-    run_rounds,
-    seconds_per_turn,
-)
+from ampcompare.system.interleaved_timing import MAX_ROUNDS, SLOW_FRACTION, run_rounds, seconds_per_turn
 
 PRECISE = 0.05  # A ratio is precise enough when half its interval is at most this fraction of it.
-POLL_SECONDS = 1.0  # between updates of the progress line while a training prepares
 CONTROL = "control"
-# One process loads torch; the process of each training is forked from it.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["ampcompare.bench.worker"])
-
-T = TypeVar("T")
-Progress = Callable[[str], None]
-
-
-def run_with_torch(function: Callable[..., T], *args: Any) -> T:
-    """Call a function in a process that has torch loaded, so that this one need not load it.
-
-    Raises:
-        Exception: What the function raises.
-    """
-    let_threads_sleep()
-    with ProcessPoolExecutor(1, mp_context=CONTEXT) as pool:
-        return pool.submit(function, *args).result()
 
 
 @dataclass(frozen=True)
@@ -64,13 +37,13 @@ class BenchmarkArm:
         options: Options in which the trainings may differ, as given.
         overrides: All options of the training, as on the command line of a run.
         label: Unique name.
-        serve: What its process runs: by default the training of a run with these options.
+        serve: What its process runs.
     """
 
     options: dict[str, str]
     overrides: tuple[str, ...]
     label: str
-    serve: Callable[[Any, Sequence[str]], None] | None = None
+    serve: Serve = serve_training
 
 
 @dataclass(frozen=True)
@@ -181,153 +154,16 @@ class Benchmark:
         return [key for key in keys if len({arm.options.get(key) for arm in self.arms}) > 1]
 
 
-class Worker:
-    """The process of a training, the connection to it, and what it has measured.
+class StartResults(NamedTuple):
+    """What one start of all trainings has measured.
 
     Attributes:
-        rates: Samples per second, one per round.
-        seconds: Seconds of a step, one per round.
-        failed: Why it cannot go on; empty while it can.
-        is_full: Whether it failed for lack of memory.
-        is_slow: Whether a step takes too long for rounds.
+        results: One result per training, in the order of the arms.
+        is_interrupted: Whether Ctrl-C ended the rounds.
     """
 
-    def __init__(self, arm: BenchmarkArm) -> None:
-        self.arm = arm
-        self.rates: list[float] = []
-        self.seconds: list[float] = []
-        self.facts: dict[str, Any] = {}
-        self.first: dict[str, Any] = {}
-        self.last: dict[str, Any] = {}
-        self.failed = ""
-        self.is_full, self.is_slow = False, False
-        self.connection, worker_end = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=arm.serve or _serve, args=(worker_end, arm.overrides))
-        self.process.start()
-        worker_end.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
-
-    def build(self, limit: Limit) -> None:
-        """Wait until the training is built."""
-        self.facts = self._receive(limit)
-
-    def warm_up(self, limit: Limit, slow_seconds: float) -> None:
-        """Take its first steps, in which it compiles and captures."""
-        self.first = self.last = self._ask(None, limit)
-        self.is_slow = bool(self.first) and self.first["seconds"] > slow_seconds
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the training can take a turn."""
-        return not (self.failed or self.is_slow)
-
-    def take_turn(self, seconds: float) -> None:
-        """Take its steps of a round, for about so many seconds."""
-        if answer := self._ask(count_steps(seconds, self.first["seconds"])):
-            self.last = answer
-            self.rates.append(answer["rate"])
-            self.seconds.append(answer["seconds"])
-
-    def _ask(self, steps: int | None, limit: Limit | None = None) -> dict[str, Any]:
-        with suppress(OSError):  # The process has ended; its last message says why.
-            self.connection.send(steps)
-        return self._receive(limit)
-
-    def _receive(self, limit: Limit | None) -> dict[str, Any]:
-        """Return the next answer; an empty one, with `failed` set, where there is none."""
-        try:
-            while limit is not None and not self.connection.poll(limit.next_wait()):
-                if limit.is_over():
-                    self.process.kill()
-                    self.failed = limit.message()
-                    return {}
-            answer = self.connection.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            code = self.process.exitcode or 0
-            self.is_full = code == -signal.SIGKILL  # as when the machine is out of memory
-            how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-            self.failed = f"its process {how}"
-            return {}
-        if "failed" in answer:
-            self.failed, self.is_full = answer["failed"], answer["full"]
-            return {}
-        return answer
-
-    @property
-    def rate(self) -> float:
-        """Samples per second: the median over rounds, or that of the first steps."""
-        return statistics.median(self.rates or [self.first["rate"]])
-
-    def result(self, baseline: Worker, level: float) -> ArmResult:
-        """Return what was measured, relative to the baseline in the same rounds.
-
-        Without rounds the ratio is that of one step each and has no interval.
-        """
-        arm = ArmResult(self.arm.label, self.arm.options, facts=self.facts)
-        if self.failed or not self.first or not baseline.first:
-            return dataclasses.replace(arm, failed=self.failed or "interrupted before its first steps")
-        ratio: Ratio = self.rate / baseline.rate, None, None
-        if self is baseline:
-            ratio = 1.0, 1.0, 1.0
-        elif self.rates and baseline.rates:
-            ratio = ratio_of(self.rates, baseline.rates, level)
-        pairs = zip(self.rates, baseline.rates, strict=False)
-        return dataclasses.replace(
-            arm,
-            ratio=ratio[0],
-            low=ratio[1],
-            high=ratio[2],
-            step_ms=1e3 * statistics.median(self.seconds or [self.first["seconds"]]),
-            images_per_second=self.rate,
-            peak_mib=self.last["peak_mib"],
-            rounds=len(self.rates) or 1,
-            start_ratios=(ratio[0],),
-            round_ratios=tuple(own / base for own, base in pairs),
-        )
-
-
-class Limit:
-    """A time limit of the preparation, which reports what is being prepared while it runs.
-
-    Attributes:
-        seconds: The limit.
-        activity: What is being prepared.
-        report: Receives the progress line.
-        owner: Whose preparation it is, for the progress line: ` of training 2/5, native`.
-    """
-
-    def __init__(self, minutes: float, activity: str, report: Progress, owner: str = "") -> None:
-        self.seconds, self.activity, self.report, self.owner = 60 * minutes, activity, report, owner
-        self.began = time.monotonic()
-
-    def next_wait(self) -> float:
-        """Report progress; return the seconds to wait until the next report."""
-        spent = time.monotonic() - self.began
-        # What is prepared comes first: a narrow terminal may have no room for the rest.
-        self.report(f"{self.activity}{self.owner}: {spent:.0f} s (limit {self.seconds:.0f} s)")
-        return max(0.0, min(POLL_SECONDS, self.seconds - spent))
-
-    def is_over(self) -> bool:
-        """Return whether no time is left."""
-        return time.monotonic() - self.began >= self.seconds
-
-    def message(self) -> str:
-        """Return why a training that has met the limit is not measured."""
-        return f"{self.activity} did not finish within {self.seconds:.0f} s; raise --prepare-minutes"
-
-
-def _serve(connection: Any, overrides: Sequence[str]) -> None:
-    from ampcompare.bench.worker import serve  # It loads torch, which this process does not need.
-
-    serve(connection, overrides)
+    results: list[ArmResult]
+    is_interrupted: bool
 
 
 def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Progress) -> Benchmark:
@@ -348,27 +184,27 @@ def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Prog
     let_threads_sleep()
     level = schedule.level(len(arms))
     remaining = [arms[0], dataclasses.replace(arms[0], label=CONTROL), *arms[1:]]
-    starts: dict[str, list[ArmResult]] = {arm.label: [] for arm in remaining}
+    by_label: dict[str, list[ArmResult]] = {arm.label: [] for arm in remaining}
     complete = 0
     while complete < schedule.starts:
         prefix = f"start {complete + 1}/{schedule.starts}: " if schedule.starts > 1 else ""
         try:
-            results, is_interrupted = _measure_start(remaining, schedule, level, _prefixed(report, prefix))
+            start = _measure_start(remaining, schedule, level, _prefixed(report, prefix))
         except KeyboardInterrupt:
-            if not complete:
+            if complete == 0:
                 raise
             break
-        if is_interrupted and complete:
+        if start.is_interrupted and complete > 0:
             break
         complete += 1
-        for result in results:
-            starts[result.label].append(result)
-        if is_interrupted or results[0].failed:
+        for result in start.results:
+            by_label[result.label].append(result)
+        if start.is_interrupted or start.results[0].failed:
             break
-        failed = {result.label for result in results if result.failed}
+        failed = {result.label for result in start.results if result.failed}
         remaining = [arm for arm in remaining if arm.label not in failed]
     level = schedule.level(len(arms), complete)
-    baseline, control, *others = (_combine(own, level, complete) for own in starts.values())
+    baseline, control, *others = (_combine(results, level, complete) for results in by_label.values())
     if not baseline.failed:
         baseline = dataclasses.replace(baseline, ratio=1.0, low=1.0, high=1.0)
     return Benchmark(level, schedule, control, [baseline, *others], complete)
@@ -380,33 +216,133 @@ def _prefixed(report: Progress, prefix: str) -> Progress:
 
 def _measure_start(
     arms: Sequence[BenchmarkArm], schedule: Schedule, level: float, report: Progress
-) -> tuple[list[ArmResult], bool]:
-    """Start and measure all trainings once; return their results, and whether Ctrl-C ended the rounds.
+) -> StartResults:
+    """Start and measure all trainings once.
 
     Raises:
         KeyboardInterrupt: Ctrl-C before the baseline has taken its first steps.
     """
-    is_interrupted = False
-    workers: list[Worker] = []
+    processes: list[TrainingProcess] = []
+    is_interrupted = _measure(arms, processes, schedule, level, report)
+    if is_interrupted and not (processes and processes[0].first):
+        raise KeyboardInterrupt
+    baseline = processes[0]
+    results = [_make_result(arms[0], baseline, baseline, level)]
+    for arm, process in zip(arms[1:], processes[1:], strict=True):
+        if process.is_full and not baseline.failed and not is_interrupted:
+            report(f"{arm.label} ran out of memory beside the others: again, with the baseline alone")
+            pair: list[TrainingProcess] = []
+            is_interrupted = _measure([arms[0], arm], pair, schedule, level, report)
+            if len(pair) == 2 and pair[0].first:
+                results.append(_make_result(arm, pair[1], pair[0], level))
+                continue
+        results.append(_make_result(arm, process, baseline, level))
+    return StartResults(results, is_interrupted)
+
+
+def _measure(
+    arms: Sequence[BenchmarkArm],
+    processes: list[TrainingProcess],
+    schedule: Schedule,
+    level: float,
+    report: Progress,
+) -> bool:
+    """Start, prepare and measure the trainings; return whether Ctrl-C ended this.
+
+    Args:
+        processes: Receives the processes in the order of the arms, so that Ctrl-C loses no measurement.
+    """
     try:
-        _measure(arms, workers, schedule, level, report)
+        with ExitStack() as stack:
+            for arm in arms:
+                processes.append(stack.enter_context(TrainingProcess(arm.overrides, arm.serve)))
+            _prepare(arms, processes, schedule, report)
+            _run_rounds(arms, processes, schedule, level, report)
     except KeyboardInterrupt:
-        is_interrupted = True
-        if not workers or not workers[0].first:
-            raise
-    baseline, *others = workers
-    results = [baseline.result(baseline, level)]
-    for worker in others:
-        pair: list[Worker] = []
-        if worker.is_full and not baseline.failed and not is_interrupted:
-            report(f"{worker.arm.label} ran out of memory beside the others: again, with the baseline alone")
-            try:
-                _measure([arms[0], worker.arm], pair, schedule, level, report)
-            except KeyboardInterrupt:
-                is_interrupted = True
-        own_baseline, retried = pair if len(pair) == 2 and pair[0].first else (baseline, worker)
-        results.append(retried.result(own_baseline, level))
-    return results, is_interrupted
+        return True
+    return False
+
+
+def _prepare(
+    arms: Sequence[BenchmarkArm], processes: Sequence[TrainingProcess], schedule: Schedule, report: Progress
+) -> None:
+    """Build all trainings, and let each take its first steps."""
+    count = len(processes)
+    limit = TimeLimit(
+        schedule.preparation_minutes, "loading PyTorch, network and data", report, f" of {count} trainings"
+    )
+    for process in processes:
+        process.build(limit)
+    # One at a time: compiling beside the steps of another training would slow both down.
+    for number, (arm, process) in enumerate(zip(arms, processes, strict=True), 1):
+        if process.failed:
+            continue
+        preparation = process.facts["preparation"]
+        limit = TimeLimit(
+            schedule.preparation_minutes,
+            f"first steps ({preparation})" if preparation else "first steps",
+            report,
+            f" of training {number}/{count}, {arm.label}",
+        )
+        process.warm_up(limit, schedule.slow_fraction * 60 * schedule.minutes)
+
+
+def _run_rounds(
+    arms: Sequence[BenchmarkArm],
+    processes: Sequence[TrainingProcess],
+    schedule: Schedule,
+    level: float,
+    report: Progress,
+) -> None:
+    """Let the trainings take turns until each ratio is precise enough, or the minutes are over."""
+    baseline = processes[0]
+
+    def is_enough(number: int, seconds_left: float) -> bool:
+        pairs = zip(arms[1:], processes[1:], strict=True)
+        results = [_make_result(arm, own, baseline, level) for arm, own in pairs if own.is_active]
+        ratios = ", ".join(f"{result.label} {result.ratio:.2f}x" for result in results if result.ratio)
+        report(f"round {number}, at most {seconds_left:.0f} s left: {ratios}")
+        return number in schedule.looks and all(result.is_precise() for result in results)
+
+    run_rounds(
+        processes,
+        60 * schedule.minutes,
+        schedule.seconds_per_turn(len(processes)),
+        max_rounds=schedule.looks[-1],
+        is_enough=is_enough,
+    )
+
+
+def _make_result(
+    arm: BenchmarkArm, process: TrainingProcess, baseline: TrainingProcess, level: float
+) -> ArmResult:
+    """Return what a process measured, relative to the baseline in the same rounds.
+
+    Without rounds the ratio is that of one step each and has no interval.
+    """
+    result = ArmResult(arm.label, arm.options, facts=process.facts)
+    if process.failed:
+        return dataclasses.replace(result, failed=process.failed)
+    if not process.first or not baseline.first:
+        return dataclasses.replace(result, failed="interrupted before its first steps")
+    ratio: Ratio = process.rate / baseline.rate, None, None
+    if process is baseline:
+        ratio = 1.0, 1.0, 1.0
+    elif process.rates and baseline.rates:
+        ratio = ratio_of(process.rates, baseline.rates, level)
+    rounds = zip(process.rates, baseline.rates, strict=False)
+    return dataclasses.replace(
+        result,
+        ratio=ratio[0],
+        low=ratio[1],
+        high=ratio[2],
+        step_ms=1e3 * process.step_seconds,
+        images_per_second=process.rate,
+        peak_mib=process.last["peak_mib"],
+        rounds=len(process.rates) or 1,
+        start_ratios=(ratio[0],),
+        round_ratios=tuple(own / base for own, base in rounds),
+    )
 
 
 def _combine(results: Sequence[ArmResult], level: float, starts: int) -> ArmResult:
@@ -419,7 +355,8 @@ def _combine(results: Sequence[ArmResult], level: float, starts: int) -> ArmResu
         level: Level of the interval.
         starts: Number of starts.
     """
-    first, last = results[0], results[-1]
+    first = results[0]
+    last = results[-1]
     if len(results) == 1 and (starts == 1 or last.failed):
         return first
     if last.failed:
@@ -446,50 +383,3 @@ def _combine(results: Sequence[ArmResult], level: float, starts: int) -> ArmResu
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def _measure(
-    arms: Sequence[BenchmarkArm], workers: list[Worker], schedule: Schedule, level: float, report: Progress
-) -> None:
-    """Start, prepare and measure the trainings; `workers` receives them in the order of the arms."""
-    with ExitStack() as stack:
-        workers += [stack.enter_context(Worker(arm)) for arm in arms]
-        limit = Limit(
-            schedule.preparation_minutes,
-            "loading PyTorch, network and data",
-            report,
-            f" of {len(workers)} trainings",
-        )
-        for worker in workers:
-            worker.build(limit)
-        for number, worker in enumerate(workers, 1):
-            if worker.failed:
-                continue
-            # One at a time: compiling beside somebody's steps would slow both down.
-            preparation = worker.facts["preparation"]
-            limit = Limit(
-                schedule.preparation_minutes,
-                f"first steps ({preparation})" if preparation else "first steps",
-                report,
-                f" of training {number}/{len(workers)}, {worker.arm.label}",
-            )
-            worker.warm_up(limit, schedule.slow_fraction * 60 * schedule.minutes)
-        _run_rounds(workers, schedule, level, report)
-
-
-def _run_rounds(workers: Sequence[Worker], schedule: Schedule, level: float, report: Progress) -> None:
-    baseline, *others = workers
-
-    def is_enough(number: int, seconds_left: float) -> bool:
-        results = [worker.result(baseline, level) for worker in others if worker.is_active]
-        ratios = ", ".join(f"{result.label} {result.ratio:.2f}x" for result in results if result.ratio)
-        report(f"round {number}, at most {seconds_left:.0f} s left: {ratios}")
-        return number in schedule.looks and all(result.is_precise() for result in results)
-
-    run_rounds(
-        workers,
-        60 * schedule.minutes,
-        schedule.seconds_per_turn(len(workers)),
-        max_rounds=schedule.looks[-1],
-        is_enough=is_enough,
-    )

@@ -102,8 +102,8 @@ def answer(connection: Connection, build: Callable[[], Training]) -> None:
     except UserError as problem:
         connection.send({"failed": one_line(problem), "full": False})
     except Exception as problem:
-        why = f"{type(problem).__name__}: {one_line(reason(problem))}"
-        connection.send({"failed": why, "full": is_out_of_memory(problem)})
+        failure = f"{type(problem).__name__}: {one_line(reason(problem))}"
+        connection.send({"failed": failure, "full": is_out_of_memory(problem)})
 
 
 def _answers(connection: Connection, training: Training) -> Iterator[dict[str, Any]]:
@@ -131,8 +131,7 @@ def _answers(connection: Connection, training: Training) -> Iterator[dict[str, A
                     reset_peak(device)
             else:
                 seconds = timer.time_turn(steps)
-            rate, peak = training.samples / seconds, peak_mib(device)
-            yield {"rate": rate, "seconds": seconds, "peak_mib": peak}
+            yield {"rate": training.samples / seconds, "seconds": seconds, "peak_mib": peak_mib(device)}
 
 
 def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
@@ -150,14 +149,16 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
     config = with_synthetic_data(original)
     context = prepare_run(config)
     config = context.config
-    trainer, accumulate = context.build_trainer(config), config.training.accumulate
+    trainer = context.build_trainer(config)
+    accumulate = config.training.accumulate
     groups = chain.from_iterable(micro_batches(trainer.feed(context.train, n), accumulate) for n in count())
     first = next(groups)
     samples = _count_samples(first)
     # The last step of an epoch may have fewer samples.
     full = chain([first], (group for group in groups if _count_samples(group) == samples))
     steps = full if loads else cycle([*islice(full, BATCHES)])
-    backend, device = get_backend(config.backend), context.world.device
+    backend = get_backend(config.backend)
+    device = context.world.device
     identity = RunIdentity.of_run(
         config.to_dict(), context.describe_environment(trainer), context.describe_data()
     )
@@ -169,18 +170,19 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
     }
     if not config.model.kwargs:
         settings["model.kwargs"] = "{}"
+    settings["backend"] = backend.label
     return Training(
-        lambda: trainer.step(next(steps)).compiled,
-        samples,
-        device,
-        backend.dtype,
-        trainer.precision.training_context(),
-        uses_cuda_graph(config.execution),
-        settings | {"backend": backend.label},
-        IMAGES if context.data.train.unit == IMAGES else "samples",
-        _preparation(config, device),
-        _fingerprint(original, config, identity),
-        backend.source or None,
+        step=lambda: trainer.step(next(steps)).compiled,
+        samples=samples,
+        device=device,
+        dtype=backend.dtype,
+        session=trainer.precision.training_context(),
+        is_captured=uses_cuda_graph(config.execution),
+        settings=settings,
+        unit=IMAGES if context.data.train.unit == IMAGES else "samples",
+        preparation=_preparation(config, device),
+        fingerprint=_fingerprint(original, config, identity),
+        backend_source=backend.source or None,
     )
 
 

@@ -13,7 +13,7 @@ from ampcompare.analysis.claims import NO_VERDICT, NOT_COMPARED
 from ampcompare.analysis.comparison import NOT_IN_BENCH, Comparison, too_few_runs
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
-from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC
+from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC, MIN_DECIMALS
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.training_recipe import show_values
 from ampcompare.analysis.statistics.estimate import Estimate
@@ -71,22 +71,46 @@ class NumberFormat:
 
     Attributes:
         show: Formats a number with a number of digits.
-        digits: Returns the number of digits for a number.
+        digits: Returns the number of digits for a number, its interval, and the values to tell the ends of
+            the interval from.
+        single: Formats a number that has no interval.
         sign: What comes behind the number.
         shown: Converts the value to the number that is shown.
     """
 
     show: Callable[[float, int], str]
-    digits: Callable[[float], int]
+    digits: Callable[[float, Sequence[float], Sequence[float]], int]
+    single: Callable[[float], str]
     sign: str = ""
     shown: Callable[[float], float] = float
 
 
-TIMES = NumberFormat(formatting.number, lambda shown: 3, "×")
-CHANGE = NumberFormat(
-    formatting.signed, lambda shown: int(abs(shown) < 9.95), "%", lambda ratio: (ratio - 1) * 100
+def _decimals_of_change(percent: float) -> int:
+    return int(abs(percent) < 9.95)
+
+
+TIMES = NumberFormat(
+    show=formatting.number,
+    digits=lambda shown, ends, marks: formatting.digits_to_distinguish(
+        ends, [*ends, *marks], formatting.number, 3
+    ),
+    single=formatting.number,
+    sign="×",
 )
-POINTS = NumberFormat(formatting.signed, lambda shown: 2)
+CHANGE = NumberFormat(
+    show=formatting.signed_fixed,
+    digits=lambda shown, ends, marks: formatting.decimals_of_interval(
+        ends, marks, _decimals_of_change(shown)
+    ),
+    single=lambda shown: formatting.signed_fixed(shown, _decimals_of_change(shown)),
+    sign="%",
+    shown=lambda ratio: (ratio - 1) * 100,
+)
+POINTS = NumberFormat(
+    show=formatting.signed_fixed,
+    digits=lambda shown, ends, marks: formatting.decimals_of_interval(ends, marks, MIN_DECIMALS),
+    single=formatting.signed,
+)
 
 
 @dataclass(frozen=True)
@@ -117,25 +141,25 @@ class Column:
         """The run metric that the question is about."""
         return run_metrics.COMPARED_METRICS[self.key]
 
-    def text(self, value: float) -> str:
-        """Return a value relative to the baseline as text."""
-        number = self.form.shown(value)
-        text = self.form.show(number, self.form.digits(number))
-        return f"{text}{self.form.sign}"
+    def text(self, estimate: Estimate) -> str:
+        """Return a value relative to the baseline as text, with the digits of its interval."""
+        number = self.form.shown(estimate.value)
+        low, high = estimate.span
+        if low == high:
+            return f"{self.form.single(number)}{self.form.sign}"
+        return f"{self.form.show(number, self._digits(estimate))}{self.form.sign}"
 
     def span(self, estimate: Estimate) -> str:
-        """Return the interval as text.
+        """Return the interval as text; `no spread` if both ends are equal."""
+        low, high = (self.form.shown(end) for end in estimate.span)
+        digits = self._digits(estimate)
+        return formatting.interval(low, high, lambda end: self.form.show(end, digits))
 
-        It has enough digits to distinguish its ends from each other, from no change and from the margin.
-        """
-        form = self.form
-        ends = [form.shown(end) for end in estimate.span]
-        null_and_margin = [form.shown(value) for value in (self.run_metric.null, *(self.margin or ()))]
-        digits = formatting.digits_to_distinguish(
-            ends, [*ends, *null_and_margin], form.show, form.digits(form.shown(estimate.value))
-        )
-        low, high = ends
-        return formatting.interval(low, high, lambda end: form.show(end, digits))
+    def _digits(self, estimate: Estimate) -> int:
+        """Return the digits that tell the ends of an interval from each other, no change and the margin."""
+        ends = [self.form.shown(end) for end in estimate.span]
+        marks = [self.form.shown(mark) for mark in (self.run_metric.null, *(self.margin or ()))]
+        return self.form.digits(self.form.shown(estimate.value), ends, marks)
 
     def tick(self, tick: float) -> str:
         """Return the label of a tick: `1.5×`, `−20%`, `+0.5`, `0`."""
@@ -247,7 +271,7 @@ def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> C
         reason = _why_not_compared(column, group, comparison)
         return Cell(text, unit, answer=NOT_COMPARED if reason else "", why=reason)
     cell = Cell(
-        column.text(estimate.value),
+        column.text(estimate),
         span=_span_text(column, estimate),
         mark=estimate,
         also=f"{text} {unit}".strip(),

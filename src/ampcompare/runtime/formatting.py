@@ -50,14 +50,58 @@ def change(ratio: float) -> str:
     """Format a ratio as a change: `−41%` for 0.59, `±0.0%` for 1."""
     percent = (ratio - 1) * 100
     decimals = 0 if abs(ratio - 1) >= 0.0995 else 1
-    return f"{_signed(percent, decimals)}%"
+    return f"{signed_fixed(percent, decimals)}%"
 
 
-def signed(value: float, decimals: int = 2) -> str:
-    """Format a difference with its sign, two decimals or two digits: `+0.32`, `−0.0041`."""
+def signed(value: float) -> str:
+    """Format a difference without an interval, with two decimals or two digits: `+0.32`, `−0.0041`."""
     if abs(value) < ROUNDING or abs(value) >= 0.005:
-        return _signed(value, decimals)
+        return signed_fixed(value, 2)
     return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
+
+
+def signed_fixed(value: float, decimals: int) -> str:
+    """Format a difference with its sign and so many decimals: `+0.32`; `±0.00` if it rounds to 0."""
+    if not math.isfinite(value):
+        return f"+{number(value)}" if value > 0 else number(value)
+    text = f"{abs(value):.{decimals}f}"
+    if float(text) == 0:
+        return f"±{text}"
+    return f"{'+' if value > 0 else '−'}{text}"
+
+
+def change_between(ratio: float, low: float | None, high: float | None) -> str:
+    """Format a ratio as a change with its interval, all with the same decimals: `−41% (−43% to −39%)`."""
+    if low is None or high is None or low == high:
+        return f"{change(ratio)}{between(low, high, change)}"
+    percents = [(value - 1) * 100 for value in (ratio, low, high)]
+    decimals = decimals_of_interval(percents[1:], (0.0,), 0)
+    value_text, low_text, high_text = (f"{signed_fixed(percent, decimals)}%" for percent in percents)
+    return f"{value_text} ({low_text} to {high_text})"
+
+
+def decimals_of_interval(ends: Sequence[float], marks: Sequence[float], least: int) -> int:
+    """Return the decimals with which an interval is shown, and the value that it belongs to.
+
+    They follow the width of the interval, of which one digit is shown: more would claim a precision that the
+    interval denies. Each end differs from each mark, too.
+
+    Args:
+        ends: The two ends.
+        marks: The values to tell the ends from, such as no change and a margin.
+        least: The lowest result.
+
+    Returns:
+        `least` to MAX_DIGITS.
+
+    >>> decimals_of_interval((-0.31, 0.30), (0.0,), 2), decimals_of_interval((0.0012, 0.0034), (0.0,), 2)
+    (2, 3)
+    """
+    width = max(ends) - min(ends)
+    decimals = least
+    if 0 < width < math.inf:
+        decimals = min(MAX_DIGITS, max(least, -math.floor(math.log10(width))))
+    return digits_to_distinguish(ends, marks, signed_fixed, decimals)
 
 
 def digits_to_distinguish(
@@ -126,13 +170,6 @@ def whole_percent(fraction: float) -> str:
     """Format a fraction in whole percent: `36%`, and `below 1%` for a small one above 0."""
     whole = f"{100 * fraction:.0f}"
     return "below 1%" if fraction > 0 and whole == "0" else f"{whole}%"
-
-
-def _signed(value: float, decimals: int) -> str:
-    text = f"{abs(value):.{decimals}f}"
-    if float(text) == 0:
-        return f"±{text}"
-    return f"{'+' if value > 0 else '−'}{text}"
 
 
 # Where a line of a page must not break: between a number and its unit, and within `n = 3`.

@@ -21,6 +21,7 @@ from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
 from ampcompare.sweeps.executors.local_series import LocalSeriesExecutor
 from ampcompare.sweeps.interim_looks import Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
+from ampcompare.sweeps.machine_check import check_machine
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, make_output, prepare
 from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
 from ampcompare.sweeps.samplers import load_optuna
@@ -81,6 +82,7 @@ def run_prepared(
     if prepared.looks:
         check_can_be_decided(sweep, prepared.looks)
     make_executor = _executor_factory(prepared, cluster_options)
+    check_machine(prepared)
     folder = make_output(prepared.output)
     is_detached = options.cluster == "slurm" and not options.wait
     stop = SweepStopRequest()

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.analysis.external.reader import is_quality
+from ampcompare.analysis.external.metric_choice import is_quality
 from ampcompare.analysis.grouping.compared_metric import (
     MAXIMIZE,
     infer_goal,

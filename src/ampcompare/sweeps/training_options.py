@@ -96,7 +96,7 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> CheckedOptions:
     for numbers in islice(product(*(range(p.grid_size()) for p in deciding)), MAX_TRIED):
         try:
             configs[numbers] = config_from_cli(
-                _options_of_run(sweep, _point(sweep, deciding, numbers), overrides)
+                options_of_run(sweep, point_of(sweep, deciding, numbers), overrides)
             )
         except UserError as problem:
             refusals[numbers] = problem
@@ -105,7 +105,7 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> CheckedOptions:
     try:
         if first is None:
             raise next(iter(refusals.values()))
-        check_parameters(config, _point(sweep, deciding, first))
+        check_parameters(config, point_of(sweep, deciding, first))
     except UserError as problem:
         raise UserError(f"{sweep.path}: the first run would fail: {problem}") from None
     _check_metric(sweep, config)
@@ -236,7 +236,7 @@ def _first_config(sweep: Sweep, overrides: Sequence[str]) -> Config | None:
     deciding = _deciding_parameters(sweep)
     for numbers in islice(product(*(range(p.grid_size()) for p in deciding)), MAX_TRIED):
         with suppress(UserError):
-            return config_from_cli(_options_of_run(sweep, _point(sweep, deciding, numbers), overrides))
+            return config_from_cli(options_of_run(sweep, point_of(sweep, deciding, numbers), overrides))
     return None
 
 
@@ -277,14 +277,14 @@ def _deciding_parameters(sweep: Sweep) -> list[Parameter]:
     return [p for p in precision if sweep.is_grid and p.is_listed and p.grid_size() > 1]
 
 
-def _point(sweep: Sweep, deciding: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
+def point_of(sweep: Sweep, deciding: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
     """Return a run's parameters: these values of `deciding`, and the first value of all others."""
     at = dict(zip((p.key for p in deciding), numbers, strict=True))
     values = [p.grid_value(at[p.key]) if p.key in at else p.examples()[0] for p in sweep.parameters]
     return nested(sweep.parameters, values)
 
 
-def _options_of_run(sweep: Sweep, parameters: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+def options_of_run(sweep: Sweep, parameters: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     """Return the options of our training in the command of a run."""
     as_words = {"${args_json_file}": "${args_json}"}
     template = [as_words.get(word, word) for word in sweep.command[_options_start(sweep) :]]

@@ -38,9 +38,9 @@ def resolve_device(name: str) -> torch.device:
         return torch.device(present[0])
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in present:
-        visible = f"PyTorch sees {', '.join(present)}"
         raise UserError(
-            f"device={name!r}: this device does not exist here; {visible}; use one of these or device=auto"
+            f"device={name!r}: this device does not exist here; PyTorch sees {', '.join(present)}; "
+            "use one of these or device=auto"
         )
     device = torch.device(wanted)
     if is_cuda(device):
@@ -73,11 +73,16 @@ def check_tf32(device: torch.device, backend: str) -> None:
     if has_tf32(device):
         return
     capability = compute_capability(device)
-    here = f"the device is {device}"
-    if capability is not None:
-        here = f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}"
-    need = "needs an NVIDIA GPU of compute capability 8.0 or higher"
-    raise UserError(f"backend={backend!r}: {need}, but {here}; use backend=none")
+    if capability is None:
+        raise UserError(
+            f"backend={backend!r}: needs an NVIDIA GPU of compute capability 8.0 or higher, "
+            f"but the device is {device}; use backend=none"
+        )
+    major, minor = capability
+    raise UserError(
+        f"backend={backend!r}: needs an NVIDIA GPU of compute capability 8.0 or higher, "
+        f"but {torch.cuda.get_device_name(device)} has {major}.{minor}; use backend=none"
+    )
 
 
 def has_float64(device: torch.device) -> bool:
@@ -129,7 +134,9 @@ def event_recorder(device: torch.device) -> Callable[[], TimingEvent]:
         torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
         return time.perf_counter()
 
-    return event if is_cuda(device) else time.perf_counter if is_host(device) else waited
+    if is_cuda(device):
+        return event
+    return time.perf_counter if is_host(device) else waited
 
 
 def elapsed_ms(began: TimingEvent, ended: TimingEvent) -> float:
@@ -165,14 +172,18 @@ def peak_mib(device: torch.device) -> float | None:
     """
     if is_cuda(device):
         return torch.cuda.max_memory_allocated(device) / MIB
-    return process_peak_mib() if is_host(device) else None
+    if is_host(device):
+        return process_peak_mib()
+    return None
 
 
 def reserved_mib(device: torch.device) -> float | None:
     """Return the MiB that PyTorch reserved on a GPU at most, on MPS now; None on a CPU."""
     if is_cuda(device):
         return torch.cuda.max_memory_reserved(device) / MIB
-    return torch.mps.driver_allocated_memory() / MIB if device.type == "mps" else None
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory() / MIB
+    return None
 
 
 def nvml_name(device: torch.device) -> str | None:
@@ -256,10 +267,8 @@ def tf32_as(on: bool) -> Iterator[None]:
     All switches are restored at the end, also those that were set one by one.
     """
     backends: Any = torch.backends
-    switches = (
-        *(backends.mkldnn.matmul, backends.cudnn, backends.cuda.matmul),
-        *(backends.cudnn.conv, backends.cudnn.rnn),
-    )
+    cudnn = backends.cudnn
+    switches = (backends.mkldnn.matmul, cudnn, backends.cuda.matmul, cudnn.conv, cudnn.rnn)
     before = [switch.fp32_precision for switch in switches]
     old = None
     with suppress(RuntimeError):  # raised where old and new switches were set to differ
@@ -334,12 +343,10 @@ def is_out_of_memory(problem: BaseException | None) -> bool:
     visited: set[int] = set()
     while problem is not None and id(problem) not in visited:
         visited.add(id(problem))
-        message = str(problem)
         if isinstance(problem, torch.OutOfMemoryError):
             return True
-        if isinstance(problem, RuntimeError) and (
-            "out of memory" in message or "STATUS_ALLOC_FAILED" in message
-        ):
+        says_so = any(text in str(problem) for text in ("out of memory", "STATUS_ALLOC_FAILED"))
+        if isinstance(problem, RuntimeError) and says_so:
             return True
         problem = problem.__cause__ or problem.__context__
     return False

@@ -86,7 +86,9 @@ class DistributedContext:
         A signal reaches one process only, and clocks differ between machines. Call it in all processes at the
         same points. The hosts wait for each other, not for their devices.
         """
-        return [*flags] if self.size == 1 else self.sum_(torch.tensor(flags).int()).bool().tolist()
+        if self.size == 1:
+            return [*flags]
+        return self.sum_(torch.tensor(flags).int()).bool().tolist()
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Copy the buffers of the main process to all processes.
@@ -199,7 +201,9 @@ def find_distributed_context() -> DistributedContext:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     texts = (os.environ.get(name) or default for name, default in zip(names, "0101", strict=True))
     rank, size, local_rank, local_size = map(int, texts)
-    return DistributedContext(rank, size, local_rank, local_size) if size > 1 else DistributedContext()
+    if size < 2:
+        return DistributedContext()
+    return DistributedContext(rank, size, local_rank, local_size)
 
 
 @contextmanager
@@ -220,8 +224,10 @@ def connect_processes(device: str) -> Iterator[DistributedContext]:
     try:
         store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
     except ValueError as problem:  # a variable that torchrun sets is missing, or is no number
-        todo = "start the processes with torchrun, or unset WORLD_SIZE to use one process"
-        raise UserError(f"WORLD_SIZE={world.size}: {reason(problem)}; {todo}") from None
+        raise UserError(
+            f"WORLD_SIZE={world.size}: {reason(problem)}; start the processes with torchrun, "
+            "or unset WORLD_SIZE to use one process"
+        ) from None
     # torchrun keeps its store when it restarts the processes of a machine, with the addresses of the dead
     # processes. A new process would connect to such an address and be refused or wait forever (PyTorch 2.14;
     # pytorch issue 135712). So each restart, and each run within it, has its own prefix in the store.
@@ -243,14 +249,18 @@ def local_device_name(name: str, world: DistributedContext) -> str:
     if world.size == 1 or name == "cpu":
         return name
     if name not in ("auto", "cuda"):
-        need = f"each of the {world.size} processes needs its own device"
-        raise UserError(f"device={name!r}: {need}; use device=cuda or device=cpu")
+        raise UserError(
+            f"device={name!r}: each of the {world.size} processes needs its own device; "
+            "use device=cuda or device=cpu"
+        )
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0 and name == "auto":
         return "cpu"
     if max(world.local_size, world.local_rank + 1) > count:
-        visible, limit = f"PyTorch sees {count} GPUs on this machine", max(count, 1)
-        raise UserError(f"--nproc-per-node={world.local_size}: {visible}; start {limit}, or use device=cpu")
+        raise UserError(
+            f"--nproc-per-node={world.local_size}: PyTorch sees {count} GPUs on this machine; "
+            f"start {max(count, 1)}, or use device=cpu"
+        )
     return f"cuda:{world.local_rank}"
 
 

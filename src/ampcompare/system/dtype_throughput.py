@@ -36,13 +36,14 @@ def measure_throughput(device: torch.device, *, channels_last: bool | None = Non
     Waits for the device. Global random numbers and the number of threads stay as they are.
 
     Args:
-        device: The device. A CPU is measured on one core.
+        device: A CPU is measured on one core.
         channels_last: The layout of images and weights; None: the default of a run.
     """
     last = is_cuda(device) if channels_last is None else channels_last
     with _on_one_core(device):
         _convolution(device, "float32", SIZES[0], last)()  # loads the library and starts its threads
-        return {dtype: rate for dtype in DTYPES if (rate := _rate(device, dtype, last))}
+        rates = {dtype: _rate(device, dtype, last) for dtype in DTYPES}
+    return {dtype: rate for dtype, rate in rates.items() if rate}
 
 
 @contextmanager
@@ -88,7 +89,8 @@ def _convolution(
         values = torch.randn(shape, generator=random, device=device)
         return values.to(getattr(torch, dtype), memory_format=layout).requires_grad_()
 
-    x, weight = normal(images, channels, side, side), normal(channels, channels, 3, 3)
+    x = normal(images, channels, side, side)
+    weight = normal(channels, channels, 3, 3)
 
     def call() -> float:
         wait_for(device)  # sync: the clock starts on an idle device

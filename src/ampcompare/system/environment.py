@@ -51,7 +51,8 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
         device: The device of the training.
         settings: Further entries, such as `tf32`.
     """
-    cuda, capability = is_cuda(device), compute_capability(device)
+    cuda = is_cuda(device)
+    capability = compute_capability(device)
     return {
         "device_type": device.type,
         "device_name": torch.cuda.get_device_name(device) if cuda else cpu_name(),
@@ -73,7 +74,9 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
 def count_cores() -> int:
     """Return the number of CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    if affinity is None:
+        return os.cpu_count() or 1
+    return len(affinity(0))
 
 
 def cpu_name() -> str:
@@ -132,7 +135,7 @@ def name_machine(device: torch.device, world: DistributedContext) -> dict[str, A
     gpu = nvml_name(device)
     own = {"host": hash_name(platform.node()), "gpu": None if gpu is None else hash_name(gpu)}
     others = world.gather(own)[1:]
-    return own | ({"others": others} if others else {})
+    return {**own, "others": others} if others else own
 
 
 def hash_name(name: str) -> str:
@@ -142,17 +145,21 @@ def hash_name(name: str) -> str:
 
 def add_earlier_machines(machine: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the machine of a resumed run, with the machines of its earlier parts under `earlier`."""
+    last = {key: value for key, value in before.items() if key != "earlier"}
     earlier: list[Any] = []
-    for one in (*before.get("earlier", ()), {key: before[key] for key in before if key != "earlier"}):
+    for one in (*before.get("earlier", ()), last):
         if one != machine and one not in earlier:
             earlier.append(one)
-    return dict(machine) | ({"earlier": earlier[-MAX_EARLIER_MACHINES:]} if earlier else {})
+    if not earlier:
+        return dict(machine)
+    return {**machine, "earlier": earlier[-MAX_EARLIER_MACHINES:]}
 
 
 def isa_limit() -> str | None:
     """Return the limit that the environment sets on oneDNN's instruction sets, or None."""
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
-        if limit := os.environ.get(name, "").upper():
+        limit = os.environ.get(name, "").upper()
+        if limit:
             is_known = limit.startswith(("SSE41", "AVX"))  # oneDNN ignores others
             return limit if is_known else None
     return None
@@ -185,11 +192,15 @@ def describe_arithmetic(device: torch.device, *, without_units: str = COMPUTED_I
 
 def native_unit(dtype: str) -> str:
     """Return the flag of the instructions that compute a 16-bit dtype, or "" if there are none."""
-    flags, limit = processor_flags() or (), isa_limit()
     if not onednn_supports(dtype) or platform.machine() not in X86:
         return ""
-    units = NATIVE_UNITS[dtype].items()
-    return next((unit for unit, keep in units if unit in flags and (not limit or re.search(keep, limit))), "")
+    flags = processor_flags() or ()
+    limit = isa_limit()
+    for unit, allowing_limits in NATIVE_UNITS[dtype].items():
+        is_allowed = limit is None or re.search(allowing_limits, limit)
+        if unit in flags and is_allowed:
+            return unit
+    return ""
 
 
 def onednn_supports(dtype: str) -> bool:

@@ -38,7 +38,9 @@ class StepTimer:
     """
 
     def __init__(self, step: Callable[[], bool], wait: Callable[[], None], cold_steps: int = 1) -> None:
-        self._step, self._wait, self._cold_steps = step, wait, cold_steps
+        self._step = step
+        self._wait = wait
+        self._cold_steps = cold_steps
 
     def warm_up(self) -> float:
         """Take steps until nothing is left to compile or capture and the caches are warm.
@@ -112,13 +114,14 @@ def run_rounds(
         is_enough: Called after each round with its number, from 1, and the seconds that are left; returns
             whether the rounds may end.
     """
-    shuffle, ends = random.Random(), time.monotonic() + seconds  # noqa: S311
+    order = random.Random()  # noqa: S311
+    deadline = time.monotonic() + seconds
     for number in range(1, max_rounds + 1):
         active = [contestant for contestant in contestants if contestant.is_active]
         is_comparison = len(active) > 1 and active[0] is contestants[0]
-        if not is_comparison or (number > 1 and time.monotonic() > ends):
+        if not is_comparison or (number > 1 and time.monotonic() > deadline):
             return
-        for contestant in shuffle.sample(active, len(active)):
+        for contestant in order.sample(active, len(active)):
             contestant.take_turn(turn_seconds)
-        if is_enough(number, max(0.0, ends - time.monotonic())):
+        if is_enough(number, max(0.0, deadline - time.monotonic())):
             return

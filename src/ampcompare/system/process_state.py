@@ -8,7 +8,7 @@ import gc
 import os
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,11 @@ def restored_process_state() -> Iterator[None]:
     These are the environment, the working folder, filters of warnings, the random states of Python, NumPy and
     PyTorch, and PyTorch's switches.
     """
-    environment, folder = dict(os.environ), Path.cwd()
-    random_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    environment = dict(os.environ)
+    folder = Path.cwd()
+    random_state = random.getstate()
+    numpy_state = np.random.get_state()
+    torch_state = torch.get_rng_state()
     switches = [(write, read, read()) for read, write in list_switches()]
     try:
         with warnings.catch_warnings(), np.errstate(), tf32_as(False):
@@ -43,17 +46,24 @@ def restored_process_state() -> Iterator[None]:
         random.setstate(random_state)
         np.random.set_state(numpy_state)
         torch.set_rng_state(torch_state)
-        with suppress(OSError):  # somebody may have removed the folder
+        with suppress(OSError):  # the body may have removed the folder
             os.chdir(folder)
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.environ.update({k: v for k, v in environment.items() if os.environ.get(k) != v})
+        _restore_environment(environment)
+
+
+def _restore_environment(environment: Mapping[str, str]) -> None:
+    """Set the variables that have changed, and delete those that are new."""
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def list_switches() -> list[Switch]:
     """Return the switches that change how a training computes."""
     backends: Any = torch.backends
-    matmul, cudnn, cuda = backends.cuda.matmul, backends.cudnn, backends.cuda
+    cuda = backends.cuda
     autocast: list[Switch] = [(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)]
     for kind in ("cpu", "cuda"):
         autocast += [
@@ -70,8 +80,8 @@ def list_switches() -> list[Switch]:
         _attribute(deterministic, "fill_uninitialized_memory"),
         (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
         *autocast,
-        *(_attribute(matmul, f"allow_{name}") for name in reductions),
-        *(_attribute(cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
+        *(_attribute(cuda.matmul, f"allow_{name}") for name in reductions),
+        *(_attribute(backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
         _attribute(backends.mkldnn, "enabled"),
         (cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp),
         *(

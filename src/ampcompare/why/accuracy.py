@@ -12,10 +12,11 @@ each of them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,25 +25,15 @@ from torch import Tensor
 
 from ampcompare.data.batch import count_samples
 from ampcompare.precision import get_backend
-from ampcompare.system.device import (
-    allow_tf32,
-    random_states,
-    set_random_states,
-)
+from ampcompare.system.device import allow_tf32, random_states, set_random_states
 from ampcompare.why.diff import NETWORK
-from ampcompare.why.fault_location import (
-    ProbedNetwork,
-    ValueKey,
-    locate_fault,
-    own_gradients,
-    pool,
-)
+from ampcompare.why.fault_location import ProbedNetwork, ValueKey, locate_fault, own_gradients, pool
+from ampcompare.why.fp32_reference import flat_in_fp64
 from ampcompare.why.replay import Moment
 from ampcompare.why.step_capture import CapturedStep
-from ampcompare.why.step_comparison import FP64, ROUNDED, StepComparison, read_source
-from ampcompare.why.step_variants import (
-    ValuePair,
-)
+from ampcompare.why.step_comparison import FP64, ROUNDED, StepComparison
+from ampcompare.why.step_source import read_source
+from ampcompare.why.step_variants import ValuePair
 
 FACTOR = 4
 # Where a fault is known to be, a smaller error tells its module from the next one. Without a fault, the ratio
@@ -165,34 +156,35 @@ def compare_accuracy(
 def judge(comparison: StepComparison) -> AccuracyComparison:
     """Return the errors of the two ways, and which way is less accurate."""
     steps = comparison.take()
-    fp64, names, config = steps[2], comparison.names, comparison.source.config
+    first, second, fp64 = steps
+    source = comparison.source
     unit = comparison.unit_roundoff
     fault = find_fault(comparison)
-    judged = _measure(steps, unit)
-    parts = (LOSS, GRADIENTS, UPDATES)
-    first, second, _ = steps
+    judged_parts = {quantity.part for quantity in _measure(steps, unit)}
+    first_backend, second_backend = (get_backend(config.backend) for config in comparison.configs)
     return AccuracyComparison(
-        comparison.pair.key,
-        names,
-        tuple(get_backend(c.backend).label for c in comparison.configs),  # type: ignore[arg-type]
-        config.model.name,
-        config.data.source,
-        sum(count_samples(inputs) for inputs, _ in comparison.source.batches),
-        unit,
-        (first.loss, second.loss),
-        fp64.loss,
-        (first.scale, second.scale),
-        (first.skipped, second.skipped),
-        _group_errors(steps, unit),
-        [part for part in parts if not any(quantity.part == part for quantity in judged)],
-        [name or NETWORK for name in comparison.left_out],
-        fault,
+        option=comparison.pair.key,
+        names=comparison.names,
+        backends=(first_backend.label, second_backend.label),
+        network=source.config.model.name,
+        data=source.config.data.source,
+        samples=sum(count_samples(inputs) for inputs, _ in source.batches),
+        unit_roundoff=unit,
+        losses=(first.loss, second.loss),
+        loss_fp64=fp64.loss,
+        scales=(first.scale, second.scale),
+        skipped=(first.skipped, second.skipped),
+        groups=_group_errors(steps, unit),
+        not_judged=[part for part in (LOSS, GRADIENTS, UPDATES) if part not in judged_parts],
+        left_out=[name or NETWORK for name in comparison.left_out],
+        fault=fault,
     )
 
 
 def find_fault(comparison: StepComparison) -> Fault | None:
     """Return the worst quantity of the way that is less accurate, and where the way departs from fp64."""
-    unit, errors = comparison.unit_roundoff, _measure(comparison.take(), comparison.unit_roundoff)
+    unit = comparison.unit_roundoff
+    errors = _measure(comparison.take(), unit)
     if not any(exceeds([pair], index, unit) for pair in errors.values() for index in (0, 1)):
         return None
     starts = [comparison.weights]
@@ -204,17 +196,37 @@ def find_fault(comparison: StepComparison) -> Fault | None:
         for quantity, measured in _measure([first, second, rounded, fp64], unit).items():
             draws[quantity].append(measured)
     for index in (1, 0):
-        bad = [quantity for quantity, measured in draws.items() if exceeds(measured, index, unit)]
-        if not bad:
-            continue
-        # A fault of the loss or of the gradients shows in the updates, too.
-        shown = [quantity for quantity in bad if quantity.part != UPDATES] or bad
-        sizes = {quantity: _sizes(draws[quantity], index) for quantity in shown}
-        times = {quantity: own / max(other, unit) for quantity, (own, other) in sizes.items()}
-        worst = max(times, key=lambda quantity: times[quantity])
-        place = None if worst.part == UPDATES else _locate(comparison, index, starts)
-        return Fault(index, worst.part, worst.module, sizes[worst], times[worst], *(place or (None, None)))
+        bad = {quantity: each for quantity, each in draws.items() if exceeds(each, index, unit)}
+        if bad:
+            return _name_fault(comparison, index, bad, starts)
     return None
+
+
+def _name_fault(
+    comparison: StepComparison,
+    index: int,
+    bad: Mapping[Quantity, Sequence[Errors]],
+    starts: Sequence[Sequence[Tensor]],
+) -> Fault:
+    """Return the worst of the bad quantities of a way, and where the way departs from fp64.
+
+    Args:
+        index: The less accurate way, 0 or 1.
+        bad: Its quantities that are less accurate, with the errors in several draws.
+        starts: The weights from which the steps were taken.
+    """
+    unit = comparison.unit_roundoff
+    # A fault of the loss or of the gradients shows in the updates, too.
+    shown = [quantity for quantity in bad if quantity.part != UPDATES] or [*bad]
+    sizes = {quantity: _sizes(bad[quantity], index) for quantity in shown}
+    times = {quantity: own / max(other, unit) for quantity, (own, other) in sizes.items()}
+    worst = max(times, key=lambda quantity: times[quantity])
+    fault = Fault(index, worst.part, worst.module, sizes[worst], times[worst])
+    location = None if worst.part == UPDATES else _locate(comparison, index, starts)
+    if location is None:
+        return fault
+    place, value = location
+    return dataclasses.replace(fault, place=place, value=value)
 
 
 # Of the two ways, and of the step in fp64 with random rounding, where it is known.
@@ -333,18 +345,15 @@ def relative_norm(tensors: Sequence[Tensor | None], reference: Sequence[Tensor],
     Returns:
         nan if the reference is not finite, infinity if only the tensors are not.
     """
-    expected = torch.cat([r.detach().cpu().double().flatten() for r in reference])
-    values = torch.cat(
-        [
-            torch.zeros(r.numel(), dtype=torch.float64) if t is None else t.detach().cpu().double().flatten()
-            for t, r in zip(tensors, reference, strict=True)
-        ]
-    )
+    expected = torch.cat([flat_in_fp64(tensor) for tensor in reference])
+    pairs = zip(tensors, reference, strict=True)
+    values = torch.cat([flat_in_fp64(torch.zeros_like(r) if t is None else t) for t, r in pairs])
     if not bool(expected.isfinite().all()):
         return math.nan
     if not bool(values.isfinite().all()):
         return math.inf
-    error, size = float((values - expected).norm()), max(float(expected.norm()), floor)
+    error = float((values - expected).norm())
+    size = max(float(expected.norm()), floor)
     return error / size if size else float(error > 0)
 
 
@@ -352,32 +361,31 @@ def _group_errors(steps: Sequence[CapturedStep], unit: float) -> list[GroupError
     """Return the errors by group: the loss, all parameters together, and the groups of the network."""
     first, second, fp64 = steps
     rows = [GroupErrors(LOSS, "", (_loss_error(first, fp64), _loss_error(second, fp64)))]
-    groups = []
     for part in (GRADIENTS, UPDATES):
-        groups += _parameters_by(part, fp64, lambda name: "", steps)
-        groups += _parameters_by(part, fp64, lambda name: name.partition(".")[0], steps)
-    for (part, group), names in groups:
-        reference = _values_of(fp64, part)
-        floor = unit * _rms(reference.values())
-        # A list of pairs, not a sum of squares, so that the worst parameter is known.
-        each = {
-            name: tuple(
-                relative_norm(
-                    [_values_of(step, part).get(name)],
-                    [reference[name]],
-                    floor * reference[name].numel() ** 0.5,
-                )
-                for step in (first, second)
-            )
-            for name in names
-        }
-        both = tuple(
-            relative_norm([_values_of(step, part).get(n) for n in names], [reference[n] for n in names])
-            for step in (first, second)
-        )
-        worst = max(each, key=lambda name: max(each[name]))
-        rows.append(GroupErrors(part, group, both, worst, each[worst]))  # type: ignore[arg-type]
+        groups = [
+            *_parameters_by(part, fp64, lambda name: "", steps),
+            *_parameters_by(part, fp64, lambda name: name.partition(".")[0], steps),
+        ]
+        rows += [_errors_of_group(part, group, names, steps, unit) for (_, group), names in groups]
     return rows
+
+
+def _errors_of_group(
+    part: str, group: str, names: Sequence[str], steps: Sequence[CapturedStep], unit: float
+) -> GroupErrors:
+    """Return the errors of a group of parameters, and of the worst parameter in it."""
+    first, second, fp64 = (_values_of(step, part) for step in steps)
+    floor = unit * _rms(fp64.values())
+
+    def error(values: Mapping[str, Tensor], own_names: Sequence[str], floor: float = 0.0) -> float:
+        return relative_norm([values.get(n) for n in own_names], [fp64[n] for n in own_names], floor)
+
+    each = {}
+    for name in names:
+        own_floor = floor * fp64[name].numel() ** 0.5
+        each[name] = error(first, [name], own_floor), error(second, [name], own_floor)
+    worst = max(each, key=lambda name: max(each[name]))
+    return GroupErrors(part, group, (error(first, names), error(second, names)), worst, each[worst])
 
 
 def _locate(
@@ -412,8 +420,11 @@ def _locate(
                 if not math.isnan(sum(errors)):
                     draws[key].append(errors)
     bad = {key for key, measured in draws.items() if exceeds(measured, index, unit, LOCATION_FACTOR)}
-    return locate_fault(probed[-1][-1], lambda key: key in bad)
+    *_, (_, _, fp64_order) = probed
+    return locate_fault(fp64_order, lambda key: key in bad)
 
 
 def _are_alike(tensors: Sequence[Tensor] | None, reference: Sequence[Tensor]) -> bool:
-    return bool(tensors and reference) and [t.shape for t in tensors or ()] == [r.shape for r in reference]
+    if not tensors or not reference:
+        return False
+    return [tensor.shape for tensor in tensors] == [tensor.shape for tensor in reference]

@@ -35,20 +35,25 @@ def describe_verdict(result: AccuracyComparison) -> str:
     fault = result.fault
     if fault is None:
         return _describe_no_fault(result)
-    less, other = result.names[fault.variant], result.names[1 - fault.variant]
-    of = f" of {fault.module or NETWORK}" if fault.part != LOSS else ""
-    errors = f"{format_error(fault.errors[0])} and {format_error(fault.errors[1])}"
+    less = result.names[fault.variant]
+    other = result.names[1 - fault.variant]
     times = f"{fault.times:,.2g} times" if math.isfinite(fault.times) else "inf or nan"
-    start = f"{less} is less accurate than {other}: {times}"
+    errors = f"{format_error(fault.errors[0])} and {format_error(fault.errors[1])}"
     if fault.part == UPDATES:
-        return f"{start}, in the updates only ({errors}); its gradients are no less accurate"
+        return (
+            f"{less} is less accurate than {other}: {times}, in the updates only ({errors}); its gradients "
+            "are no less accurate"
+        )
+    quantity = fault.part if fault.part == LOSS else f"{fault.part} of {fault.module or NETWORK}"
     if fault.place is None:
         return (
-            f"{start}, most in the {fault.part}{of} ({errors}); which module causes it is unknown, because "
-            "the error is gone when the values between the modules are kept"
+            f"{less} is less accurate than {other}: {times}, most in the {quantity} ({errors}); which module "
+            "causes it is unknown, because the error is gone when the values between the modules are kept"
         )
-    place = f"first at {fault.place or NETWORK} in {fault.value}"
-    return f"{start}, {place}; most in the {fault.part}{of} ({errors})"
+    return (
+        f"{less} is less accurate than {other}: {times}, first at {fault.place or NETWORK} in {fault.value}; "
+        f"most in the {quantity} ({errors})"
+    )
 
 
 def _describe_no_fault(result: AccuracyComparison) -> str:
@@ -105,32 +110,13 @@ def run_accuracy(
     result = compare_accuracy(overrides, pair, moment)
     first, second = result.names
     setting = f"model {result.network}, data {result.data}, {plural(result.samples, 'sample')}"
-    where = "one training step" if moment is None else moment.name
+    name = "one training step" if moment is None else moment.name
     under = "" if pair.key == "backend" else f" under {result.backends[0]}"
-    print_line(console, f"{first} and {second} compared with fp64{under} in {where}: {setting}")
-    print_line(
-        console,
-        describe_recipe(
-            make_config([*overrides, f"{pair.key}={pair.values[0]}"]) if moment is None else moment.config
-        ),
-    )
-    table = Table(
-        title="Errors relative to fp64",
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-        box=None,
-    )
-    for head in ("of", first, second, "worst parameter"):
-        is_text = head in ("of", "worst parameter")
-        table.add_column(head, justify="left" if is_text else "right", overflow="fold")
+    print_line(console, f"{first} and {second} compared with fp64{under} in {name}: {setting}")
+    config = moment.config if moment else make_config([*overrides, f"{pair.key}={pair.values[0]}"])
+    print_line(console, describe_recipe(config))
     shown = result.groups if every else _largest_groups(result.groups)
-    for row in shown:
-        cells = [f"{row.part}, {row.group}" if row.group else row.part, *map(format_error, row.errors), ""]
-        if row.worst is not None and row.worst_errors is not None:
-            cells[-1] = f"{row.worst}: {' and '.join(map(format_error, row.worst_errors))}"
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    console.print(table)
+    console.print(_error_table(shown, result.names))
     if len(shown) < len(result.groups):
         print_line(console, f"{plural(len(result.groups) - len(shown), 'more group')} with --all")
     bound = f"{FACTOR} times the error of the other or one rounding ({format_error(result.unit_roundoff)})"
@@ -140,6 +126,28 @@ def run_accuracy(
     if file is not None:
         write_json(file, dataclasses.asdict(result))
         print_line(console, f"Written: {file}")
+
+
+def _error_table(groups: Sequence[GroupErrors], names: tuple[str, str]) -> Table:
+    table = Table(
+        title="Errors relative to fp64",
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=None,
+    )
+    table.add_column("of", overflow="fold")
+    for name in names:
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("worst parameter", overflow="fold")
+    for row in groups:
+        worst = ""
+        if row.worst is not None and row.worst_errors is not None:
+            worst = f"{row.worst}: {' and '.join(map(format_error, row.worst_errors))}"
+        name = f"{row.part}, {row.group}" if row.group else row.part
+        cells = (name, *map(format_error, row.errors), worst)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
 
 
 def _largest_groups(groups: Sequence[GroupErrors]) -> list[GroupErrors]:

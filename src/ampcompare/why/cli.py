@@ -17,8 +17,7 @@ why = typer.Typer(
     name="why",
     help="Find out why a backend is fast, slow or inaccurate. `explain` shows dtypes, memory and time of a "
     "training step. `diff` shows which modules deviate from fp32. `guard` finds the modules that must stay "
-    "in "
-    "fp32. No long training is needed.",
+    "in fp32. No long training is needed.",
     epilog=epilog(
         {
             "Why is native faster or slower than fp32?": "ampcompare why explain backend=native",

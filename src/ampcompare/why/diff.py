@@ -2,10 +2,8 @@
 
 import dataclasses
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,21 +14,20 @@ from torch import Tensor, nn
 
 from ampcompare.config.load import Config, config_from_cli
 from ampcompare.config.recipes import describe_recipe
-from ampcompare.data.batch import count_samples
+from ampcompare.data.batch import Batch, count_samples
 from ampcompare.errors import UserError
 from ampcompare.precision import get_backend
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural, printable, some
-from ampcompare.system.device import allow_tf32, random_states, seed_process, set_random_states
-from ampcompare.training.run_context import make_config, prepare_run, with_backend
-from ampcompare.training.trainer import Trainer
-from ampcompare.why.fp32_reference import RelativeError, measure_own_errors, relative_error
+from ampcompare.system.device import allow_tf32, random_states, set_random_states
+from ampcompare.training.run_context import make_config, with_backend
+from ampcompare.why.fp32_reference import OwnErrors, RelativeError, measure_own_errors, relative_error
 from ampcompare.why.replay import Moment
 from ampcompare.why.step_capture import CapturedStep, ModuleCall, capture_step, floating_tensors
+from ampcompare.why.step_source import read_source
 
-SAMPLES = 8  # of the batch, unless the options set batch_size
 MAX_MODULES = 15  # rows of the table without --all
 NETWORK, LOSS = "(network)", "the loss"  # PyTorch calls the network ""
 # Where a gradient in fp32 differs by less from the reference's, only one module uses the weight.
@@ -141,44 +138,55 @@ def compare_step(overrides: Sequence[str], moment: Moment | None = None) -> Step
     host = torch.device("cpu")
     states = random_states(host)
     try:
-        build_trainer: Callable[[Config], Trainer]
-        set_states: Callable[[], None]
-        if moment is None:
-            context = prepare_run(config)
-            has_batch_size = any(word.lstrip("-+").startswith("batch_size=") for word in overrides)
-            (batches,) = context.first_steps(1, samples=None if has_batch_size else SAMPLES)
-            build_trainer, set_states = context.build_trainer, partial(seed_process, config.seed)
-        else:
-            batches = moment.batches
-            build_trainer, set_states = moment.build_trainer, moment.set_random_states
+        source = read_source(overrides, moment)
         allow_tf32(False)  # the backend is compared with strict fp32
-        fp32 = with_backend(config, PLAIN)
-        fp32_trainer, trainer = build_trainer(fp32), build_trainer(config)
-        model = build_trainer(fp32).model
-        reference = capture_step(fp32_trainer, batches, set_states)
-        step = capture_step(trainer, batches, set_states)
-        lines = _compare_modules(reference, step, model)
-        called = {call.name for call in step.calls.values()}
-        return StepDifference(
-            get_backend(config.backend).label,
-            config.model.name,
-            config.data.source,
-            sum(count_samples(inputs) for inputs, _ in batches),
-            step.loss,
-            reference.loss,
-            step.scale,
-            step.skipped,
-            relative_error(list(step.updates.values()), list(reference.updates.values())),
-            _first_output(reference, step),
-            _first_gradient(step),
-            lines,
-            [n for n, m in model.named_modules() if n not in called and _has_forward(m)],
-            get_backend(config.backend).dtype,
-            _first_output_of(reference),
-            _first_nonfinite_weights(model),
-        )
+        fp32 = with_backend(source.config, PLAIN)
+        reference_trainer = source.build_trainer(fp32)
+        trainer = source.build_trainer(source.config)
+        model = source.build_trainer(fp32).model  # keeps the weights from before the step
+        reference = capture_step(reference_trainer, source.batches, source.set_random_states)
+        step = capture_step(trainer, source.batches, source.set_random_states)
+        return _compare_steps(source.config, source.batches, reference, step, model)
     finally:
         set_random_states(host, states)
+
+
+def _compare_steps(
+    config: Config,
+    batches: Sequence[Batch],
+    reference: CapturedStep,
+    step: CapturedStep,
+    model: nn.Module,
+) -> StepDifference:
+    """Return the difference between two captured steps.
+
+    Args:
+        config: The options of the run.
+        batches: The micro-batches of the steps.
+        reference: The step in fp32.
+        step: The step under the backend.
+        model: The network in fp32, with the weights from before the steps.
+    """
+    backend = get_backend(config.backend)
+    called = {call.name for call in step.calls.values()}
+    return StepDifference(
+        backend=backend.label,
+        network=config.model.name,
+        data=config.data.source,
+        samples=sum(count_samples(inputs) for inputs, _ in batches),
+        loss=step.loss,
+        loss_fp32=reference.loss,
+        scale=step.scale,
+        skipped=step.skipped,
+        update=relative_error(list(step.updates.values()), list(reference.updates.values())),
+        first_output=_first_output(reference, step),
+        first_gradient=_first_gradient(step),
+        lines=_compare_modules(reference, step, model),
+        not_called=[n for n, m in model.named_modules() if n not in called and _has_forward(m)],
+        dtype=backend.dtype,
+        first_output_fp32=_first_output_of(reference),
+        nonfinite_weights=_first_nonfinite_weights(model),
+    )
 
 
 def _compare_modules(reference: CapturedStep, step: CapturedStep, model: nn.Module) -> list[ModuleDifference]:
@@ -189,56 +197,84 @@ def _compare_modules(reference: CapturedStep, step: CapturedStep, model: nn.Modu
         step: The step under the backend.
         model: The network in fp32, with the weights from before the steps.
     """
-    own_errors, fp32_errors = measure_own_errors(step, model), measure_own_errors(reference, model)
-    calls: dict[str, list[ModuleCall]] = defaultdict(list)
+    own_errors = measure_own_errors(step, model)
+    fp32_errors = measure_own_errors(reference, model)
+    modules = dict(model.named_modules())
+    calls_by_name: dict[str, list[ModuleCall]] = {}  # in the order in which the first calls ended
     for call in step.calls.values():
-        calls[call.name].append(call)
+        calls_by_name.setdefault(call.name, []).append(call)
     lines = []
-    for name, module in model.named_modules():
-        if name not in calls:
+    for name, calls in calls_by_name.items():
+        if name not in modules:
             continue
-        worst = max(calls[name], key=lambda call: _largest(own_errors.errors[call.key].values(), -1.0))
+        worst = max(calls, key=lambda call: _largest(own_errors.errors[call.key].values(), -1.0))
         own = dict(own_errors.errors[worst.key])
-        # If other modules use a weight, too, its gradient is not that of these calls alone.
-        own_weights = [
-            n
-            for n, gradient in fp32_errors.gradients.items()
-            if n.rpartition(".")[0] == name
-            and n in own_errors.gradients
-            and relative_error([gradient], [reference.gradients[n]], reference.scale).size < SAME_GRADIENT
-        ]
-        if own_weights:
-            gradients = [step.gradients[n].double() * step.scale for n in own_weights]
-            own["weights' gradients"] = relative_error(
-                gradients, [own_errors.gradients[n] for n in own_weights]
-            )
-        pairs = [(call, reference.calls[call.key]) for call in calls[name] if call.key in reference.calls]
-        outputs = [relative_error(floating_tensors(a.output), floating_tensors(b.output)) for a, b in pairs]
+        weight_error = _weight_gradient_error(name, step, reference, own_errors, fp32_errors)
+        if weight_error is not None:
+            own["weights' gradients"] = weight_error
+        pairs = [(call, reference.calls[call.key]) for call in calls if call.key in reference.calls]
         scale = step.scale / reference.scale
-        output_gradients = [_gradient_error(a, b, scale) for a, b in pairs if a.output_gradients]
-        dtypes = dict.fromkeys(str(t.dtype) for call in calls[name] for t in floating_tensors(call.output))
-        largest = [
-            max(errors, key=lambda error: error.size, default=None) for errors in (outputs, output_gradients)
-        ]
+        outputs = [tensor for call in calls for tensor in floating_tensors(call.output)]
+        dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in outputs)
         lines.append(
             ModuleDifference(
-                name or NETWORK,
-                type(module).__name__,
-                len(calls[name]),
-                ", ".join(dtypes).replace("torch.", ""),
-                own,
-                worst.number,
-                *largest,
+                title=name or NETWORK,
+                kind=type(modules[name]).__name__,
+                calls=len(calls),
+                type=", ".join(dtypes),
+                own=own,
+                call=worst.number,
+                output=_worst(_output_error(a, b) for a, b in pairs),
+                gradient=_worst(_gradient_error(a, b, scale) for a, b in pairs if a.output_gradients),
             )
         )
-    order = {call.name or NETWORK: index for index, call in reversed([*enumerate(step.calls.values())])}
-    return sorted(lines, key=lambda line: order[line.title])
+    return lines
+
+
+def _weight_gradient_error(
+    name: str, step: CapturedStep, reference: CapturedStep, own: OwnErrors, fp32: OwnErrors
+) -> RelativeError | None:
+    """Return the error of the gradients of a module's own weights, against its calls in fp32.
+
+    If other modules use a weight, too, its gradient is not that of these calls alone. Such weights are left
+    out: their gradient in the step in fp32 differs from the one of the calls.
+
+    Args:
+        name: The module's name.
+        step: The step under the backend.
+        reference: The step in fp32.
+        own: The own errors of `step`.
+        fp32: The own errors of `reference`.
+
+    Returns:
+        The error; None if the module has no weight that it alone uses.
+    """
+    names = []
+    for weight, gradient in fp32.gradients.items():
+        if weight.rpartition(".")[0] != name or weight not in own.gradients:
+            continue
+        error = relative_error([gradient], [reference.gradients[weight]], reference.scale)
+        if error.size < SAME_GRADIENT:
+            names.append(weight)
+    if not names:
+        return None
+    gradients = [step.gradients[weight].double() * step.scale for weight in names]
+    return relative_error(gradients, [own.gradients[weight] for weight in names])
+
+
+def _output_error(call: ModuleCall, reference: ModuleCall) -> RelativeError:
+    return relative_error(floating_tensors(call.output), floating_tensors(reference.output))
 
 
 def _gradient_error(call: ModuleCall, reference: ModuleCall, scale: float) -> RelativeError:
+    """Return the error of the gradient of a call's output; `scale` is the quotient of the loss scales."""
     indices = [i for i in call.output_gradients if i in reference.output_gradients]
-    own, fp32 = ([c.output_gradients[i] for i in indices] for c in (call, reference))
-    return relative_error(own, fp32, scale)
+    gradients = [call.output_gradients[i] for i in indices]
+    return relative_error(gradients, [reference.output_gradients[i] for i in indices], scale)
+
+
+def _worst(errors: Iterable[RelativeError]) -> RelativeError | None:
+    return max(errors, key=lambda error: error.size, default=None)
 
 
 def _largest(errors: Iterable[RelativeError], default: float) -> float:
@@ -253,9 +289,7 @@ def _has_forward(module: nn.Module) -> bool:
 def _first_output(reference: CapturedStep, step: CapturedStep) -> str | None:
     """Return the first module in the forward pass with an output that is finite in fp32 only."""
     for key, call in step.calls.items():
-        if key in reference.calls and math.isinf(
-            relative_error(floating_tensors(call.output), floating_tensors(reference.calls[key].output)).size
-        ):
+        if key in reference.calls and math.isinf(_output_error(call, reference.calls[key]).size):
             return call.name or NETWORK
     return None
 
@@ -288,14 +322,18 @@ def _first_gradient(step: CapturedStep) -> str | None:
     Returns:
         LOSS, if the gradients are not finite from the loss on; None, if all are finite.
     """
-    for call in (call for call in step.backward if not call.inner_calls):
+    for call in step.backward:
+        if call.inner_calls:
+            continue
         if not _are_finite(call.output_gradients.values()):
             return LOSS
         own = [g for name, g in step.gradients.items() if name.rpartition(".")[0] == call.name]
         if not _are_finite([*own, *call.input_gradients.values()]):
             return call.name or NETWORK
-    names = [name for name, g in step.gradients.items() if not _are_finite([g])]
-    return (names[0].rpartition(".")[0] or NETWORK) if names else None
+    for name, gradient in step.gradients.items():
+        if not _are_finite([gradient]):
+            return name.rpartition(".")[0] or NETWORK
+    return None
 
 
 def _are_finite(tensors: Iterable[Tensor]) -> bool:
@@ -304,80 +342,105 @@ def _are_finite(tensors: Iterable[Tensor]) -> bool:
 
 def summarize(difference: StepDifference) -> list[str]:
     """Return what the table does not show by itself, as sentences."""
-    messages, lines = [], [line for line in difference.by_worst() if line.size > 0]
-    if lines:
-        first = lines[0]
-        part, error = max(first.own.items(), key=lambda pair: pair[1].size)
-        call = f" (call {first.call + 1} of {first.calls})" if first.calls > 1 else ""
-        where = f"in the {PARTS.get(part, part)} of {first.title}{call}"
-        if math.isinf(error.size):
-            messages.append(f"inf or nan arises {where}")
-        else:
-            after = f"; next: {format_error(lines[1].size)} in {lines[1].title}" if lines[1:] else ""
-            messages.append(f"the largest own error is {format_error(error.size)}, {where}{after}")
-    if lines and math.isfinite(lines[0].size):
-        messages.append(_large_errors(difference))
-    if difference.first_output:
-        messages.append(
-            f"the first inf or nan of the forward pass is in the output of {difference.first_output}"
+    return [
+        *_describe_own_errors(difference),
+        *_describe_nonfinite(difference),
+        *_describe_update(difference),
+        *_describe_underflow(difference),
+        *_describe_uncalled(difference),
+    ]
+
+
+def _describe_own_errors(difference: StepDifference) -> Iterator[str]:
+    """Yield the largest own error, and which errors are larger than rounding explains."""
+    lines = [line for line in difference.by_worst() if line.size > 0]
+    if not lines:
+        return
+    worst = lines[0]
+    part, error = max(worst.own.items(), key=lambda pair: pair[1].size)
+    place = f"the {PARTS.get(part, part)} of {worst.title}"
+    if worst.calls > 1:
+        place = f"{place} (call {worst.call + 1} of {worst.calls})"
+    if math.isinf(error.size):
+        yield f"inf or nan arises in {place}"
+        return
+    largest = format_error(error.size)
+    if len(lines) == 1:
+        yield f"the largest own error is {largest}, in {place}"
+    else:
+        following = lines[1]
+        yield (
+            f"the largest own error is {largest}, in {place}; "
+            f"next: {format_error(following.size)} in {following.title}"
         )
+    yield _describe_large_errors(difference)
+
+
+def _describe_large_errors(difference: StepDifference) -> str:
+    """Return which modules have a larger error than the rounding of the backend's dtype explains."""
+    dtype = SHORT_DTYPES.get(difference.dtype, difference.dtype)
+    unit = torch.finfo(getattr(torch, difference.dtype)).eps / 2
+    bound = f"{LARGE_ERROR} x {format_error(unit)}"
+    times = LARGE_ERROR
+    large = [line.title for line in difference.by_worst() if line.size > LARGE_ERROR * unit]
+    if not large:
+        return f"no own error is large: none exceeds {times} times the rounding error of {dtype} ({bound})"
+    return f"large own errors, above {times} times the rounding error of {dtype} ({bound}): {some(large)}"
+
+
+def _describe_nonfinite(difference: StepDifference) -> Iterator[str]:
+    """Yield where inf or nan begins in the forward pass, in fp32, and in the backward pass."""
+    if difference.first_output:
+        yield f"the first inf or nan of the forward pass is in the output of {difference.first_output}"
     if difference.nonfinite_weights:
-        messages.append(
+        yield (
             f"the weights of {difference.nonfinite_weights} were inf or nan before the step, so its values "
             "show no cause: look at an earlier step (--at RUN@STEP), or at the initial weights"
         )
     elif difference.first_output_fp32 == LOSS:
-        messages.append(
+        yield (
             "the loss is inf or nan in fp32, too, and no module makes inf or nan of finite inputs: "
             "look at the data and the loss function"
         )
     elif difference.first_output_fp32:
-        messages.append(
-            f"fp32 overflows, too: the first inf or nan of the step in fp32 is in the output of "
+        yield (
+            "fp32 overflows, too: the first inf or nan of the step in fp32 is in the output of "
             f"{difference.first_output_fp32}, so no backend repairs it"
         )
     if difference.first_gradient:
-        where = (
-            f"in the gradients of {difference.first_gradient}, with a loss scale of {difference.scale:,.6g}"
+        yield (
+            "the first inf or nan of the backward pass is in the gradients of "
+            f"{difference.first_gradient}, with a loss scale of {difference.scale:,.6g}"
         )
-        messages.append(f"the first inf or nan of the backward pass is {where}")
+
+
+def _describe_update(difference: StepDifference) -> Iterator[str]:
+    """Yield the errors of loss and weight update."""
     if difference.skipped:
-        messages.append("the optimizer step was skipped, so no weight changed")
-    else:
-        loss_error = format_error(abs(difference.loss - difference.loss_fp32))
-        update_error = format_error(difference.update.size)
-        messages.append(
-            f"the loss differs by {loss_error}; the relative error of the weight update is {update_error}"
+        yield "the optimizer step was skipped, so no weight changed"
+        return
+    loss_error = format_error(abs(difference.loss - difference.loss_fp32))
+    update_error = format_error(difference.update.size)
+    yield f"the loss differs by {loss_error}; the relative error of the weight update is {update_error}"
+    lost = difference.update.flushed
+    if lost >= MIN_FLUSHED:
+        yield f"{100 * lost:.2g}% of the weights did not change, although they change in fp32: lost updates"
+
+
+def _describe_underflow(difference: StepDifference) -> Iterator[str]:
+    """Yield the module at which the largest fraction of the gradient became 0."""
+    fractions = [(line.gradient.flushed, line.title) for line in difference.lines if line.gradient]
+    fraction, title = max(fractions, default=(0.0, ""))
+    if fraction >= MIN_FLUSHED:
+        yield (
+            f"gradient underflow: {100 * fraction:.2g}% of the gradient at {title} became 0, "
+            "the most of all modules"
         )
-        if difference.update.flushed >= MIN_FLUSHED:
-            fraction = f"{100 * difference.update.flushed:.2g}%"
-            messages.append(
-                f"{fraction} of the weights did not change, although they change in fp32: lost updates"
-            )
-    flushed, title = max(
-        ((line.gradient.flushed, line.title) for line in difference.lines if line.gradient),
-        default=(0.0, ""),
-    )
-    if flushed >= MIN_FLUSHED:
-        fraction = f"{100 * flushed:.2g}%"
-        messages.append(
-            f"gradient underflow: {fraction} of the gradient at {title} became 0, the most of all modules"
-        )
+
+
+def _describe_uncalled(difference: StepDifference) -> Iterator[str]:
     if difference.not_called:
-        messages.append(f"modules that this step did not call: {some(difference.not_called)}")
-    return messages
-
-
-def _large_errors(difference: StepDifference) -> str:
-    """Return which modules have a larger error than the rounding of the backend's dtype explains."""
-    dtype = difference.dtype
-    unit = torch.finfo(getattr(torch, dtype)).eps / 2
-    rounding = f"{LARGE_ERROR} times the rounding error of {SHORT_DTYPES.get(dtype, dtype)}"
-    rounding = f"{rounding} ({LARGE_ERROR} x {format_error(unit)})"
-    large = [line.title for line in difference.by_worst() if line.size > LARGE_ERROR * unit]
-    if not large:
-        return f"no own error is large: none exceeds {rounding}"
-    return f"large own errors, above {rounding}: {some(large)}"
+        yield f"modules that this step did not call: {some(difference.not_called)}"
 
 
 def format_error(value: float) -> str:
@@ -392,6 +455,24 @@ def format_error(value: float) -> str:
         return "inf/nan"
     digits, _, power = f"{value:.1e}".partition("e")
     return f"{digits}e{int(power)}" if int(power) else digits
+
+
+def _error_table(lines: Iterable[ModuleDifference]) -> Table:
+    table = Table(
+        title="Relative errors", title_justify="left", title_style="bold", header_style="dim", box=None
+    )
+    for head in ("module", "dtype", "own", "output", "gradient"):
+        table.add_column(head, justify="left" if head in ("module", "dtype") else "right", overflow="fold")
+    for line in lines:
+        cells = (
+            f"{line.title} x{line.calls}" if line.calls > 1 else line.title,
+            ", ".join(SHORT_DTYPES.get(dtype, dtype) for dtype in line.type.split(", ")),
+            format_error(line.size) if line.size >= 0 else "-",
+            format_error(line.output.size) if line.output else "-",
+            format_error(line.gradient.size) if line.gradient else "-",
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
 
 
 def run_diff(
@@ -420,21 +501,10 @@ def run_diff(
     where = "one training step" if moment is None else moment.name
     print_line(console, f"{difference.backend} compared with fp32 in {where}: {setting}")
     print_line(console, describe_recipe(config_from_cli(overrides) if moment is None else moment.config))
-    table = Table(
-        title="Relative errors", title_justify="left", title_style="bold", header_style="dim", box=None
-    )
-    for head in ("module", "dtype", "own", "output", "gradient"):
-        table.add_column(head, justify="left" if head in ("module", "dtype") else "right", overflow="fold")
-    for line in lines if every else lines[:MAX_MODULES]:
-        calls = f" x{line.calls}" if line.calls > 1 else ""
-        dtypes = ", ".join(SHORT_DTYPES.get(dtype, dtype) for dtype in line.type.split(", "))
-        own = "-" if line.size < 0 else format_error(line.size)
-        sizes = ("-" if error is None else format_error(error.size) for error in (line.output, line.gradient))
-        table.add_row(*(Text(printable(cell)) for cell in (f"{line.title}{calls}", dtypes, own, *sizes)))
-    console.print(table)
-    hidden = len(lines) - MAX_MODULES
-    if hidden > 0 and not every:
-        print_line(console, f"{plural(hidden, 'more module')} with --all")
+    shown = lines if every else lines[:MAX_MODULES]
+    console.print(_error_table(shown))
+    if len(shown) < len(lines):
+        print_line(console, f"{plural(len(lines) - len(shown), 'more module')} with --all")
     for explanation in LEGEND:
         print_line(console, explanation)
     for message in summarize(difference):

@@ -14,7 +14,7 @@ from rich.table import Table
 from ampcompare.analysis.statistics.median_interval import MIN_DIFFERENCE, MIN_ROUNDS
 from ampcompare.config.load import Config
 from ampcompare.config.recipes import describe_recipe
-from ampcompare.data.batch import list_tensors
+from ampcompare.data.batch import Batch, list_tensors
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
 from ampcompare.precision import get_backend
@@ -42,7 +42,9 @@ from ampcompare.why.replay import Moment
 
 DEFAULT_BACKEND = "native"  # where the options name no backend other than --against
 MAX_OPS = 10  # rows of the table of dtypes
-MIN_IDLE, MIN_CAST = 0.15, 0.02  # smaller fractions of a step are not reported
+# Smaller fractions of a step are not reported.
+MIN_IDLE = 0.15
+MIN_CAST = 0.02
 SAME_SPEED = 0.05  # from a ratio of 1: no cause is named within it
 TIME_LABELS = {
     CASTS: "casts between dtypes",
@@ -109,58 +111,114 @@ def run_explain(
     Raises:
         UserError: For bad options, or if the file cannot be written.
     """
-    other = make_config(overrides) if moment is None else moment.config
-    if other.backend == against and moment is None:
-        other = make_config(overrides, backend=DEFAULT_BACKEND)
-    if moment is not None and other.backend == against:
-        raise UserError(
-            f"--against {against}: {moment.name} trained under this backend; compare it with another one, "
-            f"for example --against {DEFAULT_BACKEND if against == PLAIN else PLAIN}"
-        )
-    if other.backend == against:
-        raise UserError(
-            f"--against {against}: backend={other.backend} is the same backend; compare it with another one, "
-            "for example backend=apex_o1"
-        )
-    build_trainer: Callable[[Config], Trainer]
-    if moment is None:
-        base = make_config(overrides, backend=against)
-        configs = [with_synthetic_data(config) for config in (base, other)]
-        context = prepare_run(configs[0])
-        batches, build_trainer = context.first_steps(1)[0], context.build_trainer
-    else:
-        configs = [with_backend(other, against), other]
-        context, batches, build_trainer = moment.context, moment.batches, moment.build_trainer
-    device = context.world.device
-    trainers = [build_trainer(config) for config in configs]
-    traces = [trace_forward(trainer, batches[0]) for trainer in trainers]
-    shapes = " and ".join(" x ".join(map(str, t.shape)) for t in list_tensors(batches[0][0]))
-    setting = f"model {other.model.name}, data {other.data.source}, batch {shapes}, device {device}"
-    where = "one training step" if moment is None else moment.name
-    heading = f"{other.backend} compared with {against} in {where}: {setting}"
-    print_line(console, heading)
-    print_line(console, describe_recipe(other))
-    times: Sequence[StepTimes | None] = (None, None)
+    comparison = _prepare(overrides, against, moment)
+    print_line(console, comparison.heading)
+    print_line(console, describe_recipe(comparison.run))
+    base, other = _profile_steps(comparison, seconds)
+    messages = list(summarize(base, other, comparison.device))
+    console.print(_dtype_table(base, other))
     if seconds:
-        times = measure_steps(trainers, batches, device, seconds)
-    base_profile, other_profile = profiles = [
-        StepProfile(config, trace, estimate_memory(trace, config), own_times)
-        for config, trace, own_times in zip(configs, traces, times, strict=True)
-    ]
-    messages = list(summarize(base_profile, other_profile, device))
-    console.print(_dtype_table(base_profile, other_profile))
-    if seconds:
-        console.print(_time_table(base_profile, other_profile))
+        console.print(_time_table(base, other))
         print_line(
             console, "(Ops: one profiled step. Whole step: median of the rounds, without the profiler.)"
         )
-    console.print(_memory_table(base_profile, other_profile))
+    console.print(_memory_table(base, other))
     for message in messages:
         print_line(console, message)
     if file is not None:
-        backends = [_as_json(profile) for profile in profiles]
-        write_json(file, {"about": heading, "sentences": messages, "backends": backends})
+        backends = [_as_json(profile) for profile in (base, other)]
+        write_json(file, {"about": comparison.heading, "sentences": messages, "backends": backends})
         print_line(console, f"Written: {file}")
+
+
+@dataclass(frozen=True)
+class _BackendComparison:
+    """A step that is about to be taken under two backends.
+
+    Attributes:
+        run: The options of the run, under its backend.
+        against: The backend that the run's backend is compared with.
+        configs: The options of the two steps, that of `against` first. Images of a built-in data set are
+            synthetic in them.
+        name: What is looked at, for headings.
+        batches: The micro-batches of the step.
+        build_trainer: Returns a trainer in the state before the step.
+    """
+
+    run: Config
+    against: str
+    configs: tuple[Config, Config]
+    name: str
+    device: torch.device
+    batches: Sequence[Batch]
+    build_trainer: Callable[[Config], Trainer]
+
+    @property
+    def heading(self) -> str:
+        """The first line of the output."""
+        inputs, _ = self.batches[0]
+        shapes = " and ".join(" x ".join(map(str, tensor.shape)) for tensor in list_tensors(inputs))
+        return (
+            f"{self.run.backend} compared with {self.against} in {self.name}: "
+            f"model {self.run.model.name}, data {self.run.data.source}, batch {shapes}, device {self.device}"
+        )
+
+
+def _prepare(overrides: Sequence[str], against: str, moment: Moment | None) -> _BackendComparison:
+    """Return the step and its options under both backends.
+
+    Raises:
+        UserError: For bad options, or if both backends are the same.
+    """
+    if moment is not None:
+        config = moment.config
+        if config.backend == against:
+            raise UserError(
+                f"--against {against}: {moment.name} trained under this backend; compare it with another "
+                f"one, for example --against {DEFAULT_BACKEND if against == PLAIN else PLAIN}"
+            )
+        return _BackendComparison(
+            run=config,
+            against=against,
+            configs=(with_backend(config, against), config),
+            name=moment.name,
+            device=moment.context.world.device,
+            batches=moment.batches,
+            build_trainer=moment.build_trainer,
+        )
+    config = make_config(overrides)
+    if config.backend == against:
+        config = make_config(overrides, backend=DEFAULT_BACKEND)
+    if config.backend == against:
+        raise UserError(
+            f"--against {against}: backend={config.backend} is the same backend; compare it with another "
+            "one, for example backend=apex_o1"
+        )
+    base = with_synthetic_data(make_config(overrides, backend=against))
+    context = prepare_run(base)
+    (batches,) = context.first_steps(1)
+    return _BackendComparison(
+        run=config,
+        against=against,
+        configs=(base, with_synthetic_data(config)),
+        name="one training step",
+        device=context.world.device,
+        batches=batches,
+        build_trainer=context.build_trainer,
+    )
+
+
+def _profile_steps(comparison: _BackendComparison, seconds: float) -> list[StepProfile]:
+    """Return the step under the backend of `--against`, and under the run's."""
+    trainers = [comparison.build_trainer(config) for config in comparison.configs]
+    traces = [trace_forward(trainer, comparison.batches[0]) for trainer in trainers]
+    times: Sequence[StepTimes | None] = (None, None)
+    if seconds:
+        times = measure_steps(trainers, comparison.batches, comparison.device, seconds)
+    return [
+        StepProfile(config, trace, estimate_memory(trace, config), own_times)
+        for config, trace, own_times in zip(comparison.configs, traces, times, strict=True)
+    ]
 
 
 def summarize(base: StepProfile, other: StepProfile, device: torch.device) -> Iterator[str]:
@@ -170,12 +228,13 @@ def summarize(base: StepProfile, other: StepProfile, device: torch.device) -> It
     else:
         yield "Time was not measured (--seconds 0)."
     if other.trace.casts:
-        cost = ""
-        if other.times and (fraction := other.times.fraction(CASTS)) >= MIN_CAST:
-            cost = f" All casts of a step take {_percent(fraction)} of its time."
         size = format_mib(other.trace.cast_bytes)
-        noun = plural(other.trace.casts, "tensor")
-        yield f"{other.name} casts {noun} in a forward pass, {size} MiB in total.{cost}"
+        tensors = plural(other.trace.casts, "tensor")
+        casts = f"{other.name} casts {tensors} in a forward pass, {size} MiB in total."
+        fraction = other.times.fraction(CASTS) if other.times else 0.0
+        if fraction >= MIN_CAST:
+            casts = f"{casts} All casts of a step take {_percent(fraction)} of its time."
+        yield casts
     yield describe_memory(base.name, base.memory, other.name, other.memory)
     if device.type == "cpu":
         yield (
@@ -208,7 +267,8 @@ def _summarize_times(
         return
     if not 1 - SAME_SPEED <= ratio <= 1 + SAME_SPEED:
         yield from _main_cause(base_times, other_times)
-    if (fraction := other_times.fraction(IDLE)) >= MIN_IDLE:
+    fraction = other_times.fraction(IDLE)
+    if fraction >= MIN_IDLE:
         graph = " or execution=cuda_graph" if is_cuda(device) else ""
         yield (
             f"No PyTorch op runs during {_percent(fraction)} of a step of {other.name}. This time usually "
@@ -270,7 +330,8 @@ def _time_table(base: StepProfile, other: StepProfile) -> Table:
     """Return a row per kind of op, the largest first, and one for the whole step."""
     table = _table("Time of a step, ms", "", base.name, other.name, "ratio", justify="right")
     if base.times and other.times:
-        base_kinds, other_kinds = base.times.kinds, other.times.kinds
+        base_kinds = base.times.kinds
+        other_kinds = other.times.kinds
         for kind in sorted({**base_kinds, **other_kinds}, key=lambda kind: -other_kinds.get(kind, 0.0)):
             pair = base_kinds.get(kind, 0.0), other_kinds.get(kind, 0.0)
             table.add_row(TIME_LABELS.get(kind, kind), *map(_ms, pair), _ratio(*pair))
@@ -293,11 +354,11 @@ def _ratio(base: float, other: float) -> str:
 
 
 def _as_json(profile: StepProfile) -> dict[str, Any]:
-    ops, trace = Counter(profile.trace.ops), profile.trace
+    trace = profile.trace
     return {
         "backend": profile.name,
         "dtype": profile.dtype,
-        "ops": [{**dataclasses.asdict(op), "count": count} for op, count in ops.items()],
+        "ops": [{**dataclasses.asdict(op), "count": count} for op, count in Counter(trace.ops).items()],
         "casts": {"tensors": trace.casts, "bytes": trace.cast_bytes},
         "memory": dataclasses.asdict(profile.memory) | {"total": profile.memory.total},
         "activations": dict(trace.saved),

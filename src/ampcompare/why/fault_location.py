@@ -90,7 +90,8 @@ class _CallHooks:
         before: Callable[[CallKey, CallKey | None, Any], Any],
         after: Callable[[CallKey, Any, Any], Any],
     ) -> None:
-        self._before, self._after = before, after
+        self._before = before
+        self._after = after
         self._counts: dict[str, int] = {}
         self._open: list[tuple[CallKey, Any]] = []
 
@@ -133,7 +134,8 @@ class _CallHooks:
 
 def read_call_order(trainer: Trainer, batch: Batch) -> CallOrder:
     """Run a forward pass, and return its calls. Buffers of the network may change."""
-    order, versions = CallOrder(), {}
+    order = CallOrder()
+    versions: dict[CallKey, list[int]] = {}
 
     def before(key: CallKey, parent: CallKey | None, inputs: Any) -> Any:
         tensors = _unique(inputs)
@@ -256,21 +258,26 @@ def locate_fault(order: CallOrder, is_bad: Callable[[ValueKey], bool]) -> tuple[
 
     Args:
         order: The calls of the step.
-        is_bad: Returns whether a value is bad; false for a value that nobody has.
+        is_bad: Returns whether a value is bad; false for a value that was not compared.
     """
     for value in order.values:
-        name, form = value.call[0], order.forms[value.call]
-        if is_bad(value) and value.kind == OUTPUT:
+        if not is_bad(value):
+            continue
+        name = _name_of(value.call)
+        if value.kind == OUTPUT:
             return name, "its output"
-        if is_bad(value):  # it comes from the code of the module that makes the call
-            return _name_of(form.parent), f"the input of {name}"
+        # An input comes from the code of the module that makes the call.
+        return _name_of(order.forms[value.call].parent), f"the input of {name}"
     for value in reversed(order.values):
-        name, form = value.call[0], order.forms[value.call]
-        if value.kind == OUTPUT and is_bad(ValueKey(OUTPUT_GRADIENT, value.call)):
-            return _name_consumer(order, form), f"the gradient of the output of {name}"
-        if value.kind == INPUT and is_bad(ValueKey(WEIGHT_GRADIENT, value.call)):
+        name = _name_of(value.call)
+        if value.kind == OUTPUT:
+            if is_bad(ValueKey(OUTPUT_GRADIENT, value.call)):
+                consumer = _name_consumer(order, order.forms[value.call])
+                return consumer, f"the gradient of the output of {name}"
+            continue
+        if is_bad(ValueKey(WEIGHT_GRADIENT, value.call)):
             return name, "the gradients of its weights"
-        if value.kind == INPUT and is_bad(ValueKey(INPUT_GRADIENT, value.call)):
+        if is_bad(ValueKey(INPUT_GRADIENT, value.call)):
             return name, "the gradient of its input"
     return None
 

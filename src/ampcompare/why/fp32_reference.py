@@ -44,16 +44,24 @@ def relative_error(
         scale: Factor by which the tensors are larger than the reference, such as the loss scale.
     """
     alike = [pair for pair in zip(tensors, reference, strict=False) if pair[0].shape == pair[1].shape]
-    pairs = [[t.detach().cpu().double().flatten() for t in pair] for pair in alike]
-    if not pairs:
+    if not alike:
         return RelativeError(0.0, 0.0)
-    values, expected = (torch.cat(side) for side in zip(*pairs, strict=True))
-    values, expected = values[expected.isfinite()], expected[expected.isfinite()] * scale
+    values = torch.cat([flat_in_fp64(tensor) for tensor, _ in alike])
+    expected = torch.cat([flat_in_fp64(tensor) for _, tensor in alike])
+    counts = expected.isfinite()
+    values = values[counts]
+    expected = expected[counts] * scale
     flushed = float(((values == 0) & (expected != 0)).double().mean()) if len(expected) else 0.0
     if not bool(values.isfinite().all()):
         return RelativeError(math.inf, flushed)
-    error, size = float((values - expected).norm()), float(expected.norm())
+    error = float((values - expected).norm())
+    size = float(expected.norm())
     return RelativeError(error / size if size else float(error > 0), flushed)
+
+
+def flat_in_fp64(tensor: Tensor) -> Tensor:
+    """Return the elements in fp64 on the CPU, in one dimension."""
+    return tensor.detach().cpu().double().flatten()  # sync: a diagnostic step, not a training loop
 
 
 @dataclass(frozen=True)
@@ -76,36 +84,59 @@ def measure_own_errors(step: CapturedStep, model: nn.Module) -> OwnErrors:
     Args:
         model: The network in fp32, with the weights from before the step.
     """
-    modules, result = dict(model.named_modules()), OwnErrors({}, {})
+    modules = dict(model.named_modules())
+    result = OwnErrors({}, {})
     for key, call in step.calls.items():
-        errors = result.errors[key] = {}
-        if (module := modules.get(call.name)) is None:
+        result.errors[key] = {}
+        module = modules.get(call.name)
+        if module is None:
             continue
         repeated, _ = _run_reference(call, module, modules)
         outputs, inputs = _run_reference(call, module, modules)
         pairs = zip(outputs, repeated, strict=True)
         if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs):
             continue  # the module draws random numbers
-        errors["output"] = relative_error(floating_tensors(call.output), outputs)
-        output_indices = [i for i in call.output_gradients if i < len(outputs) and outputs[i].requires_grad]
-        input_indices = [i for i in call.input_gradients if i < len(inputs)]
-        weights = {n: p for n, p in module.named_parameters(recurse=False) if p.requires_grad}
-        if call.inner_calls or not output_indices or not (input_indices or weights):
-            continue
-        gradients = torch.autograd.grad(
-            [outputs[i] for i in output_indices],
-            [*(inputs[i] for i in input_indices), *weights.values()],
-            [call.output_gradients[i].to(outputs[i]) for i in output_indices],
-            allow_unused=True,
-        )
-        measured = (call.input_gradients[i] for i in input_indices)
-        if known := [(own, fp32) for own, fp32 in zip(measured, gradients, strict=False) if fp32 is not None]:
-            errors["gradient"] = relative_error(*map(list, zip(*known, strict=True)))  # type: ignore[arg-type]
-        for name, gradient in zip(weights, gradients[len(input_indices) :], strict=True):
-            if gradient is not None:
-                parameter = f"{call.name}.{name}".removeprefix(".")
-                result.gradients[parameter] = result.gradients.get(parameter, 0) + gradient
+        result.errors[key]["output"] = relative_error(floating_tensors(call.output), outputs)
+        _add_gradients(result, call, module, outputs, inputs)
     return result
+
+
+def _add_gradients(
+    result: OwnErrors, call: ModuleCall, module: nn.Module, outputs: list[Tensor], inputs: list[Tensor]
+) -> None:
+    """Run the backward pass of a reference; add the error of its input gradients, and its weight gradients.
+
+    A call that made other calls has none: their outputs are the recorded ones, which no gradient passes.
+
+    Args:
+        result: Where they are added.
+        call: The recorded call.
+        module: The module in fp32.
+        outputs: The floating-point outputs of the reference.
+        inputs: Its floating-point inputs.
+    """
+    output_indices = [i for i in call.output_gradients if i < len(outputs) and outputs[i].requires_grad]
+    input_indices = [i for i in call.input_gradients if i < len(inputs)]
+    weights = {n: p for n, p in module.named_parameters(recurse=False) if p.requires_grad}
+    if call.inner_calls or not output_indices or not (input_indices or weights):
+        return
+    gradients = torch.autograd.grad(
+        [outputs[i] for i in output_indices],
+        [*(inputs[i] for i in input_indices), *weights.values()],
+        [call.output_gradients[i].to(outputs[i]) for i in output_indices],
+        allow_unused=True,
+    )
+    input_gradients = gradients[: len(input_indices)]
+    weight_gradients = gradients[len(input_indices) :]
+    measured = [call.input_gradients[i] for i in input_indices]
+    known = [(own, fp32) for own, fp32 in zip(measured, input_gradients, strict=True) if fp32 is not None]
+    if known:
+        error = relative_error([own for own, _ in known], [fp32 for _, fp32 in known])
+        result.errors[call.key]["gradient"] = error
+    for name, gradient in zip(weights, weight_gradients, strict=True):
+        if gradient is not None:
+            parameter = f"{call.name}.{name}".removeprefix(".")
+            result.gradients[parameter] = result.gradients.get(parameter, 0) + gradient
 
 
 def _run_reference(

@@ -14,7 +14,7 @@ from torch import nn
 
 from ampcompare.config.load import Config
 from ampcompare.config.recipes import describe_recipe
-from ampcompare.data.batch import map_tensors
+from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision import get_backend
 from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
@@ -29,11 +29,15 @@ from ampcompare.training.trainer import Trainer
 from ampcompare.why.op_profile import measure_interleaved, speed_ratio
 from ampcompare.why.replay import Moment
 
-MARGIN, STEPS = 0.05, 40
+MARGIN = 0.05  # of what fp32 learns
+STEPS = 40
 COST_SECONDS = 5.0  # for measuring the cost of the modules in fp32
 MIN_LEARNED = 0.01  # fraction of the first loss that fp32 has to learn: the margin is a fraction of that
 EXIT_NO_SET = 1  # the exit code where keeping modules in fp32 does not help
-KEY, WHOLE = "precision.keep_fp32", "*"
+KEY = "precision.keep_fp32"
+WHOLE = "*"  # the pattern that matches every module
+# Outcomes of a search, as the JSON has them.
+NO_PROBLEM, FOUND, NOT_A_MODULE, NO_SET = "no problem", "found", "not a module", "no set of modules"
 Kept = tuple[str, ...]  # names of the modules that stay in fp32
 
 
@@ -106,14 +110,17 @@ class MinimalSetSearch:
             description: What to print before the loss; "": the names of the modules.
         """
         if kept not in self.trials:
-            trial = self.trials[kept] = self.train(self.backend, kept)
+            trial = self.train(self.backend, kept)
+            self.trials[kept] = trial
+            name = description or f"{shorten_names(kept)} in fp32"
             if trial.error:
-                outcome = f"failed ({trial.error})"
+                self.say(f"{name}: failed ({trial.error})")
             elif self.is_within_margin(trial):
-                outcome = f"loss {trial.last:.4g}, within the margin"
+                self.say(f"{name}: loss {trial.last:.4g}, within the margin")
+            elif trial.trained:
+                self.say(f"{name}: loss {trial.last:.4g}")
             else:
-                outcome = f"loss {trial.last:.4g}{'' if trial.trained else ', every step skipped'}"
-            self.say(f"{description or f'{shorten_names(kept)} in fp32'}: {outcome}")
+                self.say(f"{name}: loss {trial.last:.4g}, every step skipped")
         return self.is_within_margin(self.trials[kept])
 
     def is_within_margin(self, trial: Trial) -> bool:
@@ -186,20 +193,81 @@ def list_called_modules(context: RunContext | Moment, config: Config) -> list[st
         UserError: If `precision.keep_fp32` names a module that the network does not have.
     """
     model = context.build_trainer(config).model
-    order: dict[nn.Module, None] = {}
-    hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
-    inputs = map_tensors(context.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
+    called: dict[nn.Module, None] = {}  # in the order of the first calls
+    hooks = [m.register_forward_pre_hook(lambda m, _: called.setdefault(m)) for m in model.modules()]
+    (micro_batches,) = context.first_steps(1)
+    inputs, _ = micro_batches[0]
     with torch.no_grad():
-        call(model.train(), inputs)
+        call(model.train(), map_tensors(inputs, lambda tensor: tensor[:2]))
     for hook in hooks:
         hook.remove()
-    names = {module: name for name, module in reversed([*model.named_modules()])}
     try:
         always = match_modules(model, config.precision.keep_fp32 or ())
     except KeepFp32Error as problem:
         raise UserError(problem) from None
-    called = (names[module] for module in order if names[module])
-    return [name for name in called if not any(name == k or _is_below(name, k) for k in always)]
+    names = {module: name for name, module in reversed([*model.named_modules()])}
+    called_names = [names[module] for module in called if names[module]]
+    return [name for name in called_names if not any(name == k or _is_below(name, k) for k in always)]
+
+
+@dataclass(frozen=True)
+class TrialTraining:
+    """Short trainings of one run's options, each with other modules in fp32.
+
+    Attributes:
+        context: The data and loaders of the trainings, and the weights at which they begin.
+        config: The options of the run.
+        batches: The micro-batches of each step.
+        moment: The state of a training at which the trainings begin; None: an untrained network.
+    """
+
+    context: RunContext | Moment
+    config: Config
+    batches: Sequence[Sequence[Batch]]
+    moment: Moment | None
+
+    def build_trainer(self, backend: str, kept: Kept) -> Trainer:
+        """Return a trainer of the backend with these modules in fp32, and those that the run keeps there."""
+        names = [*(self.config.precision.keep_fp32 or ()), *kept] or None
+        precision = dataclasses.replace(self.config.precision, keep_fp32=names)
+        tf32 = self.config.tf32
+        if backend == PLAIN:
+            precision = dataclasses.replace(precision, weights="float32")
+            tf32 = False
+        config = dataclasses.replace(self.config, backend=backend, precision=precision, tf32=tf32)
+        return self.context.build_trainer(config)
+
+    def train(self, backend: str, kept: Kept) -> Trial:
+        """Train all steps, and return the losses."""
+        losses = []
+        try:
+            trainer = self.build_trainer(backend, kept)
+            skipped_before = int(trainer.precision.skipped_steps())  # sync: as below
+            with trainer.precision.training_context():
+                for number, micro_batches in enumerate(self.batches):
+                    self._set_random_states(number)
+                    losses.append(float(trainer.step(micro_batches).loss))  # sync: a trial is its losses
+        except RuntimeError as problem:  # the network may not run with these modules in another dtype
+            return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
+        skipped = int(trainer.precision.skipped_steps()) - skipped_before  # sync: as above
+        steps = len(self.batches)
+        last_quarter = losses[-max(1, steps // 4) :]
+        return Trial(kept, losses[0], statistics.fmean(last_quarter), trained=skipped < steps)
+
+    def measure_cost(self, kept: Kept) -> tuple[float, str]:
+        """Return how many times as long a step takes with these modules in fp32, and the basis as text."""
+        trainers = [self.build_trainer(self.config.backend, names) for names in ((), kept)]
+        plain, slower = measure_interleaved(
+            trainers, self.batches[0], trainers[0].precision.device, COST_SECONDS
+        )
+        return speed_ratio(slower, plain)
+
+    def _set_random_states(self, number: int) -> None:
+        """Set the random states for a step, from 0; for the first one those of the run."""
+        if self.moment is not None and number == 0:
+            self.moment.set_random_states()
+        else:
+            seed_process(self.config.seed + number)
 
 
 def run_guard(
@@ -237,84 +305,80 @@ def run_guard(
         raise UserError(
             f"model.name={config.model.name!r}: the network calls no modules, so none can be kept in fp32"
         )
-    batches = context.first_steps(steps)
+    trials = TrialTraining(context, config, context.first_steps(steps), moment)
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
 
     say(describe_recipe(config))
-
-    def config_with(backend: str, kept: Kept) -> Config:
-        names = [*(config.precision.keep_fp32 or ()), *kept] or None
-        precision = dataclasses.replace(config.precision, keep_fp32=names)
-        if backend == PLAIN:
-            precision = dataclasses.replace(precision, weights="float32")
-        tf32 = config.tf32 and backend != PLAIN
-        return dataclasses.replace(config, backend=backend, precision=precision, tf32=tf32)
-
-    def train(backend: str, kept: Kept) -> Trial:
-        losses = []
-        try:
-            trainer = context.build_trainer(config_with(backend, kept))
-            before = int(trainer.precision.skipped_steps())  # sync: as below
-            with trainer.precision.training_context():
-                for number, step_batches in enumerate(batches):
-                    _set_random_states(moment, config.seed, number)
-                    losses.append(float(trainer.step(step_batches).loss))  # sync: a trial is its losses
-        except RuntimeError as problem:  # the network may not run with these modules in another dtype
-            return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
-        skipped = int(trainer.precision.skipped_steps()) - before  # sync: as above
-        return Trial(kept, losses[0], statistics.fmean(losses[-max(1, steps // 4) :]), skipped < steps)
-
     start = _describe_start(moment)
     say(
         f"which modules of {config.model.name} must stay in fp32 under {config.backend}{start}: "
         f"{plural(len(called), 'module')}, {plural(steps, 'step')} per trial"
     )
-    search = MinimalSetSearch(train, config.backend, margin, say)
-    further = "further " if config.precision.keep_fp32 else ""
-    result: dict[str, object] = {"outcome": "no problem", "kept": [], "use": None, "cost": None}
-    if search.start():
-        say(f"result: no {further}module has to stay in fp32, {config.backend} is within the margin as it is")
-    elif (modules := search.find(called)) is None:
-        result["outcome"] = "not a module"
-        say(
-            "result: even with the whole network in fp32, the loss is not within the margin; "
-            "the cause is outside the modules: in the loss function, the loss scale or the weight updates"
-        )
-    elif WHOLE in modules:
-        result["outcome"] = "no set of modules"
-        say("result: no set of modules is enough, the whole network has to stay in fp32")
-        fp32_trainer = context.build_trainer(dataclasses.replace(config, backend=PLAIN))
-        if outside := list_parameters_outside(fp32_trainer, called):
-            names = shorten_names(outside, "parameters")
-            say(f"parameters that belong to no called module: {names}")
-    else:
-        use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *modules])}"
-        trainers = [context.build_trainer(config_with(config.backend, kept)) for kept in ((), tuple(modules))]
-        plain, slower = measure_interleaved(trainers, batches[0], trainers[0].precision.device, COST_SECONDS)
-        cost, basis = speed_ratio(slower, plain)
-        result |= {"outcome": "found", "kept": modules, "use": use, "cost": cost}
-        noun = f"1 {further}module has" if len(modules) == 1 else f"{len(modules)} {further}modules have"
-        say(f"result: {noun} to stay in fp32: {', '.join(modules)}")
-        say(f"cost: a step takes {cost:.2f}x as long as without ({basis})")
-        say(f"use: {shlex.quote(use)}")
+    search = MinimalSetSearch(trials.train, config.backend, margin, say)
+    result = _search(search, trials, called)
     if file is not None:
-        trials = [
+        arguments = {"backend": config.backend, "model": config.model.name, "margin": margin}
+        tried = [
             {"kept": trial.kept, "loss": trial.last, "well": search.is_within_margin(trial)}
             for trial in search.trials.values()
         ]
-        arguments = {"backend": config.backend, "model": config.model.name, "margin": margin}
-        write_json(file, {**arguments, **result, "trials": trials})
-    return EXIT_NO_SET if result["outcome"] in ("not a module", "no set of modules") else 0
+        write_json(file, {**arguments, **vars(result), "trials": tried})
+    return EXIT_NO_SET if result.outcome in (NOT_A_MODULE, NO_SET) else 0
 
 
-def _set_random_states(moment: Moment | None, seed: int, number: int) -> None:
-    """Set the random states for a step of a trial; for the first one those of the run."""
-    if moment is not None and number == 0:
-        moment.set_random_states()
+@dataclass(frozen=True)
+class SearchResult:
+    """The result of `why guard`, as its JSON has it.
+
+    Attributes:
+        outcome: NO_PROBLEM, FOUND, NOT_A_MODULE or NO_SET.
+        kept: The modules that have to stay in fp32.
+        use: The option that keeps them there; None unless modules were found.
+        cost: How many times as long a step takes with it; None unless modules were found.
+    """
+
+    outcome: str
+    kept: Sequence[str] = ()
+    use: str | None = None
+    cost: float | None = None
+
+
+def _search(search: MinimalSetSearch, trials: TrialTraining, called: Sequence[str]) -> SearchResult:
+    """Search for the modules, and print what was found."""
+    config = trials.config
+    always = config.precision.keep_fp32 or ()
+    further = "further " if always else ""
+    if search.start():
+        search.say(
+            f"result: no {further}module has to stay in fp32, {config.backend} is within the margin as it is"
+        )
+        return SearchResult(NO_PROBLEM)
+    modules = search.find(called)
+    if modules is None:
+        search.say(
+            "result: even with the whole network in fp32, the loss is not within the margin; "
+            "the cause is outside the modules: in the loss function, the loss scale or the weight updates"
+        )
+        return SearchResult(NOT_A_MODULE)
+    if WHOLE in modules:
+        search.say("result: no set of modules is enough, the whole network has to stay in fp32")
+        fp32_trainer = trials.context.build_trainer(dataclasses.replace(config, backend=PLAIN))
+        outside = list_parameters_outside(fp32_trainer, called)
+        if outside:
+            search.say(f"parameters that belong to no called module: {shorten_names(outside, 'parameters')}")
+        return SearchResult(NO_SET)
+    cost, basis = trials.measure_cost(tuple(modules))
+    use = f"{KEY}={','.join([*always, *modules])}"
+    names = ", ".join(modules)
+    if len(modules) == 1:
+        search.say(f"result: 1 {further}module has to stay in fp32: {names}")
     else:
-        seed_process(seed + number)
+        search.say(f"result: {len(modules)} {further}modules have to stay in fp32: {names}")
+    search.say(f"cost: a step takes {cost:.2f}x as long as without ({basis})")
+    search.say(f"use: {shlex.quote(use)}")
+    return SearchResult(FOUND, modules, use, cost)
 
 
 def _describe_start(moment: Moment | None) -> str:
@@ -327,12 +391,16 @@ def _describe_start(moment: Moment | None) -> str:
 
 def _check_backend(config: Config) -> None:
     """Raise UserError if the backend has no modules to keep in fp32."""
-    if get_backend(config.backend).is_fp32:
-        is_strict = get_backend(config.backend).is_strict_fp32
-        why = "computes in fp32" if is_strict else "switches TF32 for all modules at once"
+    backend = get_backend(config.backend)
+    if backend.is_strict_fp32:
         raise UserError(
-            f"backend={config.backend} {why}, so there is no module to keep in fp32; "
+            f"backend={config.backend} computes in fp32, so there is no module to keep in fp32; "
             "name another backend, for example backend=fp16"
+        )
+    if backend.is_fp32:
+        raise UserError(
+            f"backend={config.backend} switches TF32 for all modules at once, so there is no module to keep "
+            "in fp32; name another backend, for example backend=fp16"
         )
 
 

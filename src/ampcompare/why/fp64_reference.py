@@ -116,7 +116,8 @@ class _Rounding(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, unit: float, generator: torch.Generator) -> Tensor:
-        ctx.unit, ctx.generator = unit, generator
+        ctx.unit = unit
+        ctx.generator = generator
         return _round_at_random(tensor, unit, generator)
 
     @staticmethod
@@ -150,7 +151,8 @@ def check_memory(plain: Trainer, batch: Batch, config: Config, device: torch.dev
         raise UserError(f"device={device} has no fp64, with which both steps are compared; use device=cpu")
     # Every tensor of the step in fp32 is twice as large. Weights before and after the step are kept, too.
     memory = estimate_memory(trace_forward(plain, batch), config)
-    need, free = 2 * (memory.total + 2 * memory.weights), available_bytes(device)
+    need = 2 * (memory.total + 2 * memory.weights)
+    free = available_bytes(device)
     if need > free:
         raise out_of_memory(need, free, device)
     return need

@@ -67,11 +67,11 @@ def estimate_memory(trace: ForwardTrace, config: Config) -> StepMemory:
 
 def describe_memory(base_name: str, base: StepMemory, other_name: str, other: StepMemory) -> str:
     """Return sentences that compare the memory of two backends."""
-    before, after = format_mib(base.total), format_mib(other.total)
+    before = format_mib(base.total)
+    after = format_mib(other.total)
+    sentences = [f"A step of {other_name} needs about {after} MiB instead of {before} MiB."]
     if before == after:
         sentences = [f"A step of {other_name} needs about {after} MiB, as much as a step of {base_name}."]
-    else:
-        sentences = [f"A step of {other_name} needs about {after} MiB instead of {before} MiB."]
     if other.copies:
         size = format_mib(other.copies)
         sentences.append(f"Its activations include {size} MiB of weights in another dtype.")

@@ -92,7 +92,8 @@ class ForwardTrace:
 def trace_forward(trainer: Trainer, batch: Batch) -> ForwardTrace:
     """Trace forward pass and loss of a real step on a batch, which is on the trainer's device."""
     seed_process(0)  # a network that leaves out layers at random has the same layers under each backend
-    model, precision = trainer.model.train(), trainer.precision
+    model = trainer.model.train()
+    precision = trainer.precision
     trace = ForwardTrace(model, trainer.optimizer, batch)
     tracer = _OpTracer(trace, _o1_rules())
     with ExitStack() as stack:
@@ -119,7 +120,9 @@ class _OpTracer(TorchDispatchMode):
 
     def __init__(self, trace: ForwardTrace, rules: dict[int | str, str]) -> None:
         super().__init__()
-        self.trace, self.rules, self.function_tracer = trace, rules, _FunctionTracer()
+        self.trace = trace
+        self.rules = rules
+        self.function_tracer = _FunctionTracer()
         self.module_stack = [NETWORK]
         self._weights = {_storage(p) for p in trace.model.parameters()}
         # These are in memory anyway, so they do not count as saved for the backward pass.
@@ -135,42 +138,52 @@ class _OpTracer(TorchDispatchMode):
 
     def save(self, tensor: Tensor) -> Tensor:
         """Count the storage of a tensor that autograd keeps, the first time."""
-        key, size = _storage(tensor), tensor.untyped_storage().nbytes()
+        key = _storage(tensor)
         if key not in self._known:
             self._known[key] = tensor  # a reference, so that no other storage gets this key
+            size = tensor.untyped_storage().nbytes()
             self.trace.saved[self.module_stack[-1]] += size
-            self.trace.copies += size if key in self._weight_copies else 0
+            if key in self._weight_copies:
+                self.trace.copies += size
         return tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        inputs, outputs = (floating_tensors(x) for x in ((args, kwargs), result))
+        inputs = floating_tensors((args, kwargs))
+        outputs = floating_tensors(result)
         name = func.overloadpacket.__name__
         if name == "_to_copy":
-            if inputs and outputs and inputs[0].dtype is not outputs[0].dtype:
-                self.trace.casts += 1
-                self.trace.cast_bytes += outputs[0].numel() * outputs[0].element_size()
-                if _storage(inputs[0]) in self._weights:
-                    self._weight_copies[_storage(outputs[0])] = outputs[0]
+            if inputs and outputs:
+                self._note_cast(inputs[0], outputs[0])
         elif not is_without_work(func) and (inputs or outputs):
-            self._note(name, inputs, outputs)
+            self._note_op(name, inputs, outputs)
         return result
 
-    def _note(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def _note_cast(self, source: Tensor, result: Tensor) -> None:
+        """Count a copy that changes the dtype."""
+        if source.dtype is result.dtype:
+            return
+        self.trace.casts += 1
+        self.trace.cast_bytes += result.numel() * result.element_size()
+        if _storage(source) in self._weights:
+            self._weight_copies[_storage(result)] = result
+
+    def _note_op(self, kernel: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Note an op once for each dtype in which the kernels of one function compute."""
         caller = self.function_tracer
         function = getattr(caller.function, "__name__", "").strip("_")
-        function = "" if function in COMPOSITES else function
-        kernel = name.strip("_").removeprefix("native_").removesuffix("_forward")
-        kernel = ATTENTION if kernel.startswith("scaled_dot_product") else kernel
+        if function in COMPOSITES:
+            function = ""
         largest = max(inputs or outputs, key=lambda tensor: tensor.numel())
-        is_wider = outputs and outputs[0].element_size() > largest.element_size()
+        is_wider = bool(outputs) and outputs[0].element_size() > largest.element_size()
         dtype = outputs[0].dtype if is_wider else largest.dtype
         if function and dtype in caller.noted:  # another kernel of the same call
             return
         caller.noted.add(dtype)
-        shown = function or FUNCTION_NAMES.get(kernel, kernel)
-        why = self._reason({dtype} if is_wider else {t.dtype for t in inputs}, shown)
-        self.trace.ops.append(Op(shown, self.module_stack[-1], str(dtype).removeprefix("torch."), why))
+        name = function or _function_of_kernel(kernel)
+        below = {dtype} if is_wider else {tensor.dtype for tensor in inputs}
+        reason = self._reason(below, name)
+        self.trace.ops.append(Op(name, self.module_stack[-1], str(dtype).removeprefix("torch."), reason))
 
     def _reason(self, below: set[torch.dtype], name: str) -> str:
         """Return why an op computes in its dtype.
@@ -188,11 +201,12 @@ class _OpTracer(TorchDispatchMode):
             return O1_REASONS.get(rule, AS_INPUT)
         if not above or not below or above == below:
             return AS_INPUT
-        widest_above, widest_below = (
-            max(dtypes, key=lambda dtype: dtype.itemsize) for dtypes in (above, below)
-        )
-        if widest_below.itemsize != widest_above.itemsize:
-            return CAST_DOWN if widest_below.itemsize < widest_above.itemsize else CAST_UP
+        widest_above = max(dtype.itemsize for dtype in above)
+        widest_below = max(dtype.itemsize for dtype in below)
+        if widest_below < widest_above:
+            return CAST_DOWN
+        if widest_below > widest_above:
+            return CAST_UP
         return WIDEST
 
 
@@ -207,12 +221,21 @@ class _FunctionTracer(TorchFunctionMode):
         self.noted: set[torch.dtype] = set()  # dtypes of the ops that this call has led to
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.function, self.noted = func, set()
+        self.function = func
+        self.noted = set()
         self.dtypes = {tensor.dtype for tensor in floating_tensors((args, kwargs))}
         try:
             return func(*args, **(kwargs or {}))
         finally:
             self.function = None
+
+
+def _function_of_kernel(kernel: str) -> str:
+    """Return the PyTorch function that a kernel computes, by the kernel's name."""
+    name = kernel.strip("_").removeprefix("native_").removesuffix("_forward")
+    if name.startswith("scaled_dot_product"):
+        return ATTENTION
+    return FUNCTION_NAMES.get(name, name)
 
 
 def _o1_rules() -> dict[int | str, str]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ampcompare.identity.run_identity import (
     keys_with,
 )
 from ampcompare.runs.loader import load_runs
-from ampcompare.runs.nested import flatten
+from ampcompare.runs.nested import flatten, lookup
 from ampcompare.runs.run_record import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.training.anomalies import SETTLED_STEPS
@@ -42,6 +42,13 @@ MAY_DIFFER = sorted([*keys_with([Role.SESSION]), OUTPUT_DIR])
 ASKED, LAST = "the step that --at names", "the last step of the run"
 FAILED = "the first step with a loss, gradient or weight that is inf or nan"
 SKIPPED = "the first skipped step after the loss scale had settled"
+
+
+class StepSpan(NamedTuple):
+    """The first and the last of the steps among which a step is."""
+
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -109,48 +116,71 @@ class RecordedRun:
         if not self.steps:
             raise UserError(f"{OPTION} {self.name}: the record has no training step")
         end = self.steps[-1]
-        if asked is not None:
-            if not 1 <= asked <= end:
-                raise UserError(
-                    f"{OPTION} {self.name}@{asked}: the record has no such step; name one from 1 to {end}"
-                )
-            return StepChoice(asked, asked, ASKED)
-        spans = self._skips()
-        before_last = self.steps[-2] if len(self.steps) > 1 else 0
-        bad = [not math.isfinite(loss) for loss in self.losses]
-        # A skipped step may have an infinite loss, and does no harm.
-        is_repaired = self.record.state is RunState.FINISHED and bool(spans) and spans[-1][1] > before_last
-        if bad[-1] and not is_repaired:
-            index = len(bad) - bad[::-1].index(False) if False in bad else 0
-            before = self.steps[index - 1] if index else 0
-            # Without a skip, an update may have spoiled the weights in the last step of the row before.
-            skips = [low for low, _ in spans if before < low <= self.steps[index]]
-            first = skips[0] if skips else max(1, before)
-            for low, high in reversed(spans):  # the skipped steps that led to the failure
-                if high >= first - 1:
-                    first = min(first, low)
-            return StepChoice(first, self.steps[index], FAILED)
-        before = 0
-        for low, high in spans:
-            if low - before > SETTLED_STEPS:
-                return StepChoice(low, high, SKIPPED)
-            before = high
-        return StepChoice(end, end, LAST)
+        if asked is None:
+            skips = self._skips()
+            return self._find_failure(skips) or _find_late_skip(skips) or StepChoice(end, end, LAST)
+        if not 1 <= asked <= end:
+            raise UserError(
+                f"{OPTION} {self.name}@{asked}: the record has no such step; name one from 1 to {end}"
+            )
+        return StepChoice(asked, asked, ASKED)
 
-    def _skips(self) -> list[tuple[int, int]]:
-        """Return for each skipped step the first and the last step that it may be.
+    def _find_failure(self, skips: Sequence[StepSpan]) -> StepChoice | None:
+        """Return the steps among which the failure began; None if the run ended with a finite loss.
+
+        A skipped step may have an infinite loss, and does no harm.
+        """
+        if math.isfinite(self.losses[-1]):
+            return None
+        before_last = self.steps[-2] if len(self.steps) > 1 else 0
+        ends_with_skip = bool(skips) and skips[-1].last > before_last
+        if ends_with_skip and self.record.state is RunState.FINISHED:
+            return None
+        bad_row = len(self.losses) - 1  # the first of the last rows without a finite loss
+        while bad_row > 0 and not math.isfinite(self.losses[bad_row - 1]):
+            bad_row -= 1
+        before = self.steps[bad_row - 1] if bad_row > 0 else 0
+        last = self.steps[bad_row]
+        skips_in_row = [skip.first for skip in skips if before < skip.first <= last]
+        # Without a skip, an update may have spoiled the weights in the last step of the row before.
+        first = skips_in_row[0] if skips_in_row else max(1, before)
+        for skip in reversed(skips):  # the skipped steps that led to the failure
+            if skip.last >= first - 1:
+                first = min(first, skip.first)
+        return StepChoice(first, last, FAILED)
+
+    def _skips(self) -> list[StepSpan]:
+        """Return for each skipped step the steps among which it is.
 
         On a CPU a row names each skipped step. Elsewhere only the number in each log interval is known.
         """
-        where = self.record.logged.get(metrics.NONFINITE_MODULE)
-        named = self.record.numbers(metrics.STEP)[where[0]].tolist() if where is not None else []
-        spans, start, count = [], 0, 0
+        named: list[float] = []
+        column = self.record.logged.get(metrics.NONFINITE_MODULE)
+        if column is not None:
+            rows, _ = column
+            named = self.record.numbers(metrics.STEP)[rows].tolist()
+        spans = []
+        start = 0
+        count = 0
         for step, skipped in zip(self.steps, self.skipped, strict=True):
             exact = sorted({int(number) for number in named if start < number <= step})
-            if skipped > count:
-                spans += [(n, n) for n in exact] if len(exact) == skipped - count else [(start + 1, step)]
-            start, count = step, max(count, skipped)
+            if skipped > count and len(exact) == skipped - count:
+                spans += [StepSpan(number, number) for number in exact]
+            elif skipped > count:
+                spans.append(StepSpan(start + 1, step))
+            start = step
+            count = max(count, skipped)
         return spans
+
+
+def _find_late_skip(skips: Sequence[StepSpan]) -> StepChoice | None:
+    """Return the first skipped step after the loss scale had settled; None if there is none."""
+    before = 0
+    for skip in skips:
+        if skip.first - before > SETTLED_STEPS:
+            return StepChoice(skip.first, skip.last, SKIPPED)
+        before = skip.last
+    return None
 
 
 def parse_moment(text: str) -> tuple[str, int | None]:
@@ -176,15 +206,36 @@ def read_run(run: str, overrides: Sequence[str]) -> RecordedRun:
         UserError: There is no such run, it is no run of `ampcompare run`, or an option may not differ.
     """
     config_name, values = parse_overrides(overrides)
-    changed = [key for key, _ in values if key not in MAY_DIFFER]
-    if config_name is not None or changed:
-        word = f"--config {config_name}" if config_name is not None else changed[0]
+    refused = [] if config_name is None else [f"--config {config_name}"]
+    refused += [key for key, _ in values if key not in MAY_DIFFER]
+    if refused:
         raise UserError(
-            f"{word}: {OPTION} takes the options of the run; leave it out (allowed: {', '.join(MAY_DIFFER)})"
+            f"{refused[0]}: {OPTION} takes the options of the run; leave it out "
+            f"(allowed: {', '.join(MAY_DIFFER)})"
         )
     given = dict(values)
     output_dir, run_id = _find(run, Path(given.get(OUTPUT_DIR, Config().output_dir)))
     (record,) = load_runs(find_record_files(output_dir, run_id))
+    _check_record(run, record)
+    config = compose(
+        ConfigSource(_recorded_options(record)),
+        ConfigSource(given),
+        ConfigSource({OUTPUT_DIR: str(output_dir), "wandb.mode": "disabled"}),
+    )
+    rows, losses = record.logged_numbers(metrics.LOSS)
+    return RecordedRun(
+        record=record,
+        config=config,
+        output_dir=output_dir,
+        steps=[int(step) for step in record.numbers(metrics.STEP)[rows]],
+        losses=losses.tolist(),
+        skipped=[int(number) for number in np.nan_to_num(record.numbers(metrics.SKIPPED)[rows])],
+        seconds=record.numbers(metrics.ELAPSED)[rows].tolist(),
+    )
+
+
+def _check_record(run: str, record: RunRecord) -> None:
+    """Raise UserError unless the record is of `ampcompare run` in one process."""
     if record.is_recorded or not record.environment:
         raise UserError(
             f"{OPTION} {run}: only a run of `ampcompare run` can be replayed, and this is the record of "
@@ -196,23 +247,6 @@ def read_run(run: str, overrides: Sequence[str]) -> RecordedRun:
             f"{OPTION} {run}: the run trained in {processes} processes, "
             "and only a run of one process can be replayed; leave --at out"
         )
-    config = compose(
-        ConfigSource(_recorded_options(record)),
-        ConfigSource(given),
-        ConfigSource({OUTPUT_DIR: str(output_dir), "wandb.mode": "disabled"}),
-    )
-    rows, losses = record.logged_numbers(metrics.LOSS)
-    columns = (metrics.STEP, metrics.SKIPPED, metrics.ELAPSED)
-    steps, skipped, seconds = (record.numbers(key)[rows] for key in columns)
-    return RecordedRun(
-        record,
-        config,
-        output_dir,
-        [int(step) for step in steps],
-        losses.tolist(),
-        [int(number) for number in np.nan_to_num(skipped)],
-        seconds.tolist(),
-    )
 
 
 def _find(run: str, output_dir: Path) -> tuple[Path, str]:
@@ -321,11 +355,12 @@ def describe_equality(run: RecordedRun, replayed: Mapping[int, float], reasons: 
     differences = [abs(a - b) / abs(b) if b else abs(a - b) for a, b in pairs if a != b]
     largest = max((d for d in differences if math.isfinite(d)), default=math.inf)
     size = f"by up to {largest:.1e} of the loss" if math.isfinite(largest) else "in being finite"
-    why = "; ".join(reasons) or (
-        "machine and software are the same, so the cause is a random choice that is not seeded, "
-        "or code and data outside the named files"
+    if reasons:
+        return f"the replayed losses differ from the recorded losses {size} ({rows}): {'; '.join(reasons)}"
+    return (
+        f"the replayed losses differ from the recorded losses {size} ({rows}): machine and software are the "
+        "same, so the cause is a random choice that is not seeded, or code and data outside the named files"
     )
-    return f"the replayed losses differ from the recorded losses {size} ({rows}): {why}"
 
 
 def list_reasons(run: RecordedRun, environment: Mapping[str, Any], *, loads_itself: bool) -> list[str]:
@@ -335,23 +370,25 @@ def list_reasons(run: RecordedRun, environment: Mapping[str, Any], *, loads_itse
         environment: What a record would say now.
         loads_itself: Whether the batches come from a DataLoader of the user's.
     """
-    recorded, reasons = run.record.environment, []
-    hosts = [(env.get("machine") or {}).get("host") for env in (recorded, environment)]
-    names = [env.get("device_name") for env in (recorded, environment)]
-    if names[0] != names[1]:
-        reasons.append(f"another device ({names[0]} in the run, {names[1]} now)")
-    elif hosts[0] != hosts[1]:
+    recorded = run.record.environment
+    reasons = []
+    if recorded.get("device_name") != environment.get("device_name"):
+        there = recorded.get("device_name")
+        here = environment.get("device_name")
+        reasons.append(f"another device ({there} in the run, {here} now)")
+    elif lookup(recorded, "machine.host") != lookup(environment, "machine.host"):
         reasons.append("another machine")
-    versions = [(env.get("packages") or {}).get("ampcompare") for env in (recorded, environment)]
-    facts = (
-        ("PyTorch", recorded.get("torch"), environment.get("torch")),
-        ("ampcompare", *versions),
-        ("commit of ampcompare", recorded.get("git_commit"), environment.get("git_commit")),
-        ("number of CPU threads", recorded.get("cpu_threads"), environment.get("cpu_threads")),
-    )
-    reasons += [
-        f"another {name} ({there} in the run, {here} now)" for name, there, here in facts if there != here
-    ]
+    facts = {
+        "torch": "PyTorch",
+        "packages.ampcompare": "ampcompare",
+        "git_commit": "commit of ampcompare",
+        "cpu_threads": "number of CPU threads",
+    }
+    for key, name in facts.items():
+        there = lookup(recorded, key)
+        here = lookup(environment, key)
+        if there != here:
+            reasons.append(f"another {name} ({there} in the run, {here} now)")
     if run.config.deterministic is False and environment.get("device_type") != "cpu":
         reasons.append("a GPU without deterministic=true does not repeat a training exactly")
     if loads_itself:

@@ -107,7 +107,8 @@ class Moment:
     def first_steps(self, steps: int) -> list[list[Batch]]:
         """Return the micro-batches of this step and the following ones, a list for each step."""
         accumulate = self.config.training.accumulate
-        (epoch, start), result = self.place, []
+        epoch, start = self.place
+        result: list[list[Batch]] = []
         for number in count(epoch):
             for batches in micro_batches(self.context.train.epoch(number, start), accumulate):
                 result.append(_copy_batches(batches))
@@ -143,7 +144,9 @@ class _StepWatch(NoDisplay):
     """
 
     def __init__(self, loop: TrainingLoop, context: RunContext, choice: StepChoice, row_ends: Sequence[int]):
-        self.loop, self.context, self.choice = loop, context, choice
+        self.loop = loop
+        self.context = context
+        self.choice = choice
         self._row_ends = set(row_ends)
         self.end = min((step for step in row_ends if step >= choice.last), default=choice.last)
         self.moment: Moment | None = None
@@ -152,8 +155,8 @@ class _StepWatch(NoDisplay):
         loop.trainer.step = self._take_step  # type: ignore[method-assign]
 
     def _take_step(self, batches: Sequence[Any], *, diagnose: bool = False) -> Any:
-        loop, choice = self.loop, self.choice
-        is_candidate = choice.first <= loop.step <= choice.last and not self.found
+        loop = self.loop
+        is_candidate = self.choice.first <= loop.step <= self.choice.last and not self.found
         if not is_candidate:
             return self._own_step(batches, diagnose=diagnose)
         self.moment = self._copy_state(batches)
@@ -175,21 +178,22 @@ class _StepWatch(NoDisplay):
             raise _Reached
 
     def _copy_state(self, batches: Sequence[Any]) -> Moment:
-        loop, trainer = self.loop, self.loop.trainer
+        loop = self.loop
+        trainer = loop.trainer
         updated = [p for group in trainer.optimizer.param_groups for p in group["params"]]
         if isinstance(trainer, GraphTrainer):
             batches = [trainer.make_batch(plan) for plan in batches]
         accumulate = loop.config.training.accumulate
         return Moment(
-            "",
-            loop.step,
-            dataclasses.replace(loop.config, execution="eager"),
-            self.context,
-            {name: copy.deepcopy(getattr(trainer, name).state_dict()) for name in PARTS},
-            [p.detach().clone() for p in updated],
-            random_states(loop.device),
-            _copy_batches(batches),
-            (loop.epoch, (loop.in_epoch - 1) * accumulate),
+            name="",
+            step=loop.step,
+            config=dataclasses.replace(loop.config, execution="eager"),
+            context=self.context,
+            state={name: copy.deepcopy(getattr(trainer, name).state_dict()) for name in PARTS},
+            weights=[p.detach().clone() for p in updated],
+            random=random_states(loop.device),
+            batches=_copy_batches(batches),
+            place=(loop.epoch, (loop.in_epoch - 1) * accumulate),
         )
 
 
@@ -220,7 +224,8 @@ def replay(text: str, overrides: Sequence[str], say: Callable[[str], None]) -> M
         store = CheckpointStore(run.checkpoints)
         about = _read_about(store)
         saved = about["identity"] if about.get("format") == FORMAT else None
-        if changes := describe_changes(run, identity, saved):
+        changes = describe_changes(run, identity, saved)
+        if changes:
             raise UserError(
                 f"{OPTION} {run.name}: these have changed since the run, so it cannot be replayed: "
                 f"{', '.join(changes)}; restore them"
@@ -270,15 +275,21 @@ def _run_to_moment(run: RecordedRun, loop: TrainingLoop, watch: _StepWatch) -> N
 def _describe_start(run: RecordedRun, start: int, end: int, about: Mapping[str, Any]) -> str:
     """Return from where the run is replayed, and how long that takes."""
     steps = end - start
-    noun = "1 step" if steps == 1 else f"{steps:,} steps"
+    length = "1 step" if steps == 1 else f"{steps:,} steps"
     each = run.seconds_per_step()
-    took = "" if each is None else f", about {duration(each * steps)}"
+    if each is not None:
+        length = f"{length}, about {duration(each * steps)}"
     if uses_compile(run.config.execution):
-        took = f"{took} and the time to compile"
-    where = f"from the checkpoint at step {start:,}" if start else "from step 0"
-    if not start and about.get("format") not in (None, FORMAT):
-        where = f"from step 0 (its checkpoints have format {about['format']}, this version reads {FORMAT})"
-    return f"replaying run {run.name} {where}: {noun}{took}"
+        length = f"{length} and the time to compile"
+    if start:
+        return f"replaying run {run.name} from the checkpoint at step {start:,}: {length}"
+    found_format = about.get("format")
+    if found_format in (None, FORMAT):
+        return f"replaying run {run.name} from step 0: {length}"
+    return (
+        f"replaying run {run.name} from step 0 (its checkpoints have format {found_format}, this version "
+        f"reads {FORMAT}): {length}"
+    )
 
 
 def _read_about(store: CheckpointStore) -> Mapping[str, Any]:

@@ -85,12 +85,16 @@ def capture_step(
         set_random_states: Sets the random generators right before the step.
         with_calls: Whether to record the calls of the modules, which a compiled step does not have.
     """
-    precision, recorder, gradients = trainer.precision, _CallRecorder(), {}
+    precision = trainer.precision
+    recorder = _CallRecorder()
+    gradients: dict[str, Tensor] = {}
     parameters = dict(zip(dict(trainer.model.named_parameters()), _updated_parameters(trainer), strict=True))
     before = {name: p.detach().to("cpu", torch.float64, copy=True) for name, p in parameters.items()}
     # sync: the step is compared with these
-    scale, skipped = float(precision.scale_factor()), int(precision.skipped_steps())
-    own_backward, own_step = precision.backward, precision.step
+    scale = float(precision.scale_factor())
+    skipped = int(precision.skipped_steps())
+    own_backward = precision.backward
+    own_step = precision.step
 
     def backward(*args: Any, **kwargs: Any) -> None:
         recorder.is_backward = True
@@ -102,7 +106,8 @@ def capture_step(
         gradients.update({n: p.grad.detach().clone() for n, p in parameters.items() if p.grad is not None})
         own_step(optimizer)
 
-    precision.backward, precision.step = backward, step  # type: ignore[method-assign]
+    precision.backward = backward  # type: ignore[method-assign]
+    precision.step = step  # type: ignore[method-assign]
     set_random_states()
     try:
         recording = recorder.recording(trainer.model) if with_calls else nullcontext()
@@ -111,13 +116,13 @@ def capture_step(
     finally:
         del precision.backward, precision.step
     return CapturedStep(
-        {call.key: call for call in recorder.ended},
-        recorder.backward,
-        loss,
-        scale,
-        int(precision.skipped_steps()) > skipped,  # sync: whether the step was skipped is part of the result
-        gradients,
-        {name: p.detach().cpu().double() - before[name] for name, p in parameters.items()},
+        calls={call.key: call for call in recorder.ended},
+        backward=recorder.backward,
+        loss=loss,
+        scale=scale,
+        skipped=int(precision.skipped_steps()) > skipped,  # sync: this is part of the result
+        gradients=gradients,
+        updates={name: p.detach().cpu().double() - before[name] for name, p in parameters.items()},
     )
 
 

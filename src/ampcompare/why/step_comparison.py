@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,11 +22,10 @@ from ampcompare.system.device import (
     is_host,
     is_out_of_memory,
     random_states,
-    seed_process,
 )
-from ampcompare.training.run_context import make_config, prepare_run, with_backend
+from ampcompare.training.run_context import with_backend
 from ampcompare.training.trainer import Trainer
-from ampcompare.why.diff import LOSS, NETWORK, SAMPLES
+from ampcompare.why.diff import LOSS, NETWORK
 from ampcompare.why.fault_location import CallOrder, read_call_order
 from ampcompare.why.fp64_reference import (
     add_rounding,
@@ -38,60 +37,12 @@ from ampcompare.why.fp64_reference import (
     out_of_memory,
 )
 from ampcompare.why.random_draws import RandomModules, are_equal, eager_draws
-from ampcompare.why.replay import Moment
 from ampcompare.why.step_capture import CapturedStep
+from ampcompare.why.step_source import StepSource
 from ampcompare.why.step_variants import RepeatableStep, ValuePair, build_configs, lay_out, name_variant
 
 TF32_ROUNDOFF = 2.0**-11
 FP64, ROUNDED = 2, 3  # after the two ways 0 and 1: the step in fp64, and the same with random rounding
-
-
-@dataclass
-class StepSource:
-    """A step before it is taken.
-
-    Attributes:
-        config: The options of the run.
-        name: What is looked at, for headings.
-        batches: The micro-batches.
-        build_trainer: Returns a trainer in the state before the step, under other options.
-        set_random_states: Sets the random generators as they are before the step.
-    """
-
-    config: Config
-    name: str
-    device: torch.device
-    batches: list[Batch]
-    build_trainer: Callable[[Config], Trainer]
-    set_random_states: Callable[[], None]
-
-
-def read_source(overrides: Sequence[str], moment: Moment | None) -> StepSource:
-    """Return the step that the options or the moment name.
-
-    Args:
-        overrides: Options of a run. Unused with a moment.
-        moment: The state of a training before the step; None: the first step of an untrained network.
-
-    Raises:
-        UserError: For bad options.
-    """
-    if moment is not None:
-        device = moment.context.world.device
-        return StepSource(
-            moment.config, moment.name, device, moment.batches, moment.build_trainer, moment.set_random_states
-        )
-    context = prepare_run(make_config(overrides))
-    has_batch_size = any(word.lstrip("-+").startswith("batch_size=") for word in overrides)
-    (batches,) = context.first_steps(1, samples=None if has_batch_size else SAMPLES)
-    return StepSource(
-        context.config,
-        "one training step",
-        context.world.device,
-        batches,
-        context.build_trainer,
-        partial(seed_process, context.config.seed),
-    )
 
 
 class StepComparison:
@@ -105,34 +56,44 @@ class StepComparison:
     """
 
     def __init__(self, source: StepSource, pair: ValuePair) -> None:
-        self.source, self.pair = source, pair
+        self.source = source
+        self.pair = pair
         self.names = name_variant(pair, 0), name_variant(pair, 1)
         self.configs = build_configs(source.config, pair, source.device)
         self._plain = with_backend(dataclasses.replace(source.config, execution="eager"), PLAIN)
-        first = source.batches[0]
-        self._need = check_memory(source.build_trainer(self._plain), first, self._plain, source.device)
+
+        plain = source.build_trainer(self._plain)
+        self._need = check_memory(plain, source.batches[0], self._plain, source.device)
         self.weights = [p.detach().clone() for p in source.build_trainer(self._plain).model.parameters()]
-        metadata = get_backend(self.configs[0].backend)
-        dtype = getattr(torch, metadata.dtype)
-        self.unit_roundoff = TF32_ROUNDOFF if metadata.uses_tf32 else torch.finfo(dtype).eps / 2
+        self.unit_roundoff = _unit_roundoff(self.configs[0])
+
         self.left_out: list[str] = []
-        self._is_random = False
         self._rounded: RepeatableStep | None = None
+        self._is_random = False
         modules = self._find_random_modules()
         # On other devices the draws of dropout depend on the dtype.
         if self._is_random and not is_host(source.device):
             self.left_out = modules
         self._steps = self._build_steps()
         self._first = self._take(None)
-        if self._is_random and not self._draws_are_equal() and modules and not self.left_out:
+        if self._is_random:
+            self._equalize_draws(modules)
+
+    def _equalize_draws(self, modules: list[str]) -> None:
+        """Leave out the modules that draw random numbers where their draws differ between the steps.
+
+        Raises:
+            UserError: The draws differ also without these modules.
+        """
+        if modules and not self.left_out and not self._draws_are_equal():
             self.left_out = modules
             self._steps = self._build_steps()
             self._first = self._take(None)
-        if self._is_random and not self._draws_are_equal():
-            where = some([name or NETWORK for name in modules]) or LOSS
+        if not self._draws_are_equal():
+            names = some([name or NETWORK for name in modules]) or LOSS
             raise UserError(
-                f"{pair.key}={','.join(pair.values)}: the steps draw other random numbers in {where}, also "
-                "in evaluation mode, so they cannot be compared; draw only if self.training"
+                f"{self.pair.key}={','.join(self.pair.values)}: the steps draw other random numbers in "
+                f"{names}, also in evaluation mode, so they cannot be compared; draw only if self.training"
             )
 
     def take(self, weights: Sequence[Tensor] | None = None) -> list[CapturedStep]:
@@ -152,7 +113,8 @@ class StepComparison:
 
     def restart(self, weights: Sequence[Tensor], batches: Sequence[Batch]) -> None:
         """Begin with other weights and micro-batches, of the same shapes, from now on."""
-        self.weights, self.source.batches = [*weights], [*batches]
+        self.weights = [*weights]
+        self.source.batches = [*batches]
         for step, config in zip(self._steps, [*self.configs, None], strict=True):
             step.batches = self._batches_for(config)
         self._first = self._take(self.weights)
@@ -160,16 +122,17 @@ class StepComparison:
     def build_step(self, index: int) -> RepeatableStep:
         """Return one of the two steps (0 or 1), FP64 or ROUNDED, ready to be taken."""
         source = self.source
+        config: Config | None = None
+        context: Callable[[], AbstractContextManager[Any]] = fp64_arithmetic
         if index in (FP64, ROUNDED):
             trainer = source.build_trainer(self._plain)
             convert_to_fp64(trainer)
             if index == ROUNDED:
                 add_rounding(trainer.model, self.unit_roundoff, source.device)
-            config, context = None, fp64_arithmetic
         else:
             config = self.configs[index]
             trainer = source.build_trainer(config)
-            context = partial(eager_draws, config, is_random=self._is_random)  # type: ignore[assignment]
+            context = partial(eager_draws, config, is_random=self._is_random)
         self._leave_out(trainer)
         return RepeatableStep(
             trainer, self._batches_for(config), source.set_random_states, source.device, context
@@ -179,10 +142,11 @@ class StepComparison:
         return [self.build_step(index) for index in (0, 1, FP64)]
 
     def _batches_for(self, config: Config | None) -> list[Batch]:
-        batches, device = self.source.batches, self.source.device
+        """Return the micro-batches for a step with these options; None: for one in fp64."""
         if config is None:
-            return batches_in_fp64(batches)
-        return lay_out(batches, channels_last=is_channels_last(config.memory_format, device))
+            return batches_in_fp64(self.source.batches)
+        channels_last = is_channels_last(config.memory_format, self.source.device)
+        return lay_out(self.source.batches, channels_last=channels_last)
 
     def _take(self, weights: Sequence[Tensor] | None) -> list[CapturedStep]:
         first, second, fp64 = self._steps
@@ -222,10 +186,18 @@ class StepComparison:
 
     def _find_random_modules(self) -> list[str]:
         """Return the modules that draw random numbers in an eager forward pass."""
-        source, modules = self.source, RandomModules(self.source.device)
+        modules = RandomModules(self.source.device)
         step = self.build_step(FP64)
         with modules.watching(step.trainer.model):
             self._take_fp64(step)
-        source.set_random_states()
-        self._is_random = not are_equal(step.draws, random_states(source.device))
+        self.source.set_random_states()
+        self._is_random = not are_equal(step.draws, random_states(self.source.device))
         return modules.names
+
+
+def _unit_roundoff(config: Config) -> float:
+    """Return the relative error of one rounding in the dtype of the backend."""
+    backend = get_backend(config.backend)
+    if backend.uses_tf32:
+        return TF32_ROUNDOFF
+    return torch.finfo(getattr(torch, backend.dtype)).eps / 2

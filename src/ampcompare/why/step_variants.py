@@ -136,7 +136,9 @@ def build_configs(config: Config, pair: ValuePair, device: torch.device) -> list
 def name_variant(pair: ValuePair, index: int) -> str:
     """Return a value of the pair as it is named in messages: `compiled`, or a backend's label."""
     value = pair.values[index]
-    return get_backend(value).label if pair.key == "backend" else LABELS.get(value, value)
+    if pair.key == "backend":
+        return get_backend(value).label
+    return LABELS.get(value, value)
 
 
 class RepeatableStep:
@@ -157,8 +159,11 @@ class RepeatableStep:
         device: torch.device,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.trainer, self.batches, self.set_random_states = trainer, batches, set_random_states
-        self.device, self.context = device, context
+        self.trainer = trainer
+        self.batches = batches
+        self.set_random_states = set_random_states
+        self.device = device
+        self.context = context
         self.draws: dict[str, Any] = {}  # the random states after the last step
         self._start = {part: copy.deepcopy(getattr(trainer, part).state_dict()) for part in PARTS}
 
@@ -182,9 +187,9 @@ class RepeatableStep:
         except Exception as problem:
             if not isinstance(trainer.forward, CompiledForward) or is_out_of_memory(problem):
                 raise
-            why = f"{type(problem).__name__}: {reason(problem)}"
             raise UserError(
-                f"execution=compile: the step cannot be compiled ({why}); change what the compiler names"
+                f"execution=compile: the step cannot be compiled ({type(problem).__name__}: "
+                f"{reason(problem)}); change what the compiler names"
             ) from None
         self.draws = random_states(self.device)
         return step

@@ -35,11 +35,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 f"{OPTION} {path}: cannot be read with weights_only=True ({reason(problem)}); "
                 "save a state dict: torch.save(model.state_dict(), FILE)"
             ) from None
-    for key in NESTED:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-            break
-    tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)} if _is_mapping(content) else {}
+    tensors = _tensors_in(content)
     if not tensors:
         raise UserError(
             f"{OPTION} {path}: has no state dict; expected a checkpoint of a run, or the tensors by name, as "
@@ -51,8 +47,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
+def _tensors_in(content: Any) -> dict[str, Tensor]:
+    """Return the tensors of a state dict that a file has, alone or beside other things; empty without one."""
+    if not isinstance(content, Mapping):
+        return {}
+    nested = (content[key] for key in NESTED if isinstance(content.get(key), Mapping))
+    state = next(nested, content)
+    return {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -74,9 +75,11 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) ->
     """
     own = model.state_dict()
     problems = []
-    if missing := [name for name in own if name not in weights]:
+    missing = [name for name in own if name not in weights]
+    if missing:
         problems.append(f"names that only the network has: {some(missing)}")
-    if unexpected := [name for name in weights if name not in own]:
+    unexpected = [name for name in weights if name not in own]
+    if unexpected:
         problems.append(f"names that only the file has: {some(unexpected)}")
     shapes = [
         f"{name} {list(weights[name].shape)} in the file, {list(tensor.shape)} in the network"
@@ -113,13 +116,13 @@ def build_moment(path: Path, overrides: Sequence[str]) -> Moment:
     seed_process(config.seed)
     (batches,) = context.first_steps(1)
     return Moment(
-        f"a step with the weights of {path}",
-        1,
-        config,
-        context,
-        {name: getattr(plain, name).state_dict() for name in PARTS},
-        [p.detach().clone() for p in updated],
-        random_states(context.world.device),
-        batches,
-        (0, 0),
+        name=f"a step with the weights of {path}",
+        step=1,
+        config=config,
+        context=context,
+        state={name: getattr(plain, name).state_dict() for name in PARTS},
+        weights=[p.detach().clone() for p in updated],
+        random=random_states(context.world.device),
+        batches=batches,
+        place=(0, 0),
     )

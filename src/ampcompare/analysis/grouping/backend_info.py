@@ -88,8 +88,8 @@ def order_backends(values: Iterable[str]) -> list[str]:
 def dtype_of(run: RunRecord) -> str:
     """Return torch's name of the dtype that a run computed in (`float16`), "" if it is unknown."""
     built_in = REGISTRY.get(str(run.option("backend")))
-    if built_in and built_in.is_fp32 and (dtype := unexpected_weights(run)):
-        return dtype
+    if built_in and built_in.is_fp32:
+        return unexpected_weights(run) or built_in.dtype
     if built_in:
         return built_in.dtype
     environment = run.environment
@@ -118,25 +118,24 @@ def has_tf32(run: RunRecord) -> bool:
     environment = run.environment
     if environment.get("device_type") != "cuda":
         return False
-    capability, name = environment.get("compute_capability"), str(environment.get("device_name", ""))
+    capability = environment.get("compute_capability")
     if isinstance(capability, str | int | float):
         version = re.fullmatch(r"(\d+)(\.\d+)?", str(capability))
         return version is not None and float(version[0]) >= AMPERE
+    name = str(environment.get("device_name", ""))
     return "NVIDIA" in name and SINCE_AMPERE.search(name) is not None
 
 
 def describe_backend(run: RunRecord) -> str:
     """Return the description of a run's backend, "" if none is known."""
-    description, dtype = run.environment.get("backend_words"), dtype_of(run)
-    if built_in := REGISTRY.get(str(run.option("backend"))):
-        description = built_in.description
-        if built_in.is_fp32 and unexpected_weights(run):
-            return f"{dtype} weights without mixed precision"
-        if built_in.is_fp32:
-            return built_in.description
-    short = SHORT.get(dtype, dtype)
-    return (
-        (str(description) if short in str(description) else f"{description}, {short}")
-        if description and dtype
-        else ""
-    )
+    built_in = REGISTRY.get(str(run.option("backend")))
+    if built_in and built_in.is_fp32:
+        weights = unexpected_weights(run)
+        return f"{weights} weights without mixed precision" if weights else built_in.description
+    recorded = built_in.description if built_in else run.environment.get("backend_words")
+    dtype = dtype_of(run)
+    if not recorded or not dtype:
+        return ""
+    description = str(recorded)
+    short_dtype = SHORT.get(dtype, dtype)
+    return description if short_dtype in description else f"{description}, {short_dtype}"

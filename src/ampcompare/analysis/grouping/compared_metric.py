@@ -12,7 +12,14 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import flatten
-from ampcompare.runtime.formatting import amount, capital, in_percent, number, printable, short
+from ampcompare.runtime.formatting import (
+    capital,
+    decimals_of_interval,
+    in_percent,
+    number,
+    printable,
+    short,
+)
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points
@@ -21,6 +28,7 @@ GOALS = {metrics.HIGHER: MAXIMIZE, metrics.LOWER: MINIMIZE}
 PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
 # parts of a name; "accuracy" counts inside a part, too
 ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})
+MIN_DECIMALS = 2  # of a difference in quality
 MAX_NAMES = 12
 PLACEHOLDERS = (0.0, -1.0)  # what programs write for a metric that was not evaluated, besides NaN
 FAR_FROM_ZERO = 0.05  # of the largest result: a metric that falls to 0 comes closer before
@@ -105,10 +113,18 @@ class ComparedMetric:
         """Return a value, in the shown unit, as text."""
         return in_percent(shown) if self.is_percentage else number(shown)
 
-    def size(self, difference: float) -> str:
-        """Return the size of a difference without sign and unit: `0.37`, `0.0041`."""
-        text = amount(difference, 2) if self.is_percentage else number(abs(difference))
-        return text if float(text.replace(",", "")) else number(abs(difference), 2)
+    def decimals(self, low: float | None, high: float | None, *, marks: Sequence[float] = ()) -> int:
+        """Return the decimals of a difference with this interval, and of the ends of the interval.
+
+        Args:
+            low: The lower end; None without an interval.
+            high: The upper end.
+            marks: Values to tell the ends from, besides no difference and the margin.
+        """
+        if low is None or high is None:
+            return MIN_DECIMALS
+        margin = [] if self.margin is None else [-self.margin, self.margin]
+        return decimals_of_interval((low, high), (0.0, *margin, *marks), MIN_DECIMALS)
 
     def as_shown(self, value: float) -> float:
         """Convert a value from the user to the shown unit. A fraction may be given as 0.93 or as 93."""

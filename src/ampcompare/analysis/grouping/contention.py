@@ -5,6 +5,7 @@ of a sweep starts while the last one finishes, so short overlaps at the ends do 
 fraction of a run's time in which other runs were active, too.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.runs import RunRecord
-from ampcompare.runs.nested import as_text
 
 MAX_TIMESTAMP = 1e11  # seconds since 1970; larger values are no timestamps
 PAUSE = 5.0  # a larger jump of the wall clock means that the run was interrupted and resumed
@@ -45,12 +45,13 @@ def measure_contention(
     fractions = []
     for own_cards, own_spans in zip(cards, spans, strict=True):
         duration = float((own_spans[:, 1] - own_spans[:, 0]).sum())
+        if duration <= 0 or not own_cards:
+            fractions.append(math.nan)
+            continue
         shared_seconds = [
-            float(np.diff(np.interp(own_spans, *shared_time[card])).sum())
-            for card in own_cards
-            if duration > 0
+            float(np.diff(np.interp(own_spans, *shared_time[card])).sum()) for card in own_cards
         ]
-        fractions.append(max(shared_seconds) / duration if shared_seconds else np.nan)
+        fractions.append(max(shared_seconds) / duration)
     return fractions, cards
 
 
@@ -61,9 +62,14 @@ def _cards_of(run: RunRecord, kind: str) -> frozenset[str]:
     """
     machine = run.environment.get("machine")
     keys = TELLING.get(kind, ("gpu", "gpu_uuid", "host"))
-    machines = [entry for entry in (machine, *_listed(machine, "others")) if isinstance(entry, Mapping)]
-    names = (next((entry[key] for key in keys if isinstance(entry.get(key), str)), "") for entry in machines)
-    return frozenset(as_text(name) for name in names if name)
+    cards = set()
+    for entry in (machine, *_listed(machine, "others")):
+        if not isinstance(entry, Mapping):
+            continue
+        names = [entry[key] for key in keys if isinstance(entry.get(key), str)]
+        if names and names[0]:
+            cards.add(names[0])
+    return frozenset(cards)
 
 
 def _listed(machine: Any, key: str) -> list[Any]:
@@ -80,18 +86,27 @@ def _spans(run: RunRecord, start: float) -> np.ndarray:
     Returns:
         Array of shape (rows, 2).
     """
-    clock, ends = run.numbers(metrics.ELAPSED), run.numbers("_timestamp")
-    if not (is_known := (np.abs(clock) < MAX_TIMESTAMP) & (ends > 0) & (ends < MAX_TIMESTAMP)).any():
+    clock = run.numbers(metrics.ELAPSED)
+    ends = run.numbers("_timestamp")
+    has_clock = np.abs(clock) < MAX_TIMESTAMP
+    is_known = has_clock & (ends > 0) & (ends < MAX_TIMESTAMP)
+    if not is_known.any():
+        # The start of a run in several parts is not that of its clock.
         ends = clock + (start if len(run.paths) < 2 else np.nan)
-        is_known = (np.abs(clock) < MAX_TIMESTAMP) & np.isfinite(ends)
+        is_known = has_clock & np.isfinite(ends)
     if not is_known.any():
         return np.empty((0, 2))
-    clock, ends = np.maximum.accumulate(clock[is_known]), np.maximum.accumulate(ends[is_known])
+    clock = np.maximum.accumulate(clock[is_known])
+    ends = np.maximum.accumulate(ends[is_known])
     begins = ends - np.diff(clock, prepend=min(0.0, clock[0]))
-    resumed = np.append(False, begins[1:] > ends[:-1] + PAUSE)
-    begins[1:] = np.where(resumed[1:], begins[1:], ends[:-1])
-    is_elsewhere = resumed.any() and _listed(run.environment.get("machine"), "earlier")
-    return np.stack([begins, ends], axis=1)[np.flatnonzero(resumed)[-1] if is_elsewhere else 0 :]
+    is_resumed = np.append(False, begins[1:] > ends[:-1] + PAUSE)
+    begins[1:] = np.where(is_resumed[1:], begins[1:], ends[:-1])
+    spans = np.stack([begins, ends], axis=1)
+    began_elsewhere = bool(_listed(run.environment.get("machine"), "earlier"))
+    if began_elsewhere and is_resumed.any():
+        last_resumed = np.flatnonzero(is_resumed)[-1]
+        return spans[last_resumed:]
+    return spans
 
 
 def _crowd(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -54,10 +54,13 @@ def settings_of(
         ignored: Keys that may differ.
     """
     environment = run.environment
-    facts = {f"{ENVIRONMENT}{k}": as_text(v) for k, v in flatten(environment) if is_distinguishing(k)}
+    facts: dict[str, str] = {}
     if "tf32" in environment:  # a record of ours, perhaps older than these keys
-        defaults = metrics.REDUCTION_DEFAULTS.items()
-        facts = {f"{ENVIRONMENT}{key}": as_text(value) for key, value in defaults} | facts
+        for key, value in metrics.REDUCTION_DEFAULTS.items():
+            facts[f"{ENVIRONMENT}{key}"] = as_text(value)
+    for key, value in flatten(environment):
+        if is_distinguishing(key):
+            facts[f"{ENVIRONMENT}{key}"] = as_text(value)
     if external_settings is not None:
         return facts | dict(external_settings)
     if as_text(run.option("data.source")) in sources.SOURCES:
@@ -65,15 +68,18 @@ def settings_of(
     options = RunIdentity.of_run(run.config, environment).options
     settings = {key: value_text(value) for key, value in options.items()}
     settings |= {key: as_text(value) for key, value in flatten(run.config) if not find_option(key)}
-    settings |= {BACKEND: label_of(run)}
-    passing = {*NO_SETTINGS, *ignored, *(("device",) if "device_name" in environment else ())}
+    settings[BACKEND] = label_of(run)
+    may_differ = {*NO_SETTINGS, *ignored}
+    if "device_name" in environment:
+        may_differ.add("device")
     distinguishing = {
         key: value
         for key, value in settings.items()
-        if role_of(key) in REPEAT.roles and not {key, key.partition(".")[0]} & passing
+        if role_of(key) in REPEAT.roles and may_differ.isdisjoint((key, key.partition(".")[0]))
     }
     # An environment value that equals the option adds nothing.
-    return distinguishing | {k: v for k, v in facts.items() if distinguishing.get(k.partition(".")[2]) != v}
+    added = {k: v for k, v in facts.items() if distinguishing.get(k.removeprefix(ENVIRONMENT)) != v}
+    return distinguishing | added
 
 
 def identity_of(run: RunRecord) -> RunIdentity:

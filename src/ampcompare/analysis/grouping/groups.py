@@ -6,7 +6,7 @@ difference.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -133,20 +133,16 @@ class Group:
 
     def __post_init__(self) -> None:
         self.display_name = self.display_name or self.label
-        states, has_rows = self.all_rows[OUTCOME], self.all_rows[run_table.ROWS] > 0
-        self.outcomes = Outcomes(**{word: int(n) for word, n in states.value_counts().items()})
-        # Finished runs count. If there is none, unfinished runs count as far as they came, else failed
-        # runs, except for metrics that the seed decides (`sample`).
-        finished = states == RunState.FINISHED
-        unfinished = states.isin([RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING]) & has_rows
-        failed = (states == RunState.FAILED) & has_rows
-        counts = next((mask for mask in (finished, unfinished, failed) if mask.any()), finished)
-        self.rows = self.all_rows[counts]
+        counts = self.all_rows[OUTCOME].value_counts()
+        self.outcomes = Outcomes(**{outcome: int(n) for outcome, n in counts.items()})
+        self.rows = _counted_rows(self.all_rows)
         self._by_start = self.rows.sort_values(run_table.STARTED, kind="stable")
         self.records: tuple[RunRecord, ...] = tuple(self.rows[RUN])
-        self.n, self.seeds = len(self.rows), int(self.rows[SEED].nunique())  # seeds: those recorded
+
+        self.n = len(self.rows)
+        self.seeds = int(self.rows[SEED].nunique())
         self.is_unfinished = self.n > 0 and not self.outcomes.finished
-        self.devices = frozenset(self.rows[run_table.DEVICE])  # "" for a run without a recorded device
+        self.devices = frozenset(self.rows[run_table.DEVICE])
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -155,9 +151,8 @@ class Group:
         With geometric means, the ratio of two groups' means is the ratio that is shown for them.
         """
         means = {run_metric.column: self._mean(run_metric) for run_metric in RUN_METRICS}
-        return {name: mean_of_metric for name, mean_of_metric in means.items() if mean_of_metric} | dict(
-            self.bench_estimates
-        )
+        recorded = {column: mean for column, mean in means.items() if mean is not None}
+        return {**recorded, **self.bench_estimates}
 
     @cached_property
     def identities(self) -> list[RunIdentity]:
@@ -171,7 +166,9 @@ class Group:
         if run_metric.column != SCORE:
             return estimate_mean(values, log=run_metric.is_ratio)
         estimate = estimate_mean(values, resolution=self.metric.resolution)
-        return replace(estimate, bounds=(0.0, 100.0)) if estimate and self.metric.is_percentage else estimate
+        if estimate is not None and self.metric.is_percentage:
+            return replace(estimate, bounds=(0.0, 100.0))
+        return estimate
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:
         """Return the values of one metric of the counted runs, indexed by the seed that pairs them.
@@ -184,34 +181,69 @@ class Group:
             column: Column of the metric.
             own_times: Whether to leave out the times of runs that shared their machine.
         """
-        rows, run_metric = self._by_start, METRICS_BY_COLUMN[column]
+        rows = self._by_start
+        run_metric = METRICS_BY_COLUMN[column]
         counts = rows[column].notna()
         if run_metric.is_of_seed:
-            counts &= rows[OUTCOME] != RunState.FAILED
+            return _sample_by_seed(rows[counts & (rows[OUTCOME] != RunState.FAILED)], column)
         if run_metric.is_timed and own_times:
             counts &= ~is_machine_shared(rows)
-        # A run without a recorded seed is not paired.
-        seeds = {index: seed or f"run {index}" for index, seed in rows[SEED].items()}
-        if run_metric.is_of_seed:
-            by_seed: dict[str, list[float]] = {}
-            for index, value in rows[column][counts].items():
-                by_seed.setdefault(seeds[index], []).append(value)
-            return pd.Series({key: math.fsum(v) / len(v) for key, v in by_seed.items()}, dtype=float)
-        by_seeds: dict[str, list[float]] = {}
-        for _, own in rows.groupby(PROCESS, sort=False):
-            values = own[column][counts[own.index]]
-            if values.empty:
-                continue
-            mean = _geometric_mean(values) if run_metric.is_ratio else float(values.mean())
-            names = "+".join(sorted(seeds[index] for index in own.index))
-            by_seeds.setdefault(names, []).append(mean)
-        pairs = {f"{names} ({n})": mean for names, means in by_seeds.items() for n, mean in enumerate(means)}
-        return pd.Series(pairs, dtype=float)
+        return _sample_by_process(rows, counts, run_metric)
 
     @property
     def shares_processes(self) -> bool:
         """Return whether one process trained several of the counted runs."""
         return bool(self.rows[PROCESS].duplicated().any())
+
+
+def _counted_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the finished runs; if there is none, unfinished runs as far as they came, else failed runs.
+
+    Metrics that the seed decides leave out failed runs (`Group.sample`).
+    """
+    states = rows[OUTCOME]
+    has_rows = rows[run_table.ROWS] > 0
+    finished = states == RunState.FINISHED
+    unfinished = states.isin([RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING]) & has_rows
+    failed = (states == RunState.FAILED) & has_rows
+    for mask in (finished, unfinished, failed):
+        if mask.any():
+            return rows[mask]
+    return rows[finished]
+
+
+def _seed_labels(rows: pd.DataFrame) -> dict[Any, str]:
+    """Return the seed of each row by its index. A run without a recorded seed is not paired."""
+    return {index: seed or f"run {index}" for index, seed in rows[SEED].items()}
+
+
+def _sample_by_seed(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Return the mean of the values of each seed."""
+    seeds = _seed_labels(rows)
+    by_seed: dict[str, list[float]] = {}
+    for index, value in rows[column].items():
+        by_seed.setdefault(seeds[index], []).append(value)
+    return pd.Series({seed: math.fsum(v) / len(v) for seed, v in by_seed.items()}, dtype=float)
+
+
+def _sample_by_process(rows: pd.DataFrame, counts: pd.Series, run_metric: RunMetric) -> pd.Series:
+    """Return the mean of the values of each process.
+
+    Args:
+        rows: All runs of the processes: their seeds label the process.
+        counts: Whether the value of a row counts.
+    """
+    seeds = _seed_labels(rows)
+    by_seeds: dict[str, list[float]] = {}
+    for _, own in rows.groupby(PROCESS, sort=False):
+        values = own[run_metric.column][counts[own.index]]
+        if values.empty:
+            continue
+        mean = _geometric_mean(values) if run_metric.is_ratio else float(values.mean())
+        label = "+".join(sorted(seeds[index] for index in own.index))
+        by_seeds.setdefault(label, []).append(mean)
+    numbered = {f"{label} ({n})": mean for label, means in by_seeds.items() for n, mean in enumerate(means)}
+    return pd.Series(numbered, dtype=float)
 
 
 def _geometric_mean(values: pd.Series) -> float:
@@ -235,57 +267,80 @@ def group_runs(
         keys: The first key is compared, all are in the labels.
         ignored: Settings that may differ within a group.
     """
-    pools: dict[str, dict[Pool, list[Any]]] = {}
-    is_refused = rows[OUTCOME] == REFUSED
-    chaotic = _find_chaos_runs(rows, keys)
-    ordinary_arms = ("", CHAOS_ARM) if PERTURBATION in keys else ("",)
-    for index, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
-        settings_of_row = {k: v for k, v in row[SETTINGS].items() if k not in ignored}
-        value = row[SETTINGS].get(keys[0], NOT_SET)
-        if index in chaotic:
-            value = chaos_value(value)
-            # The value names the change, so the group's other settings are those of the baseline.
-            settings_of_row |= {keys[0]: value} if keys[0] in settings_of_row else {}
-            settings_of_row |= {PERTURBATION: UNPERTURBED} if PERTURBATION in settings_of_row else {}
-        elif control_position(row[RUN]) not in ordinary_arms:
-            value = control_value(value)
-            settings_of_row |= {keys[0]: value} if keys[0] in settings_of_row else {}
-        pools_of_value, pool = pools.setdefault(value, {}), tuple(sorted(settings_of_row.items()))
-        if is_refused[index]:  # its record may only have the requested options
-            requested = {(k, v) for k, v in pool if row[RUN].option(k) is not None}
-            pool = (
-                pool
-                if pool in pools_of_value
-                else next((candidate for candidate in pools_of_value if requested <= {*candidate}), pool)
-            )
-        pools_of_value.setdefault(pool, []).append(index)
+    pools = _pool_rows(rows, keys, ignored)
     groups: list[Group] = []
-    plain_values = order_backends(map(repeated_value, pools))
-    for value in (
-        named
-        for candidate in plain_values
-        for named in (candidate, control_value(candidate), chaos_value(candidate))
-        if named in pools
-    ):
+    for value in _order_values(pools):
         settings = [dict(pool) for pool in pools[value]]
-        differing, labels_taken = differing_keys(settings), [group.label for group in groups]
-        labels = make_labels(value, settings, keys[1:], differing, labels_taken)
-        for label, settings_of_row, indices in zip(labels, settings, pools[value].values(), strict=True):
-            distinguishing_settings = tuple((key, settings_of_row.get(key, NOT_SET)) for key in differing)
-            group_rows, is_control = rows[rows.index.isin(indices)], is_control_value(value)
-            groups.append(
-                Group(
-                    label,
-                    group_rows,
-                    metric,
-                    value,
-                    settings_of_row,
-                    distinguishing_settings,
-                    is_control,
-                    display_name=display_name(label) if keys[0] == BACKEND else label,
-                )
+        differing = differing_keys(settings)
+        labels = make_labels(value, settings, keys[1:], differing, [group.label for group in groups])
+        for label, own, indices in zip(labels, settings, pools[value].values(), strict=True):
+            group = Group(
+                label=label,
+                display_name=display_name(label) if keys[0] == BACKEND else label,
+                all_rows=rows[rows.index.isin(indices)],
+                metric=metric,
+                value=value,
+                settings=own,
+                distinguishing_settings=tuple((key, own.get(key, NOT_SET)) for key in differing),
+                is_control=is_control_value(value),
             )
+            groups.append(group)
     return groups
+
+
+def _pool_rows(
+    rows: pd.DataFrame, keys: Sequence[str], ignored: frozenset[str]
+) -> dict[str, dict[Pool, list[Any]]]:
+    """Return the index of each row, by the compared value and by the settings that pool it."""
+    pools: dict[str, dict[Pool, list[Any]]] = {}
+    chaotic = _find_chaos_runs(rows, keys)
+    is_refused = rows[OUTCOME] == REFUSED
+    # Refused runs come last: they join a pool of other runs.
+    for index, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
+        value, settings = _place_row(row, keys, is_chaotic=index in chaotic)
+        pools_of_value = pools.setdefault(value, {})
+        pool = tuple(sorted((key, text) for key, text in settings.items() if key not in ignored))
+        if is_refused[index]:
+            pool = _pool_of_refused(row[RUN], pool, pools_of_value)
+        pools_of_value.setdefault(pool, []).append(index)
+    return pools
+
+
+def _place_row(row: pd.Series, keys: Sequence[str], *, is_chaotic: bool) -> tuple[str, dict[str, str]]:
+    """Return the compared value of a row and its settings; for a run of a control, those of the control.
+
+    Args:
+        keys: The first key is compared.
+        is_chaotic: Whether the run repeats others with changed last bits.
+    """
+    settings = dict(row[SETTINGS])
+    value = settings.get(keys[0], NOT_SET)
+    ordinary_arms = ("", CHAOS_ARM) if PERTURBATION in keys else ("",)
+    if is_chaotic:
+        value = chaos_value(value)
+        # The value names the change, so the group's other settings are those of the baseline.
+        if PERTURBATION in settings:
+            settings[PERTURBATION] = UNPERTURBED
+    elif control_position(row[RUN]) not in ordinary_arms:
+        value = control_value(value)
+    if keys[0] in settings:
+        settings[keys[0]] = value
+    return value, settings
+
+
+def _pool_of_refused(run: RunRecord, pool: Pool, pools: Iterable[Pool]) -> Pool:
+    """Return the first pool with the requested options: the record of a refused run may have no others."""
+    if pool in pools:
+        return pool
+    requested = {(key, text) for key, text in pool if run.option(key) is not None}
+    return next((candidate for candidate in pools if requested <= {*candidate}), pool)
+
+
+def _order_values(values: Collection[str]) -> list[str]:
+    """Return the compared values: known backends first, each followed by its controls."""
+    plain = order_backends(map(repeated_value, values))
+    families = [(value, control_value(value), chaos_value(value)) for value in plain]
+    return [value for family in families for value in family if value in values]
 
 
 def count_ended_seeds(groups: Sequence[Group]) -> int:

@@ -47,45 +47,67 @@ def determine_outcome(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tu
     word = (run.ended_as or run.state or "").lower()
     if word in GOING_ON and run.exit_code is None:
         return GOING_ON[word]
-    if why := _refusal(run):
-        return None, why
+    refusal = _refusal(run)
+    if refusal:
+        return None, refusal
     # Each step of a loop under the recorder logs a loss scale.
     scale = run.summary_number(metrics.SCALE)
     is_whole = run.exit_code == 0 or word == "finished"
     if is_whole and run.is_recorded and scale is None and not len(run.values(metrics.SCALE)):
         return None, NO_STEP
-    if nonfinite := _last_not_finite(run, metric):
+    nonfinite = _last_not_finite(run, metric)
+    if nonfinite:
         return RunState.FAILED, nonfinite
-    code = run.exit_code
-    if code is None:
-        if word in ENDED_FROM_OUTSIDE:
-            return ENDED_FROM_OUTSIDE[word]
-        if word == "finished":
-            return RunState.FINISHED, ""
-        return RunState.FAILED, "ended with an error" if word == "failed" else NO_EXIT
-    signal_text = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
-    if code and word == "preempted":
+    if run.exit_code is None:
+        return _outcome_by_state(word)
+    return _outcome_by_code(run.exit_code, word)
+
+
+def _outcome_by_state(word: str) -> tuple[RunState, str]:
+    """Return how a run without an exit code ended, by the word of W&B's server."""
+    if word in ENDED_FROM_OUTSIDE:
         return ENDED_FROM_OUTSIDE[word]
+    if word == "finished":
+        return RunState.FINISHED, ""
+    if word == "failed":
+        return RunState.FAILED, "ended with an error"
+    return RunState.FAILED, NO_EXIT
+
+
+def _outcome_by_code(code: int, word: str) -> tuple[RunState, str]:
+    """Return how a run ended, by its exit code and the word of W&B's server."""
+    if code == 0:
+        return RunState.FINISHED, ""
+    if word == "preempted":
+        return ENDED_FROM_OUTSIDE[word]
+    signal_text = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
     if code in STOP_CODES:
         return RunState.STOPPED, f"{ASKED}{signal_text}"
-    return (RunState.FAILED, f"exit code {code}{signal_text}") if code else (RunState.FINISHED, "")
+    return RunState.FAILED, f"exit code {code}{signal_text}"
 
 
 def _refusal(run: RunRecord) -> str:
     """Return why a run was refused before its first step, "" if it was not."""
     recorded = lookup(run.summary, metrics.REFUSED)
-    # Rows of training. For a program that logs other names, any row counts.
-    has_trained = len(run.logged[metrics.LOSS][0]) if metrics.LOSS in run.logged else run.rows
-    if (not recorded and run.exit_code != EXIT_BAD_INPUT) or has_trained:
+    if not recorded and run.exit_code != EXIT_BAD_INPUT:
         return ""
-    return recorded if isinstance(recorded, str) and recorded else run.notes or f"exit code {EXIT_BAD_INPUT}"
+    # Rows of training. For a program that logs other names, any row counts.
+    trained_rows = len(run.logged[metrics.LOSS][0]) if metrics.LOSS in run.logged else run.rows
+    if trained_rows:
+        return ""
+    if isinstance(recorded, str) and recorded:
+        return recorded
+    return run.notes or f"exit code {EXIT_BAD_INPUT}"
 
 
 def _last_not_finite(run: RunRecord, metric: str) -> str:
     """Return which last value is NaN or infinite, in words; "" if none is."""
     for key in dict.fromkeys((metrics.LOSS, metric, metrics.EVAL_LOSS)):
-        for value in (*run.logged_numbers(key)[1][-1:], run.summary_number(key)):
-            if value is not None and not math.isfinite(value):
-                name = declared.label if (declared := metrics.find(key)) else key
-                return f"the last {name} is {'NaN' if value != value else 'infinite'}"
+        _, values = run.logged_numbers(key)
+        for value in (*values[-1:], run.summary_number(key)):
+            if value is None or math.isfinite(value):
+                continue
+            declared = metrics.find(key)
+            name = declared.label if declared else key
+            return f"the last {name} is {'NaN' if math.isnan(value) else 'infinite'}"
     return ""

@@ -67,14 +67,17 @@ def summary_value(run: RunRecord, key: str) -> float:
 
 
 def _maximum(run: RunRecord, key: str) -> float:
-    return float(np.max(values)) if len(values := _sound(run.values(key))) else math.nan
+    values = _sound(run.values(key))
+    return float(np.max(values)) if len(values) else math.nan
 
 
 def _median(run: RunRecord, key: str) -> float:
-    return float(np.median(values)) if len(values := _sound(run.values(key))) else math.nan
+    values = _sound(run.values(key))
+    return float(np.median(values)) if len(values) else math.nan
 
 
 def _sound(values: np.ndarray) -> np.ndarray:
+    """Return the values that are measurements: no NaN, and none beyond MAX_VALUE."""
     return values[np.abs(values) <= MAX_VALUE]
 
 
@@ -89,20 +92,24 @@ def _last(run: RunRecord, key: str) -> float:
 
 def _score(run: RunRecord, metric: ComparedMetric) -> float:
     """Return the last value of the metric, or its best one, in the shown unit."""
-    if metric.is_best and len(values := _sound(run.values(metric.key))):
-        return float(values.min() if metric.lower_is_better else values.max()) * metric.factor
+    values = _sound(run.values(metric.key))
+    if metric.is_best and len(values):
+        best = values.min() if metric.lower_is_better else values.max()
+        return float(best) * metric.factor
     return _last(run, metric.key) * metric.factor
 
 
 def _throughput(run: RunRecord) -> float:
     """Return the throughput of all processes: the recorded median, else that of the rows after warm-up."""
-    recorded, warmup = summary_value(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
+    recorded = summary_value(run, metrics.THROUGHPUT_MEDIAN)
     if abs(recorded) <= MAX_VALUE:
         return recorded
-    windows, steps = run.numbers(metrics.THROUGHPUT), run.numbers(metrics.STEP)
+    windows = run.numbers(metrics.THROUGHPUT)
+    warmup = run.option("log.warmup_steps")
     if is_number(warmup) and abs(warmup) <= MAX_VALUE:  # other programs may log these keys, too
-        windows = windows[~(steps <= warmup)]
-    return float(np.median(windows)) if len(windows := _sound(windows)) else math.nan
+        windows = windows[~(run.numbers(metrics.STEP) <= warmup)]
+    windows = _sound(windows)
+    return float(np.median(windows)) if len(windows) else math.nan
 
 
 def _best(run: RunRecord) -> float:
@@ -121,12 +128,15 @@ def _seconds_per_epoch(run: RunRecord) -> float:
 
 def _of_data(run: RunRecord, key: str, attribute: str) -> float:
     """Return a count as recorded, else as known for the data source; NaN without either."""
-    if 1 <= (recorded := summary_value(run, key)) <= MAX_VALUE:
+    recorded = summary_value(run, key)
+    if 1 <= recorded <= MAX_VALUE:
         return float(math.floor(recorded))
-    source, limit = run.option("data.source"), run.option("data.test_limit")
+    source = run.option("data.source")
     count = getattr(SOURCES.get(source), attribute, 0) if isinstance(source, str) else 0
-    is_limit = attribute == "test_images" and is_number(limit) and limit > 0
-    return (min(count, limit) if is_limit else count) or math.nan
+    limit = run.option("data.test_limit")
+    if attribute == "test_images" and is_number(limit) and limit > 0:
+        count = min(count, limit)
+    return count or math.nan
 
 
 def _chance(run: RunRecord, metric: ComparedMetric) -> float:
@@ -157,20 +167,24 @@ def seconds_to_target(run: RunRecord, metric: ComparedMetric) -> float:
 
     NaN if the run did not reach it, or if its clock went backwards.
     """
-    reached, clock = rows_at_target(run, metric), run.numbers(metrics.TRAIN_SECONDS)
-    times = clock[: reached[0] + 1] if len(reached) and not count_clock_jumps(run) else clock[:0]
+    reached = rows_at_target(run, metric)
+    if not len(reached) or count_clock_jumps(run):
+        return math.nan
+    times = run.numbers(metrics.TRAIN_SECONDS)[: reached[0] + 1]
     times = times[np.isfinite(times)]  # a row without a clock has the time of the row before it
     return float(times[-1]) if len(times) else math.nan
 
 
 def rows_at_target(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
     """Return the numbers of the rows in which the metric is at its target or better."""
-    if (target := metric.target) is None:
+    target = metric.target
+    if target is None:
         return np.empty(0, int)
-    values, slack = run.numbers(metric.key) * metric.factor, 1e-9 * max(1.0, abs(target))
-    return np.flatnonzero(
-        (values <= target + slack) if metric.lower_is_better else (values >= target - slack)
-    )
+    values = run.numbers(metric.key) * metric.factor
+    slack = 1e-9 * max(1.0, abs(target))
+    if metric.lower_is_better:
+        return np.flatnonzero(values <= target + slack)
+    return np.flatnonzero(values >= target - slack)
 
 
 # In the order of the export files. Memory is the peak allocation of the device, or the resident memory

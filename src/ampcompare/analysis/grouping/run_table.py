@@ -95,8 +95,11 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
 
 def describe_device(row: pd.Series) -> str:
     """Return the device in words: `NVIDIA A100 (CUDA)`."""
-    kind = f" ({row[DEVICE_TYPE].upper()})" if row[DEVICE_TYPE] else ""
-    return f"{row[DEVICE]}{kind}" if row[DEVICE] else NO_DEVICE
+    if not row[DEVICE]:
+        return NO_DEVICE
+    if not row[DEVICE_TYPE]:
+        return str(row[DEVICE])
+    return f"{row[DEVICE]} ({row[DEVICE_TYPE].upper()})"
 
 
 def is_machine_shared(rows: pd.DataFrame) -> pd.Series:
@@ -114,24 +117,29 @@ def _seed(value: Any) -> str | None:
 def _started(run: RunRecord) -> float:
     """Return the start time in seconds since 1970, infinity if unknown. Times without a zone are UTC."""
     start = run.started_at
-    return start.replace(tzinfo=start.tzinfo or UTC).timestamp() if isinstance(start, datetime) else math.inf
+    if not isinstance(start, datetime):
+        return math.inf
+    return start.replace(tzinfo=start.tzinfo or UTC).timestamp()
 
 
 def _problems(run: RunRecord, jumps: int) -> list[str]:
     """Return everything that is wrong with the run's record, one sentence each."""
-    problems = [] if run.rows else ["No history."]
-    if bad_losses := len(run.nonfinite(metrics.LOSS)):
+    problems = []
+    if not run.rows:
+        problems.append("No history.")
+    bad_losses = len(run.nonfinite(metrics.LOSS))
+    if bad_losses:
         problems.append(f"The loss is not finite in {plural(bad_losses, 'row')}.")
     restores = run.option("training.on_nonfinite_buffers") == "restore"
     if not restores and summary_or_maximum(run, metrics.NONFINITE_BUFFERS) >= 1:
-        at = summary_value(run, metrics.NONFINITE_AT)
-        action = "training.on_nonfinite_buffers=restore prevents this"
-        step = "" if math.isnan(at) else f" at step {at:,.0f}"
-        effect = f"A forward pass overflowed{step} and left non-finite buffers (BatchNorm's statistics)"
-        problems.append(f"{effect}, so later evaluations are invalid; {action}.")
-    problems += (
-        ["The clock of the run goes backwards, so charts over wall-clock time leave the run out."]
-        if jumps
-        else []
-    )
+        step = summary_value(run, metrics.NONFINITE_AT)
+        at_step = "" if math.isnan(step) else f" at step {step:,.0f}"
+        problems.append(
+            f"A forward pass overflowed{at_step} and left non-finite buffers (BatchNorm's statistics), so "
+            "later evaluations are invalid; training.on_nonfinite_buffers=restore prevents this."
+        )
+    if jumps:
+        problems.append(
+            "The clock of the run goes backwards, so charts over wall-clock time leave the run out."
+        )
     return [*problems, *run.problems]

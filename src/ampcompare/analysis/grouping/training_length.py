@@ -34,12 +34,12 @@ class TrainingLength:
     @property
     def text(self) -> str:
         """The length in words: `step 400 of 1,000`, `epoch 4`, `epochs 4 to 10`."""
-        several = self.first != self.last
-        span = " to ".join(
-            formatting.count(end) for end in ((self.first, self.last) if several else (self.last,))
-        )
-        of_planned = f" of {formatting.count(self.planned)}" if math.isfinite(self.planned) else ""
-        return f"{self.unit}{'s' * several} {span}{of_planned}"
+        text = f"{self.unit} {formatting.count(self.last)}"
+        if self.first != self.last:
+            text = f"{self.unit}s {formatting.count(self.first)} to {formatting.count(self.last)}"
+        if math.isfinite(self.planned):
+            text = f"{text} of {formatting.count(self.planned)}"
+        return text
 
 
 def measure_progress(group: Group, column: str) -> TrainingLength | None:
@@ -71,22 +71,20 @@ def unequal_lengths(groups: Sequence[Group]) -> str:
     With different batch sizes only one of them can agree, and that is enough. Lengths are unknown if a run
     records neither.
     """
-    differences, is_one_equal = [], False
+    difference = ""
+    is_one_equal = False
     for column in (EPOCHS, STEPS):
         lengths = [measure_progress(group, column) for group in groups]
         recorded = [length for length in lengths if length is not None]
         if len(recorded) < len(groups) or (column == STEPS and all(map(_counts_epochs, groups))):
             continue
-        shortest, longest = min(one.first for one in recorded), max(one.last for one in recorded)
+        shortest = min(length.first for length in recorded)
+        longest = max(length.last for length in recorded)
         if shortest >= (1 - TOLERANCE) * longest:
             is_one_equal = True
             continue
-        parts = [
-            f"{group.display_name} ended at {length.text}"
-            for group, length in zip(groups, recorded, strict=True)
-        ]
-        differences.append(" and ".join(parts))
-    has_other_batch = len(first_values([run for group in groups for run in group.rows[RUN]], BATCHES)) > 1
-    if not differences or (is_one_equal and has_other_batch):
-        return ""
-    return differences[-1]
+        pairs = zip(groups, recorded, strict=True)
+        difference = " and ".join(f"{group.display_name} ended at {length.text}" for group, length in pairs)
+    runs = [run for group in groups for run in group.rows[RUN]]
+    has_other_batch = len(first_values(runs, BATCHES)) > 1
+    return "" if is_one_equal and has_other_batch else difference

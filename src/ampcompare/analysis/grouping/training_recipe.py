@@ -36,9 +36,10 @@ def read_recipe(runs: Sequence[RunRecord]) -> Recipe:
     """
     recipe: dict[str, tuple[Any, ...]] = {}
     for name, keys in KEYS.items():
-        values = dict.fromkeys(value for run in runs if _is_on(value := _first(run, keys)))
+        recorded = dict.fromkeys(_first(run, keys) for run in runs)
+        values = tuple(value for value in recorded if _is_on(value))
         if values:
-            recipe[name] = tuple(values)
+            recipe[name] = values
     return recipe
 
 

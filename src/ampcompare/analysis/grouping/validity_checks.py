@@ -43,17 +43,19 @@ def explain_degenerate(group: Group) -> str:
     A run is constant if at least three evaluations gave the same value below 99.5%. Metrics other than
     accuracies are only tested for being constant.
     """
-    if why := explain_chance(group):
-        return why
-    metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
-    if why := explain_placeholder(group):
-        return why
+    return explain_chance(group) or explain_placeholder(group) or _explain_constant(group)
+
+
+def _explain_constant(group: Group) -> str:
+    """Return that the metric never changed in some runs, "" otherwise."""
+    metric = group.metric
+    runs = group.rows[RUN][group.rows[SCORE].notna()]
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
-    series = [run.values(metric.key) * metric.factor for run in rows[RUN]]
+    series = [run.values(metric.key) * metric.factor for run in runs]
     constant = [v for v in series if len(v) >= MIN_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
-    return (
-        f"the same at every evaluation in {len(constant)} of {plural(len(rows), 'run')}" if constant else ""
-    )
+    if not constant:
+        return ""
+    return f"the same at every evaluation in {len(constant)} of {plural(len(runs), 'run')}"
 
 
 def explain_chance(group: Group) -> str:
@@ -61,7 +63,8 @@ def explain_chance(group: Group) -> str:
     rows = group.rows[group.rows[SCORE].notna() & (group.rows[CHANCE] > 0) & (group.rows[CHANCE] < 1)]
     if rows.empty:
         return ""
-    p, scores = rows[CHANCE], rows[SCORE] / 100
+    p = rows[CHANCE]
+    scores = rows[SCORE] / 100
     sample = group.sample(SCORE) / 100
     has_seeds = len(sample) >= MIN_RUNS
     errors = np.sqrt(p * (1 - p) / rows[IMAGES].where(rows[IMAGES] > 0))
@@ -107,14 +110,20 @@ def explain_placeholder(group: Group) -> str:
 
     Our own training evaluates what it records, so there is none. Where less is better, 0 may be a result.
     """
-    metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
-    rows = rows[np.array([not run.is_own_training for run in rows[RUN]], dtype=bool)]
-    ends = [final_placeholder(values) for run in rows[RUN] if len(values := run.values(metric.key))]
-    found = [end for end in ends if end is not None and not (end == 0 and metric.lower_is_better)]
-    if not found or (metric.is_best and not metric.lower_is_better):
+    metric = group.metric
+    if metric.is_best and not metric.lower_is_better:
         return ""
-    count = f"in {len(found)} of {plural(len(rows), 'run')}"
-    return f"exactly {found[0]:g} in the last row, after other values, {count}: perhaps it was not evaluated"
+    scored = group.rows[RUN][group.rows[SCORE].notna()]
+    runs = [run for run in scored if not run.is_own_training]
+    series = [run.values(metric.key) for run in runs]
+    ends = [final_placeholder(values) for values in series if len(values)]
+    found = [end for end in ends if end is not None and not (end == 0 and metric.lower_is_better)]
+    if not found:
+        return ""
+    return (
+        f"exactly {found[0]:g} in the last row, after other values, in {len(found)} of "
+        f"{plural(len(runs), 'run')}: perhaps it was not evaluated"
+    )
 
 
 def measure_resolution(rows: pd.DataFrame, metric: ComparedMetric) -> float:
@@ -150,15 +159,23 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
 
     A median leaves out start-up and stalls. None if the speed-ups agree or are unknown.
     """
-    both = []
-    for side in (group, base):
-        rows = side.rows[~is_machine_shared(side.rows)]
-        rows = rows[(rows[THROUGHPUT] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
-        if rows.empty:
-            return None
-        both.append((np.log(rows[THROUGHPUT]).mean(), np.log(rows[STEPS] / rows[SECONDS]).mean()))
-    by_median, by_seconds = (math.exp(both[0][i] - both[1][i]) for i in (0, 1))
-    return (by_median, by_seconds) if abs(math.log(by_median / by_seconds)) > math.log1p(MEDIAN_GAP) else None
+    own = _log_speeds(group)
+    other = _log_speeds(base)
+    if own is None or other is None:
+        return None
+    by_median = math.exp(own[0] - other[0])
+    by_seconds = math.exp(own[1] - other[1])
+    gap = abs(math.log(by_median / by_seconds))
+    return (by_median, by_seconds) if gap > math.log1p(MEDIAN_GAP) else None
+
+
+def _log_speeds(group: Group) -> tuple[float, float] | None:
+    """Return the mean logarithms of median throughput and of steps per second; None without both."""
+    rows = group.rows[~is_machine_shared(group.rows)]
+    rows = rows[(rows[THROUGHPUT] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
+    if rows.empty:
+        return None
+    return np.log(rows[THROUGHPUT]).mean(), np.log(rows[STEPS] / rows[SECONDS]).mean()
 
 
 def find_sequential_groups(groups: Sequence[Group]) -> list[str]:
@@ -167,16 +184,17 @@ def find_sequential_groups(groups: Sequence[Group]) -> list[str]:
     All runs of one group were half done before any run of another began. A machine drifts, and no interval
     accounts for that.
     """
-    started = [(g.display_name, g.rows[np.isfinite(g.rows[STARTED])]) for g in groups]
-    spans = [
-        (rows[STARTED].min(), (rows[STARTED] + rows[SECONDS].fillna(0.0) / 2).max(), label)
-        for label, rows in started
-        if len(rows) > 1
-    ]
-    pairs = [
-        (earlier[2], later[2]) for earlier, later in permutations(sorted(spans), 2) if earlier[1] < later[0]
-    ]
-    return list(dict.fromkeys(label for pair in pairs for label in pair))
+    spans = []  # start of the first run, time at which the last one was half done, label
+    for group in groups:
+        rows = group.rows[np.isfinite(group.rows[STARTED])]
+        if len(rows) > 1:
+            half_done = rows[STARTED] + rows[SECONDS].fillna(0.0) / 2
+            spans.append((rows[STARTED].min(), half_done.max(), group.display_name))
+    sequential: dict[str, None] = {}
+    for (_, half_done, label), (start, _, later_label) in permutations(sorted(spans), 2):
+        if half_done < start:
+            sequential |= {label: None, later_label: None}
+    return list(sequential)
 
 
 def find_groups_on_other_cards(groups: Sequence[Group]) -> list[str]:
@@ -190,10 +208,10 @@ def estimate_control_drift(control: Group, level: float) -> Estimate | None:
     """Return the throughput of the control's last runs relative to its first; not paired."""
     rows = control.rows[~is_machine_shared(control.rows)]
     arms = rows[RUN].map(control_position)
-    estimate = estimate_difference(
-        *(rows[THROUGHPUT][arms == position].dropna() for position in ("last", "first")), log=True
-    )
-    return estimate and estimate.at_level(level)
+    last = rows[THROUGHPUT][arms == "last"].dropna()
+    first = rows[THROUGHPUT][arms == "first"].dropna()
+    estimate = estimate_difference(last, first, log=True)
+    return None if estimate is None else estimate.at_level(level)
 
 
 def estimate_drift(groups: Sequence[Group]) -> Estimate | None:
@@ -206,17 +224,24 @@ def estimate_drift(groups: Sequence[Group]) -> Estimate | None:
         return None
     frame = pd.concat([group.rows.assign(group=group.label) for group in groups])
     frame = frame[(frame[THROUGHPUT] > 0) & np.isfinite(frame[STARTED]) & ~is_machine_shared(frame)]
-    level = ["group", CARDS]
-    frame = frame[frame.groupby(level)[THROUGHPUT].transform("size") > 1]
-    frame = frame.assign(x=frame[STARTED], y=np.log(frame[THROUGHPUT]))
-    by = frame.groupby(level)
-    df, span = len(frame) - by.ngroups - 1, float(np.ptp(frame["x"])) if len(frame) else 0.0
-    if len(frame) < MIN_RUNS_FOR_DRIFT or df < 1 or span <= 0:
+    on_one_card = ["group", CARDS]
+    frame = frame[frame.groupby(on_one_card)[THROUGHPUT].transform("size") > 1]
+    if len(frame) < MIN_RUNS_FOR_DRIFT:
         return None
-    x, y = (frame["x"] - by["x"].transform("mean")) / span, frame["y"] - by["y"].transform("mean")
-    if (squares := float(x @ x)) <= 1e-9:  # the runs of every group started at the same time
+    frame = frame.assign(start=frame[STARTED], log_speed=np.log(frame[THROUGHPUT]))
+    runs_on_card = frame.groupby(on_one_card)
+    df = len(frame) - runs_on_card.ngroups - 1
+    duration = float(np.ptp(frame["start"]))
+    if df < 1 or duration <= 0:
+        return None
+    # Distances from the mean of each group leave out the intercepts.
+    x = (frame["start"] - runs_on_card["start"].transform("mean")) / duration
+    y = frame["log_speed"] - runs_on_card["log_speed"].transform("mean")
+    squares = float(x @ x)
+    if squares <= 1e-9:  # the runs of every group started at the same time
         return None
     slope = float(x @ y) / squares
-    error = math.sqrt(float(((y - slope * x) ** 2).sum()) / df / squares)
+    residuals = y - slope * x
+    error = math.sqrt(float((residuals**2).sum()) / df / squares)
     ratio = math.exp(min(700.0, slope))
     return Estimate(ratio, (ratio, ratio), len(frame), error, float(df), log=True, level=DRIFT_LEVEL)

@@ -97,7 +97,6 @@ def forecast_further_runs(
 
 def _distances(measured: Estimate, published: PublishedEstimate) -> tuple[float, float]:
     """Return how far the measured value lies below and above the published interval; negative inside it."""
-    low, high = (
-        (published.low, published.high) if published.error is None else (published.value, published.value)
-    )
+    low = published.low if published.error is None else published.value
+    high = published.high if published.error is None else published.value
     return measured.on_scale(low) - measured.center, measured.center - measured.on_scale(high)

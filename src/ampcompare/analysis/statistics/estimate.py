@@ -84,7 +84,9 @@ class Estimate:
     def side_of(self, null: float) -> int:
         """Return 1 if the interval lies above `null`, -1 if it lies below, and 0 otherwise."""
         low, high = self.ends
-        return 0 if low is None or high is None else int(low > null) - int(high < null)
+        if low is None or high is None:
+            return 0
+        return int(low > null) - int(high < null)
 
     @property
     def is_paired(self) -> bool:
@@ -99,16 +101,16 @@ class Estimate:
     @property
     def basis(self) -> str:
         """The sample size and the pairing, such as `n = 5, paired by seed` or `n = 5 and 4, not paired`."""
-        n, pairing = f"{self.n}", "not paired" if self.sizes else ""
+        n = f"{self.n}"
+        if self.sizes and not self.paired_by and self.sizes[0] != self.sizes[1]:
+            n = f"{self.sizes[0]} and {self.sizes[1]}"
+        if not self.has_interval:
+            return f"n = {n}, no interval"
         if self.paired_by:
             unpaired = sum(self.sizes or ()) - 2 * self.n
-            pairing = f"paired by {self.paired_by}" + (
-                f", {unpaired} without a partner left out" if unpaired else ""
-            )
-        elif self.sizes and self.sizes[0] != self.sizes[1]:
-            n = f"{self.sizes[0]} and {self.sizes[1]}"
-        pairing = pairing if self.has_interval else "no interval"
-        return f"n = {n}{pairing and ', '}{pairing}"
+            tail = f", {unpaired} without a partner left out" if unpaired else ""
+            return f"n = {n}, paired by {self.paired_by}{tail}"
+        return f"n = {n}, not paired" if self.sizes else f"n = {n}"
 
     def at_level(self, level: float) -> Self:
         """Return this estimate with its interval at another level."""
@@ -136,5 +138,6 @@ class Estimate:
         if error == 0:
             return self.value, self.value
         half_width = quantile((1 + self.level) / 2, df) * error
-        low, high = (self.from_scale(end) for end in (self.center - half_width, self.center + half_width))
+        low = self.from_scale(self.center - half_width)
+        high = self.from_scale(self.center + half_width)
         return max(low, self.bounds[0]), min(high, self.bounds[1])

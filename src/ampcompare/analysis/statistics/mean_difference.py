@@ -29,7 +29,9 @@ def estimate_mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -
             measurement are no evidence of a spread of zero.
     """
     values = _scaled(a, log).to_numpy()
-    return _mean_estimate(values, log, max(_deviation(values), resolution)) if len(values) else None
+    if not len(values):
+        return None
+    return _mean_estimate(values, log, max(_deviation(values), resolution))
 
 
 def estimate_difference(
@@ -50,21 +52,28 @@ def estimate_difference(
     """
     for side in (a, b):
         assert side.index.is_unique, "pandas would multiply equal labels"
-    a, b = _scaled(a, log), _scaled(b, log)
+    a = _scaled(a, log)
+    b = _scaled(b, log)
     if a.empty or b.empty:
         return None
-    shared, sizes = a.index.intersection(b.index), (len(a), len(b))
-    smaller = min(sizes)
+    sizes = (len(a), len(b))
+    shared = a.index.intersection(b.index)
     if paired_by and len(shared) >= MIN_RUNS:
-        pairs, largest = (a[shared] - b[shared]).to_numpy(), max(a[shared].abs().max(), b[shared].abs().max())
+        pairs = (a[shared] - b[shared]).to_numpy()
+        largest = max(a[shared].abs().max(), b[shared].abs().max())
         paired = _mean_estimate(pairs, log, max(_deviation(pairs, largest), resolution))
         return replace(paired, sizes=sizes, paired_by=paired_by)
-    estimate = replace(_mean_estimate(np.array([a.mean() - b.mean()]), log, 0.0), n=smaller, sizes=sizes)
-    estimate = replace(
-        estimate,
-        observed_range=(estimate.from_scale(a.min() - b.max()), estimate.from_scale(a.max() - b.min())),
-    )
-    if smaller < MIN_RUNS:
+    return _unpaired_difference(a, b, log, resolution)
+
+
+def _unpaired_difference(a: pd.Series, b: pd.Series, log: bool, resolution: float) -> Estimate:
+    """Return Welch's difference of two samples on the scale of the computation."""
+    sizes = (len(a), len(b))
+    of_means = _mean_estimate(np.array([a.mean() - b.mean()]), log, 0.0)
+    lowest = of_means.from_scale(a.min() - b.max())
+    highest = of_means.from_scale(a.max() - b.min())
+    estimate = replace(of_means, n=min(sizes), sizes=sizes, observed_range=(lowest, highest))
+    if min(sizes) < MIN_RUNS:
         return estimate
     spreads = [max(_deviation(side.to_numpy()), resolution) for side in (a, b)]
     parts = [(spread / math.sqrt(n), n - 1.0) for spread, n in zip(spreads, sizes, strict=True)]
@@ -97,9 +106,10 @@ def combine_errors(one: tuple[float, float], other: tuple[float, float]) -> tupl
 
 def _mean_estimate(values: np.ndarray, log: bool, spread: float) -> Estimate:
     """Return the mean of values on the scale of the computation, with standard deviation `spread`."""
-    n, scale = len(values), Estimate(0.0, (0.0, 0.0), 0, log=log).from_scale
-    lowest, center, highest = (scale(float(value)) for value in (values.min(), values.mean(), values.max()))
-    estimate = Estimate(center, (lowest, highest), n, log=log)
+    n = len(values)
+    from_scale = Estimate(0.0, (0.0, 0.0), 0, log=log).from_scale
+    observed_range = (from_scale(float(values.min())), from_scale(float(values.max())))
+    estimate = Estimate(from_scale(float(values.mean())), observed_range, n, log=log)
     if n < MIN_RUNS:
         return estimate
     return replace(estimate, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
@@ -114,5 +124,8 @@ def _scaled(a: pd.Series, log: bool) -> pd.Series:
 
 def _deviation(values: np.ndarray, largest: float = 0.0) -> float:
     """Return the standard deviation; 0 if it is only the rounding error of values as large as `largest`."""
-    deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    return 0.0 if deviation <= ROUNDING * max(largest, float(np.abs(values).max())) else deviation
+    if len(values) < 2:
+        return 0.0
+    deviation = float(values.std(ddof=1))
+    rounding = ROUNDING * max(largest, float(np.abs(values).max()))
+    return 0.0 if deviation <= rounding else deviation

@@ -48,7 +48,8 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     >>> interval(range(1, 13))
     (3, 10)
     """
-    ordered, n = sorted(values), len(values)
+    ordered = sorted(values)
+    n = len(values)
     error_probability = 0.0
     ends = None
     for k in range(n // 2):
