@@ -111,7 +111,7 @@ def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
                     plan={},
                     drawn={},
                 )
-        return [action.indices for action in actions if isinstance(action, Start)]
+        return [runs for action in actions if isinstance(action, Start) for runs in action.groups]
 
     assert next_starts() == [(0, 1, 2)]
     note("started", index=0, process={})
@@ -132,9 +132,13 @@ def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "more", "why"),
     [
-        ({"cluster": "slurm"}, {}, "--cluster slurm starts a process for each run"),
-        ({"cluster": "ray"}, {}, "--cluster ray starts a process for each run"),
-        ({}, {"method": "random"}, "needs a grid"),
+        ({}, {"method": "random"}, "method random draws new values for every run"),
+        ({"cluster": "slurm"}, {"method": "random", "run_cap": 3}, "list the values to compare"),
+        (
+            {},
+            {"method": "bayes", "metric": {"name": "eval/loss"}},
+            "method bayes chooses each run from the results of earlier runs",
+        ),
         ({}, {"seeds": 1}, "has one seed"),
         (
             {},

@@ -1,121 +1,149 @@
-"""Processes on this machine that train several runs each, one after the other (`ampcompare.run_series`)."""
+"""A process that trains one run or a series of runs, and the facts about the ends of its runs.
 
-import signal
-import socket
+Every executor starts runs through `RunLauncher.start`, which returns a `SeriesProcess`: the driver on this
+machine, and on a cluster the job of Slurm or the task of Ray. Whoever has it polls it. Each run of a series
+is a run of its own. It leaves its own facts (run_end.py), and its guard notes in them that it was asked to
+end. The training itself notes which run it has begun and finished (`ampcompare.run_series`).
+"""
+
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ampcompare.run_series import read_progress
-from ampcompare.sweeps.executors.local import LocalExecutor, create_time
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import write_end
-from ampcompare.sweeps.run_end import RunEnd, end_file
-from ampcompare.sweeps.run_process import STOP_SECONDS, RunProcess, end_leftovers
+from ampcompare.sweeps.process_guard import ProcessGuard, write_end
+from ampcompare.sweeps.run_end import RunEnd, end_file, read_end
+
+if TYPE_CHECKING:
+    from ampcompare.sweeps.run_process import RunProcess
+
+POLL_SECONDS = 0.1
 
 
-@dataclass
-class _Series:
+class SeriesProcess:
     """A process and its runs.
 
+    Args:
+        process: The process. The guard watches it for the first run.
+        runs: The runs in their order. The first one begins with the process.
+        folder: Output folder of the sweep.
+        guard: Ends the process if this one dies.
+        file: The file that lists the runs (`ampcompare.run_series`); None: the process trains one run.
+
     Attributes:
-        runs: The runs in their order.
-        file: The file that lists the runs.
-        worker: The number of the worker, which decides the GPU.
-        place: Where the process was started.
-        number: The number of the run that is under way, or that comes next.
-        is_under_way: Whether that run has begun.
+        runs: As above.
+        ends: The facts about the runs that have ended, by the index of the run.
     """
 
-    runs: Sequence[SweepRun]
-    process: RunProcess
-    file: Path
-    worker: int
-    place: dict[str, Any]
-    number: int = 0
-    is_under_way: bool = True  # the first run, since the process was started
+    def __init__(
+        self,
+        process: "RunProcess",
+        runs: Sequence[SweepRun],
+        folder: Path,
+        guard: ProcessGuard,
+        file: Path | None = None,
+    ) -> None:
+        self.runs = runs
+        self.ends: dict[int, RunEnd] = {}
+        self._process, self._folder, self._guard, self._file = process, folder, guard, file
+        self._begun = 1  # how many runs have begun
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its process group."""
+        return self._process.pid
 
     @property
     def current(self) -> SweepRun | None:
         """The run that is under way; None between two runs and at the end."""
-        return self.runs[self.number] if self.is_under_way else None
-
-
-class LocalSeriesExecutor(LocalExecutor):
-    """Starts processes that train the runs of one series each.
-
-    `submit` takes the runs of one process. A run is alive once its process has begun it. `alive` takes at
-    most one step of each process into account, so that the driver sees each run begin before it ends.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._series: list[_Series] = []
+        return self.runs[self._begun - 1] if len(self.ends) < self._begun else None
 
     @property
-    def assigned(self) -> Sequence[Sequence[int]]:  # type: ignore[override]
-        """For each process that lives: the runs that wait in it."""
-        return [
-            tuple(run.index for run in series.runs[series.number + series.is_under_way :])
-            for series in self._series
-        ]
+    def waiting(self) -> Sequence[SweepRun]:
+        """The runs that have not begun, and will not if the process has ended."""
+        return self.runs[self._begun :]
 
-    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Start one process for these runs; return where it was started, for the first run."""
-        worker, gpu = self._free_worker({series.worker for series in self._series})
-        place: dict[str, Any] = {"host": socket.gethostname(), **({"gpu": gpu} if gpu else {})}
-        if started := self.launcher.start_series(runs, self._guard, gpu, code):
-            process, file = started
-            place |= {"pid": process.pid, "process_started": create_time(process.pid)}
-            for run in runs:
-                self._submitted[run.index] = replace(run, process=place)
-            self._series.append(_Series(runs, process, file, worker, place))
-        return [place]
+    def poll(self) -> RunEnd | None:
+        """Note which runs have begun or ended since the last call.
 
-    def alive(self) -> dict[int, dict[str, Any]]:
-        """Return the runs that their processes have begun and not ended."""
-        alive: dict[int, dict[str, Any]] = {}
-        for series in [*self._series]:
-            self._advance(series)
-            if series in self._series and (run := series.current):
-                alive[run.index] = series.place
-        return alive
-
-    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
-        """Stop the processes of these runs as `LocalExecutor.cancel` does; waiting runs do not begin."""
-        indices = {run.index for run in runs}
-        for series in self._series:
-            if indices & {run.index for run in series.runs[series.number :]}:
-                if at_once:
-                    series.process.kill()
-                series.process.stop(signal.SIGTERM, STOP_SECONDS)
-
-    def _advance(self, series: _Series) -> None:
-        """Note what the process has begun or ended since the last call, at most one thing."""
+        Returns:
+            The facts about the end of the process; None while something is running.
+        """
         # In this order: whatever an ended process has noted is there to be read.
-        end = series.process.poll()
-        begun, ended = read_progress(series.file)
-        if series.is_under_way and series.number in ended:
-            self._note_end(series, RunEnd(0, ended_at=time.time()))
-            series.number, series.is_under_way = series.number + 1, False
-            self._guard.watch(series.process.pid)
-        elif not series.is_under_way and series.number in begun:
-            series.is_under_way = True
-            run = series.runs[series.number]
-            self._guard.watch(series.process.pid, self._end_file(run))
-        elif end is not None:
-            if series.is_under_way:
-                self._note_end(series, end)
-            if end.exit_code != 0 and end.asked_at is None:
-                # A process shows the environment with which it was started, which is that of the first run.
-                end_leftovers(series.runs, self.launcher.folder)
-            self._series.remove(series)
+        end = self._process.poll()
+        if self._file is not None:
+            self._follow(*read_progress(self._file))
+        if end is not None and (run := self.current):
+            self._note_end(run, end)
+        return end
 
-    def _note_end(self, series: _Series, end: RunEnd) -> None:
-        """Write the facts about the end of the run that is under way."""
-        write_end(self._end_file(series.runs[series.number]), end.facts())
+    def stop(self, number: int, patience: float, asked_by: str) -> None:
+        """Ask the process to end, as `RunProcess.stop`. Runs that wait do not begin."""
+        self._process.stop(number, patience, asked_by)
 
-    def _end_file(self, run: SweepRun) -> Path:
-        return end_file(self.launcher.folder, run.run_id, run.starts + 1)
+    def kill(self) -> None:
+        """Kill the process and all that it has started at once."""
+        self._process.kill()
+
+    def _follow(self, begun: Sequence[int], finished: Sequence[int]) -> None:
+        """Take into account what the process has noted."""
+        before = self.current
+        for run in self.runs[len(self.ends) : len(finished)]:
+            self._note_end(run, RunEnd(0, ended_at=time.time()))
+        self._begun = max(self._begun, len(begun))
+        if self.current is not before:
+            facts = end_file_of(self._folder, self.current) if self.current else None
+            self._guard.watch(self.pid, facts)
+
+    def _note_end(self, run: SweepRun, end: RunEnd) -> None:
+        self.ends[run.index] = end
+        write_end(end_file_of(self._folder, run), end.facts())
+
+
+def train_in_series(
+    start: Callable[[Sequence[SweepRun]], SeriesProcess | None],
+    runs: Sequence[SweepRun],
+    attend: Callable[[SeriesProcess], None],
+    is_stopping: Callable[[], bool],
+) -> dict[int, RunEnd]:
+    """Train runs one after the other in a job or a task, with a new process behind each that did not finish.
+
+    Args:
+        start: Starts the process of these runs; None where it cannot be started.
+        attend: Passes stop requests on to the process. It is called repeatedly while the process runs.
+        is_stopping: Returns whether no further run may begin.
+
+    Returns:
+        The facts about the runs that have ended, by the index of the run. The others have not begun.
+    """
+    ends: dict[int, RunEnd] = {}
+    left = runs
+    while left and not is_stopping():
+        process = start(left)
+        if process is None:
+            ends[left[0].index] = RunEnd(is_started=False)
+            left = left[1:]
+            continue
+        while process.poll() is None:
+            attend(process)
+            time.sleep(POLL_SECONDS)
+        ends |= process.ends
+        left = process.waiting
+    return ends
+
+
+def end_file_of(folder: Path, run: SweepRun) -> Path:
+    """Return the file with the facts about the end of a run's last start, or of the one that comes next."""
+    return end_file(folder, run.run_id, run.last_start)
+
+
+def runs_left(runs: Iterable[SweepRun], folder: Path) -> list[SweepRun]:
+    """Return the runs of a job or task that have not ended, by the facts that it leaves.
+
+    The first of them is under way, or comes next: a job trains its runs in their order. A run that was asked
+    to end is left, because it goes on when its job is queued again.
+    """
+    ends = [(run, read_end(end_file_of(folder, run))) for run in runs]
+    return [run for run, end in ends if end is None or not end.is_seen or end.asked_at is not None]
