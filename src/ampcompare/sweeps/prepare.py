@@ -318,9 +318,9 @@ def _check_series(sweep: Sweep, options: SweepOptions, *, trains_here: bool) -> 
         raise UserError(f"{option}: W&B's server gives out one run at a time; leave it out")
     if sweep.learns:
         raise UserError(
-            f"{option}: method {sweep.method} chooses each run from the results of earlier runs, so no runs that "
-            "differ only in the seed are known in advance; list the values to compare in a file with method: "
-            "grid, or leave the option out"
+            f"{option}: method {sweep.method} chooses each run from the results of earlier runs, so no runs "
+            "that differ only in the seed are known in advance; list the values to compare in a file with "
+            "method: grid, or leave the option out"
         )
     if not sweep.is_grid:
         raise UserError(
