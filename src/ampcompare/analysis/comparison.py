@@ -120,11 +120,12 @@ class Comparison:
         base, self.claims = self.baseline, dict[str, Claim]()
         if base and not (self.is_control or self.group.is_unfinished or base.is_unfinished):
             claimed = [question for question, metric in COMPARED_METRICS.items() if metric.sides]
-            claims = {question: _claim(self, base, question) for question in claimed}
-            self.claims = {
-                question: with_forecast(claim, self.group.metric, self.spreads.get(question))
-                for question, claim in claims.items()
-            }
+            for question in claimed:
+                # Forecasts are numbers of seeds, and more seeds in a process are no more measurements of it.
+                is_forecast = not counts_processes((self.group, base), COMPARED_METRICS[question])
+                spread = self.spreads.get(question) if is_forecast else None
+                claim = _claim(self, base, question)
+                self.claims[question] = with_forecast(claim, self.group.metric, spread)
         self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
         self.shown = shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
         self.is_faster = "faster" in shown and SAME_SPEED not in shown
@@ -352,7 +353,7 @@ def _claim(comparison: Comparison, base: Group, question: str) -> Claim:
     if estimate is None or why:
         return Claim(question, estimate, (), why)
     if not estimate.has_interval:
-        why = too_few_runs(estimate.n)
+        why = too_few_values((comparison.group, base), COMPARED_METRICS[question], estimate.n)
         if isinstance(estimate, BenchEstimate):
             why = f"{estimate.basis} gave no confidence interval"
         return Claim(question, estimate, (), why, is_open=True)
@@ -381,7 +382,7 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
         empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
         return f"no value is recorded for {some(empty, 2)}"
     if not is_bench and has_too_few_processes(sides, run_metric):
-        return too_few_processes(estimate.n)
+        return too_few_values(sides, run_metric, estimate.n)
     is_constant = estimate.n >= MIN_RUNS and not estimate.has_interval and not is_bench
     if question == SPEED and is_constant:
         return "the throughput is the same in all runs and its resolution is unknown"
@@ -396,22 +397,28 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
 
 def has_too_few_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
     """Return whether a metric of the machine has fewer than MIN_RUNS values, as runs share a process."""
-    if run_metric.is_of_seed or not any(side.shares_processes for side in sides):
-        return False
-    return min(len(side.sample(run_metric.column)) for side in sides) < MIN_RUNS
+    is_counted = counts_processes(sides, run_metric)
+    return is_counted and min(len(side.sample(run_metric.column)) for side in sides) < MIN_RUNS
 
 
-def too_few_processes(n: int) -> str:
-    """Return that runs in n processes give no interval, and what does."""
+def counts_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
+    """Return whether an estimate counts processes rather than runs, because runs of a side share one."""
+    return any(side.counts_processes(run_metric.column) for side in sides)
+
+
+def too_few_values(sides: Sequence[Group], run_metric: RunMetric, n: int) -> str:
+    """Return that n values give no interval: runs, or processes where several runs share one."""
+    if not counts_processes(sides, run_metric):
+        return f"a confidence interval needs at least {MIN_RUNS} runs (n = {n})"
+    if run_metric.sides:
+        return (
+            f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process "
+            "are one measurement of the machine; measure speed and memory with ampcompare bench"
+        )
     return (
         f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process are "
-        "one measurement of the machine; measure speed and memory with ampcompare bench"
+        "one measurement of the machine"
     )
-
-
-def too_few_runs(n: int) -> str:
-    """Return that n runs give no interval."""
-    return f"a confidence interval needs at least {MIN_RUNS} runs (n = {n})"
 
 
 def no_native_arithmetic(groups: Sequence[Group]) -> str:

@@ -21,7 +21,7 @@ from ampcompare.analysis.comparison import NOT_FINISHED, Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
-from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
+from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.grouping.training_recipe import describe_recipe
 from ampcompare.analysis.grouping.validity_checks import explain_degenerate
@@ -239,9 +239,13 @@ def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     if not with_interval:
         # Runs that share a process are fewer measurements of speed than of quality.
         shown = [claim for claim in estimated if claim.question == QUALITY] or estimated
-        n = min((claim.estimate.n for claim in shown if claim.estimate), default=0)
+        n, question = min(
+            ((claim.estimate.n, claim.question) for claim in shown if claim.estimate), default=(0, "")
+        )
         if 0 < n < MIN_RUNS:
             each = formatting.plural(n, "seed" if comparison.group.seeds else "run")
+            if comparison.group.counts_processes(COMPARED_METRICS[question].column):
+                each = "1 process" if n == 1 else f"{n} processes"
             return f"Inconclusive: {each} per group, and a confidence interval needs at least {MIN_RUNS}", ""
         claims = sorted(comparison.claims.values(), key=lambda claim: claim.question != QUALITY)
         reasons = [claim.why for claim in claims if claim.why]
@@ -295,9 +299,15 @@ def write_caption(findings: Findings) -> str:
         no_match = "No arm of --bench has the backend, settings and device of these runs."
         bench_text = f" {findings.bench.text if findings.has_bench_speed else no_match}"
     if not kinds:
+        processes_text = ""
+        if any(group.shares_processes for group in findings.groups):
+            processes_text = (
+                f" Speed, memory, energy and time need at least {MIN_RUNS} processes per group: runs that share "
+                "a process are one measurement of the machine."
+            )
         return (
             f"A confidence interval needs at least {MIN_RUNS} runs per group. With fewer, the table shows "
-            f"the range from the lowest to the highest run.{bench_text}"
+            f"the range from the lowest to the highest run.{processes_text}{bench_text}"
         )
     pairing = "paired where seeds are shared"
     if len(kinds) == 1:
