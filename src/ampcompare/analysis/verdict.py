@@ -302,8 +302,8 @@ def write_caption(findings: Findings) -> str:
         processes_text = ""
         if any(group.shares_processes for group in findings.groups):
             processes_text = (
-                f" Speed, memory, energy and time need at least {MIN_RUNS} processes per group: runs that share "
-                "a process are one measurement of the machine."
+                f" Speed, memory, energy and time need at least {MIN_RUNS} processes per group, because runs "
+                "that share a process are one measurement of the machine."
             )
         return (
             f"A confidence interval needs at least {MIN_RUNS} runs per group. With fewer, the table shows "
