@@ -18,12 +18,13 @@ from support.shell import run_in_shell
 from support.wandb_files import write_runs
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare import __version__, load_runs
+from ampcompare import __version__, entrypoint, load_runs
 from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.cli import app, main
 from ampcompare.config import option_help
 from ampcompare.config.schema import OPTIONS, find_option
 from ampcompare.report.options import ReportOptions
+from ampcompare.run_series import PER_RUN, read_runs
 
 
 def load_make_cli() -> Any:
@@ -157,6 +158,21 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
 COMMANDS = ",run,report,sweep,reproduce,bench,demo,doctor,workspace,why,why explain,why diff,why guard".split(
     ","
 )
+
+
+@pytest.mark.parametrize("option", ["--help", "--help-all"])
+def test_the_help_of_a_run_shows_a_file_for_several_runs(option: str, tmp_path: Path, capsys):
+    assert entrypoint.main([option], "ampcompare run") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("Usage: ampcompare run [--config NAME_OR_PATH] [--runs FILE] [KEY=VALUE]...")
+    example = re.search(r"--runs FILE trains several .*? such as (\[.*?\}\])\. ", text)
+    assert example
+    file = tmp_path / "runs.json"
+    file.write_text(example[1])
+    assert [run.overrides for run in read_runs(file)] == [["seed=1"], ["seed=2"]]
+    told = re.search(r"may differ only in ([a-z.*, ]+) and plan", text)
+    assert told
+    assert {word.strip().removesuffix(".*") for word in told[1].split(",")} | {"plan"} == {*PER_RUN}
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:

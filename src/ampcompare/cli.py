@@ -85,7 +85,8 @@ def run(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[--config NAME] KEY=VALUE", help="Options of the run, such as backend=native."
+            metavar="[--config NAME] [--runs FILE] KEY=VALUE",
+            help="Options of the run, such as backend=native.",
         ),
     ] = None,
 ) -> None:

@@ -1,4 +1,7 @@
-"""An executor without processes: one run ends at each question for what is alive, as the test specifies."""
+"""An executor without processes: one run ends at each question for what is alive, as the test specifies.
+
+A process trains its runs one after the other. It ends with the first run that does not finish.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,34 +33,46 @@ class ScriptedExecutor:
 
     Args:
         ending: Returns the facts about the end of a run.
-        slots: Number of runs at a time.
+        slots: Number of processes at a time.
 
     Attributes:
         folder: Where the facts are written; `drive` sets it.
+        submitted: All runs, in the order of their submission.
+        groups: The indices of the runs of each process.
     """
 
     has_live_records = False
     poll_seconds = 0.0
     max_signal_ends = MAX_SIGNAL_ENDS
-    assigned: Sequence[Sequence[int]] = ()
 
     def __init__(self, ending: Ending = finishes, slots: int = 1) -> None:
         self.ending, self.slots = ending, slots
         self.folder = Path()
         self.submitted: list[SweepRun] = []
-        self._running: list[SweepRun] = []
+        self.groups: list[tuple[int, ...]] = []
+        self._processes: list[list[SweepRun]] = []
 
-    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, object]]:
-        self.submitted += runs
-        self._running += runs
-        return [{"host": "here", "pid": 1} for _ in runs]
+    @property
+    def assigned(self) -> Sequence[Sequence[int]]:
+        return [[run.index for run in runs[1:]] for runs in self._processes]
+
+    def submit(
+        self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]
+    ) -> list[dict[str, object]]:
+        for runs in groups:
+            self.submitted += runs
+            self.groups.append(tuple(run.index for run in runs))
+            self._processes.append([*runs])
+        return [{"host": "here", "pid": 1} for _ in groups]
 
     def alive(self) -> dict[int, dict[str, object]]:
-        if self._running:
-            run = self._running.pop(0)
-            file = end_file(self.folder, run.run_id, run.last_start)
-            write_end(file, self.ending(run).facts())
-        return {run.index: {} for run in self._running}
+        if self._processes:
+            run, *left = self._processes.pop(0)
+            end = self.ending(run)
+            write_end(end_file(self.folder, run.run_id, run.last_start), end.facts())
+            if left and end.exit_code == 0:
+                self._processes.append(left)
+        return {runs[0].index: {} for runs in self._processes}
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
         pass

@@ -1,7 +1,8 @@
-"""Fixtures: a folder with a sweep, and a fake Slurm."""
+"""Fixtures: a folder with a sweep, a fake Slurm, and a cluster of Ray."""
 
 import subprocess
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support.quick import ROOT
@@ -38,3 +39,11 @@ def says(project: SweepProject, slurm: Slurm) -> Callable[..., None]:
         assert (done.returncode, output.count(text)) == (code, 1 if text else len(output) + 1), output
 
     return check
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two nodes of Ray for one run each, as the cluster of RAY_ADDRESS."""
+    from support.ray_cluster import two_nodes  # which loads Ray
+
+    yield from two_nodes(monkeypatch)

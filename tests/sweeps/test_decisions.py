@@ -1,6 +1,6 @@
 """The driver's decisions under any order of events: starts, ends, signals, lost jobs, stops, killed drivers.
 
-Twelve faults are planted in the decision function, and each of them is found.
+Thirteen faults are planted in the decision function, and each of them is found.
 """
 
 from collections.abc import Callable
@@ -9,22 +9,23 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from support.simulated_sweep import STEPS, Decide, Simulation
+from support.simulated_sweep import SERIES, STEPS, SWEEP, Decide, Simulation
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.decisions import Append, Cancel, Propose, RunChanged, SlotsFree, Start, decide
+from ampcompare.sweeps.sweep import Sweep
 
 ORDERS = 1_000
 ORDER = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9)), min_size=20, max_size=60)
 
 
-def orders_of_events(kind: str, decision: Decide = decide) -> Callable[[], None]:
+def orders_of_events(kind: str, decision: Decide = decide, sweep: Sweep = SWEEP) -> Callable[[], None]:
     """Return a test that plays many orders of events, without shrinking the one that fails."""
 
     @settings(max_examples=ORDERS, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(steps=ORDER)
     def play(steps: list[tuple[str, int]]) -> None:
-        Simulation(kind, decision).play(steps)
+        Simulation(kind, decision, sweep).play(steps)
 
     return play
 
@@ -33,6 +34,12 @@ def orders_of_events(kind: str, decision: Decide = decide) -> Callable[[], None]
 @pytest.mark.parametrize("kind", ["local", "job"])
 def test_each_point_ends_once_whatever_happens_in_whatever_order(kind):
     orders_of_events(kind)()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["local", "job"])
+def test_each_run_of_a_process_ends_once_whatever_happens_in_whatever_order(kind):
+    orders_of_events(kind, sweep=SERIES)()
 
 
 def changed_fields(actions, event, **fields):
@@ -49,7 +56,7 @@ def an_interrupted_run_is_not_started_again(situation, event):
     known = set(situation.state.runs)
     actions = decide(situation, event)
     return [
-        replace(action, indices=tuple(i for i in action.indices if i not in known))
+        replace(action, groups=tuple(group for group in action.groups if not known & {*group}))
         if isinstance(action, Start)
         else action
         for action in actions
@@ -137,3 +144,13 @@ FAULTS = (
 def test_a_fault_in_the_decisions_is_found(fault):
     with pytest.raises(AssertionError):
         orders_of_events("job", fault)()
+
+
+def a_run_that_waits_in_a_process_is_started_in_another(situation, event):
+    return decide(replace(situation, assigned=()), event)
+
+
+@pytest.mark.slow
+def test_a_fault_in_the_decisions_about_several_runs_in_a_process_is_found():
+    with pytest.raises(AssertionError):
+        orders_of_events("job", a_run_that_waits_in_a_process_is_started_in_another, SERIES)()

@@ -4,7 +4,6 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 from ray.cluster_utils import Cluster
 from rich.console import Console
 from support.quick import ROOT
+from support.ray_cluster import NODE
 from support.wandb_server.clients import wait_until
 
 from ampcompare import load_runs
@@ -26,8 +26,6 @@ from ampcompare.sweeps.prepare import SweepOptions, make_output, prepare
 from ampcompare.sweeps.run_end import EndRules, RecordEnd, end_file, read_end, state_of_end
 from ampcompare.sweeps.sweep_identity import definition
 
-NODE = {"num_cpus": 1, "include_dashboard": False}
-
 # Notes SIGTERM as a training with a checkpoint does, and ends.
 NOTES_SIGTERM = """
 import signal, sys
@@ -36,17 +34,6 @@ def save(number, frame):
     sys.exit(143)
 signal.signal(signal.SIGTERM, save)
 """
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Two nodes for one run each, as the cluster of RAY_ADDRESS."""
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    cluster = Cluster(initialize_head=True, head_node_args=NODE)
-    cluster.add_node(num_cpus=1)
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    yield cluster
-    cluster.shutdown()
 
 
 def write_soak_sweep(project, points: int, seconds: float) -> Path:
@@ -173,7 +160,7 @@ def test_records_come_back_from_a_node_that_does_not_see_the_folder(project, clu
 
 
 def run_to_end(folder: Path, executor, run: SweepRun) -> RunState:
-    executor.submit([run], {})
+    executor.submit([[run]], {})
     assert [*executor.alive()] == [run.index]
     wait_until(lambda: not executor.alive())
     end = read_end(end_file(folder, run.run_id, 1))

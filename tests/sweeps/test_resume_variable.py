@@ -50,7 +50,7 @@ def test_first_try_of_a_sweeps_run_does_not_hear_of_the_sweeps_own(monkeypatch, 
     launcher = RunLauncher(Sweep(tmp_path, "s", "grid", (), command=tells), tmp_path, (), {}, False)
     with contextlib.closing(ProcessGuard()) as guard:
         for starts in (0, 1):
-            process = launcher.start(SweepRun(0, "r1", starts=starts), guard)
+            process = launcher.start([SweepRun(0, "r1", starts=starts)], guard)
             while process.poll() is None:
                 pass
     assert launcher.log_file("r1").read_text() == "heard nothing\nheard auto\n"

@@ -210,7 +210,7 @@ def test_programs_of_others_are_told_to_stay_offline_where_there_is_no_account(t
 def test_what_cannot_be_started_says_why_in_its_log(tmp_path):
     made = launcher(tmp_path, "no-such-program")
     with closing(ProcessGuard()) as guard:
-        assert made.start(SweepRun(0, "r1"), guard) is None
+        assert made.start([SweepRun(0, "r1")], guard) is None
     assert "cannot be started: " in made.log_file("r1").read_text()
     assert read_end(end_file(tmp_path, "r1", 1)) == RunEnd(is_started=False)
 

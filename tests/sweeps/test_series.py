@@ -1,5 +1,6 @@
 """Sweeps in which one process trains several seeds: the order of the runs, and what survives a kill."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from support.quick import QUICK
 from support.same_run import history
+from support.scripted_executor import ScriptedExecutor, drive
 from support.sweep_project import SweepProject
 from support.wandb_server.clients import wait_until
 
@@ -20,9 +22,14 @@ from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.decisions import Cancel, Propose, Situation, SlotsFree, Start, StopRequested, decide
-from ampcompare.sweeps.journal import SweepState, read_journal
+from ampcompare.sweeps.executors.slurm import runs_in_jobs
+from ampcompare.sweeps.interim_looks import Look
+from ampcompare.sweeps.journal import Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare
+from ampcompare.sweeps.process_guard import write_end
+from ampcompare.sweeps.run_end import SCHEDULER, RunEnd, end_file
 from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep_file import read_sweep
 
 # Each call notes the process. The call with number N waits while a file hold-N exists.
 NETWORK = """
@@ -91,6 +98,124 @@ def test_without_the_option_nothing_about_the_order_changes(tmp_path: Path):
     assert [p.series for p in points] == [*range(21)]
 
 
+EARLY = {
+    "metric": {"name": "eval/loss", "goal": "minimize"},
+    "early_terminate": {"type": "hyperband", "min_iter": 1},
+}
+
+
+@pytest.mark.parametrize("per_process", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("first", ["backend", "seed"])
+def test_with_early_termination_the_seeds_of_a_process_take_one_place_in_the_order_of_the_file(
+    first: str, per_process: int, tmp_path: Path
+):
+    values = {"backend": {"values": ["none", "native"]}, "seed": {"values": [1, 2, 3, 4, 5]}}
+    parameters = {key: values[key] for key in sorted(values, key=lambda key: key != first)}
+    points = sweep_of(tmp_path, per_process, parameters=parameters, **EARLY).points
+    found = [(p.parameters["backend"], p.parameters["seed"], p.series) for p in points]
+    parts = [range(first, min(first + per_process, 6)) for first in range(1, 6, per_process)]
+    # The first parameter of the file changes fastest.
+    pairs = [(backend, part) for part in parts for backend in ("none", "native")]
+    if first == "seed":
+        pairs.sort(key=lambda pair: pair[0] == "native")
+    assert found == [(b, seed, number) for number, (b, part) in enumerate(pairs) for seed in part]
+
+
+def test_the_order_of_added_seeds_is_that_of_their_processes_and_each_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Seeds that `--until-decided` adds are trained in processes of their own."""
+    monkeypatch.chdir(tmp_path)
+    executor, seen = ScriptedExecutor(slots=2), []
+
+    def look(sweep: Sweep) -> Look:
+        seen.append(sweep.seeds)
+        return Look(sweep.seeds >= 7, ())
+
+    options = SweepOptions(seeds_per_process=3)
+    sweep = read_sweep(str(write_sweep(tmp_path, backends=2, seeds=2)), ())
+    runs = drive(tmp_path / "out", sweep, executor, options=options, looks=(2, 4, 7, 9), look=look)
+    assert seen == [2, 4, 7]
+    names = [(run.parameters["backend"], run.parameters["seed"]) for run in runs]
+    groups = [[names[index] for index in indices] for indices in executor.groups]
+    assert sorted(groups) == [
+        [(backend, seed) for seed in seeds]
+        for backend in ("native", "none")
+        for seeds in ((1, 2), (3, 4), (5, 6, 7))
+    ]
+    assert [run.state for run in runs] == [RunState.FINISHED] * 14
+    assert [run.starts for run in runs] == [1] * 14
+
+
+@pytest.mark.parametrize("exit_code", [1, -9])
+def test_behind_a_run_that_does_not_finish_the_others_get_a_new_process(
+    exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(exit_code if run.index == 1 and not run.starts else 0)
+
+    executor = ScriptedExecutor(ending)
+    sweep = read_sweep(str(write_sweep(tmp_path, backends=1, seeds=4)), ())
+    runs = drive(tmp_path / "out", sweep, executor, options=SweepOptions(seeds_per_process=4))
+    is_over = exit_code == 1  # a run that a signal ended goes on, before the others
+    assert executor.groups == [(0, 1, 2, 3), (2, 3) if is_over else (1, 2, 3)]
+    assert runs[1].state is (RunState.FAILED if is_over else RunState.FINISHED)
+    assert [run.starts for run in runs] == [1, 1 if is_over else 2, 1, 1]
+
+
+def test_a_submission_has_the_runs_of_each_job_as_they_were(tmp_path: Path):
+    """A job of one run is an index, as in journals of before."""
+    with contextlib.closing(Journal(tmp_path, "s", {})) as journal:
+        runs = [journal.propose(SweepRun(index)) for index in range(3)]
+        journal.append("submission", mark="one", indices=[[0, 1], 2])
+        journal.append("started", index=0, run_id=runs[0].run_id, process={"job": "1_0"})
+        journal.append("submission", mark="two", indices=[1])
+        journal.append("submission", mark="refused", indices=[2])
+        journal.append("submission", mark="refused", indices=None)
+    state = read_journal(tmp_path)
+    assert state
+    assert {
+        mark: [[(run.index, run.last_start) for run in job] for job in jobs]
+        for mark, jobs in state.submissions.items()
+    } == {"one": [[(0, 1), (1, 1)], [(2, 1)]], "two": [[(1, 1)]]}
+    assert state.submitted == {0, 1, 2}
+
+
+def test_a_job_has_the_runs_that_have_not_ended_and_did_not_go_on_elsewhere(tmp_path: Path):
+    with contextlib.closing(Journal(tmp_path, "s", {})) as journal:
+        runs = [journal.propose(SweepRun(index)) for index in range(5)]
+        journal.append("submission", mark="m", indices=[[0, 1, 2, 3, 4]])
+        (job,) = journal.state.submissions["m"]
+
+        def left() -> list[int]:
+            found = dict(runs_in_jobs({"7": job}, journal.state, tmp_path))
+            return [run.index for run in found.get("7", [])]
+
+        def note_end(index: int, end: RunEnd) -> None:
+            write_end(end_file(tmp_path, runs[index].run_id, 1), end.facts())
+
+        def write(event: str, index: int, **fields: object) -> None:
+            journal.append(event, index=index, run_id=runs[index].run_id, **fields)
+
+        assert left() == [0, 1, 2, 3, 4]
+        note_end(0, RunEnd(0))
+        assert left() == [1, 2, 3, 4]
+        note_end(1, RunEnd(140, 1.0, SCHEDULER))  # preempted: it goes on when the job is queued again
+        assert left() == [1, 2, 3, 4]
+        note_end(1, RunEnd(-9))
+        assert left() == [2, 3, 4]
+        write("started", 1, process={"job": "7"})
+        write("ended", 1, state="preempted", value=None, exit_code=-9, by_signal=True)
+        assert left() == [2, 3, 4]  # its next start is not in this job
+        journal.propose(journal.state.runs[3])  # a new run of the point, under another id
+        assert left() == [2, 4]
+        note_end(2, RunEnd(3))
+        note_end(4, RunEnd(0))
+        assert left() == []
+
+
 def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
     sweep = sweep_of(tmp_path, 3, backends=2, seeds=5)
     state = SweepState("many", {})
@@ -111,7 +236,7 @@ def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
                     plan={},
                     drawn={},
                 )
-        return [action.indices for action in actions if isinstance(action, Start)]
+        return [runs for action in actions if isinstance(action, Start) for runs in action.groups]
 
     assert next_starts() == [(0, 1, 2)]
     note("started", index=0, process={})
@@ -132,9 +257,13 @@ def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "more", "why"),
     [
-        ({"cluster": "slurm"}, {}, "--cluster slurm starts a process for each run"),
-        ({"cluster": "ray"}, {}, "--cluster ray starts a process for each run"),
-        ({}, {"method": "random"}, "needs a grid"),
+        ({}, {"method": "random"}, "method random draws new values for every run"),
+        ({"cluster": "slurm"}, {"method": "random", "run_cap": 3}, "list the values to compare"),
+        (
+            {},
+            {"method": "bayes", "metric": {"name": "eval/loss"}},
+            "method bayes chooses each run from the results of earlier runs",
+        ),
         ({}, {"seeds": 1}, "has one seed"),
         (
             {},

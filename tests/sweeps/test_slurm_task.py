@@ -26,7 +26,7 @@ def task_of(folder: Path, code: str) -> SlurmTask:
     begun = folder / "begun"
     text = f"import os, signal, subprocess, sys; open({str(begun)!r}, 'a').write('x'); {code}"
     sweep = Sweep(Path("s.yaml"), "mine", "grid", (), command=(sys.executable, "-c", text))
-    return SlurmTask(RunLauncher(sweep, folder, (), {}, False), SweepRun(0, "r1"), 1.0, {})
+    return SlurmTask(RunLauncher(sweep, folder, (), {}, False), (SweepRun(0, "r1"),), 1.0, {})
 
 
 def play(folder: Path, task: str | SlurmTask) -> tuple[int, int, int | None, str | None]:
@@ -80,7 +80,8 @@ def test_a_warning_ends_a_program_of_others_by_sigterm_alone(folder: Path, monke
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert orderly.exists()
-    assert [(task.run.run_id, task.run.starts) for task in again] == [("r1", 0)]  # the same start goes on
+    same_start = [("r1", 0)]
+    assert [(run.run_id, run.starts) for task in again for run in task.runs] == same_start
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process ignores")

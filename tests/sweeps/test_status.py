@@ -129,10 +129,11 @@ def submitted(project, monkeypatch) -> list[SweepRun]:
     for folder in ("logs", "wandb", "ends"):
         (project.out / folder).mkdir(parents=True, exist_ok=True)
     with open_journal(prepared, project.out) as (journal, prepared):
+        runs = [journal.propose(run_at(prepared.sweep, "", None, index)) for index in range(3)]
         journal.append("submission", mark="ampcompare-1", indices=[0, 1, 2])
-        for index in range(3):
-            run = journal.propose(run_at(prepared.sweep, "", None, index))
-            journal.append("started", index=index, run_id=run.run_id, process={"job": f"101_{index}"})
+        for run in runs:
+            process = {"job": f"101_{run.index}"}
+            journal.append("started", index=run.index, run_id=run.run_id, process=process)
         return [*journal.state.runs.values()]
 
 

@@ -130,9 +130,12 @@ class Comparison:
             return {}
         claims = {}
         for question, run_metric in COMPARED_METRICS.items():
-            if run_metric.sides:
-                claim = _claim(self, base, question)
-                claims[question] = with_forecast(claim, self.group.metric, self.spreads.get(question))
+            if not run_metric.sides:
+                continue
+            # Forecasts are numbers of seeds, and more seeds in a process are no more measurements of it.
+            is_forecast = not counts_processes((self.group, base), run_metric)
+            spread = self.spreads.get(question) if is_forecast else None
+            claims[question] = with_forecast(_claim(self, base, question), self.group.metric, spread)
         return claims
 
     @property
@@ -398,7 +401,8 @@ def _claim(comparison: Comparison, base: Group, question: str) -> Claim:
     if estimate is None or reason:
         return Claim(question, estimate, (), reason)
     if not estimate.has_interval:
-        reason = too_few_runs(estimate.n)
+        sides = (comparison.group, base)
+        reason = too_few_values(sides, COMPARED_METRICS[question], estimate.n)
         if isinstance(estimate, BenchEstimate):
             reason = f"{estimate.basis} gave no confidence interval"
         return Claim(question, estimate, (), reason, is_open=True)
@@ -414,9 +418,10 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
     estimate = comparison.estimates.get(question)
     if estimate is None:
         return _no_estimate_reason(comparison, base, run_metric)
+    sides = (comparison.group, base)
     is_bench = isinstance(estimate, BenchEstimate)
-    if not is_bench and has_too_few_processes((comparison.group, base), run_metric):
-        return too_few_processes(estimate.n)
+    if not is_bench and has_too_few_processes(sides, run_metric):
+        return too_few_values(sides, run_metric, estimate.n)
     is_constant = estimate.n >= MIN_RUNS and not estimate.has_interval and not is_bench
     if question == SPEED and is_constant:
         return "the throughput is the same in all runs and its resolution is unknown"
@@ -451,22 +456,28 @@ def _no_estimate_reason(comparison: Comparison, base: Group, run_metric: RunMetr
 
 def has_too_few_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
     """Return whether a metric of the machine has fewer than MIN_RUNS values, as runs share a process."""
-    if run_metric.is_of_seed or not any(side.shares_processes for side in sides):
-        return False
-    return min(len(side.sample(run_metric.column)) for side in sides) < MIN_RUNS
+    is_counted = counts_processes(sides, run_metric)
+    return is_counted and min(len(side.sample(run_metric.column)) for side in sides) < MIN_RUNS
 
 
-def too_few_processes(n: int) -> str:
-    """Return that runs in n processes give no interval, and what does."""
+def counts_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
+    """Return whether an estimate counts processes rather than runs, because runs of a side share one."""
+    return any(side.counts_processes(run_metric.column) for side in sides)
+
+
+def too_few_values(sides: Sequence[Group], run_metric: RunMetric, n: int) -> str:
+    """Return that n values give no interval: runs, or processes where several runs share one."""
+    if not counts_processes(sides, run_metric):
+        return f"a confidence interval needs at least {MIN_RUNS} runs (n = {n})"
+    if run_metric.sides:
+        return (
+            f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process "
+            "are one measurement of the machine; measure speed and memory with ampcompare bench"
+        )
     return (
         f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process are "
-        "one measurement of the machine; measure speed and memory with ampcompare bench"
+        "one measurement of the machine"
     )
-
-
-def too_few_runs(n: int) -> str:
-    """Return that n runs give no interval."""
-    return f"a confidence interval needs at least {MIN_RUNS} runs (n = {n})"
 
 
 def no_native_arithmetic(groups: Sequence[Group]) -> str:

@@ -17,7 +17,7 @@ import pandas as pd
 
 from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.groups import Group, sample_measurement
+from ampcompare.analysis.grouping.groups import Group, counts_processes, sample_measurement
 from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.publication_match import PublicationMatch, match_runs
 from ampcompare.analysis.statistics.equivalence import (
@@ -80,6 +80,8 @@ class AssessedValue:
         more_runs: How many more runs per arm would decide: the lowest and the highest number.
         sentence: The verdict as a sentence.
         between: The published interval in brackets, "" if it is narrower than what is shown.
+        counts_processes: Whether the measured values are those of processes with several runs. Then no number
+            of runs would decide.
     """
 
     published_metric: PublishedMetric
@@ -91,6 +93,7 @@ class AssessedValue:
     verdict: str = OPEN
     why: str = ""
     more_runs: tuple[int, int] | None = None
+    counts_processes: bool = False
 
     def __post_init__(self) -> None:
         self.sentence = f"{self.relation.label} of {display_name(self.arm)}: {self.verdict}"
@@ -128,6 +131,12 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
     published = row.published
     if measured is None or published is None or row.why:
         return row
+    if not measured.has_interval and row.counts_processes:
+        why = (
+            f"a comparison needs at least 3 processes per arm (n = {measured.n}); runs that share a process "
+            "are one measurement of the machine"
+        )
+        return replace(row, why=why)
     if not measured.has_interval:
         missing = 3 - measured.n
         return replace(
@@ -161,6 +170,8 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
             "would decide",
         )
     count_text = formatting.count_range(*further_runs)
+    if row.counts_processes:
+        return replace(row, why=f"{values}; about {count_text} more processes per arm would decide")
     return replace(
         row, more_runs=further_runs, why=f"{values}; about {count_text} more runs per arm would decide"
     )
@@ -269,6 +280,7 @@ def _rows(
             measured=measured,
             verdict=ELSEWHERE if reason.startswith(BY_MACHINE) else OPEN,
             why=reason,
+            counts_processes=any(counts_processes(group, published_metric.measured) for group in groups),
         )
 
 

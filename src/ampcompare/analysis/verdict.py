@@ -21,7 +21,7 @@ from ampcompare.analysis.comparison import NOT_FINISHED, Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
-from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
+from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.grouping.training_recipe import describe_recipe
 from ampcompare.analysis.grouping.validity_checks import explain_degenerate
@@ -261,9 +261,13 @@ def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     if not with_interval:
         # Runs that share a process are fewer measurements of speed than of quality.
         shown = [claim for claim in estimated if claim.question == QUALITY] or estimated
-        n = min((claim.estimate.n for claim in shown if claim.estimate), default=0)
+        n, question = min(
+            ((claim.estimate.n, claim.question) for claim in shown if claim.estimate), default=(0, "")
+        )
         if 0 < n < MIN_RUNS:
             each = formatting.plural(n, "seed" if comparison.group.seeds else "run")
+            if comparison.group.counts_processes(COMPARED_METRICS[question].column):
+                each = "1 process" if n == 1 else f"{n} processes"
             return f"Inconclusive: {each} per group, and a confidence interval needs at least {MIN_RUNS}", ""
         claims = sorted(comparison.claims.values(), key=lambda claim: claim.question != QUALITY)
         reasons = [claim.why for claim in claims if claim.why]
@@ -329,6 +333,11 @@ def write_caption(findings: Findings) -> str:
             f"A confidence interval needs at least {MIN_RUNS} runs per group. With fewer, the table shows "
             "the range from the lowest to the highest run."
         )
+        if any(group.shares_processes for group in findings.groups):
+            sentences.append(
+                f"Speed, memory, energy and time need at least {MIN_RUNS} processes per group, because runs "
+                "that share a process are one measurement of the machine."
+            )
     if findings.bench and findings.has_bench_speed:
         sentences.append(findings.bench.text)
     elif findings.bench:

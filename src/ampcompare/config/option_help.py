@@ -10,11 +10,15 @@ from ampcompare.config.option_spec import OptionSpec
 from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.runtime.help_text import BAD_INPUT, WIDTH, help_lines
 
-USAGE = "Usage: {program} [--config NAME_OR_PATH] [KEY=VALUE]..."
+USAGE = "Usage: {program} [--config NAME_OR_PATH] [--runs FILE] [KEY=VALUE]..."
 PURPOSE = "Train one run under a precision backend and record it."
 CONFIG_HELP = (
     "--config names a file in configs/ (reference, strong, demo) or a path; the default is reference. "
-    "Options on the command line override the file. --debug shows the traceback of an error in your own code."
+    "Options on the command line override the file. --debug shows the traceback of an error in your own "
+    "code. --runs FILE trains several runs one after the other in this process, which starts, loads the data "
+    "and compiles once. FILE is a JSON list with an entry for each run, such as "
+    '[{"overrides": ["seed=1"]}, {"overrides": ["seed=2"]}]. The runs may differ only in seed, resume, '
+    "wandb.* and plan.*."
 )
 VALUES_HELP = (
     "A text may use the value of another option: 'wandb.group=strong-${backend}'. In a config file, the "

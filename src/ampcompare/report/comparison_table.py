@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.claims import NO_VERDICT, NOT_COMPARED
-from ampcompare.analysis.comparison import NOT_IN_BENCH, Comparison, too_few_runs
+from ampcompare.analysis.comparison import NOT_IN_BENCH, Comparison, too_few_values
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC, MIN_DECIMALS
@@ -285,7 +285,9 @@ def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> C
     is_open = not estimate.side_of(column.run_metric.null)
     if estimate.has_interval:
         return replace(cell, is_open=is_open)
-    return replace(cell, answer=NO_VERDICT, why=too_few_runs(estimate.n), is_open=is_open)
+    sides = [side for side in (group, comparison.baseline) if side is not None]
+    why = too_few_values(sides, column.run_metric, estimate.n)
+    return replace(cell, answer=NO_VERDICT, why=why, is_open=is_open)
 
 
 def _why_not_compared(column: Column, group: Group, comparison: Comparison) -> str:

@@ -25,10 +25,10 @@ class Situation:
     Attributes:
         state: The sweep as its journal tells it.
         sweep: The sweep, with the seeds that were added so far.
-        slots: How many runs the executor takes at a time.
+        slots: How many processes the executor takes at a time.
         looks: Numbers of seeds for interim looks, with `--until-decided`.
         is_stopping: Whether no further run may start.
-        assigned: With several seeds in a process: for each process that lives, the runs that wait in it.
+        assigned: For each process that lives, the runs that wait in it.
     """
 
     state: SweepState
@@ -128,10 +128,11 @@ class Propose:
 class Start:
     """Give the runs of these points to the executor.
 
-    With several seeds in a process, they are the runs of one process.
+    Attributes:
+        groups: The runs of each process, in their order. The process trains them one after the other.
     """
 
-    indices: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -240,48 +241,36 @@ def _stop(situation: Situation, event: StopRequested) -> list[Action]:
 
 
 def _fill_slots(situation: Situation) -> list[Action]:
-    """Start interrupted runs again, then begin new points.
+    """Start interrupted runs again, then begin new points; the runs of a series are given to one process.
 
     This is the only place that starts a run again. `run_end.state_of_end` says which runs are PREEMPTED.
     """
     state, sweep = situation.state, situation.sweep
-    if sweep.seeds_per_process > 1:
-        return _fill_with_series(situation)
-    free = situation.slots - len(state.own_running)
+    # A process lives also between two of its runs, when none of them runs.
+    free = situation.slots - max(len(state.own_running), len(situation.assigned))
     if situation.is_stopping or free <= 0:
         return []
-    waiting = [run.index for run in state.startable[:free]]
+    assigned = {index for indices in situation.assigned for index in indices}
+    waiting = [run.index for run in state.startable if run.index not in assigned]
     begin = 1 + max(state.runs, default=-1)
-    end = begin + free - len(waiting)
-    total, metric = sweep.total(), sweep.metric
-    if total is not None:
-        end = min(end, total)
+    new = range(begin, _end_of_new_points(situation, begin, begin + free * sweep.seeds_per_process))
+    series: dict[int, list[int]] = {}
+    for index in (*waiting, *new):
+        number = sweep.points[index].series if sweep.seeds_per_process > 1 else index
+        series.setdefault(number, []).append(index)
+    groups = tuple(tuple(indices) for indices in [*series.values()][:free])
+    proposals = [Propose(index) for indices in groups for index in indices if index in new]
+    return [*proposals, Start(groups)] if groups else []
+
+
+def _end_of_new_points(situation: Situation, begin: int, end: int) -> int:
+    """Return the end of the new points that may begin: `end` at most, none once the target is reached."""
+    state, metric, total = situation.state, situation.sweep.metric, situation.sweep.total()
     if metric is not None and metric.target is not None:
         finished = state.with_state(RunState.FINISHED)
         if any(run.value is not None and metric.is_reached(run.value) for run in finished):
-            end = begin
-    new = range(begin, end)
-    indices = (*waiting, *new)
-    return [*map(Propose, new), Start(indices)] if indices else []
-
-
-def _fill_with_series(situation: Situation) -> list[Action]:
-    """Start a process for each free slot. It trains the runs of one series that are left, one by one."""
-    state, points = situation.state, situation.sweep.points
-    free = situation.slots - len(situation.assigned)
-    if situation.is_stopping or free <= 0:
-        return []
-    taken = {index for indices in situation.assigned for index in indices}
-    left = [run.index for run in state.startable if run.index not in taken]
-    left += range(1 + max(state.runs, default=-1), len(points))
-    by_series: dict[int, list[int]] = {}
-    for index in left:
-        by_series.setdefault(points[index].series, []).append(index)
-    actions: list[Action] = []
-    for indices in [*by_series.values()][:free]:
-        actions += [Propose(index) for index in indices if index not in state.runs]
-        actions.append(Start(tuple(indices)))
-    return actions
+            return begin
+    return end if total is None else min(end, total)
 
 
 def _add_seeds(situation: Situation, look: Look) -> list[Action]:

@@ -117,8 +117,8 @@ class SweepDriver:
             self._pause(max(self.executor.poll_seconds, min(MAX_PAUSE_SECONDS, pause)))
             self._notice_stop()
 
-    def submit_free(self) -> list[SweepRun]:
-        """Give the executor as many runs as it takes, and return them."""
+    def submit_free(self) -> list[list[SweepRun]]:
+        """Give the executor as many runs as it takes, and return the runs of each process."""
         actions = self._decide(SlotsFree())
         if actions and (changed := self._code.changed()):
             self.changed_code = changed
@@ -126,7 +126,10 @@ class SweepDriver:
             return []
         self._carry_out(actions)
         started = [action for action in actions if isinstance(action, Start)]
-        return [self.journal.state.runs[index] for action in started for index in action.indices]
+        return [self._runs_of(indices) for action in started for indices in action.groups]
+
+    def _runs_of(self, indices: Iterable[int]) -> list[SweepRun]:
+        return [self.journal.state.runs[index] for index in indices]
 
     def _pause(self, seconds: float) -> None:
         """Sleep; return early when somebody asks to stop."""
@@ -152,11 +155,12 @@ class SweepDriver:
         """See what became of the runs; return whether one has changed."""
         state = self.journal.state
         self._records.refresh()
+        # A process that trains several runs may have begun some of those that waited in it.
+        assigned = [index for indices in self.executor.assigned for index in indices]
         alive = self.executor.alive()
-        # A process that trains several runs may have begun the next one.
-        begun = [state.runs[index] for index in alive if state.runs[index].is_startable]
+        candidates = [run for run in self._runs_of(dict.fromkeys([*assigned, *alive])) if run.is_startable]
         changes = reconcile(
-            [*state.own_running, *begun],
+            [*state.own_running, *candidates],
             alive,
             FolderFacts(self.journal.folder, self._records),
             rules_of(self.prepared, self.executor),
@@ -198,10 +202,10 @@ class SweepDriver:
                     plan = self.prepared.shared_plan
                     journal.propose(run_at(self.sweep, self._seed, plan, action.index, tried))
                 case Start():
-                    runs = [journal.state.runs[index] for index in action.indices]
-                    places = self.executor.submit(runs, changed_code_dates(journal.state))
-                    for run, process in zip(runs, places, strict=False):  # perhaps only the first begins
-                        self._handle(RunChanged(RunChange(run.index, RunState.RUNNING, process=process)))
+                    groups = [self._runs_of(indices) for indices in action.groups]
+                    places = self.executor.submit(groups, changed_code_dates(journal.state))
+                    for (first, *_), process in zip(groups, places, strict=True):
+                        self._handle(RunChanged(RunChange(first.index, RunState.RUNNING, process=process)))
                 case Cancel():
                     self._cancel(action)
                 case LookAtRuns():
@@ -211,7 +215,7 @@ class SweepDriver:
                     log.info(one_line(action.line))
 
     def _cancel(self, action: Cancel) -> None:
-        runs = [self.journal.state.runs[index] for index in action.indices]
+        runs = self._runs_of(action.indices)
         try:
             self.executor.cancel(runs, at_once=action.at_once)
         except UserError as problem:
@@ -263,7 +267,7 @@ def recover(prepared: PreparedSweep, journal: Journal, executor: Executor) -> No
         executor: Where the runs will happen. It has started none yet.
     """
     folder, state, cluster = journal.folder, journal.state, prepared.options.cluster
-    submitted = {index for indices in state.submissions.values() for index in indices}
+    submitted = state.submitted
     own = [run for _, run in sorted(state.runs.items()) if not run.is_external]
     # Tasks of Ray are left to its executor, which looks on every node of the cluster.
     elsewhere = ("job", "ray") if cluster == "ray" else ("job",)

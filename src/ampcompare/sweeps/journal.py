@@ -128,7 +128,8 @@ class SweepState:
         runs: The newest run of each point that was begun, by index.
         seed_groups: Groups of seeds that were added since the sweep began.
         code_versions: Versions of the user's code, oldest first.
-        submissions: Runs of each job array, by the mark in its jobs' names.
+        submissions: For each job array, by the mark in its jobs' names: the runs of each job, as they were
+            when it was submitted.
         driver: Host and pid of the last driver.
     """
 
@@ -138,7 +139,7 @@ class SweepState:
         self._indices: dict[RunState, set[int]] = {state: set() for state in RunState}
         self.seed_groups: list[SeedGroup] = []
         self.code_versions: list[CodeVersion] = []
-        self.submissions: dict[str, list[int]] = {}
+        self.submissions: dict[str, list[list[SweepRun]]] = {}
         self.driver: Mapping[str, Any] = {}
 
     def apply(self, event: Mapping[str, Any]) -> None:
@@ -177,9 +178,7 @@ class SweepState:
             case "code":
                 self.code_versions.append(CodeVersion(event["hashes"], event["modified"]))
             case "submission":
-                self.submissions[event["mark"]] = event["indices"]
-                if event["indices"] is None:  # it was refused
-                    del self.submissions[event["mark"]]
+                self._submit(event["mark"], event["indices"])
 
     def _keep(self, run: SweepRun) -> None:
         """Take a run as it stands now."""
@@ -187,6 +186,23 @@ class SweepState:
             self._indices[before.state].discard(run.index)
         self.runs[run.index] = run
         self._indices[run.state].add(run.index)
+
+    def _submit(self, mark: str, jobs: Sequence[int | Sequence[int]] | None) -> None:
+        """Take a submission into account.
+
+        Args:
+            jobs: For each job, the index of its run, or the list of several; None: it was refused.
+        """
+        if jobs is None:
+            del self.submissions[mark]
+            return
+        indices = [[job] if isinstance(job, int) else job for job in jobs]
+        self.submissions[mark] = [[self.runs[index] for index in job] for job in indices]
+
+    @property
+    def submitted(self) -> set[int]:
+        """The runs that were ever submitted as a job, or as a part of one."""
+        return {run.index for jobs in self.submissions.values() for runs in jobs for run in runs}
 
     @property
     def has_begun(self) -> bool:

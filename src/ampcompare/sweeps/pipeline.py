@@ -18,7 +18,6 @@ from ampcompare.sweeps.code_version import changed_files, note_code_version
 from ampcompare.sweeps.driver import SweepDriver, recover
 from ampcompare.sweeps.executors import CLUSTERS, Executor, split_cluster_options
 from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
-from ampcompare.sweeps.executors.local_series import LocalSeriesExecutor
 from ampcompare.sweeps.interim_looks import Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.machine_check import check_machine
@@ -157,7 +156,7 @@ def submit_and_leave(
     state, folder = journal.state, journal.folder
     quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, executor.slots)
     driver = SweepDriver(prepared, journal, executor, quiet, stop, _look_of(prepared))
-    waiting = state.count(RunState.RUNNING)
+    waiting = state.count(RunState.RUNNING) + sum(map(len, executor.assigned))
     submitted = driver.submit_free()
     jobs = sorted({array_of(run) for run in state.with_state(RunState.RUNNING) if "job" in run.process})
     total = driver.sweep.total() or 0
@@ -175,8 +174,10 @@ def submit_and_leave(
         max_parallel = options.get("array_parallelism", len(submitted))
         at_a_time = f", {max_parallel} at a time" if max_parallel < len(submitted) else ""
         time_limit = f"time limit {options['additional_parameters'].get('time')}"
-        job = array_of(state.runs[submitted[0].index])
-        parts.append(f"{len(submitted)} submitted as job {job}{at_a_time}, {time_limit}")
+        (first, *_), *_ = submitted
+        runs = sum(map(len, submitted))
+        tasks = f" with {plural(len(submitted), 'task')}" if runs > len(submitted) else ""
+        parts.append(f"{runs} submitted as job {array_of(first)}{tasks}{at_a_time}, {time_limit}")
         if (left := total - len(state.runs)) > 0:
             parts.append(f"{left} not submitted yet; run the same command later")
     else:
@@ -323,8 +324,7 @@ def _executor_factory(
 
     def make_local(journal: Journal) -> Executor:
         gpus = [] if prepared.on_cpu else visible_gpus()
-        kind = LocalSeriesExecutor if prepared.sweep.seeds_per_process > 1 else LocalExecutor
-        return kind(prepared.launcher(journal.folder), options.workers or max(1, len(gpus)), gpus)
+        return LocalExecutor(prepared.launcher(journal.folder), options.workers or max(1, len(gpus)), gpus)
 
     return make_local
 

@@ -314,15 +314,19 @@ def _check_series(sweep: Sweep, options: SweepOptions, *, trains_here: bool) -> 
         raise UserError(
             f"{option}: {program} is no training of ampcompare, which alone can do this; leave it out"
         )
-    if options.cluster is not None:
-        raise UserError(
-            f"{option}: --cluster {options.cluster} starts a process for each run; leave one of the two out"
-        )
     if sweep.on_server:
         raise UserError(f"{option}: W&B's server gives out one run at a time; leave it out")
-    if not sweep.is_grid or sweep.hyperband:
-        what = "early_terminate" if sweep.is_grid else f"method {sweep.method}"
-        raise UserError(f"{option}: needs a grid that trains every run to its end, but the file has {what}")
+    if sweep.learns:
+        raise UserError(
+            f"{option}: method {sweep.method} chooses each run from the results of earlier runs, so no runs "
+            "that differ only in the seed are known in advance; list the values to compare in a file with "
+            "method: grid, or leave the option out"
+        )
+    if not sweep.is_grid:
+        raise UserError(
+            f"{option}: method {sweep.method} draws new values for every run, so no runs differ only in the "
+            "seed; list the values to compare in a file with method: grid, or leave the option out"
+        )
     if sweep.seed is None or sweep.seed.grid_size() < 2:
         raise UserError(f"{option}: the sweep has one seed; name several, such as seed=1,2,3")
 

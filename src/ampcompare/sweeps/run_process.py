@@ -1,7 +1,8 @@
-"""The process of a run: start it, end it, and leave the facts about its end.
+"""The process of a run: start it and end it.
 
-`RunLauncher` starts a run with the environment that `wandb agent` gives it. `RunProcess` is the running
-program. Executors use both, on the machine on which the run happens.
+`RunLauncher` starts a run, or several in one process, with the environment that `wandb agent` gives it.
+`RunProcess` is the running program, and `SeriesProcess` (series_process.py) has its runs. Executors use them
+on the machine on which the run happens.
 """
 
 import json
@@ -27,19 +28,21 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, heeds_sigterm, note_stop, write_end
-from ampcompare.sweeps.run_end import DRIVER, SIGNAL_CODES, RunEnd, end_file
+from ampcompare.sweeps.run_end import DRIVER, SIGNAL_CODES, RunEnd
+from ampcompare.sweeps.series_process import POLL_SECONDS, SeriesProcess, end_file_of
 from ampcompare.sweeps.sweep import CHAOS, SEED, Sweep
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 LEFTOVER_SECONDS = 5.0  # for processes that a program leaves running when it ends
-POLL_SECONDS = 0.1
 # A scheduler that signals all processes of a job may reach the run before the process that started it.
 SAME_SIGNAL_SECONDS = 2.0
 LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
 WANDB_LINES = "wandb:"  # how lines of W&B's client begin
 RECORD_LINE, RECORD_LINES = "record: ", 5  # how a run's last lines begin, and how many there are at most
+# The ids of all runs of a process that trains several: its environment has W&B's variable of the first one.
+SERIES_VARIABLE = "AMPCOMPARE_SERIES"
 SERIES = "series"  # folder in the sweep's output folder: the runs of each process that trains several
 CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
 
@@ -52,7 +55,7 @@ class RunProcess:
         environment: All its environment variables.
         log: The file to which its output is appended.
         guard: Ends it if this process dies.
-        facts: The file for the facts about its end (run_end.py); None: they are not kept.
+        facts: Where the guard then notes that it has asked the program to end; None: nowhere.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class RunProcess:
         guard: ProcessGuard,
         facts: Path | None = None,
     ) -> None:
-        self._guard, self._facts = guard, facts
+        self._guard = guard
         self._exit_code: int | None = None
         self._ended_at = 0.0  # by time.monotonic
         self._asked_at: float | None = None  # by time.time
@@ -117,8 +120,6 @@ class RunProcess:
             return None
         asked_by = None if self._asked_at is None else self._asked_by
         self.end = RunEnd(self._exit_code, self._asked_at, asked_by, self._ignores_stop, ended_at=time.time())
-        if self._facts is not None:
-            write_end(self._facts, self.end.facts())
         self._guard.forget(self.pid)
         return self.end
 
@@ -178,85 +179,77 @@ class RunLauncher:
 
     def start(
         self,
-        run: SweepRun,
+        runs: Sequence[SweepRun],
         guard: ProcessGuard,
         gpu: str | None = None,
         code: Mapping[str, str] | None = None,
         *,
         is_requeued: bool = False,
-    ) -> RunProcess | None:
-        """Start a run.
+    ) -> SeriesProcess | None:
+        """Start a process that trains these runs one after the other.
 
         Args:
-            run: The run. With `starts` above 0, an earlier start may have left a checkpoint.
-            guard: Ends the run if this process dies.
-            gpu: Value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
-            code: Dates of the user's files that changed since the sweep began, for the run's record.
-            is_requeued: Whether this start of the run has begun before, in a job that Slurm has requeued.
-
-        Returns:
-            The process; None if it cannot be started. Then the log has the reason, and the facts about the
-            run's end say so.
-        """
-        facts = end_file(self.folder, run.run_id, run.starts + 1)
-        try:
-            facts.unlink(missing_ok=True)  # of this start before Slurm requeued its job
-            command, environment = (
-                self._command(run, code),
-                self._environment(run, gpu, is_requeued=is_requeued),
-            )
-            return RunProcess(command, environment, self.log_file(run.run_id), guard, facts)
-        except (OSError, ValueError) as problem:  # ValueError: a NUL in an argument
-            self._note_failed_start(run, facts, problem)
-            return None
-
-    def start_series(
-        self,
-        runs: Sequence[SweepRun],
-        guard: ProcessGuard,
-        gpu: str | None = None,
-        code: Mapping[str, str] | None = None,
-    ) -> tuple[RunProcess, Path] | None:
-        """Start one process that trains runs which differ only in the seed, one after the other.
-
-        The caller writes the facts about the ends of the runs.
-
-        Args:
+            runs: The runs; several may differ only in the seed. With `starts` above 0, an earlier start of a
+                run may have left a checkpoint.
             guard: Ends the process if this one dies.
-            gpu: As in `start`.
-            code: As in `start`.
+            gpu: Value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
+            code: Dates of the user's files that changed since the sweep began, for the records of the runs.
+            is_requeued: Whether this start of the runs has begun before, in a job that Slurm has requeued.
 
         Returns:
-            The process, and the file that lists its runs (`run_series`); None if it cannot be started. Then
-            log and facts of the first run say so.
+            The process; None if it cannot be started. Then the log of the first run has the reason, and the
+            facts about its end say so.
         """
         first = runs[0]
-        facts = end_file(self.folder, first.run_id, first.starts + 1)
-        file = self.folder / SERIES / f"{first.run_id}-{first.starts + 1}.json"
+        facts = end_file_of(self.folder, first)
         try:
-            command, environment = self._command(first, code), self._environment(first, gpu)
-            entries = []
-            for run in runs:
-                self._write_parameters(run, code)
-                own = self._environment(run, gpu)
-                entries.append(
-                    {
-                        "overrides": [f"{SEED}={run.parameters[SEED]}", *self._plan_words(run)],
-                        "environment": {k: v for k, v in own.items() if environment.get(k) != v},
-                        "log": str(self.log_file(run.run_id)),
-                    }
-                )
-            file.parent.mkdir(exist_ok=True)
-            # A driver that was killed before it wrote this start down may have started the process before.
-            progress_file(file).unlink(missing_ok=True)
-            file.write_text(json.dumps(entries, indent=1), encoding="utf-8")
-            words = [*command, FLAG, str(file)]
-            process = RunProcess(words, environment, self.log_file(first.run_id), guard)
-        except (OSError, ValueError) as problem:
+            for run in runs:  # of this start before Slurm requeued its job
+                end_file_of(self.folder, run).unlink(missing_ok=True)
+            command = self._command(first, code)
+            environment = self._environment(first, gpu, is_requeued=is_requeued)
+            file = None
+            if len(runs) > 1:
+                file = self._write_series(runs, environment, gpu, code)
+                command += [FLAG, str(file)]
+                environment[SERIES_VARIABLE] = ",".join(run.run_id for run in runs)
+            process = RunProcess(command, environment, self.log_file(first.run_id), guard, facts)
+        except (OSError, ValueError) as problem:  # ValueError: a NUL in an argument
             self._note_failed_start(first, facts, problem)
             return None
-        guard.watch(process.pid, facts)
-        return process, file
+        return SeriesProcess(process, runs, self.folder, guard, file)
+
+    def _write_series(
+        self,
+        runs: Sequence[SweepRun],
+        environment: Mapping[str, str],
+        gpu: str | None,
+        code: Mapping[str, str] | None,
+    ) -> Path:
+        """Write the file that lists the runs of a process (`run_series`), and return the file.
+
+        Args:
+            environment: The variables of the process.
+            gpu: As in `start`.
+            code: As in `start`.
+        """
+        first, entries = runs[0], []
+        for run in runs:
+            self._write_parameters(run, code)
+            own = self._environment(run, gpu)
+            entries.append(
+                {
+                    "overrides": [f"{SEED}={run.parameters[SEED]}", *self._plan_words(run)],
+                    "environment": {k: v for k, v in own.items() if environment.get(k) != v},
+                    "log": str(self.log_file(run.run_id)),
+                }
+            )
+        file = self.folder / SERIES / f"{first.run_id}-{first.last_start}.json"
+        file.parent.mkdir(exist_ok=True)
+        # A process of this start may have left its progress: a driver was killed before it wrote the start
+        # down, or Slurm has requeued the job.
+        progress_file(file).unlink(missing_ok=True)
+        file.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+        return file
 
     def _note_failed_start(self, run: SweepRun, facts: Path, problem: Exception) -> None:
         log = self.log_file(run.run_id)
@@ -314,7 +307,7 @@ class RunLauncher:
             "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
         }
         # A sweep may itself be the program of a run: that run's service and resuming are not for these runs.
-        own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP")
+        own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP", SERIES_VARIABLE)
         inherited = {key: value for key, value in os.environ.items() if key not in own}
         known = {key: value for key, value in given.items() if value is not None}
         return {**self.environment, **inherited, **known}
@@ -340,7 +333,7 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = F
         is_running = run.state is RunState.RUNNING and (pid is None or heeds_sigterm(pid))
         has_begun = run.is_startable and run.run_id in found.values()  # though the journal does not say so
         if is_running or has_begun:
-            note_stop(end_file(folder, run.run_id, run.last_start), asked_at, DRIVER)
+            note_stop(end_file_of(folder, run), asked_at, DRIVER)
     left = [*found]
     if not left:
         return
@@ -371,7 +364,8 @@ def _processes_of(
             is_program = (process.pid, process.create_time()) in started
             environment = {} if is_program else process.environ()
             run_id = environment.get("WANDB_RUN_ID")
-            is_marked = run_id in run_ids and environment.get("WANDB_DIR") == str(folder)
+            marks = {run_id, *environment.get(SERIES_VARIABLE, "").split(",")}
+            is_marked = run_ids & marks and environment.get("WANDB_DIR") == str(folder)
             if (is_program or is_marked) and process.pid != os.getpid() and not _has_ended(process):
                 found[process] = run_id
     return found

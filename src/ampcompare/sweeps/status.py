@@ -273,11 +273,11 @@ def _runs_of_journal(
     folder = prepared.output.resolve()
     own = {index: run for index, run in sorted(state.runs.items()) if not run.is_external}
     running = state.own_running
-    jobs = {run.index: run.process["job"] for run in running if "job" in run.process}
     driven: dict[int, dict[str, str]] = {
         run.index: {} for run in running if is_driven and "job" not in run.process
     }
-    alive = {**driven, **_alive_jobs(state, jobs, remarks)}
+    jobs, waiting = _alive_jobs(state, folder, remarks)
+    alive = {**driven, **jobs}
     changes = reconcile(
         own.values() if not is_driven else running,
         alive,
@@ -292,29 +292,44 @@ def _runs_of_journal(
         if change is not None:
             run = replace(run, state=change.state, exit_code=change.exit_code)
         job = alive.get(run.index, {}).get("job")
-        if run.state is RunState.RUNNING and job is not None:
+        if run.is_startable and run.index in waiting:
+            run = replace(run, state=RunState.RUNNING)  # as a run whose job waits in the queue
+            reasons[run.run_id] = f"waits for its turn in job {waiting[run.index]}"
+        elif run.state is RunState.RUNNING and job is not None:
             reasons[run.run_id] = f"in the queue as job {job}"
         elif change is not None and change.is_lost:
-            is_job = run.index in jobs
-            reasons[run.run_id] = LOST_JOB if is_job else "the sweep command was killed"
+            reasons[run.run_id] = LOST_JOB if "job" in run.process else "the sweep command was killed"
         elif run.state is RunState.PREEMPTED and not run.signal_ends:
             reasons[run.run_id] = "interrupted"
         runs.append(run)
     return runs
 
 
-def _alive_jobs(state: SweepState, jobs: Mapping[int, str], remarks: list[str]) -> dict[int, dict[str, str]]:
-    """Return the jobs in Slurm's queue by the index of their run; all of them if squeue fails."""
-    from ampcompare.sweeps.executors.slurm import jobs_in_queue
+def _alive_jobs(
+    state: SweepState, folder: Path, remarks: list[str]
+) -> tuple[dict[int, dict[str, str]], dict[int, str]]:
+    """Return the jobs in Slurm's queue; if squeue fails, those of all running runs.
 
-    if not jobs:
-        return {}
-    in_queue = jobs
+    Returns:
+        The job of each run that is under way or comes first, and the job of each run that waits for its turn,
+        by the index of the run.
+    """
+    from ampcompare.sweeps.executors.slurm import jobs_in_queue, runs_in_jobs
+
+    known = {run.index: {"job": str(run.process["job"])} for run in state.own_running if "job" in run.process}
+    if not known:
+        return {}, {}
     try:
         in_queue = jobs_in_queue(state)
     except UserError as problem:
         remarks.append(f"{problem}; runs whose jobs have recorded no end are shown as running")
-    return {index: {"job": job} for index, job in in_queue.items() if index in state.runs}
+        return known, {}
+    alive: dict[int, dict[str, str]] = {}
+    waiting: dict[int, str] = {}
+    for job, (run, *later) in runs_in_jobs(in_queue, state, folder):
+        alive[run.index] = {"job": job}
+        waiting |= dict.fromkeys((run.index for run in later), job)
+    return alive, waiting
 
 
 def _rank(run: SweepRun) -> tuple[bool, bool, bool]:

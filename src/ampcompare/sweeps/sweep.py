@@ -331,16 +331,19 @@ class Sweep:
 
         Hyperband compares running runs, so with hyperband runs come in the file's order and without blocks.
         With several seeds in a process, a block has that many seeds, and its order is that of the processes.
+        With hyperband, the seeds of a process take one place in the file's order.
         """
+        size = self.seeds_per_process
         if self.hyperband is None:
-            size = self.seeds_per_process
             parts = [range(first, min(first + size, seeds)) for first in range(0, seeds, size)]
             for (part, block), (number, order) in zip(product(parts, blocks), drawn, strict=False):
                 yield from ((n, block[arm], number) for arm in order for n in part)
         else:
             keys = [p.key for p in reversed(self.parameters)]
             runs = [(n, cell) for n in range(seeds) for block in blocks for cell in block]
-            runs.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
+            runs.sort(
+                key=lambda run: [*(run[0] // size if key == SEED else run[1][key] for key in keys), run[0]]
+            )
             yield from ((n, cell, None) for n, cell in runs)
 
     def _blocks(self) -> list[list[Cell]]:

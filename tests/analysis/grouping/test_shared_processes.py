@@ -1,12 +1,16 @@
 """Runs that one process trained one after the other are one measurement of the machine."""
 
 import math
+import re
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 from support.fakes import Plan, make
+from support.publication_files import peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
+from ampcompare.report.comparison_table import comparison_table
 from ampcompare.runs import RunRecord
 
 SPEED, MEMORY = "throughput/images_per_second_median", "memory/peak_mib"
@@ -16,6 +20,8 @@ def in_process(backend: str, seed: int, process: str, position: int, speed: floa
     def edit(plan: Plan) -> None:
         plan["config"]["run"] = {"process": process, "position_in_process": position}
         plan["summary"][SPEED] = speed
+        for row in plan["rows"]:
+            row["energy/joules_per_image"] = 400 / speed
         if position == 1:  # on a CPU only the first run has its peak
             plan["summary"][MEMORY] = 100.0 + seed
         else:
@@ -84,3 +90,76 @@ def test_runs_without_a_recorded_process_are_processes_of_their_own():
     runs = [make(backend, seed) for backend in ("none", "native") for seed in range(1, 6)]
     (comparison,) = [c for c in analyse_runs(runs).comparisons if c.group.value == "native"]
     assert {comparison.estimates[question].n for question in ("speed", "memory", "quality")} == {5}
+
+
+RUNS_NEEDED, PROCESSES_NEEDED = re.compile("at least 3 runs"), re.compile("at least 3 processes")
+
+
+@pytest.mark.parametrize("seeds", [2, 4, 6])
+@pytest.mark.parametrize("per_process", [1, 2, 6])
+def test_what_a_cell_needs_is_counted_in_processes_where_the_machine_decides_the_value(
+    seeds: int, per_process: int
+):
+    """In every column, also in those without a claim: energy and time to target."""
+    runs = [*runs_of("none", seeds, per_process, 40.0), *runs_of("native", seeds, per_process, 76.0)]
+    analysis = analyse_runs(runs, target=0.01)
+    (row,) = [row for row in comparison_table(analysis).rows if "native" in row.label]
+    assert {"speed", "memory", "energy", "time", "quality"} <= row.cells.keys()
+    processes = math.ceil(seeds / per_process)
+    for question, cell in row.cells.items():
+        is_shared = per_process > 1 and question != "quality"
+        count = processes if is_shared else seeds
+        needed = (PROCESSES_NEEDED, RUNS_NEEDED)
+        told = [bool(pattern.search(cell.why)) for pattern in needed]
+        assert told == [count < 3 and is_shared, count < 3 and not is_shared], (question, cell.why)
+        if count < 3:
+            assert f"(n = {count})" in cell.why
+    assert ("at least 3 processes" in analysis.caption) == (seeds < 3 and per_process > 1)
+
+
+def test_no_number_of_seeds_is_forecast_for_what_processes_decide():
+    def open_speed(per_process: int):
+        runs = [*runs_of("none", 12, per_process, 40.0), *runs_of("native", 12, per_process, 40.0)]
+        for run in runs[12:]:  # so uneven that neither "faster" nor "the same" is shown
+            run.summary[SPEED] *= 1 + 0.1 * math.cos(int(run.config["run"]["process"][-1]))
+        (comparison,) = analyse_runs(runs).comparisons
+        return comparison.claims["speed"]
+
+    alone, shared = open_speed(1), open_speed(4)
+    assert shared.estimate.n == 3
+    assert (alone.is_open, shared.is_open) == (True, True)
+    assert shared.more_seeds is None
+
+
+def without_quality(run: RunRecord) -> RunRecord:
+    """Return the run without any evaluation."""
+
+    def edit(plan: Plan) -> None:
+        plan["config"]["run"] = run.config["run"]
+        for content in (plan["summary"], *plan["rows"]):
+            for key in ("eval/accuracy", "eval/loss", "best/eval_accuracy", "best/epoch"):
+                content.pop(key, None)
+
+    return make(run.config["backend"], run.config["seed"], edit=edit)
+
+
+@pytest.mark.parametrize(("per_process", "counted"), [(1, "2 seeds"), (2, "1 process")])
+def test_the_headline_counts_what_the_estimates_count(per_process: int, counted: str):
+    """Without any quality, only speed and memory are estimated."""
+    runs = [*runs_of("none", 2, per_process, 40.0), *runs_of("native", 2, per_process, 76.0)]
+    assert analyse_runs(runs).headline.startswith("Inconclusive: 2 seeds per group")
+    runs = [without_quality(run) for run in runs]
+    assert analyse_runs(runs).headline.startswith(f"Inconclusive: {counted} per group")
+
+
+@pytest.mark.parametrize("per_process", [1, 2, 4])
+def test_a_reproduction_counts_processes_for_values_of_the_machine(per_process: int, tmp_path: Path):
+    path = write_publication(tmp_path, {"speed": throughput(1.0), "memory": peaks()})
+    runs = [*runs_of("none", 2, per_process, 40.0), *runs_of("native", 2, per_process, 76.0)]
+    rows = [row for row in analyse_runs(runs, reproduce=path).reproduction.rows if row.arm == "amp"]
+    assert rows
+    for row in rows:
+        n = math.ceil(2 / per_process)
+        unit = "runs" if per_process == 1 else "processes"
+        assert f"at least 3 {unit} per arm (n = {n})" in row.why
+        assert (row.more_runs is None) == (per_process > 1)

@@ -195,6 +195,10 @@ class Group:
         """Return whether one process trained several of the counted runs."""
         return bool(self.rows[PROCESS].duplicated().any())
 
+    def counts_processes(self, column: str) -> bool:
+        """Return whether the values of a metric are those of processes, some of which have several runs."""
+        return self.shares_processes and not METRICS_BY_COLUMN[column].is_of_seed
+
 
 def _counted_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the finished runs; if there is none, unfinished runs as far as they came, else failed runs.
@@ -387,6 +391,15 @@ def sample_measurement(group: Group, measurement: str) -> pd.Series:
     """
     values = group.sample(COLUMN_OF.get(measurement, measurement))
     return 100 * values if measurement in (FINAL, BEST) else values
+
+
+def counts_processes(group: Group, measurement: str) -> bool:
+    """Return whether the values of a published measurement are those of processes with several runs.
+
+    Args:
+        measurement: A key of `publication.MEASUREMENTS`.
+    """
+    return group.counts_processes(COLUMN_OF.get(measurement, measurement))
 
 
 def name_run(group: Group, row: pd.Series) -> str:

@@ -20,41 +20,49 @@ class Executor(Protocol):
     """Starts runs, knows which are alive, ends them.
 
     Attributes:
-        slots: How many runs it takes at a time.
+        slots: How many processes it takes at a time.
         has_live_records: Whether the records of runs can be read here while they run. Hyperband needs that.
         poll_seconds: Time between two questions for what is alive.
         max_signal_ends: After this number of ends by a signal a run has failed; None: never.
-        assigned: For each process that trains several runs: those that wait in it. Empty where each process
-            trains one run.
     """
 
     slots: int
     has_live_records: bool
     poll_seconds: float
     max_signal_ends: int | None
-    assigned: Sequence[Sequence[int]]
 
-    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Start these runs, or queue them where the executor has a queue.
+    @property
+    def assigned(self) -> Sequence[Sequence[int]]:
+        """The runs that wait in each process that lives, or waits in a queue, behind its first run.
+
+        `submit` and `alive` bring them up to date.
+        """
+
+    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Start a process for each of these groups, or queue it where the executor has a queue.
 
         Args:
+            groups: The runs of each process, which trains them one after the other.
             code: Dates of the user's files that changed since the sweep began, for the records.
 
         Returns:
-            Where each run was started, for the journal; of runs that share a process only the first.
+            Where each process was started, for the journal.
 
         Raises:
             UserError: If they cannot be submitted.
         """
 
     def alive(self) -> Alive:
-        """Return the runs that run, or wait in the executor's queue.
+        """Return the run that is under way in each process, or waits in the executor's queue.
 
-        A run that is not among them has ended, and the facts about its end are there if anybody saw it.
+        A run that was among them and is not any more has ended, and the facts about its end are there if
+        anybody saw it. Runs that wait for their turn in a process are in `assigned`.
         """
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
         """Ask runs to end in order, with a checkpoint; `at_once`: kill them.
+
+        Runs that wait in the process of such a run do not begin there.
 
         Raises:
             UserError: If they cannot be asked.

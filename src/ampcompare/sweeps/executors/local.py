@@ -1,4 +1,4 @@
-"""Runs as processes on this machine, each on one GPU where there are GPUs."""
+"""Processes on this machine, each on one GPU where there are GPUs."""
 
 import os
 import signal
@@ -12,15 +12,23 @@ import psutil
 
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
-from ampcompare.sweeps.run_end import MAX_SIGNAL_ENDS
-from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, RunProcess, end_leftovers
+from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS
+from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers
+from ampcompare.sweeps.series_process import SeriesProcess
 
 
 @dataclass
 class _Started:
-    run: SweepRun
-    process: RunProcess
+    """A process that was started.
+
+    Attributes:
+        worker: The number of the worker, which decides the GPU.
+        place: Where the process was started, for the journal.
+    """
+
+    process: SeriesProcess
     worker: int
+    place: dict[str, Any]
 
 
 class LocalExecutor:
@@ -28,32 +36,36 @@ class LocalExecutor:
 
     Args:
         launcher: Starts the processes.
-        slots: Number of runs at a time.
+        slots: Number of processes at a time.
         gpus: CUDA_VISIBLE_DEVICES of each worker, in turn; empty where there are no GPUs.
     """
 
     has_live_records = True
     poll_seconds = 0.02
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
-    assigned: Sequence[Sequence[int]] = ()
 
     def __init__(self, launcher: RunLauncher, slots: int, gpus: Sequence[str] = ()) -> None:
         self.launcher, self.slots, self.gpus = launcher, slots, gpus
         self._guard = ProcessGuard()
-        self._started: dict[int, _Started] = {}
+        self._started: list[_Started] = []
         self._submitted: dict[int, SweepRun] = {}
 
-    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Start these runs at once, each on the GPU of a free worker; return where each was started."""
+    @property
+    def assigned(self) -> Sequence[Sequence[int]]:
+        """For each process that lives: the runs that wait in it."""
+        return [tuple(run.index for run in started.process.waiting) for started in self._started]
+
+    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Start a process for each group, on the GPU of a free worker; return where each was started."""
         places = []
-        for run in runs:
-            worker, gpu = self._free_worker({started.worker for started in self._started.values()})
-            process = self.launcher.start(run, self._guard, gpu, code)
+        for runs in groups:
+            worker, gpu = self._free_worker({started.worker for started in self._started})
+            process = self.launcher.start(runs, self._guard, gpu, code)
             place: dict[str, Any] = {"host": socket.gethostname(), **({"gpu": gpu} if gpu else {})}
             if process is not None:
-                self._started[run.index] = _Started(run, process, worker)
                 place |= {"pid": process.pid, "process_started": create_time(process.pid)}
-                self._submitted[run.index] = replace(run, process=place)
+                self._started.append(_Started(process, worker, place))
+                self._submitted |= {run.index: replace(run, process=place) for run in runs}
             places.append(place)
         return places
 
@@ -63,24 +75,31 @@ class LocalExecutor:
         return worker, self.gpus[worker % len(self.gpus)] if self.gpus else None
 
     def alive(self) -> dict[int, dict[str, Any]]:
-        """Return the runs whose processes have not all ended."""
-        for index, started in [*self._started.items()]:
-            end = started.process.poll()
-            if end is None:
-                continue
-            if end.exit_code != 0 and end.asked_at is None:
-                # Such as the workers of a torchrun that was killed: they hold the GPU.
-                end_leftovers([started.run], self.launcher.folder)
-            del self._started[index]
-        return {index: {} for index in self._started}
+        """Return the run that is under way in each process that has not ended."""
+        alive: dict[int, dict[str, Any]] = {}
+        for started in [*self._started]:
+            process = started.process
+            end = process.poll()
+            if end is not None:
+                self._started.remove(started)
+                if end.exit_code != 0 and end.asked_at is None:
+                    # Such as the workers of a torchrun that was killed: they hold the GPU. They have the
+                    # environment of the process, which is that of its first run.
+                    end_leftovers(process.runs, self.launcher.folder)
+            elif run := process.current:
+                alive[run.index] = started.place
+        return alive
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
         """Send SIGTERM, and SIGKILL to all that is left after STOP_SECONDS or `at_once`."""
-        for run in runs:
-            if started := self._started.get(run.index):
-                if at_once:
-                    started.process.kill()
-                started.process.stop(signal.SIGTERM, STOP_SECONDS)
+        indices = {run.index for run in runs}
+        for process in (started.process for started in self._started):
+            own = [run for run in (process.current, *process.waiting) if run is not None]
+            if not any(run.index in indices for run in own):
+                continue
+            if at_once:
+                process.kill()
+            process.stop(signal.SIGTERM, STOP_SECONDS, DRIVER)
 
     def close(self) -> None:
         """End the guard, and what the runs have left in other sessions."""

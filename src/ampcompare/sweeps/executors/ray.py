@@ -1,4 +1,4 @@
-"""Runs as tasks of Ray, one task per run.
+"""Runs as tasks of Ray: a task for each run, or for each series of runs that share a process.
 
 Ray chooses the node. If a node dies, its runs end without a trace, and the driver starts them again. The
 driver stays until all runs have ended. If the driver is killed, Ray ends its tasks, and their guards end the
@@ -8,7 +8,7 @@ runs.
 import os
 import secrets
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampcompare.errors import UserError, reason
@@ -38,8 +38,9 @@ from ampcompare.sweeps.executors.ray_task import (
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop, write_end
-from ampcompare.sweeps.run_end import DRIVER, RunEnd, end_file, read_end
+from ampcompare.sweeps.run_end import DRIVER, RunEnd, read_end
 from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher
+from ampcompare.sweeps.series_process import end_file_of, runs_left
 
 KILL_REPEAT_SECONDS = 1.0  # between requests to kill a run: Ray may merge two in quick succession
 
@@ -53,7 +54,6 @@ class RayExecutor:
     """
 
     poll_seconds = 0.1
-    assigned: Sequence[Sequence[int]] = ()
 
     def __init__(self, launcher: RunLauncher, cluster: RayCluster, working_folder: WorkingFolder) -> None:
         import ray
@@ -64,7 +64,9 @@ class RayExecutor:
         self._working_folder = working_folder
         # The driver starts a run again, by the one rule for all executors.
         self._function = ray.remote(run_task).options(**cluster.task_options, max_retries=0)
-        self._runs: dict[Any, SweepRun] = {}  # by Ray's reference to the result of the task
+        # The runs of each task at submission, by Ray's reference to the result of the task.
+        self._tasks: dict[Any, Sequence[SweepRun]] = {}
+        self.assigned: list[list[int]] = []
         self._killed: set[int] = set()
         self._next_kill = 0.0
         self._token = secrets.token_hex(16)
@@ -72,16 +74,16 @@ class RayExecutor:
         make_folder(token.parent, str(token.parent))
         token.write_text(self._token)
 
-    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Submit these runs to Ray, which starts them when their resources are free; return their tasks."""
+    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Submit these groups to Ray, which starts each when its resources are free; return their tasks."""
         needs_shared_folder = self._launcher.sweep.hyperband is not None
         # Ray leaves all GPUs visible to a task that asks for none.
         gpu = "" if self._cluster.task_options["num_gpus"] == 0 else None
         places = []
-        for run in runs:
+        for runs in groups:
             task = RayTask(
                 self._launcher,
-                run,
+                tuple(runs),
                 self._token,
                 self._working_folder,
                 needs_shared_folder,
@@ -89,28 +91,42 @@ class RayExecutor:
                 dict(code),
             )
             reference = self._function.remote(task)
-            self._runs[reference] = run
-            places.append({"ray": reference.task_id().hex()})
+            self._tasks[reference] = runs
+            self.assigned.append([run.index for run in runs[1:]])
+            places.append(_place_of(reference))
         return places
 
     def alive(self) -> dict[int, dict[str, Any]]:
-        """Return the runs whose tasks wait or run. The files of the others are here then."""
+        """Return the run that is under way, or comes first, in each task that waits or runs.
+
+        The files of tasks that have ended are here then.
+        """
         import ray
 
         self._kill_again()
-        if self._runs:
-            ready, _ = ray.wait([*self._runs], num_returns=len(self._runs), timeout=0)
+        if self._tasks:
+            ready, _ = ray.wait([*self._tasks], num_returns=len(self._tasks), timeout=0)
             for reference in ready:
                 self._fetch(reference)
-        return {run.index: {} for run in self._runs.values()}
+        alive: dict[int, dict[str, Any]] = {}
+        self.assigned = []
+        for reference, (run, *waiting) in self._left():
+            alive[run.index] = _place_of(reference)
+            self.assigned.append([later.index for later in waiting])
+        return alive
+
+    def _left(self) -> Iterator[tuple[Any, list[SweepRun]]]:
+        """Yield each task that has not ended with the runs that are left in it."""
+        for reference, runs in self._tasks.items():
+            if left := runs_left(runs, self._launcher.folder):
+                yield reference, left
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
         """Have the tasks end their runs by SIGTERM, and by SIGKILL after STOP_SECONDS or `at_once`."""
         indices = {run.index for run in runs}
-        for run in self._runs.values():
+        for _, (run, *_) in self._left():
             if run.index in indices:  # the task may not have begun, or be lost together with its worker
-                facts = end_file(self._launcher.folder, run.run_id, run.last_start)
-                note_stop(facts, time.time(), DRIVER)
+                note_stop(end_file_of(self._launcher.folder, run), time.time(), DRIVER)
         if at_once:
             self._killed |= indices
             self._next_kill = time.monotonic() + KILL_REPEAT_SECONDS
@@ -120,9 +136,9 @@ class RayExecutor:
         """End the runs that are left. End a cluster that this process started, disconnect from any other."""
         import ray
 
-        self.cancel([*self._runs.values()])
+        self.cancel([run for runs in self._tasks.values() for run in runs])
         deadline = time.monotonic() + STOP_SECONDS
-        while self._runs and time.monotonic() < deadline:
+        while self._tasks and time.monotonic() < deadline:
             self.alive()
             time.sleep(self.poll_seconds)
         if self._cluster.is_connected_here:
@@ -131,8 +147,8 @@ class RayExecutor:
     def _interrupt(self, indices: Container[int]) -> None:
         import ray
 
-        for reference, run in self._runs.items():
-            if run.index in indices:
+        for reference, left in self._left():
+            if any(run.index in indices for run in left):
                 ray.cancel(reference)
 
     def _kill_again(self) -> None:
@@ -141,34 +157,54 @@ class RayExecutor:
             self._interrupt(self._killed)
 
     def _fetch(self, reference: Any) -> None:
-        """Write the files of a run whose task has ended, and why it could not run."""
+        """Write the files of the runs whose task has ended, and why the task could not train them."""
         import ray
         from ray.exceptions import RayError
 
-        run, folder = self._runs.pop(reference), self._launcher.folder
-        self._killed.discard(run.index)
-        facts = end_file(folder, run.run_id, run.last_start)
+        runs, folder = self._tasks.pop(reference), self._launcher.folder
+        self._killed -= {run.index for run in runs}
         try:
             result: TaskResult = ray.get(reference)
-            write_files(folder, run.run_id, result.files)
-            problem = result.problem
+            for run in runs:
+                write_files(folder, run.run_id, result.files.get(run.run_id, {}))
+            if result.problem:
+                self._note_problem(runs, result.problem)
         except RayError as error:
-            problem = short_message(error)
-            known = read_end(facts)
-            if known is not None and known.asked_by == DRIVER:  # perhaps before it began
-                return
-            if is_lost(error):
-                self._log(run, f"Ray lost the node or worker: {problem}")
-                return
+            self._note_problem(runs, short_message(error), is_lost=is_lost(error))
         except (OSError, ValueError) as error:
-            problem = f"the files of the run cannot be written: {reason(error)}"
-        if problem:
-            self._log(run, problem)
+            self._note_problem(runs, f"the files of the run cannot be written: {reason(error)}")
+
+    def _note_problem(self, runs: Sequence[SweepRun], problem: str, *, is_lost: bool = False) -> None:
+        """Write down why a task has ended, as the end of the run that was under way or came next in it.
+
+        Args:
+            runs: The runs of the task.
+            problem: The reason.
+            is_lost: Whether Ray lost the task, so that nobody has seen the end of the run.
+        """
+        left = runs_left(runs, self._launcher.folder)
+        if not left:
+            return
+        facts = end_file_of(self._launcher.folder, left[0])
+        known = read_end(facts)
+        if known is not None and known.asked_by == DRIVER:  # perhaps before it began
+            return
+        if is_lost:
+            self._log(left[0], f"Ray lost the node or worker: {problem}")
+            # The journal may not say yet that the run has begun behind another one.
+            write_end(facts, RunEnd().facts(), is_first=True)
+        else:
+            self._log(left[0], problem)
             write_end(facts, RunEnd(is_started=False).facts())
 
     def _log(self, run: SweepRun, line: str) -> None:
         with self._launcher.log_file(run.run_id).open("a", encoding="utf-8") as log:
             print(line, file=log)
+
+
+def _place_of(reference: Any) -> dict[str, Any]:
+    """Return where a run of a task was started, for the journal."""
+    return {"ray": reference.task_id().hex()}
 
 
 def end_leftovers_on_nodes(journal: Journal, *, is_own: bool) -> None:

@@ -1,7 +1,7 @@
-"""The task of Ray: one run, from its start to its end or its cancellation.
+"""The task of Ray: one run or a series of runs, to their end or the cancellation of the task.
 
-If the node sees the sweep's output folder, the run works there, and continues from what another node left.
-Elsewhere it works in a temporary folder, and its files return with the result.
+If the node sees the sweep's output folder, the runs work there, and continue from what another node left.
+Elsewhere they work in a temporary folder, and their files return with the result.
 
 `ray.cancel` interrupts the main thread of the task, as Ctrl-C does. The handler only sets a flag, so a
 process that was just started is not lost.
@@ -13,7 +13,6 @@ import re
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,13 +21,22 @@ from pathlib import Path
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
-from ampcompare.sweeps.run_end import ENDS, EndRules, RunEnd, end_file, lost_end, read_end, state_of_end
+from ampcompare.sweeps.run_end import (
+    DRIVER,
+    ENDS,
+    EndRules,
+    RunEnd,
+    end_file,
+    lost_end,
+    read_end,
+    state_of_end,
+)
 from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers
 from ampcompare.sweeps.run_records import RunRecords
+from ampcompare.sweeps.series_process import SeriesProcess, end_file_of, train_in_series
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.wandb_client.record_folders import find_record_folders, parse_start
 
-POLL_SECONDS = 0.1
 TOKEN = Path("cluster") / "ray" / "token"  # in the output folder
 
 
@@ -65,19 +73,20 @@ class WorkingFolder:
 
 @dataclass(frozen=True)
 class RayTask:
-    """One run, sent to the task as a pickle.
+    """The runs of a task, sent to the task as a pickle.
 
     Attributes:
-        launcher: Starts the run.
+        launcher: Starts the runs.
+        runs: The runs in their order; more than one with several seeds in a process.
         token: Content of a file with which a node checks that it sees the driver's output folder.
-        working_folder: The folder for the run's relative paths.
+        working_folder: The folder for the relative paths of the runs.
         needs_shared_folder: Whether the driver has to read the record while the run is running.
         gpu: Value of CUDA_VISIBLE_DEVICES; None keeps Ray's value.
-        code: Dates of the user's files that changed since the sweep began, for the run's record.
+        code: Dates of the user's files that changed since the sweep began, for the records of the runs.
     """
 
     launcher: RunLauncher
-    run: SweepRun
+    runs: tuple[SweepRun, ...]
     token: str
     working_folder: WorkingFolder
     needs_shared_folder: bool = False
@@ -87,21 +96,22 @@ class RayTask:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task returns. How the run ended is in the facts about its end.
+    """What a task returns. How each run ended is in the facts about its end.
 
     Attributes:
-        problem: Why the run could not start; empty if it started.
-        files: The run's files by their path in the output folder, if the node does not see that folder.
+        problem: Why no run could start; empty if one started.
+        files: The files of each run, by the run's id and by their path in the output folder, if the node does
+            not see that folder.
     """
 
     problem: str = ""
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
 
 def run_task(task: RayTask) -> TaskResult:
-    """Run to the end of the run.
+    """Train until the runs have ended.
 
-    A first `ray.cancel` ends the run in order, a second one kills it.
+    A first `ray.cancel` ends the run that is under way in order, a second one kills it. No other run begins.
     """
     with closing(SweepStopRequest()) as stop:
         stop.listen([signal.SIGINT])  # the signal of `ray.cancel`; Ray handles the others
@@ -109,7 +119,7 @@ def run_task(task: RayTask) -> TaskResult:
 
 
 def _run_where_possible(task: RayTask, stop: SweepStopRequest) -> TaskResult:
-    launcher, run = task.launcher, task.run
+    launcher = task.launcher
     if missing := task.working_folder.enter():
         return TaskResult(missing)
     if sees_token(launcher.folder / TOKEN, task.token):
@@ -121,40 +131,48 @@ def _run_where_possible(task: RayTask, stop: SweepStopRequest) -> TaskResult:
             "needs the records of running runs"
         )
     with tempfile.TemporaryDirectory(prefix="ampcompare-", ignore_cleanup_errors=True) as folder:
-        _run_process(_launcher_into(launcher, Path(folder).resolve()), task, stop)
-        return TaskResult(files=read_files(Path(folder), run.run_id))
+        _train(_launcher_into(launcher, Path(folder).resolve()), task.runs, task, stop)
+        return TaskResult(files={run.run_id: read_files(Path(folder), run.run_id) for run in task.runs})
 
 
 def _run_in_shared_folder(task: RayTask, stop: SweepStopRequest) -> None:
-    launcher, run = task.launcher, task.run
-    if run.starts:
+    if any(run.starts for run in task.runs):
         # Ray may have lost the node or the worker of the start before. A worker that was killed on this
         # machine has left the run to its guard, which may be ending it now.
-        before = end_file(launcher.folder, run.run_id, run.starts)
-        end_leftovers_here([run], launcher.folder)
-        end, records = lost_end(read_end(before), has_lost_driver=False), RunRecords(launcher.folder)
-        rules = EndRules(launcher.trains_here)
-        state, _ = state_of_end(run, end, lambda: records.end(run.run_id), rules)
-        if state is RunState.FINISHED:  # after the driver had heard of the loss
-            write_end(end_file(launcher.folder, run.run_id, run.last_start), RunEnd(0).facts())
-            return
-        with launcher.log_file(run.run_id).open("a") as log:
-            print(f"start {run.last_start} on {socket.gethostname()}", file=log)
-    _run_process(launcher, task, stop)
+        end_leftovers_here(task.runs, task.launcher.folder)
+    _train(task.launcher, [run for run in task.runs if not _has_finished(run, task.launcher)], task, stop)
 
 
-def _run_process(launcher: RunLauncher, task: RayTask, stop: SweepStopRequest) -> None:
-    if stop.is_made():
-        return
+def _has_finished(run: SweepRun, launcher: RunLauncher) -> bool:
+    """Return whether an earlier start of the run has finished, after the driver had heard of its loss."""
+    if not run.starts:
+        return False
+    before = read_end(end_file(launcher.folder, run.run_id, run.starts))
+    records, rules = RunRecords(launcher.folder), EndRules(launcher.trains_here)
+    end = lost_end(before, has_lost_driver=False)
+    state, _ = state_of_end(run, end, lambda: records.end(run.run_id), rules)
+    if state is RunState.FINISHED:
+        write_end(end_file_of(launcher.folder, run), RunEnd(0).facts())
+        return True
+    with launcher.log_file(run.run_id).open("a") as log:
+        print(f"start {run.last_start} on {socket.gethostname()}", file=log)
+    return False
+
+
+def _train(launcher: RunLauncher, runs: Sequence[SweepRun], task: RayTask, stop: SweepStopRequest) -> None:
     with closing(ProcessGuard()) as guard:
-        with _sigint_unblocked():
-            process = launcher.start(task.run, guard, task.gpu, task.code)
-        while process is not None and process.poll() is None:
+
+        def start(left: Sequence[SweepRun]) -> SeriesProcess | None:
+            with _sigint_unblocked():
+                return launcher.start(left, guard, task.gpu, task.code)
+
+        def attend(process: SeriesProcess) -> None:
             if stop.is_made():
-                process.stop(signal.SIGTERM, STOP_SECONDS)
+                process.stop(signal.SIGTERM, STOP_SECONDS, DRIVER)
             if stop.is_at_once:
                 process.kill()
-            time.sleep(POLL_SECONDS)
+
+        train_in_series(start, runs, attend, stop.is_made)
 
 
 @contextmanager

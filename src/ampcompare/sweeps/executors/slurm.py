@@ -18,27 +18,28 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, one_line, reason
+from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report
 from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop
-from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS, end_file, read_end
+from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS
 from ampcompare.sweeps.run_process import RunLauncher
+from ampcompare.sweeps.series_process import end_file_of, runs_left
 
 MAX_TASKS = 1000  # of one array: Slurm's own MaxArraySize is 1001
 END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
 PREFIX = "slurm."
 MARK = "ampcompare-"
-REPORT = -1  # in place of the index of a run
-DEFAULT_TIME = "4:00:00"  # of a run; submitit's own 5 minutes would end most trainings
+DEFAULT_TIME = "4:00:00"  # of a job; submitit's own 5 minutes would end most trainings
 NEVER = 10**7  # minutes
 SQUEUE_SECONDS = 120  # for squeue to answer
 SCANCEL_SECONDS = 30  # for scancel to answer
@@ -72,38 +73,40 @@ class SlurmExecutor:
     slots = MAX_TASKS  # Slurm itself keeps to `--workers` within an array
     has_live_records = True
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
-    assigned: Sequence[Sequence[int]] = ()
 
     def __init__(self, launcher: RunLauncher, options: Mapping[str, Any], journal: Journal) -> None:
         self.options = options
         self.poll_seconds = FACTS_SECONDS
         self._launcher, self._journal = launcher, journal
         self._folder = journal.folder
-        self._jobs: dict[int, str] | None = None  # as squeue last told; None: it was not asked yet
-        self._not_in_queue: set[int] = set()
+        # The jobs and their runs, as squeue last told; None: it was not asked yet.
+        self._jobs: dict[str, Sequence[SweepRun]] | None = None
+        self._not_in_queue: set[str] = set()
+        self._cancelled: set[str] = set()
+        self.assigned: list[list[int]] = []
         self._next_squeue = 0.0
         make_folder(jobs_folder(self._folder), str(jobs_folder(self._folder)))
 
-    def submit(self, runs: Sequence[SweepRun], code: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Submit these runs as one array; return the job of each.
+    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Submit these groups as one array; return the job of each.
 
         Raises:
             UserError: If sbatch refuses it, or its answer was lost.
         """
         patience = max(1.0, self.options.get("signal_delay_s", 90) - END_SECONDS)
-        tasks = [SlurmTask(self._launcher, run, patience, dict(code)) for run in runs]
-        indices = [run.index for run in runs]
+        tasks = [SlurmTask(self._launcher, tuple(runs), patience, dict(code)) for runs in groups]
+        indices = [[run.index for run in runs] for runs in groups]
         job = submit_array(self._journal, self._launcher.sweep.name, self.options, indices, tasks)
-        # submitit makes no array of one run
-        jobs = [f"{job}_{number}" for number in range(len(runs))] if len(runs) > 1 else [job]
+        # submitit makes no array of one task
+        jobs = [f"{job}_{number}" for number in range(len(groups))] if len(groups) > 1 else [job]
         self._next_squeue = time.monotonic() + QUEUE_SECONDS
-        self._not_in_queue -= {*indices}
         if self._jobs is not None:
-            self._jobs.update(zip(indices, jobs, strict=True))
+            self._jobs.update(zip(jobs, groups, strict=True))
+        self.assigned += [job_indices[1:] for job_indices in indices]
         return [{"job": job_id} for job_id in jobs]
 
     def alive(self) -> dict[int, dict[str, Any]]:
-        """Return the runs whose jobs wait or run.
+        """Return the run that is under way, or comes first, in each job that waits or runs.
 
         Raises:
             UserError: If squeue cannot be asked the first time, and a run may be in its queue.
@@ -114,10 +117,18 @@ class SlurmExecutor:
         elif time.monotonic() >= self._next_squeue and self._open_runs():
             self._next_squeue = time.monotonic() + QUEUE_SECONDS
             self._ask_again()
-        return {index: {"job": job} for index, job in self._jobs.items() if index != REPORT}
+        alive: dict[int, dict[str, Any]] = {}
+        self.assigned = []
+        for job, runs in runs_in_jobs(self._jobs, self._journal.state, self._folder):
+            # A job that was cancelled is about to end, and begins no further run.
+            if runs[0].state is RunState.RUNNING or job not in self._cancelled:
+                current, *runs = runs
+                alive[current.index] = {"job": job}
+            self.assigned.append([run.index for run in runs])
+        return alive
 
     def _ask_again(self) -> None:
-        """Ask squeue. A run has left the queue when two answers in a row lack it.
+        """Ask squeue. A job has left the queue when two answers in a row lack it.
 
         The facts about a run that has just ended may come a moment later on a shared drive.
         """
@@ -126,21 +137,23 @@ class SlurmExecutor:
         except UserError:  # squeue does not answer; it may the next time
             return
         assert self._jobs is not None
-        gone = {index: job for index, job in self._jobs.items() if index not in jobs}
-        self._jobs = jobs | {index: job for index, job in gone.items() if index not in self._not_in_queue}
+        gone = {job: runs for job, runs in self._jobs.items() if job not in jobs}
+        self._jobs = jobs | {job: runs for job, runs in gone.items() if job not in self._not_in_queue}
         self._not_in_queue = set(gone)
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
-        """Cancel the jobs. Slurm sends them SIGTERM, and SIGKILL after its own KillWait.
+        """Cancel the jobs of these runs. Slurm sends them SIGTERM, and SIGKILL after its own KillWait.
 
         Raises:
             UserError: If Slurm does not answer.
         """
-        jobs = [str(run.process["job"]) for run in runs if "job" in run.process]
+        # A run that waits in a job is not in the queue by itself.
+        running = [run for run in runs if run.state is RunState.RUNNING and "job" in run.process]
+        jobs = [str(run.process["job"]) for run in running]
         if not jobs:
             return
-        for run in runs:
-            note_stop(end_file(self._folder, run.run_id, run.last_start), time.time(), DRIVER)
+        for run in running:
+            note_stop(end_file_of(self._folder, run), time.time(), DRIVER)
         command = ["scancel", *jobs]
         problem = ""
         try:
@@ -156,6 +169,7 @@ class SlurmExecutor:
                 f"--cluster slurm: scancel failed ({problem}), so jobs of this sweep go on; "
                 f"cancel them with: {' '.join(command)}"
             )
+        self._cancelled |= {*jobs}
         self._next_squeue = 0.0
 
     def close(self) -> None:
@@ -174,23 +188,15 @@ class SlurmExecutor:
     def has_report_job(self) -> bool:
         """Return whether the queue has the report's job, behind the last runs that were submitted."""
         *_, last = self._journal.state.submissions.values()
-        return not last and REPORT in jobs_in_queue(self._journal.state)
+        return not last and any(not runs for runs in jobs_in_queue(self._journal.state).values())
 
     def _open_runs(self) -> list[SweepRun]:
         """Return the runs of which only squeue can tell whether they are alive."""
         state = self._journal.state
-        submitted = {index for indices in state.submissions.values() for index in indices}
+        submitted = state.submitted
         candidates = [*state.own_running, *(run for run in state.startable if run.index in submitted)]
-        return [
-            run
-            for run in candidates
-            if (run.index in submitted or "job" in run.process) and not self._has_ended(run)
-        ]
-
-    def _has_ended(self, run: SweepRun) -> bool:
-        """Return whether the end of the run's last start was seen; its job may be requeued nevertheless."""
-        end = read_end(end_file(self._folder, run.run_id, run.last_start))
-        return end is not None and end.is_seen and end.asked_at is None
+        in_jobs = [run for run in candidates if run.index in submitted or "job" in run.process]
+        return runs_left(in_jobs, self._folder)
 
 
 def slurm_factory(
@@ -242,8 +248,8 @@ def jobs_folder(folder: Path) -> Path:
     return folder / "cluster" / "jobs"
 
 
-def jobs_in_queue(state: SweepState) -> dict[int, str]:
-    """Return the jobs of a sweep that wait or run: their ids by the index of the run, REPORT for the report.
+def jobs_in_queue(state: SweepState) -> dict[str, Sequence[SweepRun]]:
+    """Return the jobs of a sweep that wait or run, with their runs at submission; the report's job has none.
 
     Everybody's jobs are asked for: an array may have been submitted by a colleague, or under another account.
 
@@ -268,16 +274,43 @@ def jobs_in_queue(state: SweepState) -> dict[int, str]:
             f"--cluster slurm: squeue failed ({why}); run the command where squeue works, so that queued "
             "runs are not started twice"
         ) from None
-    jobs: dict[int, str] = {}
+    jobs: dict[str, Sequence[SweepRun]] = {}
     for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", done.stdout, re.M):
         if mark in submissions:
-            indices = submissions[mark] or [REPORT]
-            jobs[indices[int(job.partition("_")[2] or 0)]] = job  # submitit makes no array of one run
+            tasks = submissions[mark] or [[]]
+            jobs[job] = tasks[int(job.partition("_")[2] or 0)]  # submitit makes no array of one task
     return jobs
 
 
+def runs_in_jobs(
+    jobs: Mapping[str, Sequence[SweepRun]], state: SweepState, folder: Path
+) -> Iterator[tuple[str, list[SweepRun]]]:
+    """Yield each job that has runs left, with these runs. The first of them is under way, or comes next.
+
+    A run that has ended and waits for another start is not in its former job any more, although the job may
+    train others.
+
+    Args:
+        jobs: The jobs in the queue, with their runs at submission.
+        folder: Output folder of the sweep.
+    """
+    for job, submitted in jobs.items():
+        now = [(run, state.runs[run.index]) for run in submitted]
+        same_start = [
+            new
+            for old, new in now
+            if (new.run_id, new.last_start) == (old.run_id, old.last_start) and not new.state.is_final
+        ]
+        if left := runs_left(same_start, folder):
+            yield job, left
+
+
 def submit_array(
-    journal: Journal, name: str, options: Mapping[str, Any], indices: Sequence[int], tasks: Sequence[Any]
+    journal: Journal,
+    name: str,
+    options: Mapping[str, Any],
+    indices: Sequence[Sequence[int]],
+    tasks: Sequence[Any],
 ) -> str:
     """Submit tasks as one array, noted in the journal before sbatch is asked.
 
@@ -285,7 +318,7 @@ def submit_array(
         journal: The sweep's journal.
         name: Name of the jobs, unless the options have one.
         options: submitit's parameters.
-        indices: Runs of the tasks; empty for the report.
+        indices: The runs of each task; empty for the report.
         tasks: What the jobs do.
 
     Returns:
@@ -298,7 +331,7 @@ def submit_array(
 
     os.environ.pop("SBATCH_JOB_NAME", None)  # it would go before the script's, which has the mark
     mark, output = f"{MARK}{secrets.token_hex(6)}", io.StringIO()
-    journal.append("submission", mark=mark, indices=[*indices])
+    journal.append("submission", mark=mark, indices=[runs if len(runs) > 1 else runs[0] for runs in indices])
     job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(options.get("job_name", name)))
     executor = _submitit_executor(journal.folder, {**options, "job_name": f"{job_name}-{mark}"})
     try:

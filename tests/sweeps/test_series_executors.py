@@ -1,0 +1,246 @@
+"""Several seeds in one process on this machine, as a job of Slurm, as a task of Ray: what survives what."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.quick import ROOT
+from support.series_program import SeriesProject, name_of
+from support.slurm import Slurm
+from support.wandb_server.clients import wait_until
+
+from ampcompare.runs.run_state import RunState
+from ampcompare.sweeps.executors.ray import ray_factory
+from ampcompare.sweeps.executors.ray_task import TOKEN
+from ampcompare.sweeps.journal import Journal, SweepRun
+from ampcompare.sweeps.prepare import SweepOptions, make_output, prepare
+from ampcompare.sweeps.run_end import end_file, read_end
+from ampcompare.sweeps.sweep_identity import definition
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def series(tmp_path: Path) -> SeriesProject:
+    return SeriesProject(tmp_path)
+
+
+def test_on_this_machine_each_seed_is_a_run_of_its_own(series: SeriesProject):
+    (series.folder / "fail-none-2").touch()
+    code, output = series.sweep()
+    assert code == 1, output
+    states = {name_of(run): run.state for run in series.runs()}
+    failed = states.pop("none-2")
+    assert (failed, {*states.values()}) == (RunState.FAILED, {RunState.FINISHED}), output
+    pids = {event["name"]: event["pid"] for event in series.events("began")}
+    # The seed behind the one that failed has a process of its own; the others share one for each backend.
+    assert pids["none-1"] == pids["none-2"] != pids["none-3"]
+    assert len({pid for name, pid in pids.items() if name.startswith("native_bf16")}) == 1
+    for run in series.runs():
+        end = read_end(end_file(series.out, run.run_id, 1))
+        assert end is not None
+        assert end.exit_code == (3 if name_of(run) == "none-2" else 0)
+
+
+class SlurmCommand:
+    """`ampcompare sweep --cluster slurm` of a project."""
+
+    quick_looks = (
+        "import ampcompare.sweeps.executors.slurm as s; s.FACTS_SECONDS = 0.05; s.QUEUE_SECONDS = 0.3"
+    )
+
+    def __init__(self, series: SeriesProject, slurm: Slurm) -> None:
+        self.series, self.slurm = series, slurm
+        quick_looks = "s.FACTS_SECONDS = 0.05; s.QUEUE_SECONDS = 0.3"
+        series.before = f"import ampcompare.sweeps.executors.slurm as s; {quick_looks}"
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.series.command("--cluster", "slurm", *words),
+            cwd=self.series.folder,
+            env=self.slurm.environment(PYTHONPATH=f"{ROOT / 'src'}", COLUMNS="1000"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Run the command to its end, and return its output."""
+        process = self.start(*words)
+        output, _ = process.communicate()
+        assert process.returncode == code, output
+        return output
+
+
+@pytest.fixture
+def sweep(series: SeriesProject, slurm: Slurm) -> SlurmCommand:
+    return SlurmCommand(series, slurm)
+
+
+def test_a_job_of_slurm_trains_its_seeds_and_status_knows_each(
+    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
+):
+    slurm.slots = 0
+    assert "6 submitted as job 101 with 2 tasks" in sweep()
+    assert len(slurm.jobs) == 3  # with the report's
+    first, second, third = series.first_group()
+    (series.folder / f"fail-{first}").touch()
+    hold = series.hold_run(second)
+    slurm.slots = 1
+    series.wait_until_began(second)
+    output = sweep("--status", code=3)
+    rows = {
+        run_id: line for run_id in ids_of(series).values() for line in output.splitlines() if run_id in line
+    }
+    rows = {name: rows.get(run_id, "") for name, run_id in ids_of(series).items()}
+    assert rows[first].startswith("failed")
+    assert rows[second].startswith("running")
+    assert "in the queue as job 101_0" in rows[second]
+    assert rows[third].startswith("running")
+    assert "waits for its turn in job 101_0" in rows[third]
+    assert "6 points: 5 running, 1 failed" in output
+    output = sweep()  # by a driver that knows nothing but the journal, the queue and the facts
+    assert "1 failed, 5 waiting or running, nothing new was submitted" in output
+    hold.unlink()
+    slurm.wait_until_ended()
+    pids = {event["name"]: event["pid"] for event in series.events("began")}
+    # The job goes on behind a run that failed, in a new process.
+    assert pids[first] != pids[second] == pids[third]
+    assert [job.state for job in slurm.jobs] == ["FAILED", "COMPLETED", "COMPLETED"]
+    assert "1 of 6 runs failed" in sweep(code=1)
+    assert sorted(series.names("began")) == sorted(ids_of(series))
+
+
+def ids_of(series: SeriesProject) -> dict[str, str]:
+    return {name_of(run): run.run_id for run in series.runs()}
+
+
+def test_a_preempted_job_of_slurm_resumes_its_present_seed_and_then_trains_the_others(
+    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
+):
+    slurm.slots = 0
+    sweep()
+    first, second, third = series.first_group()
+    hold = series.hold_run(second)
+    slurm.slots = 1
+    series.wait_until_began(second)
+    (job, *_) = slurm.jobs
+    slurm.warn(job)
+    slurm.wait(lambda: job.restarts == 1)
+    hold.unlink()
+    slurm.wait_until_ended()
+    assert "no run is left" in sweep()
+    series.check_each_run_finished_once()
+    own = [name for name in series.names("began") if name in (first, second, third)]
+    assert own == [first, second, second, third]
+    assert series.names("saved") == [second]
+    assert [run.starts for run in series.runs()] == [1] * 6  # a job that is requeued is the same start
+
+
+def test_with_wait_a_killed_process_and_a_killed_driver_lose_and_repeat_nothing(
+    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
+):
+    slurm.slots = 0
+    driver = sweep.start("--wait")
+    wait_until(lambda: len(slurm.jobs) == 2)
+    first, second, third = series.first_group()
+    holds = {name: series.hold_run(name) for name in (second, third)}
+    slurm.slots = 2
+    # The driver sees that the second seed has begun, while the process goes on.
+    series.wait_until_began(second)
+    wait_until(lambda: series.runs()[1].state is RunState.RUNNING)
+    os.kill(series.wait_until_began(second), signal.SIGKILL)
+    holds[second].unlink()
+    # The job goes on with the third seed; the driver submits the second one again.
+    series.wait_until_began(third)
+    series.wait_until_began(second, times=2)
+    driver.kill()
+    driver.communicate()
+    holds[third].unlink()
+    output = sweep("--wait")
+    assert "6 of 6 done" in output or "6 already done" in output
+    series.check_each_run_finished_once()
+    assert {name_of(run): run.starts for run in series.runs()[:3]} == {first: 1, second: 2, third: 1}
+    assert [run.signal_ends for run in series.runs()] == [0, 1, 0, 0, 0, 0]
+
+
+def test_ctrl_c_cancels_the_jobs_and_the_same_command_trains_what_is_left(
+    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
+):
+    slurm.slots = 0
+    driver = sweep.start("--wait")
+    wait_until(lambda: len(slurm.jobs) == 2)
+    first, second, third = series.first_group()
+    hold = series.hold_run(second)
+    slurm.slots = 1
+    wait_until(lambda: series.runs()[1].state is RunState.RUNNING)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate()
+    assert driver.returncode == 130, output
+    hold.unlink()
+    states = {name_of(run): run.state for run in series.runs()}
+    assert (states[first], states[second], states[third]) == ("finished", "preempted", "queued")
+    sweep("--wait")
+    series.check_each_run_finished_once()
+    own = [name for name in series.names("began") if name in (first, second, third)]
+    assert own == [first, second, second, third]
+
+
+ALL = [f"{backend}-{seed}" for backend in ("none", "native_bf16") for seed in (1, 2, 3)]
+
+
+def test_on_ray_a_killed_process_a_lost_node_and_a_killed_driver_lose_and_repeat_nothing(
+    series: SeriesProject, cluster
+):
+    """Two nodes with room for one task each, which see the output folder."""
+    holds = {name: series.hold_run(name) for name in ALL}
+    driver = series.start("--cluster", "ray")
+    for name in ("none-1", "native_bf16-1"):
+        holds[name].unlink()
+    series.wait_until_began("native_bf16-2")
+    os.kill(series.wait_until_began("none-2"), signal.SIGKILL)
+    series.wait_until_began("none-3")  # in a new process of the same task
+    cluster.remove_node(*cluster.worker_nodes, allow_graceful=False)
+    wait_until(lambda: any(name in series.names("saved") for name in ("none-3", "native_bf16-2")))
+    driver.kill()
+    driver.communicate()
+    series.wait_until_all_have_ended()
+    for name in ALL:
+        holds[name].unlink(missing_ok=True)
+    code, output = series.sweep("--cluster", "ray")
+    assert code == 0, output
+    series.check_each_run_finished_once()
+    signal_ends = {name_of(run): run.signal_ends for run in series.runs()}
+    assert signal_ends["none-2"] == 1
+    assert sum(signal_ends.values()) <= 2  # and that of the lost node
+
+
+def test_the_files_of_each_seed_come_back_from_a_node_that_does_not_see_the_folder(
+    series: SeriesProject, cluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(series.folder)
+    options = SweepOptions(cluster="ray", seeds_per_process=3)
+    prepared = prepare("sweep.yaml", [f"output_dir={series.out}"], options)
+    make = ray_factory(prepared, {})
+    (series.folder / "fail-none-2").touch()
+    journal = Journal(make_output(series.out), "many", definition(prepared.sweep, ()))
+    executor = make(journal)
+    try:
+        token = series.out / TOKEN
+        token.rename(token.with_name("hidden"))
+        seeds = [{"backend": "none", "seed": seed} for seed in (1, 2, 3)]
+        runs = [journal.propose(SweepRun(index, parameters=point)) for index, point in enumerate(seeds)]
+        executor.submit([runs], {})
+        assert executor.assigned == [[1, 2]]
+        assert [*executor.alive()] == [0]
+        wait_until(lambda: not executor.alive())
+        assert executor.assigned == []
+        ends = [read_end(end_file(series.out, run.run_id, 1)) for run in runs]
+        assert [end and end.exit_code for end in ends] == [0, 3, 0]
+        assert all(series.out / "logs" / f"{run.run_id}.log" for run in runs)
+        assert str(series.out) not in {event["folder"] for event in series.events("began")}
+    finally:
+        executor.close()
+        journal.close()
