@@ -56,20 +56,40 @@ class Group:
 GROUPS = {
     "precision": Group(
         ("precision/**/*.py",),
-        ("precision/**/test_*.py", "training/test_*.py", "recorder/test_recorded_weights.py"),
+        (
+            "precision/**/test_*.py",
+            "recorder/test_recorded_weights.py",
+            "training/test_arriving_weights.py",
+            "training/test_buffers.py",
+            "training/test_nonfinite_weights.py",
+            "training/test_overflow_detection.py",
+            "training/test_trainer.py",
+        ),
     ),
     "statistics": Group(
-        ("analysis/statistics/*.py",), ("analysis/test_*.py", "analysis/s*/test_*.py", "bench/test_bench.py")
+        ("analysis/statistics/*.py",), ("analysis/statistics/test_*.py", "analysis/test_*.py")
     ),
-    "grouping": Group(
-        ("analysis/grouping/*.py",), ("analysis/**/test_*.py", "identity/test_*.py", "report/test_*table.py")
-    ),
+    "grouping": Group(("analysis/grouping/*.py",), ("analysis/grouping/test_*.py", "analysis/test_*.py")),
     "checkpoint": Group(
         ("training/checkpoint/*.py",),
         ("training/checkpoint/test_*.py", "identity/test_*.py", "test_training_session.py"),
     ),
     "sweeps": Group(
-        ("sweeps/journal.py", "sweeps/decisions.py", "sweeps/run_end.py"), ("sweeps/**/test_*.py",)
+        ("sweeps/journal.py", "sweeps/decisions.py", "sweeps/run_end.py"),
+        (
+            "sweeps/test_decisions.py",
+            "sweeps/test_driver.py",
+            "sweeps/test_journal.py",
+            "sweeps/test_recovery.py",
+            "sweeps/test_run_process.py",
+            "sweeps/test_run_records.py",
+            "sweeps/test_scenarios.py",
+            "sweeps/test_series.py",
+            "sweeps/test_slurm_task.py",
+            "sweeps/test_status.py",
+            "sweeps/test_stop_request.py",
+            "sweeps/test_sweep_folder.py",
+        ),
     ),
 }
 LEFT_OUT = [".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "wandb", "outputs"]
