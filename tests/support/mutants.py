@@ -67,7 +67,14 @@ GROUPS = {
         ),
     ),
     "statistics": Group(
-        ("analysis/statistics/*.py",), ("analysis/statistics/test_*.py", "analysis/test_*.py")
+        ("analysis/statistics/*.py",),
+        (
+            "analysis/statistics/test_*.py",
+            "analysis/test_*.py",
+            "bench/test_bench.py",
+            "bench/test_restarts.py",
+            "test_pages.py",
+        ),
     ),
     "grouping": Group(("analysis/grouping/*.py",), ("analysis/grouping/test_*.py", "analysis/test_*.py")),
     "checkpoint": Group(
