@@ -62,7 +62,6 @@ def test_each_mutant_is_a_valid_module_that_differs_from_the_original():
     for mutant in sample(60, 0, list(GROUPS)):
         original = (ROOT / mutant.module).read_bytes()
         changed = mutant.applied_to(original)
-        assert original[mutant.start : mutant.end].decode() == mutant.before
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(original)), mutant
         assert mutant.statement[0] <= mutant.line
 

@@ -10,8 +10,9 @@ marked `slow` do not run.
 
 The result has the seconds of each test file and, for each mutant, the test that each file found it with
 (`killed_by`). A mutant that no test file found has survived: no test checks its statement, or the changed
-program does the same as the original. `--table` prints a result, `--coverage FILE` keeps what the tests
-execute for the next call.
+program does the same as the original. `--table` prints a result, and `--coverage FILE` keeps what the tests
+execute for the next call. After tests were added or removed, `--again EARLIER` tries only the mutants of an
+earlier result that survived, or that no remaining test had found.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -29,7 +31,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -154,6 +156,7 @@ class Mutant:
 
     def applied_to(self, text: bytes) -> bytes:
         """Return the text of the module with the fault."""
+        assert text[self.start : self.end].decode() == self.before, f"{self.module} has changed"
         return text[: self.start] + self.after.encode() + text[self.end :]
 
 
@@ -586,12 +589,25 @@ def preload() -> None:
     import wandb  # noqa: F401
 
 
+def is_found(mutant: dict[str, Any]) -> bool:
+    """Whether a test that found a mutant of an earlier result is still in the checkout."""
+    for suite, test in mutant["killed_by"].items():
+        function = re.search(r"::(\w+)", test)
+        file = ROOT / suite
+        if function and file.is_file() and f"def {function[1]}(" in file.read_text(encoding="utf-8"):
+            return True
+    return False
+
+
 def main() -> None:
     """Make the mutants, try each, and write the result after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("result", type=Path, help="JSON file that is written")
     parser.add_argument("--table", action="store_true", help="only print the result as a table")
     parser.add_argument("--coverage", type=Path, help="JSON file of what each test executes, kept for later")
+    parser.add_argument(
+        "--again", type=Path, help="earlier result; only what no test finds any more is tried"
+    )
     parser.add_argument("--count", type=int, default=300, help="number of mutants")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
@@ -617,11 +633,18 @@ def main() -> None:
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*LEFT_OUT))
         coverage = cover(tree, suites, 600, arguments.coverage or Path(folder) / "coverage.json")
         seconds = {suite: sum(seen.seconds for seen in tests.values()) for suite, tests in coverage.items()}
-        result: dict[str, Any] = {"seed": arguments.seed, "seconds": seconds, "mutants": []}
-        for mutant in sample(arguments.count, arguments.seed, arguments.groups):
+        mutants = sample(arguments.count, arguments.seed, arguments.groups)
+        kept: list[dict[str, Any]] = []
+        if arguments.again:
+            earlier = json.loads(arguments.again.read_text())["mutants"]
+            kept = [mutant for mutant in earlier if is_found(mutant)]
+            names = [field.name for field in fields(Mutant)]
+            mutants = [Mutant(**{name: m[name] for name in names}) for m in earlier if not is_found(m)]
+        result: dict[str, Any] = {"seed": arguments.seed, "seconds": seconds, "mutants": kept}
+        for mutant in mutants:
             if time.monotonic() > end:
                 break
-            result["mutants"].append(try_mutant(tree, mutant, coverage, arguments.budget, arguments.extra))
+            kept.append(try_mutant(tree, mutant, coverage, arguments.budget, arguments.extra))
             arguments.result.write_text(json.dumps(result, indent=1))
     print(table(result))
 
