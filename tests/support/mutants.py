@@ -90,6 +90,7 @@ GROUPS = {
             "sweeps/test_driver.py",
             "sweeps/test_journal.py",
             "sweeps/test_recovery.py",
+            "sweeps/test_run_end.py",
             "sweeps/test_run_process.py",
             "sweeps/test_run_records.py",
             "sweeps/test_scenarios.py",

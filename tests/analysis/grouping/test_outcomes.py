@@ -45,7 +45,10 @@ def test_exit_code_and_state_decide_the_outcome(subtests: pytest.Subtests):
         (255, "failed", "", RunState.STOPPED),  # what W&B's client writes after Ctrl-C, and ours after a stop
         (130, "failed", "", RunState.STOPPED),
         (143, "failed", "", RunState.STOPPED),
+        (129, "failed", "", RunState.STOPPED),
         (138, "failed", "", RunState.STOPPED),
+        (140, "failed", "", RunState.STOPPED),
+        (254, "failed", "", RunState.FAILED),
         (138, "preempted", "", RunState.PREEMPTED),  # marked by mark_preempting()
         (1, "preempted", "", RunState.PREEMPTED),
         (None, "failed", "crashed", RunState.FAILED),
