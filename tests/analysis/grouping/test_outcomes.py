@@ -70,6 +70,14 @@ def test_exit_code_and_state_decide_the_outcome(subtests: pytest.Subtests):
             )
 
 
+def test_the_reason_names_the_signal_behind_an_exit_code():
+    reasons = {
+        code: determine_outcome(ended(code, "failed"))[1] for code in (1, 128, 129, 139, 143, 254, 255)
+    }
+    named = {code: why.partition(", signal ")[2] for code, why in reasons.items()}
+    assert named == {1: "", 128: "", 129: "1", 139: "11", 143: "15", 254: "126", 255: ""}
+
+
 def test_a_nonfinite_last_value_is_a_failure_whatever_the_exit_code(subtests: pytest.Subtests):
     for key, value, code in itertools.product(
         (metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS), ("NaN", math.inf), (0, 255)
