@@ -145,6 +145,21 @@ def test_rounding_is_no_spread(first):
     assert (estimate.error, estimate.low, estimate.high) == (0.0, estimate.value, estimate.value)
 
 
+@pytest.mark.parametrize("unit", [1e-100, 1e-20, 1e20])
+def test_estimates_scale_with_the_unit_of_the_values(unit):
+    """No size of the values is taken for rounding error."""
+    a, b = sample(*SAMPLE_A), sample(*SAMPLE_B)
+    for estimate in (
+        estimate_mean,
+        lambda x: estimate_difference(x, b * (x.iloc[0] / a.iloc[0])),
+        lambda x: estimate_difference(x, b * (x.iloc[0] / a.iloc[0]), paired_by=""),
+    ):
+        ours, expected = estimate(a * unit), estimate(a)
+        assert (ours.error / unit, ours.spread / unit) == pytest.approx(
+            (expected.error, expected.spread), **EXACT
+        )
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.7e308])
 def test_nonfinite_values_are_left_out(bad):
     good, spoilt = sample(1, 2, 4), sample(1, 2, 4, bad)
