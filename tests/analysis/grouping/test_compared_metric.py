@@ -2,11 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Unit, placeholder_of, unit_of
+from ampcompare.analysis.grouping.compared_metric import (
+    ComparedMetric,
+    Unit,
+    final_placeholder,
+    placeholder_of,
+    unit_of,
+)
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 
@@ -51,6 +58,25 @@ def test_the_placeholder_of_a_percentage_is_its_one_negative_value(subtests: pyt
     ]:
         with subtests.test(unit=unit, values=values):
             assert placeholder_of(unit, values) == placeholder
+
+
+@pytest.mark.parametrize(
+    ("values", "placeholder"),
+    [
+        ((0.5, 0.9, 0.0), 0.0),
+        ((0.0, 0.9, 0.0), 0.0),
+        ((0.9, 0.01, 0.0), None),  # it fell to near 0 before
+        ((0.5, 0.9, -1.0), -1.0),
+        ((0.0, 0.9, -1.0), -1.0),
+        ((-0.2, 0.9, -1.0), None),  # negative values are results
+        ((0.5, 0.0, 0.9), None),
+        ((0.0, 0.0), None),
+        ((-1.0, -1.0), None),
+        ((), None),
+    ],
+)
+def test_a_last_value_of_0_or_minus_1_may_mean_that_nothing_was_evaluated(values, placeholder):
+    assert final_placeholder(np.array(values)) == placeholder
 
 
 def logged(backend: str, seed: int, key: str, accuracy: float):

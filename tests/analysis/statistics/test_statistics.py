@@ -181,6 +181,13 @@ def test_an_interval_never_leaves_its_bounds_and_a_wide_one_is_infinite():
     assert estimate_difference(sample(1e-150, 1, 1e150), sample(1, 1, 1), log=True).ends == (0.0, math.inf)
 
 
+def test_a_ratio_is_computed_on_logarithms_and_0_and_infinity_are_its_ends():
+    ratio, difference = (estimate_mean(sample(1, 2, 4), log=log) for log in (True, False))
+    assert [ratio.on_scale(value) for value in (1.0, math.e, 0.0, -1.0)] == [0.0, 1.0, -math.inf, -math.inf]
+    assert [ratio.from_scale(value) for value in (0.0, -math.inf, 1e4)] == [1.0, 0.0, math.inf]
+    assert [difference.on_scale(value) for value in (0.0, -1.0)] == [0.0, -1.0]
+
+
 PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
 WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80% bound of the deviation
 
