@@ -2,8 +2,9 @@
 
 import ast
 import textwrap
+from dataclasses import asdict
 
-from support.mutants import GROUPS, ROOT, mutants_of, sample
+from support.mutants import GROUPS, ROOT, mutants_of, sample, table
 
 MODULE = '''
     """A docstring with 1 number, and not one fault."""
@@ -71,3 +72,19 @@ def test_the_same_seed_gives_the_same_mutants():
     assert sample(20, 3, groups) == sample(20, 3, groups)
     assert sample(20, 3, groups) != sample(20, 4, groups)
     assert len(sample(20, 3, groups)) == 20
+
+
+def test_a_result_is_shown_with_what_survived_and_what_each_test_file_found():
+    chosen = sample(4, 0, ["checkpoint"])
+    found = [{"a.py": "a.py::test"}, {"a.py": "a.py::test", "b.py": "b.py::test"}, {"b.py": "b.py::test"}, {}]
+    mutants = [
+        {**asdict(mutant), "killed_by": killed_by, "covered": True, "suites": ["a.py", "b.py"]}
+        for mutant, killed_by in zip(chosen, found, strict=True)
+    ]
+    lines = table({"seconds": {"a.py": 1.0, "b.py": 2.0}, "mutants": mutants}).splitlines()
+    assert "checkpoint".ljust(11) + "       4       3         1" in lines[4]
+    assert [line.split() for line in lines if line.endswith(".py")] == [
+        ["1.0", "4", "2", "1", "a.py"],
+        ["2.0", "4", "2", "1", "b.py"],
+    ]
+    assert lines[-1].startswith(f"{chosen[3].module}:{chosen[3].line} {chosen[3].kind}: ")

@@ -570,7 +570,7 @@ def table(result: dict[str, Any]) -> str:
     alone: Counter[str] = Counter()
     for mutant in result["mutants"]:
         if len(mutant["killed_by"]) == 1:
-            alone.update(mutant["killed_by"])
+            alone.update(list(mutant["killed_by"]))
     lines += ["", "seconds  tried  killed  alone  test file"]
     for suite, seconds in sorted(result["seconds"].items(), key=lambda item: -kills[item[0]]):
         lines.append(f"{seconds:7.1f} {tries[suite]:6} {kills[suite]:7} {alone[suite]:6}  {suite}")
