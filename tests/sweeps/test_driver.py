@@ -1,11 +1,23 @@
 """What the driver of a sweep decides: which run comes next, what becomes of one that was interrupted."""
 
+from dataclasses import replace
+
 import pytest
 from support.scripted_executor import ScriptedExecutor, drive, finishes
 from support.sweep_project import make_grid
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.decisions import Append, Cancel, RunChanged, RunLogged, Situation, decide
+from ampcompare.sweeps.decisions import (
+    AllEnded,
+    Append,
+    Cancel,
+    LookAtRuns,
+    RunChanged,
+    RunLogged,
+    Situation,
+    decide,
+)
+from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepRun, SweepState, read_journal
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.run_end import DRIVER, RunChange, RunEnd
@@ -140,3 +152,20 @@ def test_the_bands_that_a_run_reached_before_its_end_are_seen_at_its_end(raced, 
     assert [(band.fields["band"], band.fields["value"]) for band in bands] == expected
     assert not any(isinstance(action, Cancel) or action.fields["stopped"] for action in bands)
     assert (end.event, end.fields["state"], end.fields["value"]) == ("ended", "finished", values[-1])
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+@pytest.mark.parametrize("looks", [(), (3, 6)])
+@pytest.mark.parametrize("looked", [(), (3,), (6,)])
+def test_the_runs_are_looked_at_once_for_each_number_of_seeds_and_not_after_a_stop(
+    looks, looked, is_stopping
+):
+    state = SweepState("s", {})
+    for look in looked:
+        state.apply({"event": "seeds", "seeds": [4], "look": look, "messages": []})
+    seeds = Parameter(("seed",), "categorical", {"values": [1, 2, 3]})
+    grid = make_grid(1)
+    sweep = replace(grid, parameters=(*grid.parameters, seeds))
+    situation = Situation(state, sweep, 2, looks, is_stopping)
+    expected = [LookAtRuns()] if looks and 3 not in looked and not is_stopping else []
+    assert decide(situation, AllEnded()) == expected

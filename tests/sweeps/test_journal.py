@@ -125,3 +125,25 @@ def test_what_is_no_journal_of_this_sweep_is_refused_in_a_line(tmp_path):
     definition.write_text("[")
     with pytest.raises(UserError, match=r"sweep\.json: not the journal of a sweep"):
         Journal(tmp_path, "mine", {})
+
+
+def test_runs_that_somebody_else_has_started_are_known_and_not_started_here(tmp_path):
+    theirs = [
+        SweepRun(3, "w3", parameters={"x": 3}, plan={"block": 1}, state=RunState.FINISHED, value=0.5),
+        SweepRun(4, "w4", parameters={"x": 4}, state=RunState.RUNNING),
+        SweepRun(5, "w5", parameters={"x": 5}, state=RunState.QUEUED),
+    ]
+    journal = begun(tmp_path)
+    journal.add_external(theirs)
+    journal.close()
+    state = read_journal(tmp_path)
+    assert state.runs == journal.state.runs
+    for run in theirs:
+        found = state.runs[run.index]
+        assert (found.is_external, found.starts) == (True, 1)
+        known = ("run_id", "parameters", "plan", "state", "value")
+        assert [getattr(found, key) for key in known] == [getattr(run, key) for key in known]
+    assert [run.index for run in state.own_running] == [2]
+    assert [run.index for run in state.startable] == [1]  # the one that a signal ended
+    assert [run.index for run in state.with_state(RunState.RUNNING)] == [2, 4]
+    assert state.count(RunState.FINISHED, RunState.QUEUED) == 3

@@ -2,11 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.analysis.grouping.compared_metric import Unit, unit_of
+from ampcompare.analysis.grouping.compared_metric import (
+    ComparedMetric,
+    Unit,
+    final_placeholder,
+    placeholder_of,
+    unit_of,
+)
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 
@@ -28,6 +35,48 @@ def test_name_and_values_decide_the_unit(subtests: pytest.Subtests):
     ]:
         with subtests.test(key=key, values=values, unit=unit):
             assert unit_of(key, values) is unit
+
+
+def test_only_the_default_metric_is_called_accuracy():
+    """Another percentage may be an F1 score."""
+    assert ComparedMetric().noun == "accuracy"
+    assert ComparedMetric(is_best=True).noun == "best accuracy"
+    assert ComparedMetric("val/f1", scale=Unit.PERCENT).noun == "val/f1"
+    assert ComparedMetric("val/f1", is_best=True, display_name="F1").noun == "best F1"
+
+
+def test_the_placeholder_of_a_percentage_is_its_one_negative_value(subtests: pytest.Subtests):
+    for unit, values, placeholder in [
+        (Unit.FRACTION, (0.2, -1.0, 0.9, -1.0), -1.0),
+        (Unit.PERCENT, (-1.0, 0.0), -1.0),
+        (Unit.PERCENT, (-100.0, 93.0), -100.0),
+        (Unit.PLAIN, (0.2, -1.0), None),
+        (None, (0.2, -1.0), None),
+        (Unit.FRACTION, (0.2, -1.0, -2.0), None),
+        (Unit.FRACTION, (-1.0, -1.0), None),  # nothing else
+        (Unit.FRACTION, (0.2, 0.0), None),
+    ]:
+        with subtests.test(unit=unit, values=values):
+            assert placeholder_of(unit, values) == placeholder
+
+
+@pytest.mark.parametrize(
+    ("values", "placeholder"),
+    [
+        ((0.5, 0.9, 0.0), 0.0),
+        ((0.0, 0.9, 0.0), 0.0),
+        ((0.9, 0.01, 0.0), None),  # it fell to near 0 before
+        ((0.5, 0.9, -1.0), -1.0),
+        ((0.0, 0.9, -1.0), -1.0),
+        ((-0.2, 0.9, -1.0), None),  # negative values are results
+        ((0.5, 0.0, 0.9), None),
+        ((0.0, 0.0), None),
+        ((-1.0, -1.0), None),
+        ((), None),
+    ],
+)
+def test_a_last_value_of_0_or_minus_1_may_mean_that_nothing_was_evaluated(values, placeholder):
+    assert final_placeholder(np.array(values)) == placeholder
 
 
 def logged(backend: str, seed: int, key: str, accuracy: float):

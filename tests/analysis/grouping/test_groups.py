@@ -4,6 +4,7 @@ import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs
+from ampcompare.analysis.grouping.groups import count_ended_seeds
 from ampcompare.runs import RunRecord
 
 
@@ -210,3 +211,19 @@ def test_versions_of_a_users_file_split_groups_labelled_by_name_and_date():
         "none · net.py of 2026-11-26 16:21:22",
         "none · net.py of 2026-11-27 09:00:00",
     ]
+
+
+def test_seeds_count_if_their_run_has_ended_and_the_smallest_group_counts():
+    def of(backend: str, *states: str):
+        runs = [make(backend, seed, state=state) for seed, state in enumerate(states)]
+        for run, state in zip(runs, states, strict=True):
+            run.exit_code = {"finished": 0, "failed": 1}.get(state)
+        return runs
+
+    finished = of("none", *["finished"] * 4)
+    some = of("native", "finished", "failed", "running", "queued", "finished")
+    assert count_ended_seeds(analyse_runs([*finished, *some]).groups) == 3
+    again = make("native", 1)  # the failed seed once more
+    assert count_ended_seeds(analyse_runs([*finished, *some, again]).groups) == 3
+    assert count_ended_seeds(analyse_runs([*finished[:2], *some]).groups) == 2
+    assert count_ended_seeds([]) == 0

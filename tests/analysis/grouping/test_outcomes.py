@@ -45,7 +45,10 @@ def test_exit_code_and_state_decide_the_outcome(subtests: pytest.Subtests):
         (255, "failed", "", RunState.STOPPED),  # what W&B's client writes after Ctrl-C, and ours after a stop
         (130, "failed", "", RunState.STOPPED),
         (143, "failed", "", RunState.STOPPED),
+        (129, "failed", "", RunState.STOPPED),
         (138, "failed", "", RunState.STOPPED),
+        (140, "failed", "", RunState.STOPPED),
+        (254, "failed", "", RunState.FAILED),
         (138, "preempted", "", RunState.PREEMPTED),  # marked by mark_preempting()
         (1, "preempted", "", RunState.PREEMPTED),
         (None, "failed", "crashed", RunState.FAILED),
@@ -65,6 +68,14 @@ def test_exit_code_and_state_decide_the_outcome(subtests: pytest.Subtests):
                 outcome in (RunState.FAILED, RunState.STOPPED, RunState.PREEMPTED)
                 or ended_as in ("preempting", "pending")
             )
+
+
+def test_the_reason_names_the_signal_behind_an_exit_code():
+    reasons = {
+        code: determine_outcome(ended(code, "failed"))[1] for code in (1, 128, 129, 139, 143, 254, 255)
+    }
+    named = {code: why.partition(", signal ")[2] for code, why in reasons.items()}
+    assert named == {1: "", 128: "", 129: "1", 139: "11", 143: "15", 254: "126", 255: ""}
 
 
 def test_a_nonfinite_last_value_is_a_failure_whatever_the_exit_code(subtests: pytest.Subtests):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from ampcompare.analysis.statistics.mean_difference import estimate_difference
 from ampcompare.analysis.statistics.multiplicity import joint_level
@@ -56,6 +56,30 @@ def test_ten_seeds_after_a_look_at_five_decide_up_to_these_deviations(k, deviati
     assert simulated_power(deviation, 10, level, 2) == pytest.approx(0.9, abs=0.015)
 
 
+@pytest.mark.parametrize("sides", [1, 2])
+@pytest.mark.parametrize("n", [2, 3, 5, 400, 1000])
+def test_the_largest_deviation_has_the_power_of_scipys_non_central_t(n, sides):
+    deviation = largest_deviation(MARGIN, n, 0.95, sides)
+    limit = stats.t.ppf(0.975, n - 1)
+    miss = stats.nct.cdf(limit, n - 1, MARGIN * math.sqrt(n) / deviation)
+    assert sides * miss == pytest.approx(0.1, abs=1e-6)
+
+
+def test_no_deviation_is_small_enough_for_two_seeds_at_a_very_high_level():
+    assert largest_deviation(MARGIN, 2, 1 - 1e-4) == 0
+
+
+def test_up_to_1000_seeds_are_named():
+    """A distance for which 1,000 seeds just have the power, and one for which they do not."""
+
+    def missing(distance: float) -> float:
+        return stats.nct.cdf(stats.t.ppf(0.975, 999), 999, distance * math.sqrt(1000)) - 0.1
+
+    distance = optimize.brentq(missing, 0.01, 1.0)
+    assert seeds_to_clear([distance * 1.0001], 1.0, 0.95) == 1000
+    assert seeds_to_clear([distance * 0.9999], 1.0, 0.95) is None
+
+
 def test_five_seeds_of_two_backends_decide_up_to_a_deviation_of_0_19():
     assert largest_deviation(MARGIN, 5, joint_level(2), sides=2) == pytest.approx(0.19, abs=0.005)
 
@@ -103,6 +127,8 @@ def test_deviations_are_pooled_by_their_degrees_of_freedom():
     deviation, df = pool_deviations([one, other])
     assert df == 5
     assert deviation**2 == pytest.approx((2 * one.spread**2 + 3 * other.spread**2) / 5)
+    # Neither the unknown spread of two pairs nor a spread of 0 counts.
+    assert pool_deviations([one, pairs(0.1, 0.2), other, pairs(1.0, 1.0, 1.0)]) == (deviation, df)
     assert pool_deviations([pairs(0.1, 0.2)]) is None
 
 

@@ -14,7 +14,11 @@ from ampcompare.analysis.statistics.equivalence import (
     is_different,
     is_equivalent,
 )
-from ampcompare.analysis.statistics.mean_difference import estimate_difference, estimate_mean
+from ampcompare.analysis.statistics.mean_difference import (
+    estimate_difference,
+    estimate_mean,
+    seed_correlation,
+)
 from ampcompare.analysis.statistics.multiplicity import (
     estimate_proportion,
     highest_failure_rate,
@@ -141,6 +145,21 @@ def test_rounding_is_no_spread(first):
     assert (estimate.error, estimate.low, estimate.high) == (0.0, estimate.value, estimate.value)
 
 
+@pytest.mark.parametrize("unit", [1e-100, 1e-20, 1e20])
+def test_estimates_scale_with_the_unit_of_the_values(unit):
+    """No size of the values is taken for rounding error."""
+    a, b = sample(*SAMPLE_A), sample(*SAMPLE_B)
+    for estimate in (
+        estimate_mean,
+        lambda x: estimate_difference(x, b * (x.iloc[0] / a.iloc[0])),
+        lambda x: estimate_difference(x, b * (x.iloc[0] / a.iloc[0]), paired_by=""),
+    ):
+        ours, expected = estimate(a * unit), estimate(a)
+        assert (ours.error / unit, ours.spread / unit) == pytest.approx(
+            (expected.error, expected.spread), **EXACT
+        )
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.7e308])
 def test_nonfinite_values_are_left_out(bad):
     good, spoilt = sample(1, 2, 4), sample(1, 2, 4, bad)
@@ -160,6 +179,13 @@ def test_an_interval_never_leaves_its_bounds_and_a_wide_one_is_infinite():
     assert (max(free[0], -100), min(free[1], 100)) == bound
     assert bound[1] == 100 < free[1]
     assert estimate_difference(sample(1e-150, 1, 1e150), sample(1, 1, 1), log=True).ends == (0.0, math.inf)
+
+
+def test_a_ratio_is_computed_on_logarithms_and_0_and_infinity_are_its_ends():
+    ratio, difference = (estimate_mean(sample(1, 2, 4), log=log) for log in (True, False))
+    assert [ratio.on_scale(value) for value in (1.0, math.e, 0.0, -1.0)] == [0.0, 1.0, -math.inf, -math.inf]
+    assert [ratio.from_scale(value) for value in (0.0, -math.inf, 1e4)] == [1.0, 0.0, math.inf]
+    assert [difference.on_scale(value) for value in (0.0, -1.0)] == [0.0, -1.0]
 
 
 PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
@@ -239,3 +265,71 @@ def test_no_number_of_runs_decides_if_the_published_value_is_too_uncertain():
     vague = PublishedEstimate(95.5, 0, 0, error=1.2, df=9)
     assert forecast_further_runs(measured, vague, 0.8, 0.95) is None
     assert forecast_further_runs(estimate_mean(VALUES[:2]), vague, 0.8, 0.95) is None
+
+
+def seeds_of_scipy(distances: list[float], deviation: float, level: float) -> int:
+    """Return the smallest number of runs, from 3 on, whose interval clears all limits in 90% of cases."""
+    n = np.arange(3, 1001)
+    limit = stats.t.ppf((1 + level) / 2, n - 1)
+    misses = sum(stats.nct.cdf(limit, n - 1, distance * np.sqrt(n) / deviation) for distance in distances)
+    return int(n[1 - misses >= 0.9][0])
+
+
+# 16 runs with mean 93 and deviation 0.5.
+MEASURED = pd.Series(93 + 0.5 * stats.zscore(stats.norm.ppf((np.arange(16) + 0.5) / 16), ddof=1))
+DIGITS = PublishedEstimate(93.1, 93.05, 93.15)
+FAR = PublishedEstimate(93.6, 93.55, 93.65, runs=9)
+FAR_BELOW = PublishedEstimate(92.4, 92.35, 92.45, runs=9)
+OWN_ERROR = PublishedEstimate(93.1, 0.0, 0.0, error=0.05, df=8.0)
+FAR_WITH_ERROR = PublishedEstimate(93.5, 0.0, 0.0, error=0.1, df=4.0)
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95])
+@pytest.mark.parametrize(
+    ("published", "margin", "distances"),
+    [
+        # Equal: the distances from both limits, of which the published error takes its part.
+        (DIGITS, 0.3, lambda level: [0.3 - 0.05, 0.3 + 0.05]),
+        (
+            OWN_ERROR,
+            0.4,
+            lambda level: [0.4 + s * 0.1 - 0.05 * stats.t.ppf((1 + level) / 2, 8) for s in (-1, 1)],
+        ),
+        # Different: the distance from the end of what the published value leaves open, with 30 degrees of
+        # freedom in place of the 15 so far.
+        (FAR, 0.5, lambda level: [0.55 - 0.5 / 3 * stats.t.ppf((1 + level) / 2, 30)]),
+        (FAR_BELOW, 0.5, lambda level: [0.55 - 0.5 / 3 * stats.t.ppf((1 + level) / 2, 30)]),
+        (FAR_WITH_ERROR, 0.4, lambda level: [0.5 - 0.1 * stats.t.ppf((1 + level) / 2, 30)]),
+    ],
+)
+def test_the_further_runs_that_decide_are_those_of_scipys_non_central_t(published, margin, distances, level):
+    deviations = [0.5 * math.sqrt(15 / stats.chi2.ppf(p, 15)) for p in (0.9, 0.1)]
+    low, high = (max(1, seeds_of_scipy(distances(level), deviation, level) - 16) for deviation in deviations)
+    expected = (low, high) if high <= 10 * low else None  # a wider range says nothing
+    assert forecast_further_runs(estimate_mean(MEASURED), published, margin, level) == expected
+
+
+def test_the_prediction_interval_of_runs_that_are_not_paired_has_satterthwaites_degrees_of_freedom():
+    a, b = np.array(SAMPLE_A), np.array(SAMPLE_B[:4])
+    variances = [x.var(ddof=1) * (1 + 1 / len(x)) for x in (a, b)]
+    df = sum(variances) ** 2 / (variances[0] ** 2 / 4 + variances[1] ** 2 / 3)
+    half_width = stats.t.ppf(0.975, df) * math.sqrt(sum(variances))
+    center = a.mean() - b.mean()
+    estimate = estimate_difference(sample(*a), sample(*b, first=10))
+    assert estimate.spread_df == pytest.approx(df, **EXACT)
+    assert estimate.prediction_interval() == pytest.approx(
+        (center - half_width, center + half_width), **EXACT
+    )
+
+
+def test_the_correlation_over_seeds_needs_three_shared_seeds_and_a_spread_on_both_sides():
+    a, b = sample(*SAMPLE_A), sample(*SAMPLE_B)
+    assert seed_correlation(a, b[::-1]) == pytest.approx(
+        stats.pearsonr(SAMPLE_A, SAMPLE_B).statistic, **EXACT
+    )
+    assert seed_correlation(a, b[:3]) == pytest.approx(
+        stats.pearsonr(SAMPLE_A[:3], SAMPLE_B[:3]).statistic, **EXACT
+    )
+    assert seed_correlation(a, b[:2]) is None
+    constant = sample(1.0, 1.0, 1.0, 1.0, 1.0)
+    assert seed_correlation(a, constant) is seed_correlation(constant, a) is None

@@ -283,6 +283,18 @@ def test_overflow_skips_the_optimizers_of_its_call_and_no_others(fused) -> None:
     assert [m.weight.item() for m in models] == [1, 1, 0.875]
 
 
+def test_a_fused_optimizer_forgets_the_overflow_when_amp_is_reset() -> None:
+    model, optimizer = make_pair(fused=True)
+    model, optimizer = amp.initialize(model, optimizer, max_loss_scale=1024.0, verbosity=0)
+    backward(model, optimizer, INF)
+    optimizer.step()
+    amp.reset()
+    optimizer.zero_grad()
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    assert model.weight.item() == 0.875
+
+
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @pytest.mark.parametrize("to_none", [True, False])
 def test_zero_grad_leaves_nothing_to_add_to(level, to_none) -> None:

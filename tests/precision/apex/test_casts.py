@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import weakref
 
 import pytest
 import torch
@@ -138,6 +139,17 @@ def test_copy_made_without_gradient_does_not_serve_a_forward_with_one(weight):
     assert copy.requires_grad
     copy.float().sum().backward()
     assert torch.equal(weight.grad, torch.ones(3))
+
+
+def test_only_weights_are_kept_for_their_copy_and_activations_are_freed(weight):
+    activation = torch.ones(3)
+    alive = weakref.ref(activation)
+    with casts(device_type="cpu"):
+        copies = [_copy(weight), _copy(weight)]
+        assert copies[0] is copies[1]
+        assert _copy(activation).dtype is HALF
+        del activation
+        assert alive() is None
 
 
 def test_edit_in_place_makes_a_new_copy(weight):

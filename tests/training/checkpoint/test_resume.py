@@ -116,7 +116,9 @@ def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(play, tmp_path: Pa
     before.write_bytes(b"not one")
     hint = f"run {before.parent.name} of this config stopped at step 4; resume=auto would continue it"
     assert hint in play("epochs=3", until=1)  # said without reading them
-    assert "none of the checkpoints" in play("epochs=3", "resume=auto")
+    said = play("epochs=3", "resume=auto")
+    assert "none of the checkpoints" in said
+    assert "already finished" not in said  # a new run
 
 
 def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, begun: Path):

@@ -1,5 +1,6 @@
 """Checkpoint files: whole or not there, checked, never executed; which are kept."""
 
+import json
 import os
 import pickle
 import resource
@@ -14,7 +15,7 @@ import pytest
 import torch
 from support.same_run import assert_same_state
 
-from ampcompare.training.checkpoint.store import CheckpointError, CheckpointStore, read_checkpoint
+from ampcompare.training.checkpoint.store import FORMAT, CheckpointError, CheckpointStore, read_checkpoint
 
 STATE: dict[str, Any] = {
     "step": 3,
@@ -83,6 +84,50 @@ def test_the_last_two_and_the_best_are_kept_and_of_an_ended_run_the_last_and_the
     CheckpointStore(tmp_path).save(STATE, {})  # a new run of this name
     assert names(tmp_path) == ["step-000000003.pt"]
     assert not caplog.messages
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """Return what `run.json` says of a run, without its identity."""
+    return {
+        key: value
+        for key, value in json.loads((folder / "run.json").read_text()).items()
+        if key != "identity"
+    }
+
+
+def test_the_last_checkpoint_before_the_first_anomaly_is_kept_by_every_part_of_the_run(tmp_path: Path):
+    store = CheckpointStore(tmp_path)
+    for step, anomaly in ((2, None), (4, None), (6, 6)):
+        store.save(STATE | {"step": step}, {}, anomaly=anomaly)
+    assert described(tmp_path) == {"format": FORMAT, "ended": 0, "before_anomaly": 4}
+    resumed = CheckpointStore(tmp_path)
+    assert_same_state(resumed.load(), STATE | {"step": 6})
+    for step in (8, 10, 12):
+        resumed.save(STATE | {"step": step}, {}, anomaly=9)  # a later anomaly is not the first
+    assert names(tmp_path) == ["step-000000012.pt", "step-000000010.pt", "step-000000004.pt"]
+    assert described(tmp_path) == {"format": FORMAT, "ended": 0, "before_anomaly": 4}
+    CheckpointStore(tmp_path).end(12)
+    assert names(tmp_path) == ["step-000000012.pt", "step-000000004.pt"]
+    assert described(tmp_path) == {"format": FORMAT, "ended": 12, "before_anomaly": 4}
+
+
+def test_an_anomaly_before_the_first_checkpoint_keeps_none(tmp_path: Path):
+    store = CheckpointStore(tmp_path)
+    for step in (5, 10, 15):
+        store.save(STATE | {"step": step}, {}, anomaly=3)
+    assert names(tmp_path) == ["step-000000015.pt", "step-000000010.pt"]
+    assert described(tmp_path) == {"format": FORMAT, "ended": 0}
+
+
+def test_a_new_run_keeps_no_checkpoint_for_the_anomaly_of_the_run_before(tmp_path: Path):
+    for _ in range(2):
+        store = CheckpointStore(tmp_path)
+        for step, anomaly in ((2, None), (4, 3)):
+            store.save(STATE | {"step": step}, {}, anomaly=anomaly)
+    store = CheckpointStore(tmp_path)
+    store.save(STATE | {"step": 1}, {})
+    assert names(tmp_path) == ["step-000000001.pt"]
+    assert described(tmp_path) == {"format": FORMAT, "ended": 0}
 
 
 def test_a_full_disk_leaves_earlier_checkpoints_unchanged(tmp_path: Path):
