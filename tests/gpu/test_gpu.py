@@ -15,7 +15,7 @@ from rich.console import Console
 from support.logs import logged
 from support.properties import MECHANISMS
 from support.quick import QUICK
-from support.training import StepDisplay, fit_of
+from support.training import fit_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -236,7 +236,6 @@ def test_diff_shows_what_tf32_rounds_against_strict_fp32():
 
 
 def test_no_memory_left_within_a_capture_is_one_line():
-    made, _ = fit(*RESNET, *CAPTURED, "batch_size=128")
     here = torch.cuda.current_stream()
 
     def leave_nothing(step: int) -> None:
@@ -245,7 +244,7 @@ def test_no_memory_left_within_a_capture_is_one_line():
             held = torch.cuda.memory_reserved() + 8 * 2**20
             torch.cuda.set_per_process_memory_fraction(held / torch.cuda.mem_get_info()[1])
 
-    made.display = StepDisplay(leave_nothing)
+    made, _ = fit(*RESNET, *CAPTURED, "batch_size=128", on_step=leave_nothing)
     try:
         with logged() as said:
             assert run_loop(made) == 1
