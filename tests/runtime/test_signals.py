@@ -222,7 +222,7 @@ def terminated_at(
     """Return a context that sends SIGTERM to this process in a forward pass of the training or evaluation.
 
     Args:
-        call: The number of the forward pass. Before the first step there is one, in evaluation mode.
+        call: The number of the forward pass.
         training: Whether forward passes of the training are counted, or those of evaluations.
         error: Raised after the signal; None: nothing.
     """
@@ -244,7 +244,7 @@ def stopped_run(folder: Path, *words: str) -> tuple[RunRecord, str]:
     return record, said
 
 
-@pytest.mark.parametrize(("call", "training", "steps"), [(3, True, [3]), (2, False, [3, 4])])
+@pytest.mark.parametrize(("call", "training", "steps"), [(3, True, [3]), (1, False, [3, 4])])
 def test_a_stopped_run_has_the_row_of_its_last_step_and_no_partial_evaluation(
     tmp_path: Path, call: int, training: bool, steps: list[int]
 ):

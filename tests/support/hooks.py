@@ -12,7 +12,7 @@ def before_forward(act: Callable[[nn.Module, Tensor], Tensor | None]) -> Iterato
     """Call `act` with network and images before each forward of a network that is an `nn.Sequential`.
 
     It may raise, send a signal, or return images that replace the given ones. The networks of `QUICK` and
-    `DROPOUT` are of this kind. Before the first step the network runs in evaluation mode on two samples.
+    `DROPOUT` are of this kind. A network that is a plug-in first runs in evaluation mode on two samples.
     """
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor] | None:
