@@ -26,6 +26,23 @@ class ManualClock:
         return self.now
 
 
+class BrokenClock:
+    """A clock that raises ValueError while it is broken: a fault within whatever times something.
+
+    Attributes:
+        is_broken: Whether it is broken now.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.is_broken = False
+
+    def __call__(self) -> float:
+        if self.is_broken:
+            raise ValueError("the clock is broken")
+        return self._clock()
+
+
 class Outside:
     """Replaces parts of the outside world for one test."""
 
@@ -66,6 +83,14 @@ class Outside:
         clock = ManualClock()
         self.replace(time, "perf_counter", clock)
         self.replace(time, "monotonic", clock)
+        return clock
+
+    def break_clock(self) -> BrokenClock:
+        """Return the clock that `time.perf_counter` reads from here on."""
+        import time
+
+        clock = BrokenClock(time.perf_counter)
+        self.replace(time, "perf_counter", clock)
         return clock
 
     def set_gpu(self, capability: tuple[int, int], name: str = "", *, hip: str | None = None) -> None:
