@@ -4,12 +4,16 @@ A test gets it as the fixture `outside`. All replacements end with the test.
 """
 
 import inspect
+import platform
 import sys
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import torch
+from torch import Tensor
 
 
 class ManualClock:
@@ -24,6 +28,9 @@ class ManualClock:
 
     def __call__(self) -> float:
         return self.now
+
+
+C = TypeVar("C", bound=ManualClock)
 
 
 class BrokenClock:
@@ -76,22 +83,76 @@ class Outside:
             for name in (package, *loaded):
                 self._monkeypatch.setitem(sys.modules, name, None)
 
-    def stop_clock(self) -> ManualClock:
-        """Return the clock that `time.perf_counter` and `time.monotonic` read from here on."""
-        import time
+    def stop_clock(self, clock: C | None = None) -> C:
+        """Return the clock that `time.perf_counter` and `time.monotonic` read from here on.
 
-        clock = ManualClock()
+        Args:
+            clock: The clock; None: a new one.
+        """
+        clock = ManualClock() if clock is None else clock  # type: ignore[assignment]
         self.replace(time, "perf_counter", clock)
         self.replace(time, "monotonic", clock)
         return clock
 
     def break_clock(self) -> BrokenClock:
         """Return the clock that `time.perf_counter` reads from here on."""
-        import time
-
         clock = BrokenClock(time.perf_counter)
         self.replace(time, "perf_counter", clock)
         return clock
+
+    def speed_up_time(self, factor: float) -> None:
+        """Let the clocks run so many times as fast, and sleeps end after as small a part of their time."""
+        real = {name: getattr(time, name) for name in ("perf_counter", "monotonic", "sleep")}
+        self.replace(time, "perf_counter", lambda: real["perf_counter"]() * factor)
+        self.replace(time, "monotonic", lambda: real["monotonic"]() * factor)
+        self.replace(time, "sleep", lambda seconds: real["sleep"](seconds / factor))
+
+    def set_processor(
+        self, flags: Collection[str] | None, supported: Collection[str], machine: str = "x86_64"
+    ) -> None:
+        """Let the system and PyTorch tell of this processor.
+
+        Args:
+            flags: Its feature flags; None: the system does not report them.
+            supported: The 16-bit dtypes for which oneDNN has kernels on it.
+            machine: Its architecture, as `platform.machine` names it.
+        """
+        read = Path.read_text
+
+        def read_text(path: Path, *args: Any, **kwargs: Any) -> str:
+            if path != Path("/proc/cpuinfo"):
+                return read(path, *args, **kwargs)
+            if flags is None:
+                raise FileNotFoundError
+            return f"model name : a processor\nflags : {' '.join(flags)}\n"
+
+        self.replace(Path, "read_text", read_text)
+        self.replace(platform, "machine", lambda: machine)
+        self.replace(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: "bfloat16" in supported)
+        self.replace(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: "float16" in supported)
+
+    def set_convolution_rates(self, rates: Mapping[str, float], call: float = 1e-4) -> list[tuple[str, int]]:
+        """Let 3x3 convolutions take a time on the stopped clock, by the rate of their dtype.
+
+        Args:
+            rates: GFLOP/s of forward and backward by dtype. Other dtypes have no kernel.
+            call: Seconds of each call, in addition.
+
+        Returns:
+            The dtype and the number of output values of each convolution; the list grows.
+        """
+        clock, calls = self.stop_clock(), list[tuple[str, int]]()
+
+        def convolve(x: Tensor, weight: Tensor, **_: Any) -> Tensor:
+            dtype = str(x.dtype).removeprefix("torch.")
+            calls.append((dtype, x.numel()))
+            if dtype not in rates:
+                raise RuntimeError("no kernel")
+            clock.now += call + 3 * 2 * x.numel() * weight.shape[0] * 9 / 1e9 / rates[dtype]
+            return x.mean() * weight.mean()
+
+        self.replace(torch.nn.functional, "conv2d", convolve)
+        return calls
 
     def set_gpu(self, capability: tuple[int, int], name: str = "", *, hip: str | None = None) -> None:
         """Let PyTorch tell of one GPU.
