@@ -311,7 +311,6 @@ def test_compiled_code_that_holds_a_global_value_is_not_used_with_another(
     name = f"reads{compiles_again}.py"
     (tmp_path / name).write_text(READS_GLOBAL.format(after=after))
     history_, graphs = ProcessHistory(), []
-    torch_compile._latest = None
     for seed in (1, 2):
         words = "backend=none", f"seed={seed}", "diagnostics.every=null"
         train_compiled(tmp_path / "runs", history_, f"model.name={tmp_path / name}:build", *words)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pynvml
 import pytest
 import torch
 from torch import Tensor
@@ -106,6 +107,16 @@ class Outside:
         self.replace(time, "perf_counter", lambda: real["perf_counter"]() * factor)
         self.replace(time, "monotonic", lambda: real["monotonic"]() * factor)
         self.replace(time, "sleep", lambda seconds: real["sleep"](seconds / factor))
+
+    def shorten_sleeps(self, seconds: float) -> None:
+        """Let each `time.sleep` end after at most so many seconds."""
+        sleep = time.sleep
+        self.replace(time, "sleep", lambda wanted: sleep(min(wanted, seconds)))
+
+    def set_nvidia_gpus(self, count: int) -> None:
+        """Let NVML tell of so many GPUs."""
+        self.replace(pynvml, "nvmlInit", lambda: None)
+        self.replace(pynvml, "nvmlDeviceGetCount", lambda: count)
 
     def set_processor(
         self, flags: Collection[str] | None, supported: Collection[str], machine: str = "x86_64"
