@@ -18,7 +18,7 @@ from ampcompare.runtime.help_text import STOPPED
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ampcompare.bench.runner import BenchmarkArm
+    from ampcompare.bench.runner import Benchmark, BenchmarkArm
 
 LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that may be lists
 BENCH_EPILOG = epilog(
@@ -165,33 +165,60 @@ def bench(
     from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.config.load import config_from_cli
     from ampcompare.config.recipes import describe_recipe
-    from ampcompare.runtime.atomic_files import write_json
-    from ampcompare.runtime.console import print_line
-    from ampcompare.runtime.paths import shell_command
 
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
     arms = build_arms([*(["--config", config] if config else []), *(overrides or [])])
-    schedule, console = Schedule(minutes, prepare_minutes, starts=restarts), Console(highlight=False)
+    schedule = Schedule(minutes, prepare_minutes, starts=restarts)
+    console = Console(highlight=False)
     _print_prose(console, output.describe_plan(arms, schedule))
     _print_prose(console, describe_recipe(config_from_cli(arms[0].overrides)))
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
-    if why := result.arms[0].failed:
-        run = shell_command("ampcompare", "run", *arms[0].overrides)
-        raise UserError(f"the baseline {result.arms[0].label} failed: {why}; to see it as a run: {run}")
+    raise typer.Exit(show_result(result, arms, console, json=json, chart=chart))
+
+
+def show_result(
+    result: Benchmark,
+    arms: Sequence[BenchmarkArm],
+    console: Console,
+    *,
+    json: Path | None = None,
+    chart: Path | None = None,
+) -> int:
+    """Print the result of a benchmark, write its files, and return the exit code: 1 if a training failed.
+
+    Args:
+        arms: The arms that were to be measured, the baseline first.
+        json: The file for the result; None: none is written.
+        chart: The file for the chart; None: none is drawn.
+
+    Raises:
+        UserError: The baseline was not measured.
+    """
+    from ampcompare.bench import output
+    from ampcompare.runtime.atomic_files import write_json
+    from ampcompare.runtime.console import print_line
+    from ampcompare.runtime.paths import shell_command
+
+    baseline = result.arms[0]
+    if baseline.failed:
+        command = shell_command("ampcompare", "run", *arms[0].overrides)
+        raise UserError(
+            f"the baseline {baseline.label} failed: {baseline.failed}; to see it as a run: {command}"
+        )
     is_limited = console.is_terminal or "COLUMNS" in os.environ
     output.print_table(result, console, console.width if is_limited else None)
     for line in output.sentences(result):
         _print_prose(console, line)
-    if command := output.next_command(result, arms):
-        print_line(console, command)
+    next_command = output.next_command(result, arms)
+    if next_command:
+        print_line(console, next_command)
     if json is not None:
         write_json(json, output.as_json(result))
     if chart is not None:
         output.draw(result, chart)
-    if any(arm.failed for arm in (*result.arms, result.control)):
-        raise typer.Exit(1)
+    return int(any(arm.failed for arm in (*result.arms, result.control)))
 
 
 def _print_prose(console: Console, line: str) -> None:
