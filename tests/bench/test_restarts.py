@@ -6,6 +6,8 @@ import json
 import math
 import random
 import statistics
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -232,3 +234,15 @@ def test_exit_code_is_1_if_a_training_failed_and_an_error_if_the_baseline_did(fa
         assert show_result(result, arms, console, json=file) == (1 if failing else 0)
         assert ("out of luck" in console.file.getvalue()) == bool(failing)
     assert file.exists() == (failing != "none")
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_exit_code_2_if_the_baseline_fails(tmp_path: Path):
+    (tmp_path / "net.py").write_text("def build(num_classes):\n    raise ValueError('out of luck')\n")
+    words = ["model.name=./net.py:build", "data.source=synthetic", "device=cpu", "backend=none,native"]
+    command = [sys.executable, "-m", "ampcompare", "bench", *words, "--restarts", "2", "--json", "bench.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "in each of 2 starts" in done.stdout
+    assert "out of luck" in done.stderr
+    assert not (tmp_path / "bench.json").exists()
