@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.outside import Outside
 from support.quick import ROOT
 
 # No example is judged by the clock. The fixtures that properties share are folders that each example writes
@@ -66,6 +67,12 @@ def cifar_archive() -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     return ARCHIVE
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
+    """Return what replaces parts of the outside world for this test."""
+    return Outside(monkeypatch)
 
 
 @pytest.fixture

@@ -184,6 +184,21 @@ def test_what_trains_asks_system_what_kind_of_device_it_has():
     assert offenders(files_of("system"), asked)  # so it would be found
 
 
+def test_what_trains_names_float64_only_among_dtypes_that_it_takes():
+    """Not every device has it. `system.device.widest_float` says what to compute in."""
+
+    def named(path: Path) -> set[str]:
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        listed = [item for node in nodes if isinstance(node, ast.Tuple) for item in node.elts]
+        attributes = [node for node in nodes if isinstance(node, ast.Attribute) and node not in listed]
+        of_torch = {ast.unparse(node) for node in attributes} & {"torch.float64", "torch.double"}
+        return of_torch | {ast.unparse(node) for node in attributes if node.attr == "double"}
+
+    packages = ("training", "recorder", "precision", "experiment")
+    assert not offenders(files_of(*packages), named)
+    assert offenders(files_of("system"), named)  # so it would be found
+
+
 def test_precision_needs_only_plugins_and_system():
     """So backends work in other training loops.
 

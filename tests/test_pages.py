@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.documents import read_blocks
+from support.outside import Outside
 from support.quick import QUICK, ROOT
 from support.training import play
 
@@ -82,9 +83,11 @@ def test_the_pages_metric_is_computed_and_drawn(folder: Path):
 
 
 @pytest.mark.slow
-def test_the_example_of_a_trace_has_the_steps_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_example_of_a_trace_has_the_steps_of_a_run(
+    tmp_path: Path, outside: Outside, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["", *QUICK, "backend=native_bf16"])
+    outside.replace(sys, "argv", ["", *QUICK, "backend=native_bf16"])
     runpy.run_path(str(ROOT / "docs" / "examples" / "trace_steps.py"))
     names = [event.get("name", "") for event in json.loads(Path("trace.json").read_bytes())["traceEvents"]]
     assert sum(name.startswith("Optimizer.step") for name in names) == 3

@@ -17,6 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 from support import zygote
+from support.hooks import before_forward
 from support.quick import DROPOUT, QUICK
 from support.same_run import assert_same_state, history
 from torch._dynamo.utils import counters
@@ -179,13 +180,12 @@ def test_a_run_after_one_that_failed_equals_a_run_of_its_own(
 ):
     """The failed run ends in the middle of a step, under the backend's casts."""
     words = [*WORDS, "recipe=reference", f"backend={backend}"]
-    series, history_, linear = tmp_path / "series", ProcessHistory(), torch.nn.Linear.forward
+    series, history_ = tmp_path / "series", ProcessHistory()
 
-    def fail(module: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-        if module.training and torch.is_grad_enabled():
+    def fail(network: torch.nn.Module, images: torch.Tensor) -> None:
+        if network.training:
             leave_traces()
             raise RuntimeError("a fault of the network")
-        return linear(module, inputs)
 
     def train(seed: int) -> int:
         config = load_config(None, [*words, f"seed={seed}", f"output_dir={series}"])
@@ -194,10 +194,8 @@ def test_a_run_after_one_that_failed_equals_a_run_of_its_own(
             monkeypatch.setenv("WANDB_RUN_ID", f"s{seed}")
             return run(config, console, history=history_).exit_code
 
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.nn.Linear, "forward", fail)
-        with pytest.raises(RuntimeError, match="a fault of the network"):
-            train(1)
+    with before_forward(fail), pytest.raises(RuntimeError, match="a fault of the network"):
+        train(1)
     assert train(2) == 0
     run_alone(tmp_path / "alone", 2, f"backend={backend}", "recipe=reference")
     assert_same_state_and_rows(series, tmp_path / "alone", 2)
@@ -313,7 +311,6 @@ def test_compiled_code_that_holds_a_global_value_is_not_used_with_another(
     name = f"reads{compiles_again}.py"
     (tmp_path / name).write_text(READS_GLOBAL.format(after=after))
     history_, graphs = ProcessHistory(), []
-    torch_compile._latest = None
     for seed in (1, 2):
         words = "backend=none", f"seed={seed}", "diagnostics.every=null"
         train_compiled(tmp_path / "runs", history_, f"model.name={tmp_path / name}:build", *words)

@@ -2,13 +2,15 @@
 
 import io
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
+import torch
 from rich.console import Console
+from support.hooks import before_forward
 from support.logs import logged
 from support.quick import DROPOUT, QUICK
 from support.same_run import assert_same_run, end_of, history, record_of
@@ -21,7 +23,6 @@ from ampcompare.experiment import RunResult, TrainingSession
 from ampcompare.runtime.signals import StopRequest
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.checkpoint.store import CheckpointStore
-from ampcompare.training.trainer import Trainer
 
 WORLD = DistributedContext()
 SAVES = ("checkpoint.every_epochs=1", "resume=auto")
@@ -72,45 +73,45 @@ def test_sessions_have_ids_of_their_own_whatever_the_environment_names(tmp_path:
     assert "run two is already finished; resume=never would train it again" in said
 
 
-def refuse_the_record(patch: pytest.MonkeyPatch) -> None:
-    def refuse(**settings: Any) -> None:
-        raise wandb.errors.UsageError("no such key")
+@contextmanager
+def refused_record() -> Iterator[None]:
+    """Return a context in which W&B refuses a setting."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_FINISH_TIMEOUT", "soon")
+        yield
 
-    patch.setattr(wandb, "init", refuse)
 
+def broken_step() -> AbstractContextManager[None]:
+    """Return a context in which a step raises, within the network."""
 
-def break_the_step(patch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise ZeroDivisionError
+    def fail(network: torch.nn.Module, images: torch.Tensor) -> None:
+        if network.training:
+            raise ZeroDivisionError
 
-    patch.setattr(Trainer, "step", fail)
+    return before_forward(fail)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "error"),
-    [(refuse_the_record, UserError), (break_the_step, ZeroDivisionError)],
+    ("fault", "error"),
+    [(refused_record, UserError), (broken_step, ZeroDivisionError)],
     ids=["record", "step"],
 )
 def test_a_session_that_fails_leaves_nothing_locked_and_no_handlers(
-    tmp_path: Path, monkeypatch, spoil: Callable[[pytest.MonkeyPatch], None], error: type[Exception]
+    tmp_path: Path, fault: Callable[[], AbstractContextManager[None]], error: type[Exception]
 ):
     play(*SAVES, DROPOUT, f"output_dir={tmp_path}", until=6)  # has a checkpoint at step 4
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    with monkeypatch.context() as patch:
-        spoil(patch)
-        with pytest.raises(error) as raised:
-            run_session(tmp_path)
+    with fault(), pytest.raises(error) as raised:
+        run_session(tmp_path)
     assert {number: signal.getsignal(number) for number in handlers} == handlers
     (folder,) = (tmp_path / "checkpoints").iterdir()
     assert CheckpointStore(folder).lock(), raised  # the exception still holds the session
     CheckpointStore(folder).unlock()
 
 
-def test_a_fault_in_the_step_ends_the_record_as_failed(tmp_path: Path, monkeypatch):
-    with monkeypatch.context() as patch:
-        break_the_step(patch)
-        with pytest.raises(ZeroDivisionError):
-            run_session(tmp_path)
+def test_a_fault_in_the_step_ends_the_record_as_failed(tmp_path: Path):
+    with broken_step(), pytest.raises(ZeroDivisionError):
+        run_session(tmp_path)
     assert (record_of(tmp_path).state, record_of(tmp_path).exit_code) == ("failed", 1)
     assert run_session(tmp_path / "next").exit_code == 0
 

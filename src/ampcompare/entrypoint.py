@@ -35,13 +35,22 @@ if TYPE_CHECKING:
     from ampcompare.experiment import ProcessHistory
 
 
-def main(arguments: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
+def main(
+    arguments: Sequence[str],
+    program: str = "python run_experiment.py",
+    *,
+    brief: bool = False,
+    stop: StopRequest | None = None,
+    on_step: Callable[[int], None] | None = None,
+) -> int:
     """Run a training and return its exit code: 0, 1 failed, 2 bad input, 128 + signal stopped.
 
     Args:
         arguments: The overrides, or a request for help.
         program: The name of the program in help texts.
         brief: Whether to leave out the lines about the record at the end.
+        stop: A request to stop, for a program that asks itself; None: a new one.
+        on_step: Called with the number of each step after it, as in `experiment.run`.
     """
     if {"--help", "-h", "--help-all"} & set(arguments):
         from ampcompare.config.option_help import option_help, short_help
@@ -52,25 +61,25 @@ def main(arguments: Sequence[str], program: str = "python run_experiment.py", *,
             return EXIT_FAILED
         return 0
     arguments = take_debug_flag(arguments)
-    stop = StopRequest()
+    stop = StopRequest() if stop is None else stop
     # Libraries take seconds to load. A preemption signal meanwhile becomes a request that the run finds.
     stop.listen(PREEMPTION_SIGNALS)
     try:
-        return _run(arguments, brief, stop)
+        return _run(arguments, partial(_run_one, brief=brief, stop=stop, on_step=on_step), stop)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     finally:
         stop.close()
 
 
-def _run(arguments: Sequence[str], brief: bool, stop: StopRequest) -> int:
+def _run(arguments: Sequence[str], run_one: Callable[..., int], stop: StopRequest) -> int:
     try:
         arguments, runs_file = take_runs_file(arguments)
     except UserError as problem:
         exit_with(problem)
     if runs_file is None:
-        return _run_one(lambda: _load_config(arguments), brief, stop)
-    return _run_series(arguments, runs_file, brief, stop)
+        return run_one(lambda: _load_config(arguments))
+    return _run_series(arguments, runs_file, run_one, stop)
 
 
 def _load_config(arguments: Sequence[str]) -> Config:
@@ -80,7 +89,12 @@ def _load_config(arguments: Sequence[str]) -> Config:
 
 
 def _run_one(
-    load: Callable[[], Config], brief: bool, stop: StopRequest, history: ProcessHistory | None = None
+    load: Callable[[], Config],
+    *,
+    brief: bool,
+    stop: StopRequest,
+    on_step: Callable[[int], None] | None,
+    history: ProcessHistory | None = None,
 ) -> int:
     """Train one run and return its exit code.
 
@@ -99,7 +113,8 @@ def _run_one(
 
         console = Console(highlight=False)
         with messages_on(console):
-            return run(config, console, brief=brief, stop=stop, history=history).exit_code
+            done = run(config, console, brief=brief, stop=stop, history=history, on_step=on_step)
+        return done.exit_code
     except UserError as problem:
         if problem.exit_code == EXIT_BAD_INPUT:
             from ampcompare.tracking.rejected_run import record_rejected_run
@@ -117,7 +132,9 @@ def _keep(config: Config) -> Config:
     return config
 
 
-def _run_series(arguments: Sequence[str], runs_file: Path, brief: bool, stop: StopRequest) -> int:
+def _run_series(
+    arguments: Sequence[str], runs_file: Path, run_one: Callable[..., int], stop: StopRequest
+) -> int:
     """Train the runs of a file, and return the exit code of the first that did not finish.
 
     `run_series` describes the file. What a run leaves in the process (switches, random states, environment)
@@ -155,7 +172,7 @@ def _run_series(arguments: Sequence[str], runs_file: Path, brief: bool, stop: St
         run.redirect_output()
         progress.begin(number)
         with restored_process_state(), run.environment_set():
-            exit_code = _run_one(partial(_keep, config), brief, stop, history)
+            exit_code = run_one(partial(_keep, config), history=history)
         if exit_code:
             return exit_code
         progress.end(number)

@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -90,6 +90,7 @@ def run(
     brief: bool = False,
     stop: StopRequest | None = None,
     history: ProcessHistory | None = None,
+    on_step: Callable[[int], None] | None = None,
 ) -> RunResult:
     """Train as the config says, record the run with W&B, and show its progress on the console.
 
@@ -102,6 +103,7 @@ def run(
         brief: Whether to leave out which options have no effect and where the record is.
         stop: A request to stop, which may have received a signal before.
         history: The runs of this process so far; None: it has trained none.
+        on_step: Called with the number of each step after it. An exception that it raises ends the run.
 
     Raises:
         UserError: The input is wrong.
@@ -116,7 +118,7 @@ def run(
             connect_processes(config.device) as world,
             nullcontext() if world.is_main_process else silent(console),
             TrainingSession(
-                config, world, console, stop, brief=brief, run_id=run_id, history=history
+                config, world, console, stop, brief=brief, run_id=run_id, history=history, on_step=on_step
             ) as session,
         ):
             session.prepare()
@@ -153,6 +155,7 @@ class TrainingSession:
         run_id: The id of the run, which is resumed if it has a checkpoint; None: the newest run with the same
             options is resumed, or the run gets a new id.
         history: The runs of this process so far, to which this one is added; None: it has trained none.
+        on_step: As in `run`.
 
     Attributes:
         is_complete: Whether an earlier process has finished the run, so that nothing is left to do.
@@ -170,10 +173,12 @@ class TrainingSession:
         brief: bool = False,
         run_id: str | None = None,
         history: ProcessHistory | None = None,
+        on_step: Callable[[int], None] | None = None,
     ) -> None:
         self.config, self.world, self.console = config, world, console
         self._history = history or ProcessHistory()
         self._history.runs += 1
+        self._on_step = on_step
         self.stop, self.brief, self.run_id = stop or StopRequest(), brief, run_id
         self.is_complete, self.exit_code = False, EXIT_FAILED
         self.summary: dict[str, Any] = {}
@@ -274,6 +279,7 @@ class TrainingSession:
             stop=self.stop,
             checkpoints=checkpoints,
             world=world,
+            on_step=self._on_step,
             is_first_in_process=self._history.runs == 1,
         )
         self._resources.callback(self._end_record)

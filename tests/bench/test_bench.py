@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from support.outside import Outside
 
 import ampcompare
 from ampcompare.analysis.statistics.median_interval import interval, is_even, ratio_of, smallest_difference
@@ -21,7 +22,6 @@ from ampcompare.bench.doctor import default_backends
 from ampcompare.bench.runner import ArmResult, Benchmark, Schedule, run_benchmark
 from ampcompare.cli import main
 from ampcompare.errors import UserError
-from ampcompare.system import environment
 from ampcompare.training.run_context import make_config, prepare_run
 
 TINY = ["model.name=tiny", "data.source=synthetic", "data.train_limit=64", "device=cpu", "batch_size=16"]
@@ -134,11 +134,9 @@ def test_lists_are_arms_with_fp32_first():
     ],
 )
 def test_bf16_is_a_default_where_the_processor_has_instructions_for_it(
-    flags: str, supports: bool, more: list[str], monkeypatch: pytest.MonkeyPatch
+    flags: str, supports: bool, more: list[str], outside: Outside, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(environment.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(environment, "processor_flags", lambda: frozenset(flags.split()))
-    monkeypatch.setattr(environment, "onednn_supports", lambda dtype: supports)
+    outside.set_processor(flags.split(), ["bfloat16", "float16"] if supports else [])
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert default_backends(torch.device("cpu")) == ["none", "native", "apex_o1", *more]
 
@@ -147,11 +145,8 @@ def test_bf16_is_a_default_where_the_processor_has_instructions_for_it(
     ("capability", "expected"),
     [((7, 5), "none native apex_o1"), ((8, 0), "none tf32 native apex_o1 native_bf16")],
 )
-def test_tf32_and_bf16_are_defaults_on_gpus_from_ampere_on(capability, expected, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def test_tf32_and_bf16_are_defaults_on_gpus_from_ampere_on(capability, expected, outside: Outside):
+    outside.set_gpu(capability)
     assert default_backends(torch.device("cuda:0")) == expected.split()
 
 

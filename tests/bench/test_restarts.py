@@ -1,24 +1,27 @@
 """`bench --restarts N`: processes of one training differ, so from three starts on the process is the unit."""
 
+import io
 import itertools
 import json
 import math
 import random
 import statistics
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from analysis.simulated.records import record
+from rich.console import Console
 from scipy import stats
-from typer.testing import CliRunner
 
 from ampcompare import analyse_runs
 from ampcompare.analysis.statistics.median_interval import ratio_of_starts, resolved_difference
 from ampcompare.bench import output, runner
+from ampcompare.bench.cli import build_arms, show_result
 from ampcompare.bench.runner import BenchmarkArm, Schedule, run_benchmark
-from ampcompare.cli import app
 from ampcompare.errors import UserError
 
 FACTS = {
@@ -212,28 +215,34 @@ def test_a_report_claims_nothing_below_two_per_cent_from_one_start(tmp_path, rat
 
 
 @pytest.mark.parametrize("failing", ["", "native", "control", "none"])
-def test_exit_code_is_1_if_a_training_failed_and_2_if_the_baseline_did(failing, tmp_path, monkeypatch):
+def test_exit_code_is_1_if_a_training_failed_and_an_error_if_the_baseline_did(failing, tmp_path):
     """The table, the file and the other results are there all the same."""
-
-    def measured(arms, schedule, report):
-        assert schedule.starts == 4
-        made = {
-            label: runner.ArmResult(
-                label, {"backend": label}, 1.0, 0.99, 1.01, 10.0, 100.0, 100.0, facts=FACTS
-            )
-            for label in ("none", "native", "control")
-        }
-        if failing:
-            made[failing] = runner.ArmResult(failing, {"backend": failing}, failed="out of luck", facts=FACTS)
-        return runner.Benchmark(0.99, schedule, made["control"], [made["none"], made["native"]], 4)
-
-    monkeypatch.setattr(runner, "run_benchmark", measured)
-    words = ["bench", "model.name=tiny", "data.source=synthetic", "device=cpu", "backend=none,native"]
-    file = tmp_path / "bench.json"
-    done = CliRunner().invoke(app, [*words, "--restarts", "4", "--json", str(file)])
+    made = {
+        label: runner.ArmResult(label, {"backend": label}, 1.0, 0.99, 1.01, 10.0, 100.0, 100.0, facts=FACTS)
+        for label in ("none", "native", "control")
+    }
+    if failing:
+        made[failing] = runner.ArmResult(failing, {"backend": failing}, failed="out of luck", facts=FACTS)
+    schedule = runner.Schedule(0.1, starts=4)
+    result = runner.Benchmark(0.99, schedule, made["control"], [made["none"], made["native"]], 4)
+    arms = build_arms(["model.name=tiny", "data.source=synthetic", "device=cpu", "backend=none,native"])
+    file, console = tmp_path / "bench.json", Console(file=io.StringIO(), width=200)
     if failing == "none":
-        assert isinstance(done.exception, UserError)
+        with pytest.raises(UserError, match="out of luck"):
+            show_result(result, arms, console, json=file)
     else:
-        assert done.exit_code == (1 if failing else 0), done.output
+        assert show_result(result, arms, console, json=file) == (1 if failing else 0)
+        assert ("out of luck" in console.file.getvalue()) == bool(failing)
     assert file.exists() == (failing != "none")
-    assert not failing or "out of luck" in f"{done.output}{done.exception}"
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_exit_code_2_if_the_baseline_fails(tmp_path: Path):
+    (tmp_path / "net.py").write_text("def build(num_classes):\n    raise ValueError('out of luck')\n")
+    words = ["model.name=./net.py:build", "data.source=synthetic", "device=cpu", "backend=none,native"]
+    command = [sys.executable, "-m", "ampcompare", "bench", *words, "--restarts", "2", "--json", "bench.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "in each of 2 starts" in done.stdout
+    assert "out of luck" in done.stderr
+    assert not (tmp_path / "bench.json").exists()

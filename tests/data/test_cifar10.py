@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.outside import Outside
 from support.refusals import line_of
 from torchvision import datasets
 
@@ -26,7 +27,8 @@ class SmallArchive:
 
     which, reader = cifar10.CIFAR100, datasets.CIFAR100
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
         self.known_md5 = self.reader.tgz_md5
         self.classes = tuple(f"class {i}" for i in range(100))
         self.pixels = np.random.default_rng(0).integers(0, 256, (60, 3072), np.uint8)
@@ -45,11 +47,14 @@ class SmallArchive:
                 archive.addfile(member, io.BytesIO(data))
         self.archive = buffer.getvalue()
         sums = {name: hashlib.md5(data).hexdigest() for name, data in parts.items()}
-        monkeypatch.setattr(self.reader, "tgz_md5", hashlib.md5(self.archive).hexdigest())
-        monkeypatch.setattr(self.reader, "train_list", [["train", sums["train"]]])
-        monkeypatch.setattr(self.reader, "test_list", [["test", sums["test"]]])
-        monkeypatch.setattr(self.reader, "meta", {**self.reader.meta, "md5": sums["meta"]})
-        monkeypatch.setattr(self.reader, "url", "http://127.0.0.1:9/nobody-listens-there")
+        outside.replace(self.reader, "tgz_md5", hashlib.md5(self.archive).hexdigest())
+        outside.replace(self.reader, "train_list", [["train", sums["train"]]])
+        outside.replace(self.reader, "test_list", [["test", sums["test"]]])
+        outside.replace(self.reader, "meta", {**self.reader.meta, "md5": sums["meta"]})
+        self.download_from("http://127.0.0.1:9/nobody-listens-there")
+
+    def download_from(self, url: str) -> None:
+        self._outside.replace(self.reader, "url", url)
 
     def check(self, dataset) -> None:
         images = self.pixels.reshape(60, 3, 32, 32)
@@ -60,8 +65,8 @@ class SmallArchive:
 
 
 @pytest.fixture
-def cifar(monkeypatch) -> SmallArchive:
-    return SmallArchive(monkeypatch)
+def cifar(outside: Outside) -> SmallArchive:
+    return SmallArchive(outside)
 
 
 def test_archive_is_read_without_network_and_found_in_the_cache_folder_by_default(
@@ -79,12 +84,12 @@ def test_archive_is_read_without_network_and_found_in_the_cache_folder_by_defaul
             kept.unlink()
 
 
-def test_archive_is_downloaded_if_there_is_a_network(cifar, tmp_path, monkeypatch):
+def test_archive_is_downloaded_if_there_is_a_network(cifar, tmp_path):
     (tmp_path / cifar.which.file).write_bytes(cifar.archive)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(cifar.reader, "url", f"http://127.0.0.1:{server.server_port}/{cifar.which.file}")
+        cifar.download_from(f"http://127.0.0.1:{server.server_port}/{cifar.which.file}")
         cifar.check(build_dataset(cifar.which.name, str(tmp_path / "data")))
         server.shutdown()
 
@@ -118,9 +123,11 @@ def test_who_has_an_own_network_reads_how_to_name_own_data(cifar, tmp_path, netw
     assert "data.source=synthetic needs no files" in text
 
 
-def test_a_network_that_never_answers_does_not_hang(cifar, tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar10, "NETWORK_TIMEOUT_SECONDS", 0.3)
+def test_a_network_that_never_answers_does_not_hang(cifar, tmp_path, outside: Outside):
+    """The time that is allowed is shortened to 0.3 s."""
+    set_timeout = socket.setdefaulttimeout
+    outside.replace(socket, "setdefaulttimeout", lambda seconds: set_timeout(seconds and 0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(cifar.reader, "url", f"http://127.0.0.1:{silent.getsockname()[1]}/x")
+        cifar.download_from(f"http://127.0.0.1:{silent.getsockname()[1]}/x")
         assert "timed out" in get_error_message(cifar, tmp_path)
     assert socket.getdefaulttimeout() is None

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.outside import Outside
 from support.refusals import line_of
 
 from ampcompare.data.factory import build_dataset
-from ampcompare.data.sources import image_folder
 
 NO_IMAGE = "cannot be decoded (cannot identify image"
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -41,12 +41,11 @@ def are_equal(one, other) -> bool:
 
 
 @pytest.fixture
-def decodings(monkeypatch) -> list[Path]:
-    """Grows by one with each load that has to decode the images."""
-    seen: list[Path] = []
-    read = image_folder._read
-    monkeypatch.setattr(image_folder, "_read", lambda path: seen.append(path) or read(path))
-    return seen
+def decoded(outside: Outside) -> list[object]:
+    """Return the images that Pillow has opened; the list grows."""
+    images: list[object] = []
+    outside.call_before(Image, "open", lambda image, *_, **__: images.append(image))
+    return images
 
 
 def test_classes_and_images_are_sorted_by_name_without_hidden_files(folder, files):
@@ -108,9 +107,9 @@ def test_archives_give_the_same_data_as_their_folder(folder, tmp_path, kind, lea
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_no_archive_member_is_written_outside_the_temporary_folder(folder, tmp_path, monkeypatch, kind):
+def test_no_archive_member_is_written_outside_the_temporary_folder(folder, tmp_path, outside: Outside, kind):
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    outside.replace(tempfile, "tempdir", str(tmp_path / "temporary"))
     path = make_archive(folder, kind)
     if kind == "tar":
         with tarfile.open(path, "a") as archive:
@@ -123,11 +122,13 @@ def test_no_archive_member_is_written_outside_the_temporary_folder(folder, tmp_p
     assert not list(tmp_path.rglob("outside.png"))
 
 
-def test_a_second_load_uses_the_cache_under_any_limit(folder, decodings, caplog):
-    first, second = load_folder(folder), load_folder(folder)
-    assert are_equal(first, second)
+def test_a_second_load_uses_the_cache_under_any_limit(folder, decoded, caplog):
+    first = load_folder(folder)
+    images = len(decoded)
+    assert images >= len(first.train) + len(first.test)
+    assert are_equal(first, load_folder(folder))
     part = build_dataset("image_folder", str(folder), train_limit=2)
-    assert (len(part.train), len(decodings)) == (2, 1)
+    assert (len(part.train), len(decoded)) == (2, images)
     assert part.fingerprint != first.fingerprint == build_dataset("image_folder", str(folder), 6).fingerprint
     assert not caplog.messages
 
@@ -158,15 +159,16 @@ def test_an_image_replaced_with_its_old_mtime_is_noticed(folder):
 @pytest.mark.parametrize(
     "damage", [lambda c: b"", lambda c: c[: len(c) // 2], lambda c: c[:400] + b"?" + c[401:]]
 )
-def test_a_damaged_cache_is_reported_in_one_line_and_rebuilt(folder, cache_folder, decodings, caplog, damage):
+def test_a_damaged_cache_is_reported_in_one_line_and_rebuilt(folder, cache_folder, decoded, caplog, damage):
     expected = load_folder(folder)
+    images = len(decoded)
     (path,) = cache_folder.iterdir()
     path.write_bytes(damage(path.read_bytes()))
     assert are_equal(load_folder(folder), expected)
     (message,) = caplog.messages
     assert "the data cache cannot be used (" in message
     load_folder(folder)
-    assert len(decodings) == 2
+    assert len(decoded) == 2 * images
 
 
 def test_an_unusable_cache_folder_is_reported_once_and_the_data_loaded(folder, tmp_path, monkeypatch, caplog):

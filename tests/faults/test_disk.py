@@ -43,7 +43,7 @@ def test_a_run_stops_on_a_full_disk_and_is_resumed_completely(tmp_path: Path):
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if "W&B can no longer write" in line]
     at, *saved = map(int, re.findall(r"at step (\d+)", line))
-    assert f"run-{load_runs([tmp_path])[0].id}.wandb: No space left on device" in line
+    assert f"run-{load_runs([tmp_path])[0].id}.wandb: File too large" in line
     assert line.endswith("with resume=auto")
     so_far = steps_of(tmp_path)
     assert 50 < len(so_far) < at
@@ -64,7 +64,7 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if line.startswith("error: ")]
     assert re.fullmatch(
-        r"error: the record \S+ is incomplete: No space left on device; complete the run with resume=auto",
+        r"error: the record \S+ is incomplete: File too large; complete the run with resume=auto",
         line,
     )
     assert len(steps_of(tmp_path / "out")) < 100

@@ -13,9 +13,10 @@ import pytest
 import torch
 from rich.console import Console
 from support.logs import logged
+from support.outside import Outside
 from support.properties import MECHANISMS
 from support.quick import QUICK
-from support.training import StepDisplay, fit_of
+from support.training import fit_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -56,7 +57,7 @@ def losses(rows: list[dict[str, Any]]) -> list[float]:
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
-def waits_of(monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool = True) -> list[str]:
+def waits_of(*words: str, lag: bool = True) -> list[str]:
     """Train 100 steps; which waits were asked for in the steps 31 to 80.
 
     What PyTorch's debug mode sees itself (copies, what reads a value) is an error there. The device has done
@@ -87,9 +88,9 @@ def waits_of(monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool = True) -> 
     made, rows = fit(
         *words, "epochs=1", "data.train_limit=3200", "batch_size=32", "log.every=10", on_step=on_step, lag=lag
     )
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         for owner in (torch.cuda, torch.cuda.Event, torch.cuda.Stream):
-            patch.setattr(owner, "synchronize", noted(owner.__name__, owner.synchronize))
+            Outside(patch).replace(owner, "synchronize", noted(owner.__name__, owner.synchronize))
         try:
             made.run()
         finally:
@@ -99,19 +100,19 @@ def waits_of(monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool = True) -> 
 
 
 @pytest.mark.parametrize("backend", HERE)
-def test_fifty_steps_wait_for_nothing(monkeypatch: pytest.MonkeyPatch, backend: str):
+def test_fifty_steps_wait_for_nothing(backend: str):
     """Logging, a look at the gradients where there is no graph, and the decision to skip a step included."""
     found = {}
     for execution in ("eager", "cuda_graph", "compile", "compile_graph"):
         looks = "null" if execution.endswith("_graph") else "2"
         words = (f"backend={backend}", f"execution={execution}", f"diagnostics.every={looks}")
-        found[execution] = waits_of(monkeypatch, *words)
+        found[execution] = waits_of(*words)
     assert not {execution: seen for execution, seen in found.items() if seen}
 
 
-def test_rows_that_are_read_at_once_wait(monkeypatch: pytest.MonkeyPatch):
+def test_rows_that_are_read_at_once_wait():
     """The control of the test above: it sees a wait where there is one."""
-    assert "Event" in waits_of(monkeypatch, "diagnostics.every=null", lag=False)
+    assert "Event" in waits_of("diagnostics.every=null", lag=False)
 
 
 @pytest.mark.parametrize("backend", [name for name in (*MECHANISMS, "tf32") if name in HERE])
@@ -236,7 +237,6 @@ def test_diff_shows_what_tf32_rounds_against_strict_fp32():
 
 
 def test_no_memory_left_within_a_capture_is_one_line():
-    made, _ = fit(*RESNET, *CAPTURED, "batch_size=128")
     here = torch.cuda.current_stream()
 
     def leave_nothing(step: int) -> None:
@@ -245,7 +245,7 @@ def test_no_memory_left_within_a_capture_is_one_line():
             held = torch.cuda.memory_reserved() + 8 * 2**20
             torch.cuda.set_per_process_memory_fraction(held / torch.cuda.mem_get_info()[1])
 
-    made.display = StepDisplay(leave_nothing)
+    made, _ = fit(*RESNET, *CAPTURED, "batch_size=128", on_step=leave_nothing)
     try:
         with logged() as said:
             assert run_loop(made) == 1

@@ -4,7 +4,7 @@
 made with the code of version 0.3, in which nine modules decided, and holds since.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -164,28 +164,23 @@ def test_every_purpose_decides_as_before_about_every_option(tmp_path: Path):
     contract.check(ROOT / "tests" / "contract" / "golden" / "identity.yaml", {"options": found}, tmp_path)
 
 
-@pytest.fixture
-def new_option(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Declare an option that no code knows, with the one word of its role."""
-
-    def declare(role: Role) -> str:
-        spec = OptionSpec(
-            key="training.new", type=int, item=None, optional=False, default=1, help="New.", role=role
-        )
-        monkeypatch.setitem(schema.OPTIONS, spec.key, spec)
-        run_identity.role_of.cache_clear()
-        return spec.key
-
-    yield declare
-    monkeypatch.undo()
-    run_identity.role_of.cache_clear()
+# Options about which a purpose decides by more than their role: `identity.yaml` has what it decides.
+SPECIAL = {
+    "backend",
+    "data.source",
+    "device",
+    "diagnostics.every",
+    "max_steps",
+    "memory_format",
+    "model.name",
+}
+SPECIAL |= {"optimizer.fused"}
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role not in (Role.CODE, Role.MACHINE)])
-def test_a_new_option_needs_one_word(role: Role, new_option: Any):
+def test_an_option_decides_by_its_role_alone(role: Role):
     """It decides in every purpose as the table says, and a record without it had the default."""
     before = config_with()
-    key = new_option(role)
     purposes = {"resume": RESUME, "replay": REPLAY, "sweep": SWEEP, "point": POINT, "repeat": REPEAT}
     purposes |= {"bench": BENCHMARK, "publication": PUBLICATION}
 
@@ -196,9 +191,15 @@ def test_a_new_option_needs_one_word(role: Role, new_option: Any):
         return "reported" if role in agreement.reported else "equal"
 
     assert decisions(before, before) == dict.fromkeys(purposes, "equal")
-    assert decisions(before, config_with(**{key: 1})) == dict.fromkeys(purposes, "equal")
-    found = decisions(before, config_with(**{key: 2}))
-    assert found == {name: expected(agreement) for name, agreement in purposes.items()}
+    keys = [key for key, spec in OPTIONS.items() if spec.role is role and key not in SPECIAL]
+    assert keys
+    for key in keys:
+        absent = config_with()
+        group, _, name = key.rpartition(".")
+        del (absent[group] if group else absent)[name]
+        assert decisions(before, absent) == dict.fromkeys(purposes, "equal"), key
+        found = decisions(before, config_with(**{key: other_value(OPTIONS[key])}))
+        assert found == {name: expected(agreement) for name, agreement in purposes.items()}, key
 
 
 def test_an_option_without_a_role_is_refused():

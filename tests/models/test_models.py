@@ -1,11 +1,11 @@
 """The networks, ours and those from elsewhere: names, arguments, shapes, fingerprints."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.outside import Outside
 from support.refusals import line_of
 from support.training import play
 
@@ -136,13 +136,13 @@ def test_an_unknown_name_in_a_library_is_one_line_with_similar_names(subtests: p
             assert get_refusal(name).startswith(f"model.name={name!r}: {message}")
 
 
-def test_an_exception_of_the_library_is_one_line(monkeypatch: pytest.MonkeyPatch):
+def test_an_exception_of_the_library_is_one_line(outside: Outside):
     from timm.models import _builder
 
     def lost(*_: Any, **__: Any) -> None:
         raise OSError("Name or service not known\nand more")
 
-    monkeypatch.setattr(_builder, "load_pretrained", lost)
+    outside.replace(_builder, "load_pretrained", lost)
     what = "cannot build the network for num_classes=10"
     weights = f"{what} with the weights of model.kwargs"
     message = f"{weights}.pretrained=True (OSError: Name or service not known)"
@@ -152,8 +152,8 @@ def test_an_exception_of_the_library_is_one_line(monkeypatch: pytest.MonkeyPatch
     assert unknown in get_refusal("torchvision:resnet101", widht_per_group=1)
 
 
-def test_missing_timm_is_one_line_with_the_install_command(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
+def test_missing_timm_is_one_line_with_the_install_command(outside: Outside):
+    outside.uninstall("timm")
     assert get_refusal("timm:convnext_tiny").endswith(
         "needs timm, which is not installed; install it with: pip install 'ampcompare[timm]'"
     )

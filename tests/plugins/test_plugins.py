@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.outside import Outside
 from support.plugins import BACKEND, install
 from support.quick import QUICK
 from support.refusals import line_of
@@ -46,10 +47,8 @@ def test_an_object_of_a_module_is_loaded_with_the_hash_of_its_own_file():
     assert found.source == hashlib.sha256(Path(json.decoder.__file__).read_bytes()).hexdigest()[:16]
 
 
-def test_an_object_of_a_file_is_loaded_with_the_hash_of_the_code_that_ran(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+def test_an_object_of_a_file_is_loaded_with_the_hash_of_the_code_that_ran(here: Path, outside: Outside):
+    outside.replace(sys, "dont_write_bytecode", False)
     for text in ("A = 1\n", "A = 2\n"):
         (here / "mine.py").write_text(text)
         os.utime("mine.py", (1, 1))  # same size, same second: Python's own cache would not see it

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.outside import Outside
 from support.quick import QUICK
 from support.refusals import line_of
 from support.rehearsal.stage import stage
@@ -25,17 +26,9 @@ NEEDS = "backend='tf32': needs an NVIDIA GPU of compute capability 8.0 or higher
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def gpu(outside: Outside) -> Callable[..., None]:
     """Make PyTorch tell of a GPU of this compute capability and name."""
-
-    def make(capability: tuple[int, int], name: str = "", hip: str | None = None) -> None:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
-        monkeypatch.setattr(torch.version, "hip", hip)
-
-    return make
+    return outside.set_gpu
 
 
 def switches() -> list[Any]:

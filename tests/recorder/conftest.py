@@ -1,21 +1,13 @@
-"""A tracker in memory for the tests of the Recorder."""
+"""A W&B run in memory for the tests of the Recorder."""
 
-from typing import Any
+from pathlib import Path
 
 import pytest
-from support.recorded_loop import InMemoryTracker
-
-from ampcompare.recorder import recorder
+from support.outside import Outside
+from support.recorded_loop import InMemoryRun, record_in_memory
 
 
 @pytest.fixture
-def tracker(monkeypatch: pytest.MonkeyPatch) -> InMemoryTracker:
-    """Return the tracker of every Recorder in the test."""
-    made = InMemoryTracker()
-
-    def start(told: Any, *_: Any) -> InMemoryTracker:
-        made.start = told
-        return made
-
-    monkeypatch.setattr(recorder, "open_record", start)
-    return made
+def tracker(outside: Outside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> InMemoryRun:
+    """Return the W&B run of every Recorder in the test."""
+    return record_in_memory(outside, monkeypatch, tmp_path)

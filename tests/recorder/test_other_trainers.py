@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.outside import Outside
 from torch.utils.data import DataLoader, TensorDataset
 
 from ampcompare import analyse_runs, load_runs, metrics
@@ -334,10 +335,8 @@ def test_an_attempt_at_a_batch_size_is_no_run(tmp_path: Path):
     assert set(count_samples(run)) <= {1, 2, 3, 4}
 
 
-def test_the_accelerate_example_counts_the_steps_that_accelerate_skips(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sys, "argv", ["accelerate_loop.py", str(tmp_path)])
+def test_the_accelerate_example_counts_the_steps_that_accelerate_skips(tmp_path: Path, outside: Outside):
+    outside.replace(sys, "argv", ["accelerate_loop.py", str(tmp_path)])
     found = runpy.run_path(str(ROOT / "docs" / "examples" / "accelerate_loop.py"), run_name="__main__")
     ((name, run),) = read_runs(tmp_path, 16, 16).items()
     assert name == "native"

@@ -4,25 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.recorded_loop import InMemoryTracker
+from support.recorded_loop import InMemoryRun
 from torch import nn
 
 from ampcompare import Recorder
 from ampcompare.precision import build_precision
-from ampcompare.recorder import recorder
-
-
-@pytest.fixture
-def tracker(monkeypatch: pytest.MonkeyPatch) -> InMemoryTracker:
-    """Return the tracker of every Recorder in the test."""
-    made = InMemoryTracker()
-
-    def start(told: Any, *_: Any) -> InMemoryTracker:
-        made.start = told
-        return made
-
-    monkeypatch.setattr(recorder, "open_record", start)
-    return made
 
 
 def record(**parts: Any) -> None:
@@ -34,7 +20,7 @@ def record(**parts: Any) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("backend", ["none", "fp32", "32-true", "native", "native_bf16", "apex_o1"])
 def test_16_bit_weights_under_another_backend_are_warned_of_and_recorded(
-    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture, backend: str, dtype: str, given: str
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture, backend: str, dtype: str, given: str
 ):
     model = nn.Linear(2, 1).to(getattr(torch, dtype))
     parts = (
@@ -44,9 +30,9 @@ def test_16_bit_weights_under_another_backend_are_warned_of_and_recorded(
     warnings = [message for message in caplog.messages if "float32 weights" in message]
     assert len(warnings) == 1
     assert dtype in warnings[0]
-    environment = tracker.start.logged["environment"]
+    environment = tracker.config["environment"]
     assert environment["weight_dtypes"] == [dtype]
-    assert tracker.start.logged["recorder"]["backend"] is None
+    assert tracker.config["recorder"]["backend"] is None
     if backend in ("none", "fp32", "32-true"):
         assert environment["precision_dtype"] == dtype
 
@@ -62,15 +48,15 @@ def test_16_bit_weights_under_another_backend_are_warned_of_and_recorded(
     ],
 )
 def test_weights_of_the_backend_are_recorded_without_a_warning(
-    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture, backend: str, dtype: str
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture, backend: str, dtype: str
 ):
     record(backend=backend, model=nn.Linear(2, 1).to(getattr(torch, dtype)))
     assert not [message for message in caplog.messages if "weights" in message]
-    assert tracker.start.logged["environment"]["weight_dtypes"] == [dtype]
-    assert "frozen_weights" not in tracker.start.logged["environment"]
+    assert tracker.config["environment"]["weight_dtypes"] == [dtype]
+    assert "frozen_weights" not in tracker.config["environment"]
 
 
-def test_fp16_and_bf16_weights_are_told_apart(tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture):
+def test_fp16_and_bf16_weights_are_told_apart(tracker: InMemoryRun, caplog: pytest.LogCaptureFixture):
     record(backend="fp16", model=nn.Linear(2, 1).bfloat16())
     (warning,) = [message for message in caplog.messages if "weights" in message]
     assert "float16" in warning
@@ -78,22 +64,22 @@ def test_fp16_and_bf16_weights_are_told_apart(tracker: InMemoryTracker, caplog: 
 
 
 def test_a_frozen_16_bit_part_is_named_and_does_not_count(
-    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture
 ):
     model = nn.ModuleDict({"encoder": nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))})
     model.bfloat16().requires_grad_(False)
     model["head"] = nn.Linear(2, 1)
     record(backend="none", model=model)
     assert not [message for message in caplog.messages if "weights" in message]
-    environment = tracker.start.logged["environment"]
+    environment = tracker.config["environment"]
     assert environment["weight_dtypes"] == ["float32"]
     assert environment["frozen_weights"] == {"encoder": "bfloat16"}
 
 
-def test_a_precision_that_keeps_16_bit_weights_is_not_recorded_as_fp32(tracker: InMemoryTracker):
+def test_a_precision_that_keeps_16_bit_weights_is_not_recorded_as_fp32(tracker: InMemoryRun):
     model = nn.Linear(2, 1).bfloat16()
     precision = build_precision("none", weights="keep")
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     record(scaler=precision, model=model, optimizer=optimizer)
-    assert tracker.start.logged["environment"]["precision_dtype"] == "bfloat16"
-    assert tracker.start.logged["recorder"]["backend"] is None
+    assert tracker.config["environment"]["precision_dtype"] == "bfloat16"
+    assert tracker.config["recorder"]["backend"] is None

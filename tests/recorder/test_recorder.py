@@ -7,16 +7,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.recorded_loop import InMemoryTracker, Loop
+from support.outside import ManualClock, Outside
+from support.recorded_loop import InMemoryRun, Loop
 from support.refusals import line_of
 
 from ampcompare import Recorder, metrics
@@ -27,11 +26,9 @@ PARTS = {"seed": 1, "batch_size": 8}
 
 
 @pytest.fixture
-def manual_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def manual_clock(outside: Outside) -> ManualClock:
     """Return a clock that the test moves."""
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
-    return clock
+    return outside.stop_clock()
 
 
 @pytest.mark.slow
@@ -52,7 +49,7 @@ def test_the_package_imports_torch_only_for_the_recorder():
     ],
 )
 def test_a_backend_with_16_bit_weights_is_not_recorded_for_a_model_in_fp32(
-    tracker: InMemoryTracker,
+    tracker: InMemoryRun,
     caplog: pytest.LogCaptureFixture,
     backend: str,
     dtype: torch.dtype,
@@ -61,13 +58,13 @@ def test_a_backend_with_16_bit_weights_is_not_recorded_for_a_model_in_fp32(
     model = torch.nn.Linear(2, 1).to(dtype)
     with Recorder(backend=backend, model=model, **PARTS) as record:
         record.step(loss=1.0, samples=2)
-    assert tracker.start.logged["backend"] == backend
-    assert tracker.start.logged["recorder"]["backend"] == known
+    assert tracker.config["backend"] == backend
+    assert tracker.config["recorder"]["backend"] == known
     assert len([message for message in caplog.messages if "native_bf16" in message]) == (known is None)
 
 
 def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagnostic_steps(
-    tracker: InMemoryTracker,
+    tracker: InMemoryRun,
 ):
     loop = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(loop.parameters(), lr=0.1)
@@ -84,7 +81,7 @@ def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagno
     assert {10, 20, 25, 30, 32, 40} <= set(steps)
 
 
-def test_throughput_covers_training_steps_only(tracker: InMemoryTracker, manual_clock: SimpleNamespace):
+def test_throughput_covers_training_steps_only(tracker: InMemoryRun, manual_clock: ManualClock):
     """Not of warm-up, evaluations, pauses, nor of a step whose beginning nobody knows."""
     with Recorder(backend="none", every=5, warmup_steps=3, **PARTS) as record:
         for step in range(1, 21):
@@ -109,7 +106,7 @@ def test_throughput_covers_training_steps_only(tracker: InMemoryTracker, manual_
 
 
 def test_an_exception_within_a_pause_ends_the_pause_and_passes(
-    tracker: InMemoryTracker, manual_clock: SimpleNamespace
+    tracker: InMemoryRun, manual_clock: ManualClock
 ):
     with Recorder(backend="none", every=1, warmup_steps=0, **PARTS) as record:
         with suppress(ValueError), record.paused():
@@ -140,7 +137,7 @@ def default_dtype(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("default_dtype")
 @pytest.mark.parametrize(("every", "fused", "factor"), [(1, False, 0.5), (7, True, 0.3), (50, False, 0.3)])
 def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(
-    tracker: InMemoryTracker, every: int, fused: bool, factor: float
+    tracker: InMemoryRun, every: int, fused: bool, factor: float
 ):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=6, backoff_factor=factor)
     loop = Loop(scaler, fused, steps=100, factor=lambda step: math.inf if step % 9 == 0 else 1.0)
@@ -151,7 +148,7 @@ def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(
     assert tracker.rows[-1][metrics.SCALE] == scaler.get_scale()
 
 
-def test_a_checkpoint_loaded_after_an_evaluation_is_not_counted_as_a_skip(tracker: InMemoryTracker):
+def test_a_checkpoint_loaded_after_an_evaluation_is_not_counted_as_a_skip(tracker: InMemoryRun):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
     loop = Loop(scaler, steps=3)
     with Recorder(backend="native", scaler=scaler, every=3, **PARTS) as record:
@@ -164,9 +161,7 @@ def test_a_checkpoint_loaded_after_an_evaluation_is_not_counted_as_a_skip(tracke
 
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_scale_restored_in_a_pause_is_not_counted_as_a_skip(
-    tracker: InMemoryTracker, every: int, ours: bool
-):
+def test_a_scale_restored_in_a_pause_is_not_counted_as_a_skip(tracker: InMemoryRun, every: int, ours: bool):
     """Neither before the first step nor within an interval, whose steps before it stay counted."""
     precision = build_precision("native", init_scale=2.0**10)
     model = torch.nn.Linear(4, 1)
@@ -194,23 +189,25 @@ def test_a_scale_restored_in_a_pause_is_not_counted_as_a_skip(
     expected = {1: [0, 1, 1, 2], 3: [1, 2], 100: [2]}[every]
     assert tracker.values_of(metrics.SKIPPED) == expected
     assert tracker.values_of(metrics.SCALE)[-1] == 2.0**6
-    assert tracker.start.logged["backend"] == "native"
-    assert tracker.start.logged["environment"][metrics.PRECISION_DTYPE] == "float16"
+    assert tracker.config["backend"] == "native"
+    assert tracker.config["environment"][metrics.PRECISION_DTYPE] == "float16"
 
 
 def test_a_scaler_that_fails_at_once_leaves_no_run_open(
-    tracker: InMemoryTracker, monkeypatch: pytest.MonkeyPatch
+    tracker: InMemoryRun,
 ):
-    scaler = torch.amp.GradScaler("cpu")
-    record = Recorder(backend="native", scaler=scaler, **PARTS)
-    monkeypatch.setattr(scaler, "get_scale", lambda: 1 / 0)
+    class Broken(torch.amp.GradScaler):
+        def get_scale(self) -> float:
+            raise ZeroDivisionError
+
+    record = Recorder(backend="native", scaler=Broken("cpu"), **PARTS)
     with pytest.raises(ZeroDivisionError), record:
         pass
-    assert tracker.start is None
+    assert tracker.config is None
 
 
 @pytest.mark.parametrize("scaler", [None, torch.amp.GradScaler("cpu", enabled=False)])
-def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(tracker: InMemoryTracker, scaler: Any):
+def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(tracker: InMemoryRun, scaler: Any):
     loop = Loop(steps=4)
     with Recorder(backend="mine", scaler=scaler, optimizer=loop.optimizer, every=4, **PARTS) as record:
         loop(record)
@@ -221,7 +218,7 @@ def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(tracker: InMemoryTr
 @pytest.mark.parametrize("zero_first", [True, False])
 @pytest.mark.parametrize(("scaled", "fused"), [(False, False), (True, False), (True, True)])
 def test_gradients_are_measured_unscaled_wherever_they_are_zeroed(
-    tracker: InMemoryTracker, scaled: bool, fused: bool, zero_first: bool
+    tracker: InMemoryRun, scaled: bool, fused: bool, zero_first: bool
 ):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if scaled else None
     loop = Loop(scaler, fused, steps=9, zero_first=zero_first)
@@ -239,7 +236,7 @@ def test_gradients_are_measured_unscaled_wherever_they_are_zeroed(
     assert {f"{metrics.ZEROS}/0", f"{metrics.ZEROS}/2"} <= looks[0].keys()
 
 
-def test_the_diagnostics_of_a_skipped_step_come_with_the_next_step_taken(tracker: InMemoryTracker):
+def test_the_diagnostics_of_a_skipped_step_come_with_the_next_step_taken(tracker: InMemoryRun):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
     loop = Loop(scaler, steps=12, factor=lambda step: 1e20 if step == 5 else 1.0)
     options = {"optimizer": loop.optimizer, "diagnostics": 5, "every": 12}
@@ -248,7 +245,7 @@ def test_the_diagnostics_of_a_skipped_step_come_with_the_next_step_taken(tracker
     assert [row[metrics.STEP] for row in tracker.rows if metrics.ZEROS in row] == [6, 10]
 
 
-def test_loss_and_learning_rate_are_means_and_values_of_the_steps(tracker: InMemoryTracker):
+def test_loss_and_learning_rate_are_means_and_values_of_the_steps(tracker: InMemoryRun):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.25)
     place = torch.zeros(())  # a captured step writes each loss into the same place
     with Recorder(backend="none", optimizer=optimizer, every=4, **PARTS) as record:
@@ -262,7 +259,7 @@ def test_loss_and_learning_rate_are_means_and_values_of_the_steps(tracker: InMem
 
 
 def test_a_non_finite_loss_is_reported_and_stops_nothing(
-    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture
 ):
     with Recorder(backend="none", every=5, **PARTS) as record:
         for step in range(1, 11):
@@ -273,7 +270,7 @@ def test_a_non_finite_loss_is_reported_and_stops_nothing(
 
 
 def test_evaluations_have_their_names_and_the_best_is_in_the_summary(
-    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture
 ):
     with Recorder(backend="none", every=2, test_samples=100, **PARTS) as record:
         for epoch, accuracy in enumerate((0.5, 0.7, torch.tensor(0.6)), 1):
@@ -292,15 +289,15 @@ def test_evaluations_have_their_names_and_the_best_is_in_the_summary(
     ("problem", "end"),
     [
         (ValueError("mine"), 1),
-        (KeyboardInterrupt(), 130),
+        (KeyboardInterrupt(), 255),  # as W&B's client reports a program that was stopped
         (SystemExit(3), 3),
         (SystemExit("why"), 1),
         (SystemExit(), 0),
-        (SystemExit(143), 143),
+        (SystemExit(143), 255),
     ],
     ids=repr,
 )
-def test_the_record_ends_as_the_loop_does(tracker: InMemoryTracker, problem: BaseException, end: Any):
+def test_the_record_ends_as_the_loop_does(tracker: InMemoryRun, problem: BaseException, end: Any):
     def loop() -> None:
         with Recorder(backend="none", every=2, **PARTS) as record:
             for _ in range(3):
@@ -314,7 +311,7 @@ def test_the_record_ends_as_the_loop_does(tracker: InMemoryTracker, problem: Bas
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_signal_ends_the_record_and_then_the_loop(tracker: InMemoryTracker, number: signal.Signals):
+def test_a_signal_ends_the_record_and_then_the_loop(tracker: InMemoryRun, number: signal.Signals):
     def loop() -> None:
         with Recorder(backend="none", every=1, **PARTS) as record:
             record.step(loss=1.0, samples=1)
@@ -330,11 +327,11 @@ def test_a_signal_ends_the_record_and_then_the_loop(tracker: InMemoryTracker, nu
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert tracker.exit_codes == [128 + number]
+    assert tracker.exit_codes == [255]  # as W&B's client reports a program that was stopped
     assert len(tracker.rows) == 1
 
 
-def test_a_signal_handler_that_a_trainer_sets_before_the_first_step_stays(tracker: InMemoryTracker):
+def test_a_signal_handler_that_a_trainer_sets_before_the_first_step_stays(tracker: InMemoryRun):
     """Lightning sets one as training begins, where there is none."""
     heard: list[int] = []
     before = signal.getsignal(signal.SIGUSR1)
@@ -354,7 +351,7 @@ def test_a_signal_handler_that_a_trainer_sets_before_the_first_step_stays(tracke
 
 
 def test_process_0_records_the_samples_of_all_processes(
-    tracker: InMemoryTracker, monkeypatch: pytest.MonkeyPatch, manual_clock: SimpleNamespace
+    tracker: InMemoryRun, monkeypatch: pytest.MonkeyPatch, manual_clock: ManualClock
 ):
     monkeypatch.setenv("WORLD_SIZE", "4")
     for rank in ("0", "3"):
@@ -368,7 +365,7 @@ def test_process_0_records_the_samples_of_all_processes(
                 record.mark_batch_ready()
     assert tracker.values_of(metrics.THROUGHPUT) == pytest.approx([4 * 8 / 0.5])
     assert tracker.exit_codes == [0]
-    assert tracker.start.logged["environment"]["processes"] == 4
+    assert tracker.config["environment"]["processes"] == 4
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
@@ -410,13 +407,13 @@ def test_a_wrong_use_is_refused_in_one_line(subtests: pytest.Subtests):
 @pytest.mark.parametrize(
     "loss", [torch.tensor([3]), torch.tensor(3), np.float32(3), np.ones(()) * 3], ids=repr
 )
-def test_a_loss_may_be_any_one_number(tracker: InMemoryTracker, loss: Any):
+def test_a_loss_may_be_any_one_number(tracker: InMemoryRun, loss: Any):
     with Recorder(backend="none", every=1, **PARTS) as record:
         record.step(loss=loss, samples=np.int64(8))
     assert tracker.values_of(metrics.LOSS) == [3]
 
 
-def test_a_recorder_cannot_be_used_twice(tracker: InMemoryTracker):
+def test_a_recorder_cannot_be_used_twice(tracker: InMemoryRun):
     with Recorder(backend="none", start_step=7, **PARTS) as record:
         pass
     with pytest.raises(UserError, match="this recorder was used before"), record:
@@ -435,11 +432,11 @@ def test_a_recorder_cannot_be_used_twice(tracker: InMemoryTracker):
     ],
 )
 def test_the_backends_name_is_recorded_as_given_with_the_backend_that_it_stands_for(
-    tracker: InMemoryTracker, said: str, known: str | None, dtype: Any
+    tracker: InMemoryRun, said: str, known: str | None, dtype: Any
 ):
     with Recorder(backend=said, config={"model": {"name": "mine"}, "seed": 1}, **PARTS):
         pass
-    assert tracker.start.logged["backend"] == said
-    assert tracker.start.logged["recorder"]["backend"] == known
-    assert tracker.start.logged["model"] == {"name": "mine"}
-    assert tracker.start.logged["environment"].get(metrics.PRECISION_DTYPE) == dtype
+    assert tracker.config["backend"] == said
+    assert tracker.config["recorder"]["backend"] == known
+    assert tracker.config["model"] == {"name": "mine"}
+    assert tracker.config["environment"].get(metrics.PRECISION_DTYPE) == dtype

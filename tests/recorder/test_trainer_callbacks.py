@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.outside import Outside
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
@@ -296,29 +297,30 @@ def test_lightnings_lbfgs_has_the_norm_of_its_first_closure(tmp_path: Path):
     assert by_step(run, metrics.GRADIENT_NORM) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("hook", ["step", "evaluate", "pause"])
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_start", "on_validation_end"])
 def test_a_failure_of_the_record_ends_the_record_and_not_lightnings_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hook: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, outside: Outside, hook: str
 ):
+    """The clock is broken only while the callback of the record runs, between two others."""
     import lightning.pytorch as library
 
-    from ampcompare import Recorder
     from ampcompare.recorder.lightning import RecorderCallback
 
-    def fail(*_: Any, **__: Any) -> None:
-        raise ValueError("of the record")
-
-    monkeypatch.setattr(Recorder, hook, fail)
+    clock = outside.break_clock()
+    breaks, mends = library.Callback(), library.Callback()
+    setattr(breaks, hook, lambda *_: setattr(clock, "is_broken", True))
+    setattr(mends, hook, lambda *_: setattr(clock, "is_broken", False))
     net = build_net(library)
     net.validation_step = lambda *_: net.log("val_loss", 0.5)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     callback = RecorderCallback(output_dir=tmp_path, **EVERY_STEP)
     options = {"accelerator": "cpu", "enable_checkpointing": False, "max_epochs": 2, **quiet}
     loader = DataLoader(Rows(), BATCH)
-    library.Trainer(callbacks=[callback], num_sanity_val_steps=0, **options).fit(net, loader, loader)
+    callbacks = [breaks, callback, mends]
+    library.Trainer(callbacks=callbacks, num_sanity_val_steps=0, **options).fit(net, loader, loader)
     assert len(net.losses) == 6
     (line,) = [line for line in caplog.messages if "the record ends here" in line]
-    assert "of the record" in line
+    assert "the clock is broken" in line
     (run,) = load_runs([tmp_path])
     assert run.exit_code == 1
 
@@ -498,33 +500,29 @@ def test_results_that_are_no_numbers_are_left_out_of_hugging_faces_evaluations(
 
 
 def test_a_failure_of_the_record_ends_the_record_and_not_hugging_faces_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, outside: Outside
 ):
+    """The clock is broken only while the callback of the record runs, between two others."""
     from transformers import Trainer, TrainerCallback
 
-    from ampcompare import Recorder
-
     steps: list[int] = []
+    clock = outside.break_clock()
 
-    class Counts(TrainerCallback):
+    class Breaks(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            clock.is_broken = state.global_step == 3
+
+    class Mends(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            clock.is_broken = False
             steps.append(state.global_step)
 
-    class WithCounter(Trainer):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            self.add_callback(Counts())
+    class BetweenOthers(Trainer):
+        def __init__(self, *, callbacks: list[TrainerCallback], **options: Any) -> None:
+            super().__init__(callbacks=[Breaks(), *callbacks, Mends()], **options)
 
-    own = Recorder.step
-
-    def fail(self: Recorder, **values: Any) -> None:
-        if self.steps == 2:
-            raise ValueError("of the record")
-        own(self, **values)
-
-    monkeypatch.setattr(Recorder, "step", fail)
     with pytest.raises(AssertionError):  # its exit code is 1
-        train(tmp_path, trainer=WithCounter, num_train_epochs=2)
+        train(tmp_path, trainer=BetweenOthers, num_train_epochs=2)
     assert steps == [1, 2, 3, 4, 5, 6]
     (run,) = load_runs([tmp_path])
     assert (run.exit_code, run.history[metrics.STEP].max()) == (1, 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.recorded_loop import InMemoryTracker
+from support.recorded_loop import InMemoryRun
 from torch import Tensor
 
 from ampcompare import Recorder, metrics
@@ -27,7 +27,7 @@ def compute_norm(model: torch.nn.Module) -> float:
     return float(torch.cat(gradients).norm())
 
 
-def by_step(tracker: InMemoryTracker, key: str) -> dict[int, float]:
+def by_step(tracker: InMemoryRun, key: str) -> dict[int, float]:
     """Return the recorded values of a metric by step."""
     return {row[metrics.STEP]: row[key] for row in tracker.rows if key in row}
 
@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Rprop])
 def test_the_norm_of_a_closure_is_that_of_its_own_step(
-    tracker: InMemoryTracker, kind: Any, clip: float | None, micro_batches: int, call: str
+    tracker: InMemoryRun, kind: Any, clip: float | None, micro_batches: int, call: str
 ):
     """The gradients are complete only within the closure, which also clips them."""
     model, norms = build_model(), []
@@ -70,7 +70,7 @@ def test_the_norm_of_a_closure_is_that_of_its_own_step(
 
 
 def test_a_closure_is_measured_in_diagnostic_steps_only_and_before_gradients_are_zeroed(
-    tracker: InMemoryTracker,
+    tracker: InMemoryRun,
 ):
     model, norms = build_model(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -94,7 +94,7 @@ def test_a_closure_is_measured_in_diagnostic_steps_only_and_before_gradients_are
 @pytest.mark.parametrize("max_iter", [1, 5])
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 def test_lbfgs_has_the_norm_of_the_loss_that_it_returns(
-    tracker: InMemoryTracker, max_iter: int, search: str | None
+    tracker: InMemoryRun, max_iter: int, search: str | None
 ):
     """LBFGS runs the closure several times in a step; it returns the loss of the first run."""
     model, norms = build_model(), []
@@ -152,7 +152,7 @@ class SharpnessAware(torch.optim.Optimizer):
 
 
 @pytest.mark.parametrize("by_closure", [False, True])
-def test_a_two_step_optimizer_has_the_norm_of_the_second_backward(tracker: InMemoryTracker, by_closure: bool):
+def test_a_two_step_optimizer_has_the_norm_of_the_second_backward(tracker: InMemoryRun, by_closure: bool):
     model, norms = build_model(), []
     optimizer = SharpnessAware(model.parameters(), torch.optim.SGD, lr=0.1)
     with Recorder(optimizer=optimizer, model=model, **PARTS) as record:
@@ -210,9 +210,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("with_closure", [False, True])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_the_optimizer_inside_a_wrapper_is_measured(
-    tracker: InMemoryTracker, wrapper: str, with_closure: bool
-):
+def test_the_optimizer_inside_a_wrapper_is_measured(tracker: InMemoryRun, wrapper: str, with_closure: bool):
     model, norms = build_model(), []
     optimizer = WRAPPERS[wrapper](torch.optim.SGD(model.parameters(), lr=0.1))
     with Recorder(optimizer=optimizer, model=model, **PARTS) as record:
@@ -261,7 +259,7 @@ class TwoStep(torch.optim.SGD):
     ],
 )
 def test_an_optimizer_whose_gradients_cannot_be_measured_gets_one_line(
-    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture, kind: Any, why: str
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture, kind: Any, why: str
 ):
     model = build_model()
     optimizer = kind(model.parameters())
@@ -278,7 +276,7 @@ def test_an_optimizer_whose_gradients_cannot_be_measured_gets_one_line(
 
 
 def test_a_loss_scale_that_is_too_large_at_first_is_no_reason_for_a_line(
-    tracker: InMemoryTracker, caplog: pytest.LogCaptureFixture
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture
 ):
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -298,7 +296,7 @@ def test_a_loss_scale_that_is_too_large_at_first_is_no_reason_for_a_line(
 @pytest.mark.parametrize("with_closure", [False, True])
 @pytest.mark.parametrize("every", [1, 4])
 def test_the_learning_rate_is_that_of_the_update_also_behind_the_scheduler(
-    tracker: InMemoryTracker, as_tensor: bool, with_closure: bool, every: int
+    tracker: InMemoryRun, as_tensor: bool, with_closure: bool, every: int
 ):
     """The scheduler halves the rate in each step: in the same tensor, and before the step is recorded."""
     model = build_model()
@@ -327,7 +325,7 @@ def test_the_learning_rate_is_that_of_the_update_also_behind_the_scheduler(
     assert found == pytest.approx({step: start * 0.5 ** (step - 1) for step in steps})
 
 
-def test_a_bf16_weight_that_a_step_with_a_closure_leaves_unchanged_is_counted(tracker: InMemoryTracker):
+def test_a_bf16_weight_that_a_step_with_a_closure_leaves_unchanged_is_counted(tracker: InMemoryRun):
     """Weights of 1 take an update of 2**-4, and weights of 256 lose it to rounding."""
     model = torch.nn.Linear(4, 1, bias=False, dtype=torch.bfloat16)
     with torch.no_grad():

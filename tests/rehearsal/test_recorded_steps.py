@@ -1,23 +1,28 @@
 """A loop of somebody's own on fake CUDA tensors: the recorder's steps wait for nothing."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.recorded_loop import InMemoryTracker
+from support.outside import Outside
+from support.recorded_loop import InMemoryRun, record_in_memory
 from support.rehearsal.stage import stage
 from support.rehearsal.watch import LATE_WAIT, QUEUED_TO_HOST, READ, Contact
 
 from ampcompare import Recorder, metrics
-from ampcompare.recorder import recorder
 
 EVERY = 4
 
 
-def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Contact], InMemoryTracker]:
-    """Train 24 steps of a user's loop with its scaler and our recorder; return contacts and record."""
-    tracker = InMemoryTracker()
-    monkeypatch.setattr(recorder, "open_record", lambda *_: tracker)
+@pytest.fixture
+def tracker(outside: Outside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> InMemoryRun:
+    """Return the W&B run of the recorder."""
+    return record_in_memory(outside, monkeypatch, tmp_path)
+
+
+def train(wrong: Any = None) -> list[Contact]:
+    """Train 24 steps of a user's loop with its scaler and our recorder; return the contacts."""
     with stage() as (watch, _):
         model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
@@ -38,13 +43,13 @@ def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Cont
                 record.step(loss=wrong(loss) if wrong else loss, samples=len(x), epoch=step / 24)
             seen = list(watch.contacts)
             record.evaluate(accuracy=0.5)
-    return seen, tracker
+    return seen
 
 
 def test_steps_and_rows_of_a_recorder_queue_one_copy_and_read_it_an_interval_later(
-    monkeypatch: pytest.MonkeyPatch,
+    tracker: InMemoryRun,
 ):
-    seen, tracker = train(monkeypatch)
+    seen = train()
     kinds = [contact.kind for contact in seen]
     assert set(kinds) == {QUEUED_TO_HOST, LATE_WAIT}, "\n".join(map(str, seen))
     assert kinds.count(QUEUED_TO_HOST) == 24 // EVERY
@@ -54,6 +59,6 @@ def test_steps_and_rows_of_a_recorder_queue_one_copy_and_read_it_an_interval_lat
     assert wanted <= {key for row in tracker.rows for key in row}
 
 
-def test_a_loop_that_reads_its_loss_is_detected(monkeypatch: pytest.MonkeyPatch):
-    seen, _ = train(monkeypatch, lambda loss: loss.item())
+def test_a_loop_that_reads_its_loss_is_detected(tracker: InMemoryRun):
+    seen = train(lambda loss: loss.item())
     assert READ in {contact.kind for contact in seen}

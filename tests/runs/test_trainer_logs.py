@@ -1,6 +1,5 @@
 """Runs of TensorBoard event files, CSV files and trainer_state.json, written by the libraries themselves."""
 
-import builtins
 import math
 import struct
 from argparse import Namespace
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from support.fakes import plan
 from support.logs import logged
+from support.outside import Outside
 from support.wandb_files import write_runs
 
 from ampcompare import analyse_runs, load_runs
@@ -117,16 +117,9 @@ def test_undecodable_settings_do_not_stop_the_reader(tmp_path):
     assert "hyperparameters" in " ".join(run.problems)
 
 
-def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, monkeypatch):
+def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, outside: Outside):
     _write(tmp_path, {"acc": [0.5]})
-    original = builtins.__import__
-
-    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("tensorboard"):
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    outside.uninstall("tensorboard")
     with pytest.raises(UserError, match=r'pip install "ampcompare\[tensorboard\]"'):
         load_runs([tmp_path])
 

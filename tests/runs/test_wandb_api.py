@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.fakes import plan
+from support.outside import Outside
 from support.wandb_files import write_runs
 from support.wandb_server import Run, Server, Sweep
 from support.wandb_server.clients import asking, environment
@@ -174,17 +175,17 @@ def test_definitions_of_older_clients_and_of_unknown_forms_are_read(server: Serv
     assert not run.problems
 
 
-def test_a_server_without_optional_fields_is_read(server: Server, monkeypatch):
+def test_a_server_without_optional_fields_is_read(server: Server, outside: Outside):
     optional = "historyKeys historyLineCount sweepName group jobType tags notes createdAt displayName".split()
     full = Run.node
-    monkeypatch.setattr(
+    outside.replace(
         Run, "node", lambda run, url: {k: v for k, v in full(run, url).items() if k not in optional}
     )
     add_run(server, "bare")
     (run,) = load_runs([SOURCE])
     assert (run.id, run.name, run.started_at, run.tags) == ("bare", "bare", None, ())
     assert run.history["global_step"].tolist() == [0, 1, 2]
-    monkeypatch.setattr(Run, "node", lambda run, url: full(run, url) | {"historyLineCount": 9})
+    outside.replace(Run, "node", lambda run, url: full(run, url) | {"historyLineCount": 9})
     (run,) = load_runs([SOURCE])
     assert run.problems == ["W&B's server has 9 rows of it and gave 3."]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.outside import Outside
 from support.quick import QUICK
 from support.shell import run_in_shell
 from support.wandb_server.clients import wait_until
@@ -71,13 +72,13 @@ def test_output_that_cannot_be_written_is_reported_once_and_fails_nothing_else()
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def environment(tmp_path: Path, outside: Outside) -> Path:
     """Make a project with an environment below it, whose only program prints its arguments."""
     scripts = tmp_path / "my project" / ".venv" / "bin"
     scripts.mkdir(parents=True)
     (scripts / "wandb").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
     (scripts / "wandb").chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(scripts / "python"))
+    outside.replace(sys, "executable", str(scripts / "python"))
     return tmp_path / "my project"
 
 
@@ -106,11 +107,11 @@ def test_a_program_of_this_environment_that_is_on_the_path_is_called_by_its_name
     assert shell_command("wandb", "login") != "wandb login"
 
 
-def test_a_program_without_a_script_is_called_as_a_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_program_without_a_script_is_called_as_a_module(outside: Outside, tmp_path: Path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    outside.replace(sys, "executable", str(python))
     for program, said in (("ampcompare", "ampcompare 0"), ("wandb", "python -m wandb, version")):
         assert run_in_shell(shell_command(program, "--version"), tmp_path, PYTHONPATH="").stdout.startswith(
             said

@@ -1,22 +1,26 @@
 """A run that is asked to stop: what a signal does, and how the process ends."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import wandb
+from support.hooks import before_forward
+from support.outside import Outside
 from support.quick import QUICK
 from support.training import play
 
-from ampcompare import experiment, load_runs
+from ampcompare import load_runs
 from ampcompare.runs import RunRecord
 from ampcompare.runtime.signals import StopRequest, is_preemption
-from ampcompare.tracking.wandb_tracker import WandbTracker
-from ampcompare.training import evaluation
 from ampcompare.training.checkpoint.store import CheckpointStore
-from ampcompare.training.trainer import Trainer
 
 LEAVE = "import sys; from ampcompare.runtime.signals import exit_process; exit_process(int(sys.argv[1]))"
 CODES = {
@@ -190,15 +194,14 @@ def test_under_nohup_the_end_of_the_terminal_is_none_of_its_business():
 EARLY = """
 import os, sys
 from ampcompare import entrypoint
-from ampcompare.config import load
 from ampcompare.runtime.signals import exit_process
-config_from_cli = load.config_from_cli
 
-def told(words):
-    os.kill(os.getpid(), int(sys.argv[1]))
-    return config_from_cli(words)
+class Warning:  # asked for each module that is not loaded yet
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), int(sys.argv[1]))
 
-load.config_from_cli = told
+sys.meta_path.insert(0, Warning())
 exit_process(entrypoint.main(sys.argv[2:]))
 """
 
@@ -213,17 +216,25 @@ def test_a_warning_while_libraries_load_is_heard_by_the_run_that_begins(tmp_path
     assert record.exit_code == 255
 
 
-def stop_at(call: int, owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send SIGTERM to this process within the given call of a function."""
-    calls = iter(range(1, 1000))
-    original = getattr(owner, name)
+def terminated_at(
+    call: int, *, training: bool, error: Exception | None = None
+) -> AbstractContextManager[None]:
+    """Return a context that sends SIGTERM to this process in a forward pass of the training or evaluation.
 
-    def stopped(*args, **kwargs):
-        if next(calls) == call:
+    Args:
+        call: The number of the forward pass.
+        training: Whether forward passes of the training are counted, or those of evaluations.
+        error: Raised after the signal; None: nothing.
+    """
+    calls = itertools.count(1)
+
+    def act(network: torch.nn.Module, images: torch.Tensor) -> None:
+        if network.training == training and next(calls) == call:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(*args, **kwargs)
+            if error is not None:
+                raise error
 
-    monkeypatch.setattr(owner, name, stopped)
+    return before_forward(act)
 
 
 def stopped_run(folder: Path, *words: str) -> tuple[RunRecord, str]:
@@ -233,14 +244,12 @@ def stopped_run(folder: Path, *words: str) -> tuple[RunRecord, str]:
     return record, said
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "call", "steps"), [(Trainer, "step", 3, [3]), (evaluation.Evaluation, "run", 1, [3, 4])]
-)
+@pytest.mark.parametrize(("call", "training", "steps"), [(3, True, [3]), (1, False, [3, 4])])
 def test_a_stopped_run_has_the_row_of_its_last_step_and_no_partial_evaluation(
-    tmp_path: Path, monkeypatch, owner, name: str, call: int, steps: list[int]
+    tmp_path: Path, call: int, training: bool, steps: list[int]
 ):
-    stop_at(call, owner, name, monkeypatch)
-    record, said = stopped_run(tmp_path, "log.every=3", "diagnostics.every=null")
+    with terminated_at(call, training=training):
+        record, said = stopped_run(tmp_path, "log.every=3", "eval.batch_size=8", "diagnostics.every=null")
     assert record.numbers("global_step").tolist() == steps
     assert record.values("train/loss").size == len(steps)
     assert record.summary["global_step"] == steps[-1]
@@ -249,18 +258,9 @@ def test_a_stopped_run_has_the_row_of_its_last_step_and_no_partial_evaluation(
     assert f"interrupted at step {steps[-1]} (SIGTERM); the record up to here is kept" in said
 
 
-def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(tmp_path: Path, monkeypatch):
+def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(tmp_path: Path):
     """A compiler, say, that the signal has ended as well: the job is queued again, and goes on."""
-    real, calls = Trainer.step, iter(range(1, 1000))
-
-    def fails(*args, **kwargs):
-        if next(calls) == 6:
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise ValueError("C++ compile error\nmore")
-        return real(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", fails)
+    with terminated_at(6, training=True, error=ValueError("C++ compile error\nmore")):
         _, said = stopped_run(tmp_path, "checkpoint.every_epochs=1")
     why = "the step could not be finished (C++ compile error)"
     hint = "; continue from the checkpoint at step 4 with resume=auto"
@@ -269,37 +269,38 @@ def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(tmp_path
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["", "with W&B's service"])
-def test_a_signal_while_w_and_b_starts_is_no_failure(tmp_path: Path, monkeypatch, dies: bool):
-    def fails(*given, **named):
+def test_a_signal_while_w_and_b_starts_is_no_failure(tmp_path: Path, outside: Outside, dies: bool):
+    def warn(**_: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        raise RuntimeError("wandb-core exited with code 128")
+        if dies:
+            raise RuntimeError("wandb-core exited with code 128")
 
+    outside.call_before(wandb, "init", warn)
     if dies:
-        monkeypatch.setattr(experiment, "start_record", fails)
         said = play(f"output_dir={tmp_path}", code=143)
     else:
-        stop_at(1, experiment, "start_record", monkeypatch)
         record, said = stopped_run(tmp_path)
         assert "global_step" not in record.history
     assert "interrupted before step 1 (SIGTERM); no work is lost" in said
     assert not list(tmp_path.rglob("*.pt"))
 
 
-@pytest.mark.parametrize("lack", ["the service has gone", None])
+@pytest.mark.parametrize("dies", [True, False], ids=["the service has gone", ""])
 def test_a_signal_after_the_last_step_interrupts_only_an_incomplete_record(
-    tmp_path: Path, monkeypatch, lack: str | None
+    tmp_path: Path, outside: Outside, dies: bool
 ):
     """A job that is queued again completes what it lacks."""
-    finish = WandbTracker.finish
 
-    def finished(self, summary, exit_code):
+    def warn(run: wandb.Run, exit_code: int | None = None) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert finish(self, summary, exit_code) is None
-        return lack
+        if dies:
+            raise ConnectionError
 
-    monkeypatch.setattr(WandbTracker, "finish", finished)
-    said = play(f"output_dir={tmp_path}", code=143 if lack else 0)
+    outside.call_before(wandb.Run, "finish", warn)
+    said = play(f"output_dir={tmp_path}", code=143 if dies else 0)
     (folder,) = (tmp_path / "checkpoints").iterdir()
-    assert bool(CheckpointStore(folder).read_description()["ended"]) == (lack is None)
-    if lack:
-        assert f"interrupted (SIGTERM): {lack}; complete the run with resume=auto" in said
+    assert bool(CheckpointStore(folder).read_description()["ended"]) == (not dies)
+    if dies:
+        (line,) = [line for line in said.splitlines() if line.startswith("interrupted (SIGTERM): ")]
+        assert "is incomplete: W&B's service process ended early" in line
+        assert line.endswith("; complete the run with resume=auto")

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 if "HOLD" not in os.environ:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
@@ -16,30 +15,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
 from ampcompare.runtime.signals import StopRequest, exit_process
-from ampcompare.training.display import TrainingDisplay
 
 HELD_AT = [int(step) for step in os.environ.get("HELD_AT", "60").split(",")]
-asked: list[str] = []
-shown, ask = TrainingDisplay.step, StopRequest.request
+stop = StopRequest()
 
 
-def step(self: TrainingDisplay, step: int) -> None:
-    shown(self, step)
-    while step in HELD_AT and Path(os.environ["HOLD"]).exists() and not asked:
+def hold(step: int) -> None:
+    while step in HELD_AT and Path(os.environ["HOLD"]).exists() and not stop.is_made():
         Path(f"{os.environ['HOLD']}-{step}").touch()
         time.sleep(0.05)
 
 
-def note(self: StopRequest, reason: str, number: int) -> None:
-    asked.append(reason)
-    ask(self, reason, number)
-
-
-def main(words: list[str]) -> Any:
-    TrainingDisplay.step = step  # type: ignore[method-assign]
-    StopRequest.request = note  # type: ignore[method-assign]
-    return run_experiment.main(words)
-
-
 if __name__ == "__main__":
-    exit_process(main(sys.argv[2:]))  # the first is the sweep's program
+    # The first argument is the sweep's program.
+    exit_process(run_experiment.main(sys.argv[2:], stop=stop, on_step=hold))

@@ -1,44 +1,75 @@
-"""A typical training loop, and a tracker that stores its rows in memory."""
+"""A typical training loop, and a W&B run that stores its rows in memory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
 
+import pytest
 import torch
+import wandb
 from torch import Tensor
 
 from ampcompare import Recorder
-from ampcompare.tracking.tracker import Tracker
+from support.outside import Outside
 
 
-@dataclass
-class InMemoryTracker(Tracker):
-    """A tracker that stores everything in memory."""
+class InMemoryRun:
+    """A run of W&B's client that stores everything in memory. `init` stands for `wandb.init`.
 
-    run_id: str = "in_memory"
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    start: Any = None
-    noted: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    exit_codes: list[Any] = field(default_factory=list)
+    Attributes:
+        config: The config that the run was started with; None before.
+        rows: What was logged.
+        summary: The summary of the run.
+        exit_codes: The exit code of each end.
+    """
 
-    def update_summary(self, facts: Mapping[str, Any]) -> None:
-        """Store facts of the run."""
-        self.noted |= facts
+    disabled = offline = resumed = False
+    url = ""
 
-    def log(self, row: Mapping[str, Any]) -> None:
-        """Store a row."""
+    def __init__(self, folder: Path) -> None:
+        self.dir = str(folder / "files")
+        self.settings = SimpleNamespace(sync_file=str(folder / "run.wandb"))
+        self.config: Any = None
+        self.rows: list[dict[str, Any]] = []
+        self.summary: dict[str, Any] = {}
+        self.exit_codes: list[int] = []
+
+    def init(self, *, config: Mapping[str, Any], **options: Any) -> Self:
+        """Start the run."""
+        self.config = dict(config)
+        return self
+
+    def define_metric(self, name: str, **options: Any) -> None:
+        """Do nothing."""
+
+    def mark_preempting(self) -> None:
+        """Do nothing."""
+
+    def log(self, row: Mapping[str, Any], commit: bool | None = None) -> None:
+        """Store a row. The file grows, as that of a run whose rows reach the disk."""
         self.rows.append(dict(row))
+        with Path(self.settings.sync_file).open("a") as file:
+            file.write("row")
 
-    def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
-        """Store summary and exit code."""
-        self.summary = dict(summary)
+    def finish(self, exit_code: int) -> None:
+        """Store the exit code."""
         self.exit_codes.append(exit_code)
-        return None
 
     def values_of(self, key: str) -> list[Any]:
         """Return the values of a metric."""
         return [row[key] for row in self.rows if key in row]
+
+
+def record_in_memory(outside: Outside, monkeypatch: pytest.MonkeyPatch, folder: Path) -> InMemoryRun:
+    """Return the run of every Recorder in the test, in place of one of W&B's client."""
+    run = InMemoryRun(folder)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(folder))
+    outside.replace(wandb, "init", run.init)
+    outside.replace(wandb, "teardown", lambda: None)
+    return run
 
 
 @dataclass

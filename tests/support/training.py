@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable, Mapping
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from ampcompare.precision import build_precision
 from ampcompare.runtime.console import messages_on
 from ampcompare.runtime.signals import StopRequest
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.training.display import TrainingDisplay
 from ampcompare.training.factory import build_trainer
 from ampcompare.training.loaders import make_loader
 from ampcompare.training.loop import TrainingLoop
@@ -83,18 +81,6 @@ class RowList(Tracker):
         self.rows.append(dict(row))
 
 
-class StepDisplay:
-    """A display that calls `on_step` with the number of each step."""
-
-    def __init__(self, on_step: Callable[[int], None]) -> None:
-        self.on_step = on_step
-
-    def step(self, step: int) -> None:
-        self.on_step(step)
-
-    def row(self, row: Mapping[str, Any]) -> None: ...
-
-
 class StopWhen(StopRequest):
     """A request to stop that is made as soon as `asked` returns True, with the exit code of Ctrl-C."""
 
@@ -122,8 +108,6 @@ def fit_of(
     config: Config,
     device: torch.device,
     data: Any = None,
-    *,
-    on_step: Callable[[int], None] = lambda step: None,
     **on: Any,
 ) -> tuple[TrainingLoop, list[dict[str, Any]]]:
     """Return the training loop of a config, and the list of its rows; `on` are arguments of the loop."""
@@ -135,8 +119,7 @@ def fit_of(
         for part in (data.train, data.test)
     )
     made = build_trainer(config, data, train, device, world)
-    display = StepDisplay(on_step)
-    return TrainingLoop(made, train, test, config, tracker=tracker, display=display, **on), tracker.rows
+    return TrainingLoop(made, train, test, config, tracker=tracker, **on), tracker.rows
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -150,19 +133,18 @@ def play(*words: str, code: int = 0, until: int | None = None) -> str:
 
     It has to end with the exit code `code`, or its process dies at step `until`.
     """
-    shown, text = TrainingDisplay.step, io.StringIO()
+    text = io.StringIO()
 
-    def step(self: TrainingDisplay, step: int) -> None:
+    def die(step: int) -> None:
         if step == until:
             raise Killed
-        shown(self, step)
 
     config = load_config(None, [*QUICK, *words])
     console = Console(file=text, width=300)
-    with patch.object(TrainingDisplay, "step", step), messages_on(console):
+    with messages_on(console):
         if until is None:
             assert run(config, console).exit_code == code, text.getvalue()
         else:
             with pytest.raises(Killed):
-                run(config, console)
+                run(config, console, on_step=die)
     return text.getvalue()

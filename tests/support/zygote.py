@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -102,23 +103,12 @@ def child(words: list[str], env: dict[str, str], job: dict[str, Any], out: Conne
     sys.path.insert(0, str(ROOT))
     import run_experiment
     from ampcompare.runtime.signals import exit_process
-    from ampcompare.training.display import TrainingDisplay
 
-    shown = TrainingDisplay.step
-
-    def step(self: TrainingDisplay, step: int) -> None:
-        shown(self, step)
-        cause(job, step)
-
-    TrainingDisplay.step = step  # type: ignore[method-assign]
     if limit := job.get("file_limit"):
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-        from ampcompare.tracking import write_monitor
-
-        write_monitor.PROBE_BYTES = limit + 1  # it stands for a disk that is full for the record
-    exit_process(run_experiment.main(words))
+    exit_process(run_experiment.main(words, on_step=partial(cause, job)))
 
 
 def cause(job: dict[str, Any], step: int) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 from scipy import stats
-from support.known_runs import BASE, runs
+from support.fakes import plan
+from support.known_runs import BASE
 from support.quick import ROOT
+from support.wandb_files import write_runs
 
 from ampcompare.cli import main
 from ampcompare.config.schema import SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
 from ampcompare.errors import UserError
-from ampcompare.runs import RunRecord
-from ampcompare.sweeps import decision_plan
 from ampcompare.sweeps.decision_plan import describe_decision_plan, describe_first_run, make_decision_plan
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare
@@ -138,31 +138,28 @@ def test_a_benchmark_gives_the_time(tmp_path):
         describe_decision_plan(ready(), str(tmp_path / "other.json"))
 
 
-def first_record(tmp_path, monkeypatch, records: list[RunRecord]) -> SweepRun:
-    """Let these records be those of the sweep's folder; return its first run."""
-    (tmp_path / "wandb").mkdir()
-    monkeypatch.setattr(decision_plan, "load_runs", lambda sources: records)
-    return SweepRun(0, records[0].id)
-
-
-def test_the_first_run_tells_the_time_of_the_others(tmp_path, monkeypatch):
-    records = runs("none", BASE[:1])
-    records[0] = records[0].with_columns({"time/elapsed_seconds": 0 * records[0].numbers("global_step") + 60})
+def test_the_first_run_tells_the_time_of_the_others(tmp_path):
+    first = plan("none", id="first")
+    for row in first["rows"]:
+        row["time/elapsed_seconds"] = 60.0
+    write_runs(tmp_path, [first])
     own = ready("model.name=timm:resnet18", "data.source=synthetic", "backend=none,native")
-    lines = describe_first_run(own, tmp_path, first_record(tmp_path, monkeypatch, records))
+    lines = describe_first_run(own, tmp_path, SweepRun(0, "first"))
     assert lines[0].startswith("5 seeds: 10 runs, about 10 min one after the other (60 s a run")
 
 
-def test_earlier_runs_of_the_recipe_give_time_and_standard_deviation(tmp_path, monkeypatch):
+def test_earlier_runs_of_the_recipe_give_time_and_standard_deviation(tmp_path):
     prepared = ready(f"output_dir={tmp_path}", "backend=none,native")
     config = prepared.config.to_dict()
     lower = [value + change for value, change in zip(BASE, (0.001, -0.001, 0.002, 0, -0.002), strict=True)]
-    records = [*runs("none", BASE), *runs("native", lower)]
-    for record in records:
-        own = {"backend": record.config["backend"], "seed": record.config["seed"]}
-        record.config.update(config | own)
-        record.exit_code = 0
-    first_record(tmp_path, monkeypatch, records)
+    earlier = []
+    for backend, accuracies in (("none", BASE), ("native", lower)):
+        for seed, accuracy in enumerate(accuracies):
+            made = plan(backend, seed, config=config | {"backend": backend, "seed": seed})
+            made["summary"]["eval/accuracy"] = accuracy
+            made["rows"][-1]["eval/accuracy"] = accuracy
+            earlier.append(made)
+    write_runs(tmp_path, earlier)
     text = " ".join(describe_decision_plan(prepared))
     differences = [100 * (a - b) for a, b in zip(lower, BASE, strict=True)]
     assert f"expected standard deviation: {stats.tstd(differences):.2f} (measured in earlier runs" in text

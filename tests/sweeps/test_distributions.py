@@ -3,14 +3,15 @@
 import dataclasses
 import json
 import math
-import sys
 from functools import partial
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 from optuna.samplers import TPESampler
 from scipy import stats
+from support.outside import Outside
 
 from ampcompare.cli import main
 from ampcompare.runs.run_state import RunState
@@ -93,9 +94,9 @@ def test_probabilities_are_followed(sweep_of):
     assert stats.binomtest(values.count("rare"), 500, 0.2).pvalue > 1e-3
 
 
-def test_bayes_comes_near_the_optimum_and_prefers_the_better_value(sweep_of, monkeypatch):
+def test_bayes_comes_near_the_optimum_and_prefers_the_better_value(sweep_of, outside: Outside):
     """By the last of 40 proposals, each made with all that were tried before."""
-    monkeypatch.setattr("optuna.samplers.TPESampler", partial(TPESampler, seed=3))
+    outside.replace(optuna.samplers, "TPESampler", partial(TPESampler, seed=3))
     for spec, cost, near in (
         ({"min": 0.0, "max": 1.0}, lambda x: (x - 0.3) ** 2, 0.12),
         ({"distribution": "normal"}, lambda x: (x - 0.3) ** 2, 0.5),
@@ -112,9 +113,11 @@ def test_bayes_comes_near_the_optimum_and_prefers_the_better_value(sweep_of, mon
             assert np.median(np.abs(np.array(found) - 0.3)) < near
 
 
-def test_without_optuna_a_bayes_sweep_says_what_to_install(sweep_of, tmp_path, monkeypatch, capsys):
+def test_without_optuna_a_bayes_sweep_says_what_to_install(
+    sweep_of, tmp_path, outside: Outside, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "optuna", None)
+    outside.uninstall("optuna")
     with pytest.raises(SystemExit) as end:
         main(["sweep", str(sweep_of({"min": 0.0, "max": 1.0}, "bayes").path)])
     assert end.value.code == 2

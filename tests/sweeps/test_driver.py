@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from support.fakes import plan
 from support.scripted_executor import ScriptedExecutor, drive, finishes
 from support.sweep_project import make_grid
+from support.wandb_files import write_runs
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.decisions import (
@@ -21,7 +23,6 @@ from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepRun, SweepState, read_journal
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.run_end import DRIVER, RunChange, RunEnd
-from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep import Hyperband, Objective
 
@@ -90,12 +91,16 @@ def test_every_event_is_in_the_journal_before_the_next_run_is_submitted(tmp_path
     assert seen == [[running], [done, running], [done, done, running]]
 
 
-def test_a_search_ends_at_its_target(tmp_path, sweep, monkeypatch):
+def test_a_search_ends_at_its_target(tmp_path, sweep):
     """The value comes from the record of the run."""
-    values = iter([3.0, 2.0, 1.0, 0.5])
-    monkeypatch.setattr(RunRecords, "values", lambda self, run_id: [next(values)])
+    folder, values = tmp_path / "out", iter([3.0, 2.0, 1.0, 0.5])
+
+    def ending(run: SweepRun) -> RunEnd:
+        write_runs(folder, [plan("none", id=run.run_id) | {"rows": [{"score": next(values)}]}])
+        return finishes(run)
+
     search = sweep(5, method="random", metric=Objective(name="score", goal="minimize", target=1.5))
-    runs = drive(tmp_path / "out", search, ScriptedExecutor())
+    runs = drive(folder, search, ScriptedExecutor(ending))
     assert [run.value for run in runs] == [3.0, 2.0, 1.0]
 
 

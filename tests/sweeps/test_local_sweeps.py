@@ -8,6 +8,7 @@ import pytest
 import yaml
 from rich.console import Console
 from support.fakes import plan
+from support.outside import Outside
 from support.quick import ROOT
 from support.shell import run_in_shell
 from support.sweep_project import is_alive
@@ -17,11 +18,12 @@ from support.zygote import children_of
 
 from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps import pipeline, stop_request
+from ampcompare.sweeps import pipeline
 from ampcompare.sweeps.executors import local
 from ampcompare.sweeps.journal import SweepRun, read_journal
 from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.randomized_blocks import orders
+from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.sweep_report import look_at_runs, report_options
 
@@ -120,12 +122,13 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(project, number, first, 
     assert began[1] == began[2]  # the same run goes on
 
 
-def test_of_further_signals_only_ctrl_c_means_at_once(monkeypatch):
+def test_of_further_signals_only_ctrl_c_means_at_once(outside: Outside):
     """Slurm warns with one signal and ends with another; the runs need the time in between."""
-    monkeypatch.setattr(stop_request, "SAME_REQUEST_SECONDS", 0)
-    with stop_request.SweepStopRequest() as stop:
+    clock = outside.stop_clock()
+    with SweepStopRequest() as stop:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
             signal.raise_signal(number)
+            clock.now += 1.0
         assert stop.is_made()
         assert not stop.is_at_once
         signal.raise_signal(signal.SIGINT)
@@ -293,8 +296,9 @@ def test_bayes_takes_the_metric_from_the_records_and_ends_at_its_target(project)
 
 
 @pytest.mark.slow
-def test_each_gpu_gets_a_worker_and_each_worker_sees_one(project, monkeypatch, capsys):
-    monkeypatch.setattr(pipeline, "visible_gpus", lambda: ["0", "GPU-abc"])
+def test_each_gpu_gets_a_worker_and_each_worker_sees_one(project, outside: Outside, monkeypatch, capsys):
+    outside.set_nvidia_gpus(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-abc")
     monkeypatch.chdir(project.folder)
     project.write_file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
     assert pipeline.run_sweep("sweep.yaml", [f"output_dir={project.out}"], Console(), SweepOptions()) == 0
@@ -315,8 +319,8 @@ def test_each_gpu_gets_a_worker_and_each_worker_sees_one(project, monkeypatch, c
         ("0", 0, []),
     ],
 )
-def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
-    monkeypatch.setattr(local, "_gpu_count", lambda: there)
+def test_visible_gpus_are_those_of_cuda(outside: Outside, monkeypatch, given, there, expected):
+    outside.set_nvidia_gpus(there)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)

@@ -4,20 +4,20 @@ import csv
 import io
 import json
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from rich.console import Console
+from support.fakes import plan
+from support.wandb_files import write_runs
 
 from ampcompare.analysis.run_ranking import RankedRun, rank_runs
 from ampcompare.report.ranking import write_ranking
-from ampcompare.runs import RunRecord
-from ampcompare.runs.run_record import build_columns
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps import sweep_report
-from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.journal import Journal
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.sweep_report import report, report_options
@@ -32,21 +32,20 @@ def sweep_of(folder: Path, **content: Any) -> Sweep:
     return read_sweep(folder / "sweep.yaml")
 
 
-def finished(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, points: list[tuple[dict[str, Any], float | None]]
-):
-    """Let the folder look like a sweep with these finished runs, each a point and a value of the metric."""
-    runs = {
-        number: SweepRun(number, f"run{number}", parameters, state=RunState.FINISHED, value=value)
-        for number, (parameters, value) in enumerate(points)
-    }
+def finished(folder: Path, points: list[tuple[dict[str, Any], float | None]]) -> None:
+    """Make the folder that of a sweep with these finished runs, each a point and a value of the metric."""
+    with closing(Journal(folder, "sweep", {})) as journal:
+        for index, (parameters, value) in enumerate(points):
+            run = {"index": index, "run_id": f"run{index}"}
+            journal.append("proposed", **run, parameters=parameters, plan={}, drawn={})
+            journal.append("started", **run, process={})
+            ended = {"state": RunState.FINISHED, "value": value, "exit_code": 0, "by_signal": 0}
+            journal.append("ended", **run, **ended)
 
-    class State:
-        def __init__(self) -> None:
-            self.runs = runs
 
-    monkeypatch.setattr(sweep_report, "read_journal", lambda folder: State())
-    monkeypatch.setattr(sweep_report, "_records", lambda folder: {run.run_id for run in runs.values()})
+def write_records(folder: Path, count: int, *rows: dict[str, Any]) -> None:
+    """Write the records of the first runs, each with these rows."""
+    write_runs(folder, [plan("none", id=f"run{index}") | {"rows": rows} for index in range(count)])
 
 
 def reported(sweep: Sweep, folder: Path) -> tuple[int, str, list[dict[str, str]]]:
@@ -109,7 +108,6 @@ LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}
 )
 def test_without_a_usable_baseline_the_report_is_a_table_of_the_runs(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     content: dict[str, Any],
     parameters: dict[str, Any],
     reason: str,
@@ -120,7 +118,8 @@ def test_without_a_usable_baseline_the_report_is_a_table_of_the_runs(
     points = [
         ({**parameters, **({key: rate} if key in content["parameters"] else {})}, rate) for rate in rates
     ]
-    finished(tmp_path, monkeypatch, points)
+    finished(tmp_path, points)
+    write_records(tmp_path, len(points), {"val_loss": 0.5})
     code, output, rows = reported(sweep, tmp_path)
     assert code == 0, output
     assert reason in output
@@ -173,18 +172,18 @@ def test_the_table_has_runs_that_failed_and_every_kind_of_value(tmp_path: Path):
         ({"name": "thing"}, "low"),  # W&B's default
     ],
 )
-def test_the_best_run_is_first_by_the_files_goal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: dict[str, str], first: str
-):
+def test_the_best_run_is_first_by_the_files_goal(tmp_path: Path, metric: dict[str, str], first: str):
     sweep = sweep_of(tmp_path, metric=metric, parameters={"lr": LR, "x": {"value": 1}})
-    finished(tmp_path, monkeypatch, [({"lr": 0.01}, 0.25), ({"lr": 0.02}, 0.75)])
+    finished(tmp_path, [({"lr": 0.01}, 0.25), ({"lr": 0.02}, 0.75)])
+    write_records(tmp_path, 2, {metric["name"]: 0.5})
     _, _, rows = reported(sweep, tmp_path)
     assert float(rows[0][metric["name"]]) == {"high": 0.75, "low": 0.25}[first]
 
 
-def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path):
     sweep = sweep_of(tmp_path, metric={"name": "loss"}, parameters={"lr": LR})
-    finished(tmp_path, monkeypatch, [({"lr": 0.01}, 0.25)])
+    finished(tmp_path, [({"lr": 0.01}, 0.25)])
+    write_records(tmp_path, 1, {"loss": 0.25})
     (tmp_path / "report").write_text("a file, not a folder")
     code, output, _ = reported(sweep, tmp_path)
     assert code == 1
@@ -196,10 +195,9 @@ def test_a_folder_without_a_sweep_has_no_report(tmp_path: Path):
     assert (code, "no report: the runs wrote no W&B record" in output) == (1, True)
 
 
-def test_runs_without_records_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_runs_without_records_are_listed(tmp_path: Path):
     sweep = sweep_of(tmp_path, method="grid", parameters={"x": {"values": [1, 2]}})
-    finished(tmp_path, monkeypatch, [({"x": 1}, None), ({"x": 2}, None)])
-    monkeypatch.setattr(sweep_report, "_records", lambda folder: set())
+    finished(tmp_path, [({"x": 1}, None), ({"x": 2}, None)])
     code, output, rows = reported(sweep, tmp_path)
     assert code == 0
     assert "the runs wrote no W&B record" in output
@@ -268,7 +266,6 @@ def test_a_random_search_that_missed_the_baseline_ends_with_the_table(project):
 @pytest.mark.parametrize("method", ["grid", "random"])
 def test_a_metric_that_no_run_logs_ends_the_sweep_with_an_error(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     keys: list[str],
     message: str,
@@ -279,14 +276,8 @@ def test_a_metric_that_no_run_logs_ends_the_sweep_with_an_error(
         tmp_path, metric={"name": name, "goal": "maximize"}, method=method, parameters=parameters
     )
     value = 0.5 if name in keys else None
-    finished(tmp_path, monkeypatch, [({"lr": rate}, value) for rate in (0.1, 0.2)])
-    rows = [dict.fromkeys(keys, 0.5) | {"label": "cat"} for _ in range(2)]
-    count, logged = build_columns(rows)
-    records = {
-        name: RunRecord(id=name, name=name, state=RunState.FINISHED, rows=count, logged=logged)
-        for name in ("run0", "run1")
-    }
-    monkeypatch.setattr(sweep_report, "_load_records", lambda folder: records)
+    finished(tmp_path, [({"lr": rate}, value) for rate in (0.1, 0.2)])
+    write_records(tmp_path, 2, *[dict.fromkeys(keys, 0.5) | {"label": "cat"}] * 2)
     code, output, _ = reported(sweep, tmp_path)
     assert code == (1 if message else 0), output
     assert message in output

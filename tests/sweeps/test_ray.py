@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 from rich.console import Console
+from support.outside import Outside
 from support.quick import ROOT
 from support.ray_cluster import NODE
 from support.wandb_server.clients import wait_until
@@ -220,10 +220,10 @@ def test_wrong_word_is_refused_before_anything_is_started(project, monkeypatch, 
     assert not project.out.exists()
 
 
-def test_ray_that_is_not_installed_is_named_with_its_extra(project, monkeypatch):
+def test_ray_that_is_not_installed_is_named_with_its_extra(project, outside: Outside, monkeypatch):
     file = write_soak_sweep(project, points=2, seconds=1)
     monkeypatch.chdir(project.folder)
-    monkeypatch.setitem(sys.modules, "ray", None)
+    outside.uninstall("ray")
     with pytest.raises(UserError, match=r"pip install 'ampcompare\[ray\]'"):
         pipeline.run_sweep(
             str(file), [f"output_dir={project.out}"], Console(quiet=True), SweepOptions(cluster="ray")

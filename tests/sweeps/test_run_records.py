@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import wandb
+from support.outside import Outside
 
 from ampcompare import load_runs
 from ampcompare.sweeps.run_records import RunRecords
@@ -42,9 +43,9 @@ def test_the_last_start_of_a_second_counts(tmp_path: Path, run_id: str, count: i
     assert records.files("another") == []
 
 
-def test_the_folder_of_the_records_is_listed_once_for_all_runs(tmp_path: Path, monkeypatch):
-    listed, listdir = [], os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
+def test_the_folder_of_the_records_is_listed_once_for_all_runs(tmp_path: Path, outside: Outside):
+    listed: list[object] = []
+    outside.call_before(os, "listdir", listed.append)
     for number in range(20):
         folder = tmp_path / "wandb" / f"offline-run-20260101_00000{number % 10}-r{number}"
         folder.mkdir(parents=True)

@@ -1,13 +1,14 @@
 """The status of a sweep on W&B's server: which point a run is, by the values in its config."""
 
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from support.wandb_server import Server, Sweep
+from support.wandb_server.clients import asking
 
 from ampcompare.errors import UserError
-from ampcompare.runs import RunRecord
-from ampcompare.sweeps import status as module
 from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.status import SweepStatus, read_status, rerun
 
@@ -15,30 +16,25 @@ PROGRAM = {"program": "p", "method": "grid"}
 
 
 @pytest.fixture
-def status(tmp_path, monkeypatch):
-    """Return the status of a sweep whose runs have these configs, states and exit codes."""
+def status(wandb_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return the status of a sweep on the server whose runs have these configs and states."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p").touch()
+    project = wandb_server.project("tester", "p")
 
-    def made(
-        parameters: dict[str, Any], *runs: tuple[dict[str, Any], int | None], **changes: Any
-    ) -> SweepStatus:
-        records = [
-            RunRecord(
-                id=f"r{n}",
-                state="finished" if code == 0 else "running" if code is None else "failed",
-                exit_code=code,
-                config=config,
-                started_at=datetime(2026, 1, 1, n, tzinfo=UTC),
-                summary={"score": 1.0},
-            )
-            for n, (config, code) in enumerate(runs)
-        ]
-        content = {**PROGRAM, "parameters": parameters, **changes}
-        monkeypatch.setattr(module, "read_server_sweep", lambda source, brief: (content, records))
-        return read_status("wandb:ENTITY/p/s", [], SweepOptions())
+    def made(parameters: dict[str, Any], *runs: tuple[dict[str, Any], str], **changes: Any) -> SweepStatus:
+        text = yaml.safe_dump({**PROGRAM, "parameters": parameters, **changes}, sort_keys=False)
+        name = f"s{len(project.sweeps) or ''}"
+        sweep = project.sweeps[name] = Sweep(name, project, text)
+        for number, (config, state) in enumerate(runs):
+            run = project.run(f"r{number}")
+            run.sweep, run.config, run.state = sweep, config, state
+            run.created = f"2026-01-01T{number:02}:00:00Z"
+            run.summary = {"score": 1.0}
+        return read_status(f"wandb:tester/p/{name}", [], SweepOptions())
 
-    return made
+    with asking(wandb_server, tmp_path / "client"):
+        yield made
 
 
 def finished(of: SweepStatus, key: str = "x") -> list[Any]:
@@ -62,9 +58,9 @@ def test_a_value_is_known_by_what_it_reads_as(status, subtests: pytest.Subtests)
         (("[1, 2", "b"), "[1, 2", "[1, 2"),
     ]:
         with subtests.test(values=values, recorded=recorded):
-            (one,) = finished(status({"x": {"values": [*values]}}, ({"x": recorded}, 0)))
+            (one,) = finished(status({"x": {"values": [*values]}}, ({"x": recorded}, "finished")))
             assert (type(one), one) == (type(value), value)
-    assert not finished(status({"x": {"values": ["a", "b"]}}, ({"x": "c"}, 0)))
+    assert not finished(status({"x": {"values": ["a", "b"]}}, ({"x": "c"}, "finished")))
 
 
 def test_a_list_of_an_option_is_known_as_text_and_as_list(status):
@@ -74,7 +70,7 @@ def test_a_list_of_an_option_is_known_as_text_and_as_list(status):
         ((None, "fc"), None),
     ]:
         key = "precision.keep_fp32"
-        found = status({key: {"values": [*values]}}, ({"precision": {"keep_fp32": recorded}}, 0))
+        found = status({key: {"values": [*values]}}, ({"precision": {"keep_fp32": recorded}}, "finished"))
         (one,) = [run for run in found.points if run.state == "finished"]
         assert one.parameters == {"precision.keep_fp32": values[0]}
 
@@ -82,13 +78,23 @@ def test_a_list_of_an_option_is_known_as_text_and_as_list(status):
 def test_nested_parameters_are_found_in_groups_and_under_dotted_names(status):
     nested = {"optimizer": {"parameters": {"lr": {"values": [0.1, 0.2]}}}}
     for config in ({"optimizer": {"lr": 0.2, "name": "sgd"}}, {"optimizer.lr": 0.2}):
-        assert finished(status(nested, (config, 0)), "optimizer") == [{"lr": 0.2}]
+        assert finished(status(nested, (config, "finished")), "optimizer") == [{"lr": 0.2}]
 
 
 def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_values_have_one_each(status):
     x = {"x": {"values": [1, 2, 3, 3, 4, 5]}}
-    states = [(1, 0), (1, 1), (1, None), (2, 1), (2, 143), (3, 0), (4, 0), (9, 0), (5, None)]
-    found = status(x, *(({"x": value}, code) for value, code in states))
+    states = [
+        (1, "finished"),
+        (1, "failed"),
+        (1, "running"),
+        (2, "failed"),
+        (2, "preempted"),
+        (3, "finished"),
+        (4, "finished"),
+        (9, "finished"),
+        (5, "running"),
+    ]
+    found = status(x, *(({"x": value}, state) for value, state in states))
     assert found.summary == "s: 6 points: 3 finished, 1 running, 1 preempted, 1 queued"
     assert [*found.remarks] == ["1 run of this sweep matches none of its points (such as r7)"]
     (queued,) = (run for run in found.points if run.state == "queued")
@@ -99,8 +105,8 @@ def test_draws_of_the_server_are_counted_and_not_run_here(status, tmp_path, caps
     from rich.console import Console
 
     x = {"x": {"min": 0.0, "max": 1.0}}
-    found = status(x, ({"x": 0.3}, 0), ({"x": 0.4}, 1), method="random", run_cap=3)
+    found = status(x, ({"x": 0.3}, "finished"), ({"x": 0.4}, "failed"), method="random", run_cap=3)
     assert found.summary == "s: 3 points: 1 finished, 1 failed, 1 queued"
     with pytest.raises(UserError, match="W&B's server chooses the points of this search"):
-        rerun("wandb:ENTITY/p/s", [], Console(), SweepOptions())
+        rerun("wandb:tester/p/s", [], Console(), SweepOptions())
     assert "has no end" in " ".join(status(x, method="random").remarks)

@@ -6,10 +6,10 @@ Whatever happens between the command and sbatch, no run is made twice, and a lin
 import os
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
+from support.outside import Outside
 from support.quick import QUICK, ROOT
 from support.slurm import Slurm
 from support.sweep_project import SweepProject
@@ -123,6 +123,7 @@ NO_ARRAY = [  # of this file, with this word
 
 def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
     project: SweepProject,
+    outside: Outside,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
     subtests: pytest.Subtests,
@@ -147,7 +148,7 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
         with subtests.test(content=content, word=word):
             project.write_file(**{"parameters": XS, **content})
             refused(word, expected)
-    monkeypatch.setitem(sys.modules, "submitit.slurm.slurm", None)
+    outside.uninstall("submitit.slurm.slurm")
     project.write_file(parameters=XS)
     refused("slurm.time=1", "pip install 'ampcompare[slurm]'")
 

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.outside import Outside
 
-from ampcompare.sweeps import run_process
-from ampcompare.sweeps.executors import slurm_task
 from ampcompare.sweeps.executors.slurm_task import SlurmTask
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.run_end import SCHEDULER, RunEnd, end_file, read_end
@@ -46,8 +45,8 @@ def play(folder: Path, task: str | SlurmTask) -> tuple[int, int, int | None, str
     return exit_code, len(begun.read_text()) if begun.exists() else 0, end.exit_code, end.asked_by
 
 
-def test_a_run_that_a_signal_ends_ends_its_job_and_the_driver_decides(folder: Path, monkeypatch):
-    monkeypatch.setattr(run_process, "SAME_SIGNAL_SECONDS", 0)
+def test_a_run_that_a_signal_ends_ends_its_job_and_the_driver_decides(folder: Path, outside: Outside):
+    outside.speed_up_time(20)
     task = task_of(folder, "os.kill(os.getpid(), signal.SIGHUP)")
     assert play(folder, task) == (129, 1, -1, None)
     assert play(folder, task) == (0, 1, -1, None)  # a warning came just then, and the job is requeued
@@ -57,18 +56,18 @@ def test_a_program_that_fails_ends_its_job_with_its_exit_code(folder: Path):
     assert play(folder, "sys.exit(3)") == (3, 1, 3, None)
 
 
-def test_slurms_sigterm_may_reach_the_program_first(folder: Path, monkeypatch):
+def test_slurms_sigterm_may_reach_the_program_first(folder: Path, outside: Outside):
     """The run is interrupted then, not failed, and not tried again."""
-    monkeypatch.setattr(slurm_task, "REQUEUE_SECONDS", 0)
-    monkeypatch.setattr(run_process, "SAME_SIGNAL_SECONDS", 600)  # until the signal is there, however slow
+    outside.stop_clock()  # however slow the signal is, it arrives within the time that is allowed
+    outside.shorten_sleeps(0.1)
     later = ["sh", "-c", f"sleep 0.5; kill -TERM {os.getpid()}"]
     code = f"subprocess.Popen({later!r}, start_new_session=True); os.kill(os.getpid(), signal.SIGTERM)"
     assert play(folder, code) == (143, 1, -15, SCHEDULER)
 
 
-def test_a_warning_ends_a_program_of_others_by_sigterm_alone(folder: Path, monkeypatch):
+def test_a_warning_ends_a_program_of_others_by_sigterm_alone(folder: Path, outside: Outside):
     """Slurm's own warning reaches the program as well, and would end it at once."""
-    monkeypatch.setattr(slurm_task, "REQUEUE_SECONDS", 0)
+    outside.shorten_sleeps(0.1)
     orderly = folder / "orderly"
     code = f"signal.signal(15, lambda *a: sys.exit(open({str(orderly)!r}, 'w').close()))"
     made = task_of(folder, f"{code}; os.kill(os.getpid(), 12); os.kill({os.getpid()}, 12); signal.pause()")

@@ -2,48 +2,28 @@
 
 import pytest
 import torch
+from support.outside import Outside
 
-from ampcompare.system import dtype_throughput as module
 from ampcompare.system.dtype_throughput import DTYPES, SIZES, measure_throughput, relative_rate
 
 CPU = torch.device("cpu")
 
 
-def _machine(monkeypatch: pytest.MonkeyPatch, gflops: dict[str, float], call: float = 1e-4) -> list:
-    """Simulate a machine with these rates and this time per call; return the calls it received."""
-    asked = []
-
-    def convolution(device, dtype, size, last):
-        def seconds():
-            asked.append((dtype, size))
-            if dtype not in gflops:
-                raise RuntimeError("no kernel")
-            return call + module._gflop(size) / gflops[dtype]
-
-        return seconds
-
-    monkeypatch.setattr(module, "_convolution", convolution)
-    return asked
-
-
-def _sizes(asked: list, dtype: str) -> list:
-    return [size for name, size in asked if name == dtype]
-
-
-def test_a_slow_dtype_is_measured_with_the_two_smallest_sizes(monkeypatch):
-    asked = _machine(monkeypatch, {"float32": 100.0, "bfloat16": 500.0, "float16": 0.1})
+def test_a_slow_dtype_is_measured_with_the_two_smallest_sizes(outside: Outside):
+    calls = outside.set_convolution_rates({"float32": 100.0, "bfloat16": 500.0, "float16": 0.1})
     rates = measure_throughput(CPU)
-    assert set(_sizes(asked, "float16")) == set(SIZES[:2])
+    smallest = {images * channels * side**2 for images, channels, side in SIZES[:2]}
+    assert {values for dtype, values in calls if dtype == "float16"} == smallest
     assert rates["float16"] == pytest.approx(0.1, rel=0.1)
 
 
-def test_calls_that_wait_for_a_busy_machine_hide_no_rate(monkeypatch):
-    _machine(monkeypatch, {"float32": 100.0, "bfloat16": 500.0, "float16": 0.5}, call=0.04)
+def test_calls_that_wait_for_a_busy_machine_hide_no_rate(outside: Outside):
+    outside.set_convolution_rates({"float32": 100.0, "bfloat16": 500.0, "float16": 0.5}, call=0.04)
     assert relative_rate(measure_throughput(CPU), "float16") < 0.1
 
 
-def test_a_type_without_a_kernel_has_no_rate(monkeypatch):
-    _machine(monkeypatch, {"float32": 100.0, "float16": 10.0})
+def test_a_type_without_a_kernel_has_no_rate(outside: Outside):
+    outside.set_convolution_rates({"float32": 100.0, "float16": 10.0})
     rates = measure_throughput(CPU)
     assert "bfloat16" not in rates
     assert relative_rate(rates, "bfloat16") == 0.0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.outside import Outside
 
-from ampcompare.system import environment
 from ampcompare.system.device import (
     event_recorder,
     has_float64,
@@ -30,9 +30,9 @@ SKYLAKE = frozenset("avx2 avx512f".split())
 ROME = frozenset({"avx2"})
 
 
-def test_a_host_is_known_again_and_its_name_is_not_recorded(monkeypatch: pytest.MonkeyPatch):
+def test_a_host_is_known_again_and_its_name_is_not_recorded(outside: Outside):
     def named(host: str) -> dict[str, Any]:
-        monkeypatch.setattr(platform, "node", lambda: host)
+        outside.replace(platform, "node", lambda: host)
         return name_machine(CPU, DistributedContext())
 
     one, other = named("node-17.cluster.example"), named("node-18.cluster.example")
@@ -54,13 +54,11 @@ def test_a_resumed_run_keeps_its_earlier_machines():
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch):
+def machine(outside: Outside, monkeypatch: pytest.MonkeyPatch):
     """Simulate an x86 machine with these flags, on which oneDNN supports the named dtypes."""
 
     def make(flags, takes=("bfloat16", "float16"), name="x86_64", limit=None):
-        monkeypatch.setattr(environment, "processor_flags", lambda: flags)
-        monkeypatch.setattr(environment, "onednn_supports", lambda dtype: dtype in takes)
-        monkeypatch.setattr(platform, "machine", lambda: name)
+        outside.set_processor(flags, takes, name)
         monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit or "")
         return describe_arithmetic(CPU)["arithmetic"]
@@ -108,11 +106,11 @@ def test_a_process_capped_to_avx2_computes_both_dtypes_in_fp32():
     assert json.loads(done.stdout) == ["AVX2", {"arithmetic": both}]
 
 
-def test_mps_is_waited_for_and_has_neither_float64_nor_a_peak(monkeypatch: pytest.MonkeyPatch):
+def test_mps_is_waited_for_and_has_neither_float64_nor_a_peak(outside: Outside):
     waits: list[str] = []
     mps = torch.device("mps")
-    monkeypatch.setattr(torch.mps, "synchronize", lambda: waits.append("here"))
-    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * 2**20)
+    outside.replace(torch.mps, "synchronize", lambda: waits.append("here"))
+    outside.replace(torch.mps, "driver_allocated_memory", lambda: 3 * 2**20)
     assert [has_float64(device) for device in (CPU, torch.device("cuda"), mps)] == [True, True, False]
     wait_for(mps)
     assert isinstance(event_recorder(mps)(), float)

@@ -1,32 +1,25 @@
 """The protocol of measuring: warm-up, turns, rounds. The clock is moved by the steps themselves."""
 
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
+from support.outside import ManualClock, Outside
 
 from ampcompare.system.interleaved_timing import StepTimer, count_steps, run_rounds, seconds_per_turn
 
 
-class Clock:
+class Clock(ManualClock):
     """A clock that only steps move."""
 
-    def __init__(self) -> None:
-        self.now, self.waits = 0.0, 0
-
-    def __call__(self) -> float:
-        return self.now
+    waits = 0
 
     def wait(self) -> None:
         self.waits += 1
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(time, "perf_counter", clock)
-    monkeypatch.setattr(time, "monotonic", clock)
-    return clock
+def clock(outside: Outside) -> Clock:
+    return outside.stop_clock(Clock())
 
 
 def timer(clock: Clock, steps: Iterator[tuple[float, bool]], cold_steps: int = 1) -> StepTimer:

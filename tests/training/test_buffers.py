@@ -1,12 +1,15 @@
 """Buffers that an overflowing forward leaves non-finite: found, said once, put back where that is wanted."""
 
 import copy
+import itertools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from support.hooks import before_forward
 from support.logs import logged
 from support.training import Killed, batch, fit, play, timeless, trainer
 from torch import Tensor, nn
@@ -15,7 +18,6 @@ from ampcompare import load_runs, metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.training.interval import StepResult
 from ampcompare.training.overflow_detection import BufferMonitor
 from ampcompare.training.trainer import Trainer
 
@@ -134,25 +136,29 @@ WORDS = ("backend=native", "precision.init_scale=256", "epochs=2", "log.every=3"
 WORDS += ("batch_size=4", "data.test_limit=8")  # fp16 is slow where it is emulated
 
 
-@pytest.fixture
-def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give some steps images that fp32 can represent and fp16 cannot."""
-    compute = Trainer.compute
+@contextmanager
+def overflow(first: int = 1) -> Iterator[None]:
+    """Give some steps images that fp32 can represent and fp16 cannot.
 
-    def spoil(self: Trainer, batches: Any, **kwargs: Any) -> StepResult:
-        step = vars(self)["steps"] = vars(self).get("steps", 0) + 1
-        factor = 1e30 if step in BAD else 1.0
-        return compute(self, [(images * factor, labels) for images, labels in batches], **kwargs)
+    Args:
+        first: The number of the first step.
+    """
+    steps = itertools.count(first)
 
-    monkeypatch.setattr(Trainer, "compute", spoil)
+    def spoil(network: torch.nn.Module, images: torch.Tensor) -> torch.Tensor | None:
+        is_bad = network.training and next(steps) in BAD
+        return images * 1e30 if is_bad else None
+
+    with before_forward(spoil):
+        yield
 
 
-@pytest.mark.usefixtures("overflow")
 @pytest.mark.parametrize(("how", "counts", "bad"), [("say", [0, 4, 4, 4], 2), ("restore", [0, 4, 8, 8], 0)])
 def test_a_run_warns_once_about_spoiled_buffers_and_restores_them_if_asked(
     tmp_path: Path, how: str, counts: list[int], bad: int
 ):
-    said = play(*WORDS, f"training.on_nonfinite_buffers={how}", f"output_dir={tmp_path}")
+    with overflow():
+        said = play(*WORDS, f"training.on_nonfinite_buffers={how}", f"output_dir={tmp_path}")
     (record,) = load_runs([tmp_path])
     assert said.count("of the model's buffers") == said.count("step 5: 4 of the model's buffers") == 1
     assert ("were restored to their values before the step" in said) is (how == "restore")
@@ -166,7 +172,6 @@ def test_a_run_warns_once_about_spoiled_buffers_and_restores_them_if_asked(
     assert len(record.nonfinite(metrics.EVAL_LOSS)) == bad
 
 
-@pytest.mark.usefixtures("overflow")
 @pytest.mark.parametrize("how", ["say", "restore"])
 def test_a_resumed_run_counts_and_warns_like_an_uninterrupted_one(how: str):
     words, at = (*WORDS, f"training.on_nonfinite_buffers={how}"), 6  # behind the first
@@ -175,16 +180,16 @@ def test_a_resumed_run_counts_and_warns_like_an_uninterrupted_one(how: str):
         if step == at:
             raise Killed
 
-    with logged() as whole_notes:
+    with logged() as whole_notes, overflow():
         one, whole = fit(*words)
         one.run()
     with logged() as notes:
         first, rows = fit(*words, on_step=die)
-        with pytest.raises(Killed):
+        with overflow(), pytest.raises(Killed):
             first.run()
         second, later = fit(*words)
-        vars(second.trainer)["steps"] = at
         second.resume(copy.deepcopy(first.checkpoint()))
-        assert second.run()[metrics.NONFINITE_AT] == BAD[0]
+        with overflow(first=at + 1):
+            assert second.run()[metrics.NONFINITE_AT] == BAD[0]
     assert str(timeless(rows + later)) == str(timeless(whole))
     assert notes == whole_notes

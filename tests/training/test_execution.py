@@ -3,24 +3,25 @@
 import os
 import subprocess
 import sys
-import weakref
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.outside import Outside
 from support.properties import backends
 from support.quick import QUICK, ROOT
 from support.training import fit, timeless, trainer
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
-from ampcompare.training import cuda_graph
-from ampcompare.training.interval import StepResult
 from ampcompare.training.torch_compile import check_execution
 
 
@@ -109,32 +110,53 @@ def test_without_a_compiler_the_run_ends_in_one_line_before_training(tmp_path: P
     assert not list(tmp_path.rglob("*.wandb"))
 
 
-# The step as one CUDA graph. On a CPU the capture is played: recorded, then run again at each launch.
+# The step as one CUDA graph. On a CPU a graph is played: its ops are recorded, and run again at each launch.
+
+
+class PlayedGraph(TorchDispatchMode):
+    """A CUDA graph on the CPU: each launch runs the recorded ops on the same tensors.
+
+    A capture runs nothing; here it runs the step, so the launch behind it has nothing left to do.
+    """
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__()
+        self._calls = calls
+        self._ops: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self._ops.append((func, args, kwargs, result))
+        return result
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        self._calls.append("launch")
+        if self._calls[-2] == "capture":
+            return
+        for func, args, kwargs, result in self._ops:
+            again = func(*args, **kwargs)
+            for kept, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if isinstance(kept, Tensor) and kept is not new:
+                    kept.copy_(new)
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Capture without a GPU: each launch runs the step and fills the tensors that the capture gave out."""
+def played(outside: Outside) -> list[str]:
+    """Let PyTorch capture graphs without a GPU; return the captures and launches."""
     calls: list[str] = []
 
-    def capture(step: Any, device: torch.device) -> tuple[Callable[[], None], Any]:
+    @contextmanager
+    def capture(graph: PlayedGraph, stream: None) -> Iterator[None]:
+        with graph:
+            yield
         calls.append("capture")
-        compute = weakref.WeakMethod(step.func)  # a real launch knows its graph alone, not the trainer
-        (plan,) = step.args
-        out = StepResult(torch.zeros(()), 0, [(torch.zeros(8, 10), torch.zeros(8).long())], {})
 
-        def launch() -> None:
-            calls.append("launch")
-            result = compute()(plan)  # type: ignore[misc]
-            out.loss.copy_(result.loss)
-            for kept, new in zip(out.classified[0], result.classified[0], strict=True):
-                kept.copy_(new)
-            for key, value in result.diagnostics.items():
-                out.diagnostics.setdefault(key, torch.zeros_like(value)).copy_(value)  # type: ignore[attr-defined]
-
-        return launch, out
-
-    monkeypatch.setattr(cuda_graph, "capture", capture)
+    outside.replace(torch.cuda, "CUDAGraph", lambda: PlayedGraph(calls))
+    outside.replace(torch.cuda, "graph", capture)
+    outside.replace(torch.cuda, "device", nullcontext)
+    outside.replace(torch.cuda, "current_stream", lambda device: None)
     return calls
 
 

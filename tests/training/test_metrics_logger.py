@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from support.outside import Outside
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.training import resources
 from ampcompare.training.anomalies import MAX_SKIPS_IN_A_ROW
 from ampcompare.training.interval import StepResult
 from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import OverflowSource
+from ampcompare.training.resources import PeakMemory
 from ampcompare.training.timing import Timing
 
 CPU = torch.device("cpu")
@@ -52,11 +53,13 @@ class Scale:
 class Made:
     """A metrics logger, the rows that it handed out, and a clock."""
 
-    def __init__(self, *, warmup_steps: int = 0, energy: Any = None, **options: Any) -> None:
+    def __init__(
+        self, *, warmup_steps: int = 0, energy: Any = None, memory: PeakMemory | None = None, **options: Any
+    ) -> None:
         self.clock, self.scale = Clock(), Scale()
         self.rows: list[dict[str, Any]] = []
         energy = energy and energy(self.clock)
-        timing = Timing(CPU, warmup_steps=warmup_steps, energy=energy, clock=self.clock)
+        timing = Timing(CPU, warmup_steps=warmup_steps, energy=energy, memory=memory, clock=self.clock)
         self.logger = MetricsLogger(
             self.scale, timing, self.on_row, **({"every": 1000, "lag": False} | options)
         )
@@ -218,7 +221,7 @@ def test_anomalies_are_carried_over_on_resume(caplog: pytest.LogCaptureFixture):
     assert second.logger.summary()[metrics.SCALE_COLLAPSED] == 1
 
 
-def test_peak_memory_excludes_the_first_steps(monkeypatch: pytest.MonkeyPatch):
+def test_peak_memory_excludes_the_first_steps(outside: Outside):
     """A fault of before: an evaluation's batch in fp32 was the peak under every backend."""
     peak = 0.0
 
@@ -226,9 +229,10 @@ def test_peak_memory_excludes_the_first_steps(monkeypatch: pytest.MonkeyPatch):
         nonlocal peak
         peak = 100.0  # what is held
 
-    monkeypatch.setattr(resources, "reset_peak", forget)
-    monkeypatch.setattr(resources, "peak_mib", lambda device: peak)
-    made = Made(warmup_steps=1, every=1)
+    outside.replace(torch.cuda, "reset_peak_memory_stats", forget)
+    outside.replace(torch.cuda, "max_memory_allocated", lambda device: peak * 2**20)
+    outside.replace(torch.cuda, "max_memory_reserved", lambda device: peak * 2**20)
+    made = Made(warmup_steps=1, every=1, memory=PeakMemory(torch.device("cuda")))
     for taken in (700.0, 300.0, 400.0, 200.0):
         peak = max(peak, taken)
         made.step()

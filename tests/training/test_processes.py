@@ -15,7 +15,6 @@ from torch import nn
 from ampcompare.config.load import load_config
 from ampcompare.runtime.signals import exit_process
 from ampcompare.system.distributed import connect_processes
-from ampcompare.training import factory
 
 WORDS = (
     *QUICK,
@@ -49,18 +48,19 @@ CASES = {
 }
 
 
-def without_batch_norm(*_: object, **__: object) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 10))
+def without_batch_norm(num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, num_classes)
+    )
 
 
 def main(folder: Path) -> None:
     """Train each case briefly and write the results as JSON, in each process that torchrun starts."""
     torch.set_num_threads(1)
-    factory.build_model = without_batch_norm
     found = {}
     with connect_processes("cpu") as world:
         for case, words in CASES.items():
-            config = load_config(None, [*WORDS, *words])
+            config = load_config(None, [*WORDS, f"model.name={__file__}:without_batch_norm", *words])
             made, rows = fit_of(config, torch.device("cpu"), world=world)
             made.run()
             weights = torch.cat([p.detach().flatten() for p in made.trainer.model.parameters()])

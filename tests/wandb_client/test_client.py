@@ -6,6 +6,8 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import wandb
+from support.outside import Outside
 from wandb.errors import CommError
 from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
@@ -14,9 +16,9 @@ from ampcompare.wandb_client.client import api_reason, end_service
 PAGE = "<!DOCTYPE html>\n<html><title>Error</title></html>"
 
 
-def test_the_wait_for_a_service_that_does_not_end_is_limited(monkeypatch: pytest.MonkeyPatch):
+def test_the_wait_for_a_service_that_does_not_end_is_limited(outside: Outside):
     let_go = threading.Event()
-    monkeypatch.setattr("wandb.teardown", lambda: let_go.wait())
+    outside.replace(wandb, "teardown", lambda: let_go.wait())
     assert end_service(0.2) is False  # True, had it waited for the end
     let_go.set()
     assert end_service(60) is True

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 import torch.nn.functional as F
+from support.outside import Outside
 from support.quick import QUICK
 from torch import nn
 
@@ -326,9 +327,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def traced(outside: Outside) -> None:
     """Trace and differentiate a step as the compiler does, and then run it without generating code."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    outside.replace(torch, "compile", partial(torch.compile, backend="aot_eager"))
 
 
 def plant(fault: str, kind: str) -> None:
@@ -579,24 +580,26 @@ def test_trained_weights_and_a_recorded_step_are_compared(tmp_path: Path, capsys
     assert "apex_o1 is no less accurate than native" in capsys.readouterr().out
 
 
-def test_a_step_that_does_not_fit_into_memory_in_fp64_is_refused_with_its_need(monkeypatch, capsys):
+def test_a_step_that_does_not_fit_into_memory_in_fp64_is_refused_with_its_need(outside: Outside, capsys):
     class Memory:
         available = 1000
 
-    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    outside.replace(psutil, "virtual_memory", Memory)
     assert diff(*TEXT, "backend=native,apex_o1") == 2
     error = capsys.readouterr().err
     assert re.fullmatch(r"error: [^\n]*fp64[^\n]* needs about [\d.]+ GB[^\n]+\n", error), error
 
 
-def test_what_cannot_be_compiled_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch, traced: None):
+def test_what_cannot_be_compiled_is_one_line(
+    capsys: pytest.CaptureFixture[str], outside: Outside, traced: None
+):
     assert diff("model.name=./net.py:branch", *TOKENS, "backend=native_bf16", "execution=eager,compile") == 2
     assert re.fullmatch(r"error: execution=compile: [^\n]+\n", capsys.readouterr().err)
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no C++ compiler")
 
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    outside.replace(torch, "compile", lambda *_, **__: fail)
     assert diff(*TEXT, "backend=native_bf16", "execution=eager,compile") == 2
     error = capsys.readouterr().err
     assert re.fullmatch(r"error: execution='?compile'?: [^\n]+no C\+\+ compiler[^\n]+\n", error), error

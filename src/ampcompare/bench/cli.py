@@ -18,7 +18,7 @@ from ampcompare.runtime.help_text import STOPPED
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ampcompare.bench.runner import BenchmarkArm
+    from ampcompare.bench.runner import Benchmark, BenchmarkArm
 
 LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that may be lists
 BENCH_EPILOG = epilog(
@@ -166,9 +166,6 @@ def bench(
     from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.config.load import config_from_cli
     from ampcompare.config.recipes import describe_recipe
-    from ampcompare.runtime.atomic_files import write_json
-    from ampcompare.runtime.console import print_line
-    from ampcompare.runtime.paths import shell_command
 
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
@@ -179,6 +176,32 @@ def bench(
     _print_prose(console, describe_recipe(config_from_cli(arms[0].overrides)))
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
+    raise typer.Exit(show_result(result, arms, console, json=json, chart=chart))
+
+
+def show_result(
+    result: Benchmark,
+    arms: Sequence[BenchmarkArm],
+    console: Console,
+    *,
+    json: Path | None = None,
+    chart: Path | None = None,
+) -> int:
+    """Print the result of a benchmark, write its files, and return the exit code: 1 if a training failed.
+
+    Args:
+        arms: The arms that were to be measured, the baseline first.
+        json: The file for the result; None: none is written.
+        chart: The file for the chart; None: none is drawn.
+
+    Raises:
+        UserError: The baseline was not measured.
+    """
+    from ampcompare.bench import output
+    from ampcompare.runtime.atomic_files import write_json
+    from ampcompare.runtime.console import print_line
+    from ampcompare.runtime.paths import shell_command
+
     baseline = result.arms[0]
     if baseline.failed:
         command = shell_command("ampcompare", "run", *arms[0].overrides)
@@ -196,8 +219,7 @@ def bench(
         write_json(json, output.as_json(result))
     if chart is not None:
         output.draw(result, chart)
-    if any(arm.failed for arm in (*result.arms, result.control)):
-        raise typer.Exit(1)
+    return int(any(arm.failed for arm in (*result.arms, result.control)))
 
 
 def _print_prose(console: Console, line: str) -> None:

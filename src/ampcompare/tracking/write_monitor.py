@@ -61,6 +61,7 @@ class WriteMonitor:
             return "the file was removed"
         try:
             with tempfile.TemporaryFile(dir=self.path.parent, buffering=0) as probe:
+                probe.seek(self.path.stat().st_size)  # `ulimit -f` limits the size, not what is added
                 whole = probe.write(bytes(PROBE_BYTES)) == PROBE_BYTES
         except OSError as problem:
             return reason(problem)

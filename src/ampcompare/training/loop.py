@@ -6,7 +6,7 @@ the weights, losses and loss scales of a run that was not.
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ampcompare import metrics
@@ -71,6 +71,7 @@ class TrainingLoop:
         display: Shows rows and steps.
         checkpoints: Writes checkpoints; None: there are none.
         world: The processes of the run.
+        on_step: Called with the number of each step, once the step is queued and the loop has asked `stop`.
         lag: As in `MetricsLogger`.
         is_first_in_process: Whether the process has trained no run before (`PeakMemory`).
 
@@ -96,12 +97,14 @@ class TrainingLoop:
         stop: StopRequest | None = None,
         checkpoints: CheckpointManager | None = None,
         world: DistributedContext | None = None,
+        on_step: Callable[[int], None] | None = None,
         lag: bool | None = None,
         is_first_in_process: bool = True,
     ) -> None:
         self.trainer, self.train, self.config = trainer, train, config
         tracker, display = tracker or Tracker(), display or NoDisplay()
         self.display, self.stop = display, stop or StopRequest()
+        self.on_step = on_step
         self.checkpoints, self.world = checkpoints, world or DistributedContext()
         self.precision, self.device = trainer.precision, trainer.precision.device
 
@@ -192,6 +195,8 @@ class TrainingLoop:
             is_last = number == self.steps_per_epoch or self.step == self.total_steps
             self._poll(polling, is_last)
             self.display.step(self.step)
+            if self.on_step is not None:
+                self.on_step(self.step)
             if self.stopped or is_last:
                 break
             if self._checkpoint_due and self.checkpoints is not None:

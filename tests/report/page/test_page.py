@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import vl_convert
 from support.fakes import full, make, put
+from support.outside import Outside
 from support.publication_files import peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
@@ -154,7 +155,7 @@ def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_seen_is_d
     assert {a.get("stroke-dasharray") for a in two.of("line", "span")} == {"2 5"}
 
 
-def test_chart_library_is_made_once_and_kept_where_it_can_be(tmp_path, monkeypatch):
+def test_chart_library_is_made_once_and_kept_where_it_can_be(tmp_path, outside: Outside, monkeypatch):
     analysis = analyse_runs([make("none")])
     (tmp_path / "file").touch()
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file"))
@@ -162,7 +163,7 @@ def test_chart_library_is_made_once_and_kept_where_it_can_be(tmp_path, monkeypat
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
     moment = datetime(2026, 11, 5, tzinfo=UTC)
     first = render_page(analysis, moment)
-    monkeypatch.setattr(vl_convert, "javascript_bundle", None)
+    outside.replace(vl_convert, "javascript_bundle", None)
     assert render_page(analysis, moment) == first
 
 

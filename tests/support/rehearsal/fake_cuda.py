@@ -8,18 +8,19 @@ are asked for a time before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pynvml
+import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
 
+from support.outside import Outside
 from support.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 
 NAME = "no GPU: a rehearsal"
@@ -124,9 +125,10 @@ class FakeCuda:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            outside = Outside(monkeypatch)
             for owner, name, value in self.replacements():
-                stack.enter_context(patch.object(owner, name, value))
+                outside.replace(owner, name, value)
             yield
 
 

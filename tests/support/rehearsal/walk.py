@@ -12,10 +12,12 @@ Left out: hooks, `autograd.Function`s, gradients of tensors that are no leaves, 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
+
+from support.outside import Outside
 
 
 def walk(roots: Sequence[Tensor], *, create_graph: bool = False) -> list[tuple[Tensor, Tensor]]:
@@ -99,5 +101,8 @@ def walking() -> Iterator[None]:
         found = {id(leaf): gradient for leaf, gradient in walk([outputs], create_graph=create_graph)}
         return tuple(found.get(id(leaf)) if allow_unused else found[id(leaf)] for leaf in inputs)
 
-    with patch.object(torch.autograd, "backward", backward), patch.object(torch.autograd, "grad", grad):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        outside = Outside(monkeypatch)
+        outside.replace(torch.autograd, "backward", backward)
+        outside.replace(torch.autograd, "grad", grad)
         yield

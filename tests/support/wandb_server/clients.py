@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
+import pytest
 import yaml
 
 from support.quick import ROOT
@@ -66,7 +66,9 @@ def asking(server: Server, folder: Path) -> Iterator[None]:
     import wandb as client
 
     client.teardown()  # its settings are read once a process
-    with mock.patch.dict(os.environ, server.environment(folder)):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment(folder).items():
+            patch.setenv(name, value)
         try:
             yield
         finally:

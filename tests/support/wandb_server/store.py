@@ -39,6 +39,7 @@ class Run:
     notes: str | None = None
     tags: list[str] = field(default_factory=list)
     sweep: Sweep | None = None
+    created: str = CREATED
     exit_code: int | None = None
     stop_requested: bool = False
     preempting: bool = False
@@ -109,7 +110,7 @@ class Run:
             "jobType": self.job_type,
             "notes": self.notes,
             "tags": self.tags,
-            "createdAt": CREATED,
+            "createdAt": self.created,
             "projectId": "1",
             "user": {"id": "user-1", "name": "tester", "username": "tester"},
             "stopped": self.stop_requested,

@@ -3,11 +3,12 @@
 import math
 import subprocess
 import sys
-from unittest.mock import Mock
+from types import SimpleNamespace
 
 import pynvml
 import pytest
 import torch
+from support.outside import Outside
 
 from ampcompare.system.device import is_out_of_memory
 from ampcompare.training.diagnostics.gradients import FIRST_EXPONENT, gradient_norm, measure_gradients
@@ -62,16 +63,24 @@ def test_memory_of_a_cpu_is_the_resident_set():
 
 
 @pytest.fixture
-def counter(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Replace the energy counter (mJ) of NVML's only GPU; `side_effect` has its values."""
-    for name in ("nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetTotalEnergyConsumption"):
-        monkeypatch.setattr(pynvml, name, Mock())
-    monkeypatch.setattr(torch.cuda, "get_device_properties", Mock())
-    return pynvml.nvmlDeviceGetTotalEnergyConsumption
+def counts(outside: Outside) -> list[int]:
+    """Return the next values (mJ) of the energy counter of NVML's only GPU; behind them the GPU is lost."""
+    values: list[int] = []
+
+    def read(handle: object) -> int:
+        if not values:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return values.pop(0)
+
+    outside.replace(pynvml, "nvmlInit", lambda: None)
+    outside.replace(pynvml, "nvmlDeviceGetHandleByUUID", lambda name: object())
+    outside.replace(pynvml, "nvmlDeviceGetTotalEnergyConsumption", read)
+    outside.replace(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="0"))
+    return values
 
 
-def test_energy_is_the_difference_of_two_counts(counter: Mock):
-    counter.side_effect = [0, 1000, 4500]
+def test_energy_is_the_difference_of_two_counts(counts: list[int]):
+    counts += [0, 1000, 4500]
     meter = EnergyCounter(torch.device("cuda"))
     meter.start()
     assert meter.joules() == 3.5
@@ -79,9 +88,9 @@ def test_energy_is_the_difference_of_two_counts(counter: Mock):
 
 @pytest.mark.parametrize("before", [[0], [0, 1000]])
 def test_a_failing_energy_counter_is_given_up_with_one_warning(
-    counter: Mock, before: list[int], caplog: pytest.LogCaptureFixture
+    counts: list[int], before: list[int], caplog: pytest.LogCaptureFixture
 ):
-    counter.side_effect = [*before, pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)]
+    counts += before
     meter = EnergyCounter(torch.device("cuda"))
     for _ in range(2):
         meter.start()
