@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support.quick import ROOT
 
-from ampcompare import load_runs
+from ampcompare import analyse_runs, load_runs
 from ampcompare.runs import RunRecord
 
 FOLDER = ROOT / "docs" / "results" / "2026-11-26-h200"
@@ -238,14 +238,14 @@ def of_the_comparison_with_tf32(runs: list[RunRecord]) -> Iterator[str]:
     assert gain["low"] < -plan["margin"] < 0 < gain["high"]
     yield f"The planned margin is {plan['margin']} points"
     yield f"contains zero and exceeds the margin of {plan['margin']} points"
-    yield "seeds {}, {} and {}: {} epochs of the recipe `strong`".format(*seeds, epochs)
+    yield "seeds {}, {} and {}: {} epochs of the settings of `configs/strong.yaml`".format(*seeds, epochs)
     optimizer = runs[0].config["optimizer"]
     yield f"SGD with momentum {optimizer['momentum']}, weight decay {optimizer['weight_decay']}, cosine"
     images = round(runs[0].summary_number("data/test_images") or 0) + 50_000
     yield f"The {images:,} images"
     yield "has 95% confidence in all, also if you look at {} and again at {} seeds".format(*plan["looks"])
-    (undecided,) = found["undecided"]
-    yield f"about {undecided['more_seeds']} more seeds"
+    ((_, claim),) = analyse_runs(runs, baseline="tf32").undecided
+    assert claim.more_seeds is None  # "too few to say how many more seeds"
     steps_per_epoch = 50_000 // 128 + 1
     first: dict[str, list[float]] = {"tf32": [], "native": []}
     rest: dict[str, list[float]] = {"tf32": [], "native": []}
@@ -413,7 +413,7 @@ def of_forty_epochs(run: RunRecord) -> Iterator[str]:
     yield f"took {whole:.0f} s in all, at {rate:,.0f} images/s, {peak:,.0f} MiB peak memory"
     yield f" and {joules:.3g} J per image"
     yield f"{skipped:.0f} of {steps:,.0f} steps were skipped"
-    yield f"\n## {run.config['epochs']} epochs with the strong recipe\n"
+    yield f"\n## {run.config['epochs']} epochs of the strong config\n"
     yield f"no other backend was trained for {run.config['epochs']} epochs"
     assert run.config["tf32"] is True
     assert run.config["eval"]["autocast"] is False

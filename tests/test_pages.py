@@ -176,8 +176,8 @@ def test_a_way_comes_to_its_verdict(tmp_path: Path, way: str, told: tuple[str, .
 @pytest.mark.slow
 def test_the_sweep_of_the_page_drives_the_program_of_the_page_as_w_and_b_would(tmp_path: Path):
     (name,) = files("2")
-    words = "backend, seed = (word.partition('=')[2] for word in sys.argv[1:])\nseed = int(seed)"
-    program = files("2")[name].replace("backend, seed = sys.argv[1], int(sys.argv[2])", words)
+    (parsing,) = re.findall(r"```text\n(import argparse\n.*?)```", PAGE, re.S)
+    program = files("2")[name].replace("backend, seed = sys.argv[1], int(sys.argv[2])", parsing)
     (tmp_path / name).write_text(program.replace("range(4)", "range(1)"))
     (sweep,) = (
         block.text for block in read_blocks("docs/custom-models.md") if block.file_name == "sweep.yaml"

@@ -2,7 +2,7 @@
 
 A block whose first line is `# NAME.EXT` is a file. `bash` and `sh` blocks are commands. A command is not run
 if it needs something that a test does not have; the page says so in a comment behind the command
-(`# needs an NVIDIA GPU`) or in the paragraph before the block (`needs the network`).
+(`# needs an NVIDIA GPU`) or in the paragraph before the block (`needs internet access`).
 """
 
 import os
@@ -17,7 +17,7 @@ from support.quick import ROOT
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"# ([\w.-]+\.\w+)\n")
-NEEDS = re.compile(r"\bneeds (?:an?|the) (?:NVIDIA GPU|W&B account|network)\b", re.I)
+NEEDS = re.compile(r"\bneeds (?:an NVIDIA GPU|a W&B account|internet access)\b", re.I)
 SHELL = ("bash", "sh")
 
 

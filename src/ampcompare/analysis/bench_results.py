@@ -1,4 +1,4 @@
-"""Use speed and memory from `ampcompare bench` instead of those of whole runs, which are minutes apart."""
+"""Use the speed of `ampcompare bench` instead of that of whole runs, which are minutes apart."""
 
 import json
 from collections.abc import Sequence

@@ -76,7 +76,11 @@ class AnalysisOptions:
     ] = ()
     bench: Annotated[
         str | None,
-        Option(metavar="FILE", help="Take speed and memory from this file of `ampcompare bench --json`."),
+        Option(
+            metavar="FILE",
+            help="Take the speed from this file of `ampcompare bench --json`, and the memory if the runs "
+            "have none.",
+        ),
     ] = None
     margin: Annotated[
         float | None,

@@ -157,8 +157,9 @@ def bench(
     """Measure speed and memory of a training step per backend.
 
     Each backend trains in its own process, a few steps at a time, interleaved with the others. The baseline
-    (strict fp32) is measured twice: the second measurement is an A/A control. Takes a few minutes. Without
-    backend=..., the backends that suit the device are measured.
+    is measured twice: the second measurement is an A/A control. It is strict fp32 if that is among the
+    backends, otherwise the first of them. Takes about a minute, after the preparation. Without backend=...,
+    the backends that suit the device are measured.
     """
     from rich.console import Console
 

@@ -13,9 +13,7 @@ from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 REPORT_EPILOG = epilog(
     {
         "All runs below a folder; the page is report/index.html": "ampcompare report runs",
-        "Quality from the runs, speed and memory from a benchmark": (
-            "ampcompare report runs --bench bench.json"
-        ),
+        "Quality from the runs, speed from a benchmark": "ampcompare report runs --bench bench.json",
         "Runs of other programs, with named arms": (
             "ampcompare report fp32=logs/a bf16=logs/b --metric val_acc:max:fraction"
         ),

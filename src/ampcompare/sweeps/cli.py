@@ -145,8 +145,7 @@ def sweep(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Take speed and memory from this file of `ampcompare bench --json`, in the plan and in the "
-            "report.",
+            help="Take the speed from this file of `ampcompare bench --json`, in the plan and in the report.",
         ),
     ] = None,
     seeds_per_process: Annotated[
