@@ -252,11 +252,12 @@ class TrainingConfig:
         role=Role.HYPERPARAMETER,
     )
     on_nonfinite_buffers: str = option(
-        "say",
+        "warn",
         "What to do if a skipped step leaves infinite or NaN values in buffers, such as BatchNorm "
-        "statistics. say: print a warning. restore: put back the buffers from before the step, which are "
+        "statistics. warn: print a warning. restore: put back the buffers from before the step, which are "
         "copied in each step.",
-        choices=("say", "restore"),
+        choices=("warn", "restore"),
+        former_values={"say": "warn"},  # in records of earlier versions
     )
     perturb_weights: str = option(
         "none",

@@ -97,7 +97,7 @@ class RunIdentity:
         facts = {key: value for key, value in values.items() if is_recorded_fact(key)}
         deciders = [values.get(BACKEND), values.get(NETWORK)]
         given = {
-            key: value
+            key: OPTIONS[key].current(value) if key in OPTIONS else value
             for key, value in values.items()
             if not is_recorded_fact(key) and not has_no_effect(key, *deciders)
         }
@@ -274,8 +274,10 @@ def typed(key: str, value: Any) -> Any:
     What is no option, or no value of it (a record may hold anything), is returned as it is.
     """
     spec = OPTIONS.get(key)
-    if spec is None or spec.is_free_form or (type(value) is spec.type and spec.type is not list):
+    if spec is None or spec.is_free_form:
         return value
+    if type(value) is spec.type and spec.type is not list:
+        return spec.current(value)
     with suppress(UserError, RecursionError):
         converted = spec.convert(value)
         return sorted(converted or ()) if spec.is_set else converted

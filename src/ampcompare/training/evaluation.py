@@ -13,7 +13,7 @@ from ampcompare.data.batch import Batch, note_batch
 from ampcompare.precision.base import Precision
 from ampcompare.system.device import widest_float
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.losses_and_metrics import call, count_classes
+from ampcompare.training.losses_and_metrics import call_network, count_classes
 from ampcompare.training.task import Task, no_classes
 
 
@@ -95,7 +95,7 @@ class Evaluation:
         inputs, targets = batch
         try:
             with self.precision.forward_context() if self.autocast else nullcontext():
-                outputs = call(self.model, inputs)
+                outputs = call_network(self.model, inputs)
             sums = self.task.sum_scores(outputs, targets)
             counts = count_classes(outputs, targets) if self._counts_classes else None
         except Exception as problem:

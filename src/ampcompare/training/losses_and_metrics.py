@@ -26,7 +26,7 @@ CLASS_SCORES = (CROSS_ENTROPY, "accuracy", "top5_accuracy")
 Sums = tuple[Tensor, Tensor | int]  # the sum of a score over a batch, and the number of its values
 
 
-def call(model: Callable[..., Any], inputs: Any) -> Any:
+def call_network(model: Callable[..., Any], inputs: Any) -> Any:
     """Call the network: a tensor is its only argument, a dict has its arguments by name."""
     return model(inputs) if isinstance(inputs, Tensor) else model(**inputs)
 

@@ -17,7 +17,7 @@ from ampcompare.errors import TrainingError, UserError, describe_exception, desc
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.precision.weight_dtypes import find_lazy_modules
-from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor, flatten_by_class
+from ampcompare.training.losses_and_metrics import EvalBatch, call_network, find_tensor, flatten_by_class
 from ampcompare.training.task import Score, Task
 
 SAMPLES = 2
@@ -99,7 +99,7 @@ def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
     description = f"inputs {_shapes(inputs, with_dtype=True)}"
     try:
         with torch.no_grad(), _asked("model.name", config.model.name, description):
-            call(model.eval(), inputs)
+            call_network(model.eval(), inputs)
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -134,7 +134,7 @@ def _run_first_samples(
     input_shapes = f"{whose}inputs {_shapes(inputs, with_dtype=True)}"
     network = _asked("model.name", config.model.name, input_shapes, _converted_hint(precision))
     with network, precision.forward_context():
-        outputs = call(model, inputs)
+        outputs = call_network(model, inputs)
     description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
     with torch.no_grad():  # first, because the built-in scores explain best what does not fit
         evaluated = EvalBatch(outputs, targets)

@@ -23,7 +23,7 @@ from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.system.device import seed_process
-from ampcompare.training.losses_and_metrics import call
+from ampcompare.training.losses_and_metrics import call_network
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.op_profile import measure_interleaved, speed_ratio
@@ -190,7 +190,7 @@ def list_called_modules(context: RunContext | Moment, config: Config) -> list[st
     hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
     inputs = map_tensors(context.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
     with torch.no_grad():
-        call(model.train(), inputs)
+        call_network(model.train(), inputs)
     for hook in hooks:
         hook.remove()
     names = {module: name for name, module in reversed([*model.named_modules()])}
