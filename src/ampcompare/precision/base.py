@@ -86,7 +86,7 @@ class Precision:
             KeepFp32Error: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
             UnsupportedModel: The backend cannot train this model.
         """
-        self.fp32_modules = self._keep_in_fp32(model)
+        kept = self._keep_in_fp32(model)
         self._check_lazy(model)
         mark_frozen_parts(model)
         if self.options.weights != KEEP_WEIGHTS:
@@ -95,8 +95,9 @@ class Precision:
         has_half_weights = self.metadata.half_weights
         if (self.converted_weights or has_half_weights) and has_mixed_dtypes(model):
             cast_inputs_to_weights(model, (*SIXTEEN_BIT_DTYPES, torch.float32))
-        elif self.fp32_modules and has_half_weights:
+        elif kept and has_half_weights:
             cast_inputs_to_weights(model)
+        self.fp32_modules = kept
         return prepared
 
     def _keep_in_fp32(self, model: nn.Module) -> list[str]:

@@ -24,7 +24,6 @@ class Evaluation:
 
     Args:
         loader: The loader of the test split.
-        precision: The backend.
         task: Its scores are computed.
         autocast: Whether to evaluate in the backend's forward context.
 
@@ -42,14 +41,17 @@ class Evaluation:
         task: Task,
         autocast: bool = False,
     ) -> None:
-        self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
+        self.model = model
+        self.loader = loader
+        self.precision = precision
         self.task = task
+        self.autocast = autocast
         self.commonest_class: float | None = None
         self._counts_classes = task.classify is not no_classes  # only in the first evaluation
         self._class_counts: torch.Tensor | None = None
         # The sum of each score and its number of values, in one tensor that a CUDA graph can fill.
-        device, count = precision.device, len(self.task.scores)
-        self._totals = torch.zeros((count, 2), dtype=widest_float(device), device=device)
+        device = precision.device
+        self._totals = torch.zeros((len(task.scores), 2), dtype=widest_float(device), device=device)
 
     @torch.no_grad()
     def run(
@@ -78,17 +80,21 @@ class Evaluation:
                     return None
                 if batch is not None:
                     self.add(batch)
+        values = self._read_values(world)
+        return {score.key: value for score, value in zip(self.task.scores, values, strict=True)}
+
+    def _read_values(self, world: DistributedContext) -> list[float]:
+        """Return the mean of each score, and note the commonest class in the first evaluation."""
         totals = world.sum_(self._totals)
-        values = totals[:, 0] / totals[:, 1]
+        means = totals[:, 0] / totals[:, 1]
         fraction = _commonest_fraction(self._class_counts, world) if self._counts_classes else None
-        if fraction is not None:
-            values = torch.cat([values, fraction.to(values.dtype).reshape(1)])
-        numbers = values.tolist()  # sync: the epoch's result is wanted on the host
-        if fraction is not None:
-            last = numbers.pop()
-            self.commonest_class = None if math.isnan(last) else last
         self._counts_classes = False
-        return {score.key: value for score, value in zip(self.task.scores, numbers, strict=True)}
+        if fraction is None:
+            return means.tolist()  # sync: the epoch's result is wanted on the host
+        # sync: the same, with the fraction in the same transfer
+        *values, commonest = torch.cat([means, fraction.to(means.dtype).reshape(1)]).tolist()
+        self.commonest_class = None if math.isnan(commonest) else commonest
+        return values
 
     def add(self, batch: Batch) -> None:
         """Add one batch to the sums."""
@@ -116,7 +122,9 @@ def _commonest_fraction(counts: torch.Tensor | None, world: DistributedContext) 
         world: The processes of the run.
     """
     if world.size == 1:
-        return None if counts is None or not len(counts) else counts.max() / counts.sum()
+        if counts is None or not len(counts):
+            return None
+        return counts.max() / counts.sum()
     device = world.device if counts is None else counts.device
     sizes = torch.zeros(world.size, dtype=torch.int64, device=device)
     if counts is not None:
