@@ -72,7 +72,8 @@ def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
         )
         exponents = torch.frexp(size)[1] - 1 - FIRST_EXPONENT  # frexp's mantissa is in [0.5, 1)
         histogram.scatter_add_(0, exponents.clamp(0, BINS - 1).long(), (nonzero & size.isfinite()).long())
-    values, wide = {}, widest_float(scale.device)
+    values = {}
+    wide = widest_float(scale.device)
     for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
         suffix = f"/{name}" if name else ""
         for key, count in zip(TOTALS, row, strict=False):
