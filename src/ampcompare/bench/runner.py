@@ -465,7 +465,7 @@ def _measure(
         for number, worker in enumerate(workers, 1):
             if worker.failed:
                 continue
-            # One at a time: compiling beside somebody's steps would slow both down.
+            # One at a time: compiling beside another arm's steps would slow both down.
             preparation = worker.facts["preparation"]
             limit = Limit(
                 schedule.preparation_minutes,

@@ -43,7 +43,7 @@ def restored_process_state() -> Iterator[None]:
         random.setstate(random_state)
         np.random.set_state(numpy_state)
         torch.set_rng_state(torch_state)
-        with suppress(OSError):  # somebody may have removed the folder
+        with suppress(OSError):  # the run's code may have removed the folder
             os.chdir(folder)
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]

@@ -256,7 +256,7 @@ def locate_fault(order: CallOrder, is_bad: Callable[[ValueKey], bool]) -> tuple[
 
     Args:
         order: The calls of the step.
-        is_bad: Returns whether a value is bad; false for a value that nobody has.
+        is_bad: Returns whether a value is bad; false for a value that no variant of the step has.
     """
     for value in order.values:
         name, form = value.call[0], order.forms[value.call]

@@ -50,7 +50,7 @@ class Executor(Protocol):
     def alive(self) -> Alive:
         """Return the runs that run, or wait in the executor's queue.
 
-        A run that is not among them has ended, and the facts about its end are there if anybody saw it.
+        A run that is not among them has ended, and the facts about its end are there if it was observed.
         """
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
