@@ -13,7 +13,11 @@ from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.errors import UserError
 
 REFERENCE, STABLE, ADAMW, AUTO = "reference", "stable", "adamw", "auto"
-RECIPE, OPTIMIZER, MOMENTUM, NESTEROV = "recipe", "optimizer.name", "optimizer.momentum", "optimizer.nesterov"
+# Names of options.
+RECIPE = "recipe"
+OPTIMIZER = "optimizer.name"
+MOMENTUM = "optimizer.momentum"
+NESTEROV = "optimizer.nesterov"
 LABEL_SMOOTHING = "training.label_smoothing"
 OPTIMIZER_OF: Mapping[str, str] = {STABLE: "sgd", ADAMW: "adamw"}
 # The settings that suit each optimizer. SGD: kuangliu/pytorch-cifar, main.py, with Nesterov momentum. AdamW:

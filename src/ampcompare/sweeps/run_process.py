@@ -386,7 +386,7 @@ def _wait_for(processes: Sequence[psutil.Process], seconds: float) -> list[psuti
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Return whether a process is gone, or a zombie: not every container has a process that collects those."""
+    """Return whether a process is gone, or a zombie: a container may have no process that collects them."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
