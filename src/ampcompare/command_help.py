@@ -69,9 +69,7 @@ def _readable_bounds(text: str) -> str:
 def epilog(examples: Mapping[str, str], exit_codes: Mapping[int | str, str] | None = None) -> str:
     """Return the end of a help text for Typer: commands to copy, and the exit codes.
 
-    Args:
-        examples: As in `help_lines`.
-        exit_codes: As in `help_lines`.
+    `help_lines` describes the arguments.
     """
     paragraphs = "\n".join(help_lines(examples, exit_codes)).split("\n\n")
     return "\n\n".join(_NO_WRAP + paragraph for paragraph in paragraphs)

@@ -101,7 +101,6 @@ def run(
     Wrong input is found before W&B is started.
 
     Args:
-        config: The options of the run.
         console: Where progress is shown; None: on the terminal.
         brief: Whether to leave out which options have no effect and where the record is.
         stop: A request to stop, which may have received a signal before; None: a new one.
@@ -149,8 +148,6 @@ class TrainingSession:
     are those of before. So sessions may follow each other in one process, with one `world` and one `stop`.
 
     Args:
-        config: The options of the run.
-        world: The processes of the run.
         console: Where progress is shown.
         stop: A request to stop, which may have received a signal before; None: a new one.
         brief: Whether to leave out which options have no effect and where the record is.
@@ -403,8 +400,6 @@ def describe_record(
     The tags are the backend, the data (so that synthetic data is visible everywhere) and the user's tags.
 
     Args:
-        config: The options of the run.
-        environment: The recorded environment.
         run_id: The id of the run; None: that in WANDB_RUN_ID, or a new one.
         resumed: The checkpoint of the run to continue.
         history: The runs of this process, of which this is the latest; None: the process has no other.

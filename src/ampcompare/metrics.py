@@ -79,11 +79,7 @@ def declare(key: str, label: str, when: str, unit: str = "", **more: Any) -> str
     """Add a metric to METRICS and return its key.
 
     Args:
-        key: As in `Metric`.
-        label: As in `Metric`.
-        when: As in `Metric`.
-        unit: As in `Metric`.
-        **more: Further fields of `Metric`.
+        **more: Fields of `Metric` other than the first four.
     """
     METRICS[key] = Metric(key, label, when, unit, **more)
     return key

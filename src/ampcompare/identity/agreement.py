@@ -27,7 +27,6 @@ class Agreement:
     """What must be equal in two trainings for one purpose.
 
     Attributes:
-        purpose: The purpose, in words.
         where: The module that asks, relative to `src/ampcompare/`.
         equal: Roles of the facts that must be equal.
         reported: Roles of the facts that may differ; the user is told which do.

@@ -21,9 +21,7 @@ def build_external(name: str, num_classes: int | None, kwargs: Mapping[str, Any]
     """Build a network that is not built in.
 
     Args:
-        name: As in `build_model`.
         num_classes: The number of classes, None if it is not known. It is passed if the builder accepts it.
-        kwargs: The user's arguments.
 
     Raises:
         UserError: There is no such network, the builder does not accept an argument, or it fails.

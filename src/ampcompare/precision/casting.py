@@ -178,7 +178,6 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
     Source: `apex/fp16_utils/fp16util.py`.
 
     Args:
-        model: The network.
         dtype: Their new dtype.
         keep_batchnorm_fp32: Whether BatchNorm with weights stays as it is.
     """

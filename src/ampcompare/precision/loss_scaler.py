@@ -28,7 +28,6 @@ class LossScaler:
     skips no step.
 
     Attributes:
-        dynamic: Whether the scale is dynamic.
         scale: The scale, 0-d fp32 on the device.
         unskipped: The number of updates since the last change of the scale, 0-d int32 on the device.
         found_inf: Above 0 after an overflow since the last update, 0-d fp32 on the device.

@@ -176,7 +176,6 @@ def complete_metadata(cls: Any, base: Any) -> BackendInfo:
     the hash of its file is added.
 
     Args:
-        cls: The class of the backend.
         base: `Precision`, which this module cannot import because it imports torch.
 
     Raises:

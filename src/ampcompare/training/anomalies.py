@@ -178,7 +178,6 @@ class AnomalyMonitor:
         """Warn once about buffers that are not finite.
 
         Args:
-            row: The row of the interval.
             first_bad: The first step whose loss was not finite: where BatchNorm sees inf or nan, so does the
                 loss. None: not known.
         """

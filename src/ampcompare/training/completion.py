@@ -91,7 +91,6 @@ def describe_resume(loop: TrainingLoop, purpose: str) -> str:
     """Return what to do about a run that did not end well, if there is a checkpoint; "" without one.
 
     Args:
-        loop: The loop of the run.
         purpose: What the user resumes it for, such as `continue`.
     """
     saved = loop.checkpoints.saved_step if loop.checkpoints else None

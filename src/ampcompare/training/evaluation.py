@@ -65,7 +65,6 @@ class Evaluation:
         Args:
             should_stop: Asked between batches. Each process asks equally often, also after its own last
                 batch, so `should_stop` may have collectives.
-            world: The processes of the run.
 
         Raises:
             TrainingError: A metric returned values of a wrong shape.
@@ -119,7 +118,6 @@ def _commonest_fraction(counts: torch.Tensor | None, world: DistributedContext) 
 
     Args:
         counts: The number of targets of each class in this process; None if it has no class.
-        world: The processes of the run.
     """
     if world.size == 1:
         if counts is None or not len(counts):

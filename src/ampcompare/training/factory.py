@@ -78,9 +78,7 @@ def build_trainer(
     network runs on two samples of `test` first.
 
     Args:
-        config: The options of the run.
         train: The loader of the training split.
-        device: The device of this process.
         world: The processes of the run; None: this process alone.
         test: The loader of the test split; None: no preflight.
 

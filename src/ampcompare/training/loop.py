@@ -66,7 +66,6 @@ class TrainingLoop:
         trainer: Takes the steps.
         train: The loader of the training data.
         test: The loader of the test data.
-        config: The options of the run.
         tracker: Records the rows; None: they are not recorded.
         display: Shows rows and steps; None: nothing is shown.
         stop: Asked after each step; None: only a signal that the caller handles ends the loop.

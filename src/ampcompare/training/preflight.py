@@ -49,9 +49,7 @@ def run_preflight(
 
     Args:
         task: The loss and the scores of the run.
-        model: The prepared model.
         precision: The backend that prepared it.
-        config: The options of the run.
         loader: The loader of the test split.
         data: The data, to check the training split too; None: only the test split.
 
@@ -81,7 +79,6 @@ def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
 
     Args:
         model: The network, before it is prepared.
-        config: The options of the run.
         loader: The loader of the training split.
 
     Raises:
@@ -132,10 +129,8 @@ def _run_first_samples(
 
     Args:
         task: Its loss is computed.
-        model: The prepared model.
         precision: The backend that prepared it.
         config: It names the network and the loss, for messages.
-        batch: Inputs and targets.
         scores: The scores that are computed on such batches.
         whose: Which data these are, for the message: empty, or `the training data's `.
 

@@ -90,8 +90,6 @@ class RunContext:
     """The data and loaders of a config, from which trainers are built under any backend.
 
     Attributes:
-        config: The options of the run.
-        world: The processes of the run.
         data: The training and the test split.
         train: The loader of the training split, as `make_loader` returns it.
         test: The loader of the test split.
@@ -130,7 +128,6 @@ class RunContext:
         """Return the micro-batches of the first steps, a list for each step.
 
         Args:
-            steps: The number of steps.
             samples: The number of samples that are kept of each micro-batch; None: all.
         """
 
@@ -209,7 +206,6 @@ def prepare_run(
     The options of the context have the batch size of the user's DataLoader, if no batch size is given.
 
     Args:
-        config: The options of the run.
         world: The processes of the run; None: this process alone.
         before: The context of an earlier run of this process. Its data are used again if the options differ
             only in the seed, and if the seed cannot change the data.

@@ -26,13 +26,11 @@ class StepObserver:
     Args:
         model: The prepared model.
         optimizer: The prepared optimizer. Its parameters are the model's in their order, or their masters.
-        precision: The backend.
         restores_buffers: Whether buffers that a skipped step spoiled are restored.
         compiled: Whether forward and loss are compiled. A compiled graph has no place for hooks, so nothing
             is known of activations then.
 
     Attributes:
-        buffers: The buffers of the model.
         overflows: Finds where gradients overflowed.
     """
 

@@ -37,7 +37,6 @@ class Trainer:
 
     Args:
         model: The prepared model, in DDP for several processes.
-        optimizer: The prepared optimizer.
         scheduler: It is advanced once a step.
         precision: The backend that prepared model and optimizer.
         task: The loss, and what predictions are compared with.

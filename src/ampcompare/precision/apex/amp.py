@@ -53,8 +53,6 @@ class _State:
     Attributes:
         enabled: The argument `enabled` of `initialize`, None before the call.
         scalers: One loss scaler per loss.
-        models: The initialized models.
-        optimizers: The initialized optimizers.
         undo: Callbacks for `reset`.
     """
 

@@ -103,7 +103,6 @@ def register(namespace: Any, name: str, rule: str) -> None:
 
     Args:
         namespace: The module or class that has the function.
-        name: The name of the function.
         rule: A key of RULES.
 
     Raises:

@@ -41,10 +41,6 @@ def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
     Does not wait for the device. From a group with more than `SAMPLE` elements an even sample is taken;
     totals weight groups by the size of the sample.
 
-    Args:
-        groups: The gradients by layer group.
-        scale: The loss scale, 0-d.
-
     Returns:
         Values on the device by metric key, over all (`NAME`) and for each group (`NAME/GROUP`). Fractions of
         the non-zero elements: `grad/underflow_fraction` would be flushed to zero at the scale,
