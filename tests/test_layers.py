@@ -1,6 +1,6 @@
 """Which package may import which, read from the source.
 
-A new file is under the rules of its package without anyone naming it. A new package must be given its layer
+A new file is under the rules of its package without being named here. A new package must be given its layer
 here; docs/architecture.md describes what each package is for.
 """
 
@@ -37,7 +37,7 @@ ANALYSIS_LAYERS = ("external", "grouping", "statistics", "options")
 TORCH = {"torch", "torchvision"}
 RENDERING = {"jinja2", "vl_convert", "wandb_workspaces"}
 REPORT_LIBRARIES = RENDERING | {"joblib", "optuna", "pandas", "scipy", "typer"}
-# What runs where someone reads records, and what runs while something trains.
+# What runs where records are read, and what runs while a training runs.
 SHARED = {"errors", "identity", "metrics", "plugins", "wandb_client"}
 READING = {"__main__", "analysis", "cli", "command_help", "publications", "report", "runs", "sweeps"} | SHARED
 TRAINING = set(LAYER) - READING - {"bench", "demo", "why"} | SHARED

@@ -110,10 +110,15 @@ app.add_typer(why, name="why")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line. A user's mistake, of usage or of input, is one line on stderr and exit code 2."""
+    """Run the command line. A user's mistake, of usage or of input, is one line on stderr and exit code 2.
+
+    Args:
+        arguments: The words after `ampcompare`; None: those of this process.
+    """
     if arguments is None:
         use_utf8()
-    arguments = take_debug_flag(sys.argv[1:] if arguments is None else arguments)
+        arguments = sys.argv[1:]
+    arguments = take_debug_flag(arguments)
     command: Any = typer.main.get_command(app)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a character gets a ?
         sys.stdout.reconfigure(errors="replace")
@@ -124,29 +129,36 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(EXIT_INTERRUPTED) from None
     except Exception as error:
-        # Usage errors have no public base class in all versions of Typer, but they have `format_message`.
-        if not hasattr(error, "format_message") or getattr(error, "exit_code", None) != EXIT_BAD_INPUT:
+        if not _is_usage_error(error):
             raise
-        command_path = getattr(getattr(error, "ctx", None), "command_path", "ampcompare")
-        message = error.format_message().rstrip(".")
-        begin = (
-            ", or begin with ampcompare demo"
-            if message == "Missing command" and command_path == app.info.name
-            else ""
-        )
-        example = EXAMPLES.get(command_path, "") if message.startswith("Missing argument") else ""
-        hint = f"for example: {example}; " if example else _run_option_hint(message)
-        exit_with(UserError(f"{message}; {hint}see {command_path} --help{begin}"))
+        exit_with(_explain_usage_error(error))
     raise SystemExit(status if isinstance(status, int) else 0)
 
 
-def _run_option_hint(message: str) -> str:
-    """Return how to write an option of a run, where the message is about one with dashes."""
+def _is_usage_error(error: Exception) -> bool:
+    """Return whether Typer found the error in the words of the command line.
+
+    Such errors have no public base class in all versions of Typer, but they have `format_message`.
+    """
+    return hasattr(error, "format_message") and getattr(error, "exit_code", None) == EXIT_BAD_INPUT
+
+
+def _explain_usage_error(error: Any) -> UserError:
+    """Return Typer's error as one line, with what to write instead if that is known."""
     from ampcompare.config.schema import find_option
 
-    match = re.match(r"No such option: --([\w.]+)", message)
-    key = match[1] if match else ""
-    return f"write options of a run without dashes, as {key}=VALUE; " if find_option(key) else ""
+    message = error.format_message().rstrip(".")
+    command = getattr(getattr(error, "ctx", None), "command_path", "ampcompare")
+    if message == "Missing command" and command == app.info.name:
+        return UserError(f"{message}; see {command} --help, or begin with ampcompare demo")
+    if message.startswith("Missing argument") and command in EXAMPLES:
+        return UserError(f"{message}; for example: {EXAMPLES[command]}; see {command} --help")
+    option = re.match(r"No such option: --([\w.]+)", message)
+    if option and find_option(option[1]):
+        return UserError(
+            f"{message}; write options of a run without dashes, as {option[1]}=VALUE; see {command} --help"
+        )
+    return UserError(f"{message}; see {command} --help")
 
 
 if __name__ == "__main__":

@@ -21,12 +21,7 @@ class Command(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the command line, and keep them in the context.
-
-        Args:
-            ctx: The context of the command.
-            args: The words.
-        """
+        """Parse the words of the command line, and keep them in the context."""
         ctx.meta[WORDS] = tuple(args)
         try:
             return super().parse_args(ctx, args)
@@ -37,31 +32,25 @@ class Command(TyperCommand):
             raise
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
-        """Write the usage line, with required arguments as their bare names.
-
-        Args:
-            ctx: The context of the command.
-            formatter: The formatter that receives the text.
-        """
+        """Write the usage line, with required arguments as their bare names."""
         pieces = (re.sub(r"^\{(.+)\}", r"\1", piece) for piece in self.collect_usage_pieces(ctx))
         formatter.write_usage(ctx.command_path, " ".join(pieces))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options.
-
-        Args:
-            ctx: The context of the command.
-            formatter: The formatter that receives the text.
-        """
-        records: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        """Write the arguments, then the options."""
+        arguments: list[tuple[str, str]] = []
+        options: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                name, text = record
-                is_argument = parameter.param_type_name == "argument"
-                name = re.sub(r" <\S+>$", "", name) if is_argument else name
-                records["Arguments" if is_argument else "Options"].append((name, _readable_bounds(text)))
-        for title, rows in records.items():
+            if record is None:
+                continue
+            name, text = record
+            if parameter.param_type_name == "argument":
+                name_without_type = re.sub(r" <\S+>$", "", name)
+                arguments.append((name_without_type, _readable_bounds(text)))
+            else:
+                options.append((name, _readable_bounds(text)))
+        for title, rows in (("Arguments", arguments), ("Options", options)):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -80,8 +69,7 @@ def _readable_bounds(text: str) -> str:
 def epilog(examples: Mapping[str, str], exit_codes: Mapping[int | str, str] | None = None) -> str:
     """Return the end of a help text for Typer: commands to copy, and the exit codes.
 
-    Args:
-        examples: As in `help_lines`.
-        exit_codes: As in `help_lines`.
+    `help_lines` describes the arguments.
     """
-    return "\n\n".join(_NO_WRAP + part for part in "\n".join(help_lines(examples, exit_codes)).split("\n\n"))
+    paragraphs = "\n".join(help_lines(examples, exit_codes)).split("\n\n")
+    return "\n\n".join(_NO_WRAP + paragraph for paragraph in paragraphs)

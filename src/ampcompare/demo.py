@@ -26,6 +26,9 @@ from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.startup import let_threads_sleep
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ampcompare.bench.runner import Benchmark, BenchmarkArm
     from ampcompare.config.load import Config
 
 CONFIG = ("--config", "demo")
@@ -34,6 +37,7 @@ SEEDS = (1, 2, 3, 4, 5)
 PLAN = ("plan.margin=0.5", f"plan.looks=[{len(SEEDS)}]")
 FIXED = ("backend", "seed")  # options that the demo itself varies
 BENCH_MINUTES = 0.5
+BENCH_FILE = "bench.json"
 DEMO_EPILOG = epilog(
     {
         "The whole demo": "ampcompare demo",
@@ -47,6 +51,13 @@ START_SECONDS = 6.0  # to start a process with PyTorch and W&B
 RUN_SECONDS = 0.7  # to begin and end a run
 PAGE_SECONDS = 12.0  # to write the page
 EVALUATION_COST = 0.3  # the time to evaluate an image, as a fraction of the time to train on it
+# What to do with an own network after the demo: a purpose, and the words after `ampcompare`.
+OWN_NETWORK = ("model.name=./net.py:build", "data.source=./data.py:build")
+NEXT_COMMANDS = (
+    ("speed and memory", ("bench", *OWN_NETWORK)),
+    ("quality", ("sweep", "compare_backends", *OWN_NETWORK, "epochs=5")),
+    ("all options of a run", ("run", "--help")),
+)
 TRAIN = (
     "import sys; from ampcompare.entrypoint import main; "
     "sys.exit(main(sys.argv[1:], 'ampcompare demo', brief=True))"
@@ -68,72 +79,82 @@ def demo(
     from rich.console import Console
 
     from ampcompare.analysis.options import AnalysisOptions
-    from ampcompare.bench import output
     from ampcompare.bench.cli import build_arms
-    from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.config.load import config_from_cli
     from ampcompare.report.options import ReportOptions
     from ampcompare.report.pipeline import make_report
-    from ampcompare.runtime.atomic_files import write_json
     from ampcompare.runtime.console import clock, print_line
-    from ampcompare.runtime.signals import run_to_completion
 
     let_threads_sleep()
     began = time.monotonic()
     console = Console(highlight=False)
-    _refuse_fixed_options(overrides or [])
-    own_folder = f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}"
-    own = [*CONFIG, *PLAN, own_folder, *(overrides or [])]
+    words = overrides or []
+    _refuse_fixed_options(words)
+    own = [*CONFIG, *PLAN, f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *words]
     config = config_from_cli(own)
-    folder = config.output_dir
-
+    folder = Path(config.output_dir)
     arms = build_arms(own)
     names = [arm.options["backend"] for arm in arms]
+    parts = len(names) + 2  # before the trainings `bench`, after them the report
     print_line(
         console,
         f"{config.model.name} on synthetic images: {', '.join(names)}, {len(SEEDS)} seeds each",
     )
-    parts = len(names) + 2
+
     bench_time = describe_seconds(60 * BENCH_MINUTES)
     print_line(console, f"--- 1 of {parts}: speed and memory by bench, {bench_time}")
+    benchmark = _measure_speed(arms, folder / BENCH_FILE, console)
+
+    seconds = [estimate_seconds(config, (arm.step_ms or 0.0) / 1e3) for arm in benchmark.arms]
+    for position, name in enumerate(names):
+        left = describe_seconds(sum(seconds[position:]) + PAGE_SECONDS)
+        seeds = ", ".join(map(str, SEEDS))
+        print_line(console, f"--- {position + 2} of {parts}: {name}, seeds {seeds}; {left} left")
+        _train(name, own, folder / "seeds.json")
+
+    print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")
+    options = AnalysisOptions(bench=str(folder / BENCH_FILE))
+    make_report(ReportOptions([config.output_dir], f"{config.output_dir}/report", options), console)
+    print_line(console, f"done in {clock(time.monotonic() - began)}. Next, with your own network:")
+    for purpose, arguments in NEXT_COMMANDS:
+        print_line(console, f"{purpose + ':':<22}{shell_command('ampcompare', *arguments)}")
+
+
+def _measure_speed(arms: Sequence[BenchmarkArm], file: Path, console: Console) -> Benchmark:
+    """Measure speed and memory of the arms, and print and write the results.
+
+    Raises:
+        UserError: An arm cannot be measured.
+    """
+    from ampcompare.bench import output
+    from ampcompare.bench.runner import Schedule, run_benchmark
+    from ampcompare.runtime.atomic_files import write_json
+
     with console.status("") as status:
         benchmark = run_benchmark(arms, Schedule(BENCH_MINUTES), lambda line: status.update(line))
     for arm in benchmark.arms:
         if arm.failed:
             raise UserError(f"the speed of {arm.label} cannot be measured: {arm.failed}")
     output.print_table(benchmark, console, console.width if console.is_terminal else None)
-    bench_file = Path(folder, "bench.json")
-    write_json(bench_file, output.as_json(benchmark))
+    write_json(file, output.as_json(benchmark))
+    return benchmark
 
-    seconds = [estimate_seconds(config, (arm.step_ms or 0.0) / 1e3) for arm in benchmark.arms]
-    runs_file = Path(folder, "seeds.json")
+
+def _train(backend: str, own: Sequence[str], runs_file: Path) -> None:
+    """Train a backend with all seeds in one process.
+
+    Raises:
+        typer.Exit: A run failed.
+    """
+    from ampcompare.runtime.atomic_files import write_json
+    from ampcompare.runtime.signals import run_to_completion
+
     write_json(runs_file, [{"overrides": [f"seed={seed}"]} for seed in SEEDS])
+    options = [*own, "wandb.mode=offline", f"backend={backend}", FLAG, str(runs_file)]
     environment = {"WANDB_SILENT": "true", "PYTHONUTF8": "1"} | os.environ
-    for number, name in enumerate(names):
-        left = describe_seconds(sum(seconds[number:]) + PAGE_SECONDS)
-        print_line(console, f"--- {number + 2} of {parts}: {name}, seeds {_listed(SEEDS)}; {left} left")
-        command = [
-            sys.executable,
-            "-c",
-            TRAIN,
-            *own,
-            "wandb.mode=offline",
-            f"backend={name}",
-            FLAG,
-            str(runs_file),
-        ]
-        if code := run_to_completion(command, environment):
-            raise typer.Exit(code)
-    print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")
-    make_report(ReportOptions([folder], f"{folder}/report", AnalysisOptions(bench=str(bench_file))), console)
-    print_line(console, f"done in {clock(time.monotonic() - began)}. Next, with your own network:")
-    network = ("model.name=./net.py:build", "data.source=./data.py:build")
-    for purpose, arguments in (
-        ("speed and memory", ("bench", *network)),
-        ("quality", ("sweep", "compare_backends", *network, "epochs=5")),
-        ("all options of a run", ("run", "--help")),
-    ):
-        print_line(console, f"{purpose + ':':<22}{shell_command('ampcompare', *arguments)}")
+    exit_code = run_to_completion([sys.executable, "-c", TRAIN, *options], environment)
+    if exit_code:
+        raise typer.Exit(exit_code)
 
 
 def _refuse_fixed_options(overrides: Sequence[str]) -> None:
@@ -157,10 +178,6 @@ def estimate_seconds(config: Config, step_seconds: float) -> float:
     evaluated = -(-config.epochs // config.eval.every) * (config.data.test_limit or 0)
     each_run = RUN_SECONDS + (steps + EVALUATION_COST * evaluated / config.batch_size) * step_seconds
     return START_SECONDS + len(SEEDS) * each_run
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))
 
 
 def describe_seconds(seconds: float) -> str:

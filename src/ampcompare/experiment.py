@@ -13,13 +13,13 @@ from typing import Any, Self
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from ampcompare import metrics
 from ampcompare.config.load import Config, check_sweep_values
 from ampcompare.config.recipes import describe_recipe
 from ampcompare.config.validate import ignored_options, resolve_backend
-from ampcompare.data.sources import SOURCES as DATA
-from ampcompare.data.sources import get_source
+from ampcompare.data.sources import SOURCES, get_source
 from ampcompare.errors import UserError
 from ampcompare.identity.run_identity import RunIdentity
 from ampcompare.plugins import shorten_name
@@ -61,6 +61,10 @@ class ProcessHistory:
     context: RunContext | None = None
     weights: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
 
+    def note_network(self, network: nn.Module) -> None:
+        """Note the network of a run, which is now the latest one."""
+        self.weights = [weakref.ref(tensor) for tensor in (*network.parameters(), *network.buffers())]
+
     def has_kept_network(self) -> bool:
         """Return whether something still refers to the network of the latest run, which has ended.
 
@@ -98,10 +102,9 @@ def run(
     Wrong input is found before W&B is started.
 
     Args:
-        config: The options of the run.
-        console: Where progress is shown.
+        console: Where progress is shown; None: on the terminal.
         brief: Whether to leave out which options have no effect and where the record is.
-        stop: A request to stop, which may have received a signal before.
+        stop: A request to stop, which may have received a signal before; None: a new one.
         history: The runs of this process so far; None: it has trained none.
         on_step: Called with the number of each step after it. An exception that it raises ends the run.
 
@@ -128,14 +131,14 @@ def run(
                 session.train()
             return session.finish()
     except RuntimeError as problem:
-        why = describe_lost_process(problem)
+        cause = describe_lost_process(problem)
         if is_out_of_memory(problem):
-            why = (
+            cause = (
                 "out of memory for network and data; return a Dataset if the tensors do not fit on the device"
             )
-        if why is None:
+        if cause is None:
             raise
-        log.error(f"error: before the first step: {why}")
+        log.error(f"error: before the first step: {cause}")
         return RunResult(EXIT_FAILED, None, {})
 
 
@@ -147,8 +150,6 @@ class TrainingSession:
     are those of before. So sessions may follow each other in one process, with one `world` and one `stop`.
 
     Args:
-        config: The options of the run.
-        world: The processes of the run.
         console: Where progress is shown.
         stop: A request to stop, which may have received a signal before; None: a new one.
         brief: Whether to leave out which options have no effect and where the record is.
@@ -175,14 +176,23 @@ class TrainingSession:
         history: ProcessHistory | None = None,
         on_step: Callable[[int], None] | None = None,
     ) -> None:
-        self.config, self.world, self.console = config, world, console
+        # What is asked for.
+        self.config = config
+        self.world = world
+        self.console = console
+        self.stop = stop or StopRequest()
+        self.brief = brief
+        self.run_id = run_id
+        self._on_step = on_step
         self._history = history or ProcessHistory()
         self._history.runs += 1
-        self._on_step = on_step
-        self.stop, self.brief, self.run_id = stop or StopRequest(), brief, run_id
-        self.is_complete, self.exit_code = False, EXIT_FAILED
+
+        # What becomes of it.
+        self.is_complete = False
+        self.exit_code = EXIT_FAILED
         self.summary: dict[str, Any] = {}
         self.tracker = Tracker()
+
         self._store: CheckpointStore | None = None
         self._checkpoint: Mapping[str, Any] | None = None
         self._resources = ExitStack()
@@ -203,27 +213,29 @@ class TrainingSession:
             make_folder(Path(self.config.output_dir), f"output_dir={self.config.output_dir!r}")
         self._context = prepare_run(self.config, self.world, self._history.context)
         self._history.context = self._context
-        self.config = config = self._context.config
+        self.config = self._context.config
         self._trainer = self._context.build_trainer()
-        model = self._trainer.model
-        self._history.weights = [weakref.ref(tensor) for tensor in (*model.parameters(), *model.buffers())]
+        self._history.note_network(self._trainer.model)
         self._environment = self._context.describe_environment(self._trainer)
-        self._identity = RunIdentity.of_run(config.to_dict(), self._environment)
-        total_steps = count_steps(config, self._context.train)
-        name = config.wandb.name or run_name(config)
+        self._identity = RunIdentity.of_run(self.config.to_dict(), self._environment)
+        total_steps = count_steps(self.config, self._context.train)
+        name = self.config.wandb.name or run_name(self.config)
         display = TrainingDisplay(self.console, total_steps, name, self._trainer.task.compared)
         self._display = self._resources.enter_context(display)
-        self._say_what_is_trained()
+        self._log_what_is_trained()
         self._find_checkpoint(total_steps)
 
-    def _say_what_is_trained(self) -> None:
-        config, data, environment = self.config, self._context.data, self._environment
-        label = self._trainer.precision.metadata.label
-        what = f"{config.model.name} on {get_source(data.source).label}, {describe_training_data(data)}"
-        log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
+    def _log_what_is_trained(self) -> None:
+        config = self.config
+        data = self._context.data
+        log.info(
+            f"{self._trainer.precision.metadata.label}: {config.model.name} on "
+            f"{get_source(data.source).label}, {describe_training_data(data)}, batch {config.batch_size}, "
+            f"{self._environment['device_name']}"
+        )
         log.info(describe_recipe(config))
         ignored = [] if self.brief else ignored_options(config)
-        for line in (*ignored, *data_warnings(config, data), *_arithmetic_remarks(environment)):
+        for line in (*ignored, *data_warnings(config, data), *_arithmetic_remarks(self._environment)):
             log.warning(line)
 
     def _find_checkpoint(self, total_steps: int) -> None:
@@ -237,7 +249,8 @@ class TrainingSession:
             self._resources.callback(self._store.unlock)
         (self._checkpoint,) = self.world.broadcast([resumable and resumable[1]])
         if self._checkpoint == {}:
-            self.is_complete, self.exit_code = True, 0
+            self.is_complete = True
+            self.exit_code = 0
             folder = self._store.folder.name if self._store else ""
             log.info(f"run {folder} is already finished; resume=never would train it again")
         elif self._checkpoint:
@@ -250,39 +263,42 @@ class TrainingSession:
         Raises:
             UserError: W&B refuses the options, in all processes.
         """
-        config, world, machine = self.config, self.world, self._environment["machine"]
         self._facts = self._context.describe_data() | {metrics.ENVIRONMENT: self._environment}
         self._resources.enter_context(self.stop)  # first: a signal must not interrupt the start of W&B
-        with world.raise_on_all_ranks():
-            if world.is_main_process:
+        with self.world.raise_on_all_ranks():
+            if self.world.is_main_process:
                 self.tracker = self._start_record()
         if self._store is None:
-            self._store = CheckpointStore(Path(config.output_dir) / FOLDER / self.tracker.run_id)
+            self._store = CheckpointStore(Path(self.config.output_dir) / FOLDER / self.tracker.run_id)
             self._resources.callback(self._store.unlock)
-        checkpoints = None
-        if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
-            checkpoints = CheckpointManager(
-                self.tracker,
-                self._store,
-                config,
-                self._identity,
-                machine,
-                is_main_process=world.is_main_process,
-            )
         self._loop = TrainingLoop(
             self._trainer,
             self._context.train,
             self._context.test,
-            config,
+            self.config,
             tracker=self.tracker,
             display=self._display,
             stop=self.stop,
-            checkpoints=checkpoints,
-            world=world,
+            checkpoints=self._build_checkpoint_manager(self._store),
+            world=self.world,
             on_step=self._on_step,
             is_first_in_process=self._history.runs == 1,
         )
         self._resources.callback(self._end_record)
+
+    def _build_checkpoint_manager(self, store: CheckpointStore) -> CheckpointManager | None:
+        """Return what writes the checkpoints; None if the options ask for none."""
+        options = self.config.checkpoint
+        if options.every_epochs is None and options.every_minutes is None:
+            return None
+        return CheckpointManager(
+            self.tracker,
+            store,
+            self.config,
+            self._identity,
+            machine=self._environment["machine"],
+            is_main_process=self.world.is_main_process,
+        )
 
     def _start_record(self) -> Tracker:
         """Return the tracker.
@@ -290,8 +306,9 @@ class TrainingSession:
         A signal may end W&B's client while the record starts. Then the tracker records nothing.
         """
         skip_pandas_import()
-        history = self._history
-        settings = describe_record(self.config, self._environment, self.run_id, self._checkpoint, history)
+        settings = describe_record(
+            self.config, self._environment, self.run_id, self._checkpoint, self._history
+        )
         try:
             tracker = start_record(
                 settings,
@@ -336,25 +353,29 @@ class TrainingSession:
         if self.exit_code or not self.brief:
             yield from self.tracker.describe_record(Path(self.config.output_dir))
         step = self._loop.logger.anomalies.first_anomaly
+        record = self.tracker.record
         # Strict fp32 is what a step is compared with, and a replay has one process.
-        is_plain = get_backend(self.config.backend).is_strict_fp32
-        if step is not None and self.tracker.record is not None and not is_plain and self.world.size == 1:
-            command = shell_command("ampcompare", "why", "diff", "--at", self.tracker.record)
+        is_compared = not get_backend(self.config.backend).is_strict_fp32
+        if step is not None and record is not None and is_compared and self.world.size == 1:
+            command = shell_command("ampcompare", "why", "diff", "--at", record)
             yield f"why:    {command} (explains step {step})"
 
     def _end_record(self) -> None:
         """End the record; the exit code is not 0 if the record is not complete."""
-        loop, stop = self._loop, self.stop
+        loop = self._loop
         self.summary = self._facts | loop.summary()
-        lack = self.tracker.finish(self.summary, self.exit_code)
+        missing = self.tracker.finish(self.summary, self.exit_code)
         # If a failing record stopped the run, this has been reported, unless the request came after the last
         # step.
         is_reported = self.exit_code == EXIT_FAILED and loop.stopped
-        if lack and not is_reported:
-            is_stop = stop.is_interruption()
-            what = f"interrupted ({stop.reason})" if is_stop else "error"
-            log.error(f"{what}: {lack}{describe_resume(loop, 'complete the run')}")
-            self.exit_code = stop.exit_code if is_stop else self.exit_code or EXIT_FAILED
+        if missing and not is_reported:
+            resume = describe_resume(loop, "complete the run")
+            if self.stop.is_interruption():
+                log.error(f"interrupted ({self.stop.reason}): {missing}{resume}")
+                self.exit_code = self.stop.exit_code
+            else:
+                log.error(f"error: {missing}{resume}")
+                self.exit_code = self.exit_code or EXIT_FAILED
         if self.exit_code == 0 and self.world.is_main_process and self._store is not None:
             self._store.end(loop.step)
 
@@ -385,8 +406,6 @@ def describe_record(
     The tags are the backend, the data (so that synthetic data is visible everywhere) and the user's tags.
 
     Args:
-        config: The options of the run.
-        environment: The recorded environment.
         run_id: The id of the run; None: that in WANDB_RUN_ID, or a new one.
         resumed: The checkpoint of the run to continue.
         history: The runs of this process, of which this is the latest; None: the process has no other.
@@ -396,8 +415,10 @@ def describe_record(
     logged = config.to_dict() | {"environment": dict(environment), metrics.RUN: process}
     if resumed:
         logged["resume"] = resumed["config"]["resume"]  # as it was when the run began
-    source, own = config.data.source, asdict(config.wandb)
-    data = source if source in DATA else get_source(source).label[-MAX_TAG_CHARS:]
-    own["tags"] = [*dict.fromkeys([get_backend(config.backend).label, data, *config.wandb.tags])]
-    own["name"] = config.wandb.name or run_name(config)
-    return RunSettings(logged, config.output_dir, run_id=run_id, **own)
+    source = config.data.source
+    data_tag = source if source in SOURCES else get_source(source).label[-MAX_TAG_CHARS:]
+    tags = [get_backend(config.backend).label, data_tag, *config.wandb.tags]
+    options = asdict(config.wandb)
+    options["tags"] = list(dict.fromkeys(tags))  # each once
+    options["name"] = config.wandb.name or run_name(config)
+    return RunSettings(logged, config.output_dir, run_id=run_id, **options)

@@ -17,7 +17,9 @@ EPOCH_END = "epoch"
 EVALUATION = "evaluation"
 END = "summary"  # in the summary only; the summary also has the last value of every other metric
 
-HIGHER, LOWER = "higher", "lower"
+# Directions: which values of a metric are better.
+HIGHER = "higher"
+LOWER = "lower"
 FRACTION = "0..1"
 
 
@@ -77,11 +79,7 @@ def declare(key: str, label: str, when: str, unit: str = "", **more: Any) -> str
     """Add a metric to METRICS and return its key.
 
     Args:
-        key: As in `Metric`.
-        label: As in `Metric`.
-        when: As in `Metric`.
-        unit: As in `Metric`.
-        **more: Further fields of `Metric`.
+        **more: Fields of `Metric` other than the first four.
     """
     METRICS[key] = Metric(key, label, when, unit, **more)
     return key
@@ -93,8 +91,10 @@ def find(key: str) -> Metric | None:
     Args:
         key: A metric's key, or KEY/GROUP for one layer group.
     """
-    metric = METRICS.get(key) or METRICS.get(key.rpartition("/")[0])
-    return metric if metric and (metric.key == key or metric.by_group) else None
+    if key in METRICS:
+        return METRICS[key]
+    metric = METRICS.get(key.rpartition("/")[0])
+    return metric if metric and metric.by_group else None
 
 
 # Parts of names, and whole words in names, from which the direction of an undeclared metric is guessed.
@@ -124,8 +124,10 @@ def guess_direction(key: str) -> str:
     """
     for text in (re.split(r"[/.]", key)[-1], key):  # `accuracy/loss` is a loss
         words = split_words(text)
-        is_negated = bool(_NEGATIONS & {*words}) and not _NOT_NEGATED_WITH & {*words}
-        name = "_".join(word for word in words if not is_negated or word not in _NEGATIONS)
+        is_negated = not _NEGATIONS.isdisjoint(words) and _NOT_NEGATED_WITH.isdisjoint(words)
+        if is_negated:
+            words = [word for word in words if word not in _NEGATIONS]
+        name = "_".join(words)
         if _LOWER_IS_BETTER.search(name):
             return HIGHER if is_negated else LOWER
         if _HIGHER_IS_BETTER.search(name):
@@ -267,20 +269,19 @@ RESUMED_INEXACTLY = declare(
 )
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
-# The key of the config under which a record says where it was trained, and its keys there.
-# PROCESS: the process, as hex digits. Runs of one process share them.
-# POSITION: the number of this run in its process, from 1.
-RUN, PROCESS, POSITION = "run", "process", "position_in_process"
+RUN = "run"  # the key of the config under which a record says where it was trained
+# Keys below RUN.
+PROCESS = "process"  # hex digits, which runs of one process share
+POSITION = "position_in_process"  # the number of this run in its process, from 1
 # Keys of a config about the process: no settings, and others after a run was resumed.
 PROCESS_KEYS = (f"{RUN}.{PROCESS}", f"{RUN}.{POSITION}")
 # Keys of the environment.
-# TASK: the compared metric and all metrics of the task, as
-#   `{"metric": KEY, "metrics": {KEY: {"words": LABEL, "better": DIRECTION}}}`.
-# PRECISION_DTYPE: the dtype that the backend computes in.
-# ARITHMETIC: on a CPU, the unit that multiplies each 16-bit dtype.
-# FP32_OPERATIONS: the ATen operations of the backend's dtype that the training computed in fp32
-#   (`precision.cpu_arithmetic`).
-TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
+# The compared metric and all metrics of the task, as
+# `{"metric": KEY, "metrics": {KEY: {"words": LABEL, "better": DIRECTION}}}`.
+TASK = "task"
+PRECISION_DTYPE = "precision_dtype"  # the dtype that the backend computes in
+ARITHMETIC = "arithmetic"  # on a CPU, the unit that multiplies each 16-bit dtype
+# The ATen operations of the backend's dtype that the training computed in fp32 (`precision.cpu_arithmetic`).
 FP32_OPERATIONS = "fp32_operations"
 # PyTorch's switches for reductions in 16 bits, with their defaults, which runs had before they were recorded.
 REDUCTION_DEFAULTS = {
@@ -294,7 +295,6 @@ FROZEN_WEIGHTS = "frozen_weights"  # frozen or quantised parts in other dtypes t
 KEPT_FP32 = "kept_fp32"  # names of the modules that `precision.keep_fp32` kept in fp32
 MODEL_PARAMETERS = "model_parameters"  # number of parameters of a network that is not built in
 # Values of ARITHMETIC other than the name of a unit.
-# COMPUTED_IN_FP32: computed in fp32 by `precision.cpu_arithmetic`.
-# EMULATED: PyTorch's own kernels, without a unit for the dtype; also in records of version 0.2.
-COMPUTED_IN_FP32 = "fp32"
-EMULATED, UNKNOWN = "emulated", "unknown"
+COMPUTED_IN_FP32 = "fp32"  # by `precision.cpu_arithmetic`
+EMULATED = "emulated"  # PyTorch's own kernels, without a unit for the dtype; also in records of version 0.2
+UNKNOWN = "unknown"

@@ -89,7 +89,7 @@ def test_a_list_is_written_with_commas_or_in_brackets(subtests: pytest.Subtests)
 
 
 def test_an_interpolation_is_refused_before_it_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`${oc.env:WANDB_API_KEY}` in somebody's config would put the key into the record."""
+    """`${oc.env:WANDB_API_KEY}` in a user's config would put the key into the record."""
     resolved: list[str] = []
     OmegaConf.register_resolver("test.spy", resolved.append, replace=True, annotation_validation="off")
     monkeypatch.setenv("WANDB_API_KEY", "secret")

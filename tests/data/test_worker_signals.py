@@ -45,7 +45,7 @@ def ours(data: Signalled) -> SampleLoader:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=str)
 def test_workers_survive_a_signal_to_every_process(signum: int):
-    """Ours and those of somebody's own DataLoader."""
+    """Ours and those of a user's DataLoader."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert len(list(ours(Signalled(signum)).epoch(0))) == 6
     assert len(list(start_iterator(DataLoader(Signalled(signum), batch_size=SIZE, num_workers=1)))) == 6

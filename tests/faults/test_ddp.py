@@ -44,7 +44,7 @@ def torchrun(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a run that nobody kills."""
+    """Train a run without a kill."""
     folder = tmp_path_factory.mktemp("whole")
     code, said, problems = torchrun(folder, "--standalone")
     assert code == 0, said + problems

@@ -132,7 +132,7 @@ def build(num_classes=10):
 
 
 def test_several_processes_that_lose_their_machine_go_on_as_one_run(slurm: Slurm, tmp_path: Path):
-    """The log interval is longer than the run: nobody waits for its end."""
+    """The log interval is longer than the run: no test waits for its end."""
     (tmp_path / "net.py").write_text(NET)
     (tmp_path / "slow").touch()
     words = [word for word in QUICK if not word.startswith(("model.", "log.every", "epochs"))]

@@ -187,7 +187,7 @@ class MyHalf(Float16):
 """)
     plain, own, half = (get_backend(f"./mine.py:{name}") for name in ("Plain", "Own", "MyHalf"))
     assert (plain.label, plain.description, plain.dtype, plain.scales) == ("Plain", "Plain", "float32", False)
-    assert not plain.is_fp32  # nobody knows what it does
+    assert not plain.is_fp32  # what it computes is not known
     assert (own.label, own.description, own.dtype, own.scales) == (
         "Own",
         "Round everything.",

@@ -308,7 +308,7 @@ def test_the_metric_of_hugging_faces_best_model_is_recorded(tmp_path: Path):
 def test_samples_that_hugging_faces_data_loader_does_not_tell_are_counted_by_the_users_function(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    """The last step is short, and nobody knows of it beforehand. Nor is there a length in epochs."""
+    """The last step is short, which is not known beforehand. Nor is there a length in epochs."""
     how = {"max_steps": 2, "per_device_train_batch_size": 8}
     run = hugging_face(tmp_path / "unknown", Endless(), **how)
     assert run.history[metrics.STEP].max() == 2

@@ -261,7 +261,7 @@ def train():
                 time.sleep(0.2)
             end()
 
-if how == "callback":  # a trainer's, which nobody tells of the end
+if how == "callback":  # a trainer's, which is not told of the end
     record.begin()
     train()
 with record:

@@ -1,4 +1,4 @@
-"""The dtypes of somebody's weights: warned of where they are not those of the named backend, and recorded."""
+"""The dtypes of a user's weights: warned of where they are not those of the named backend, and recorded."""
 
 from typing import Any
 

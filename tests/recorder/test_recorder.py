@@ -1,4 +1,4 @@
-"""Somebody's loop under the recorder: our rows and names, its times, scale, skips, gradients and end."""
+"""A user's loop under the recorder: our rows and names, its times, scale, skips, gradients and end."""
 
 import copy
 import math
@@ -82,7 +82,7 @@ def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagno
 
 
 def test_throughput_covers_training_steps_only(tracker: InMemoryRun, manual_clock: ManualClock):
-    """Not of warm-up, evaluations, pauses, nor of a step whose beginning nobody knows."""
+    """Not of warm-up, evaluations, pauses, nor of a step whose beginning is not known."""
     with Recorder(backend="none", every=5, warmup_steps=3, **PARTS) as record:
         for step in range(1, 21):
             manual_clock.now += 1000.0 if step <= 3 else 0.125

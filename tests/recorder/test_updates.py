@@ -246,7 +246,7 @@ class HandMade:
 
 
 class TwoStep(torch.optim.SGD):
-    """An optimizer whose `step` nobody calls."""
+    """An optimizer whose `step` is never called."""
 
     second_step = HandMade.step
 

@@ -1,4 +1,4 @@
-"""A loop of somebody's own on fake CUDA tensors: the recorder's steps wait for nothing."""
+"""A user's own loop on fake CUDA tensors: the recorder's steps wait for nothing."""
 
 from pathlib import Path
 from typing import Any

@@ -80,7 +80,7 @@ def test_a_loop_of_ones_own_sees_warnings_once_and_none_when_silenced(tmp_path: 
 
 @pytest.mark.usefixtures("_package")
 def test_a_command_prints_each_line_once_whatever_logging_is_set_to(tmp_path: Path, capsys):
-    logging.root.addHandler(logging.StreamHandler(sys.stderr))  # as somebody's network may
+    logging.root.addHandler(logging.StreamHandler(sys.stderr))  # as a user's network may
     assert main([*DIVERGES, f"output_dir={tmp_path}"]) == 0
     shown = capsys.readouterr()
     for step in (3, 5):

@@ -61,7 +61,7 @@ def named_samples(train):
 
 
 class Restless(Noisy):
-    """With a generator of its own, which nobody can seed."""
+    """With a generator of its own, which cannot be seeded."""
 
     def __init__(self, train):
         super().__init__(train)

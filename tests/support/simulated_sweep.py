@@ -311,13 +311,13 @@ class Simulation:
         self.is_stopping = self.is_at_once = False
         for program in [*self.programs.values()]:
             if self.kind == "local" and not program.is_collected:
-                if program.end is None:  # else it has ended, and nobody has seen it
+                if program.end is None:  # else it has ended unobserved
                     self.clock += 1
                     self.note_by_guard(program)
                     program.asked_at, self.clock = self.clock, self.clock + 1
                     self.finish(program, 0 if program.run.index % 2 else -15)
                 elif program.run.index in self.failures:
-                    self.failures.discard(program.run.index)  # nobody knows that it failed
+                    self.failures.discard(program.run.index)  # the failure is not observed
                     self.setbacks[program.run.index] += 1
                 program.is_collected = True
         self.observe(has_lost_driver=True)

@@ -235,5 +235,5 @@ def test_the_reason_of_a_failure_is_the_last_line_before_those_about_the_record(
         "sync:   wandb sync a\nsee:    ampcompare report runs\n        wandb leet a\nwandb: the end\n"
     )
     assert last_line(log) == "step 2: the training loss is NaN"
-    log.write_text("a program of somebody else\nits last words\n")
+    log.write_text("a program of another project\nits last words\n")
     assert last_line(log) == "its last words"

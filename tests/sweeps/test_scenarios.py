@@ -2,7 +2,7 @@
 
 It was written by the code before the driver's decisions were separated from their effects. The description of
 `signal_to_all` alone differs: a run that a batch system's signal ended before the driver received the signal
-is interrupted, and does not count as ended by a signal of somebody else.
+is interrupted, and does not count as ended by a signal from outside.
 
 To write it again: python tests/support/sweep_scenarios.py src FOLDER > tests/sweeps/golden/scenarios.yaml
 """

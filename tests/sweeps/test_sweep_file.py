@@ -291,7 +291,7 @@ WORDS = [  # of a file of our training: a word, and what the file then says of i
     ("model.kwargs.widths=[32,64]", {"value": [32, 64]}),  # of a network's own argument nothing is known
     ("model.kwargs.width=32,64", {"values": [32, 64]}),
 ]
-OTHERS = [  # and of somebody else's program
+OTHERS = [  # and of another program
     ("x=1,2", {"values": [1, 2]}),
     ("x=[1,2]", {"values": [1, 2]}),
     ("x='1,2'", {"value": "1,2"}),

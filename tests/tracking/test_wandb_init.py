@@ -87,7 +87,7 @@ def test_disabled_keeps_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_server_that_cannot_be_reached_falls_back_to_offline_loudly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # no server listens there
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "10")  # enough for the offline run on a busy machine, too
     record, said = track(tmp_path)

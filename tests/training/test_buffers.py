@@ -25,7 +25,7 @@ SKIPS = [name for name, backend in REGISTRY.items() if backend.scales and backen
 COUNT = metrics.NONFINITE_BUFFERS
 
 
-def made(backend: str, how: str = "say") -> Trainer:
+def made(backend: str, how: str = "warn") -> Trainer:
     torch.manual_seed(0)
     return trainer(backend, tiny(4), TrainingConfig(on_nonfinite_buffers=how), init_scale=256.0)
 
@@ -94,19 +94,20 @@ class Odd(nn.Module):
 @pytest.mark.parametrize("name", ["narrow", "scalar"])
 def test_buffers_of_any_kind_are_restored_in_their_current_tensors(name: str):
     model = Odd()
-    say, restore = BufferMonitor(model, restores=False), BufferMonitor(model, restores=True)
+    watched = BufferMonitor(model, restores=False)
+    restored = BufferMonitor(model, restores=True)
     model.missing = torch.ones(2)  # as caches are made by a first forward
     setattr(model, name, getattr(model, name) + 1)  # as careless forwards do: another tensor
-    kept = restore.save()
+    kept = restored.save()
     spoiled = getattr(model, name)
-    assert say.count() == 0  # the mask was so from the start
+    assert watched.count() == 0  # the mask was so from the start
     model.count += 1
     spoiled[(0,) * spoiled.dim()] = math.inf  # its first element
-    assert say.count() == 1
-    restore.restore(kept, torch.tensor(True))
+    assert watched.count() == 1
+    restored.restore(kept, torch.tensor(True))
     assert (spoiled == 2).all()
     assert model.mask.tolist() == [0, -math.inf]
-    assert (model.count, restore.count()) == (1, 1)
+    assert (model.count, restored.count()) == (1, 1)
 
 
 def test_a_buffer_that_was_not_finite_before_a_step_does_not_count_as_spoiled():
@@ -153,7 +154,7 @@ def overflow(first: int = 1) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("how", "counts", "bad"), [("say", [0, 4, 4, 4], 2), ("restore", [0, 4, 8, 8], 0)])
+@pytest.mark.parametrize(("how", "counts", "bad"), [("warn", [0, 4, 4, 4], 2), ("restore", [0, 4, 8, 8], 0)])
 def test_a_run_warns_once_about_spoiled_buffers_and_restores_them_if_asked(
     tmp_path: Path, how: str, counts: list[int], bad: int
 ):
@@ -172,7 +173,7 @@ def test_a_run_warns_once_about_spoiled_buffers_and_restores_them_if_asked(
     assert len(record.nonfinite(metrics.EVAL_LOSS)) == bad
 
 
-@pytest.mark.parametrize("how", ["say", "restore"])
+@pytest.mark.parametrize("how", ["warn", "restore"])
 def test_a_resumed_run_counts_and_warns_like_an_uninterrupted_one(how: str):
     words, at = (*WORDS, f"training.on_nonfinite_buffers={how}"), 6  # behind the first
 

@@ -1,4 +1,4 @@
-"""Steps in, rows out: figures of an interval, its times, what is said once, what it costs nobody."""
+"""Steps in, rows out: figures of an interval, its times, what is warned of once, what waits for nothing."""
 
 import math
 from typing import Any

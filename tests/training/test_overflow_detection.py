@@ -1,4 +1,4 @@
-"""Which module is named after a skipped step, and where nobody waits to know of the skip."""
+"""Which module is named after a skipped step, and where the host does not wait to know of the skip."""
 
 import math
 from typing import Any

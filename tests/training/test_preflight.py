@@ -252,6 +252,6 @@ def test_training_targets_that_mix_classes_go_with_test_targets_that_are_classes
     )
     expected = float(-(wanted * torch.log_softmax(logits, 1)).sum(1).mean())
     assert run.values(metrics.LOSS).tolist() == pytest.approx([expected], rel=1e-5)
-    assert metrics.ACCURACY not in run.history  # nobody knows which class of a mixed sample is right
+    assert metrics.ACCURACY not in run.history  # a mixed sample has no right class
     (accuracy,) = run.values(metrics.EVAL_ACCURACY)
     assert round(accuracy * 12) == pytest.approx(accuracy * 12)

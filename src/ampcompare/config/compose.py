@@ -57,14 +57,16 @@ def compose(*sources: ConfigSource) -> Config:
     Raises:
         UserError: One line with file, key, value, what is allowed and what may have been meant.
     """
-    merged, values = copy.deepcopy(_structured()), dict[str, tuple[str, Any]]()
+    merged = copy.deepcopy(_structured())
+    given: dict[str, tuple[str, Any]] = {}
     for source in sources:
         with _naming(source.file):
             for spec, value in read_options(source.values):
-                values[spec.key] = source.file, value
+                given[spec.key] = (source.file, value)
                 _merge(merged, spec, value)
-    # A value that another option refers to is missing or wrong before the one that refers to it.
-    for key, (file, value) in sorted(values.items(), key=lambda item: "${" in str(item[1][1])):
+    # References last: an error of the value that they refer to explains more.
+    references_last = sorted(given.items(), key=lambda entry: "${" in str(entry[1][1]))
+    for key, (file, value) in references_last:
         with _naming(file):
             OPTIONS[key].check(_resolve(merged, key, value), value)
     config: Any = OmegaConf.to_object(merged)
@@ -85,13 +87,14 @@ def read_options(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[
                 known = ", ".join(name for name in OPTIONS if name.startswith(f"{key}."))
                 raise UserError(f"{key}={value!r}: {key} is a group of options; set one of {known}")
             yield from read_options(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
-        elif option := find_option(key):
-            spec, path = option
-            for part in reversed(path):
-                inner = {part: inner}
-            yield spec, inner
-        else:
+            continue
+        option = find_option(key)
+        if option is None:
             raise UserError(f"{key}: no such key; {_near(key)}")
+        spec, path = option
+        for part in reversed(path):
+            inner = {part: inner}
+        yield spec, inner
 
 
 def read_mapping(key: str, value: Any) -> Any:
@@ -125,8 +128,7 @@ def _check_text(spec: OptionSpec, value: Any, text: str) -> None:
     if text.endswith("\\???"):  # OmegaConf's escape of its mark for a missing value
         raise spec.error(value, "a text cannot end with \\???; ")
     if "${" in REFERENCE.sub("", text):
-        why = "${...} may only name another option, such as ${backend}"
-        raise UserError(f"{spec.key}={value!r}: {why}")
+        raise UserError(f"{spec.key}={value!r}: ${{...}} may only name another option, such as ${{backend}}")
     for key in REFERENCE.findall(text):
         if not find_option(key):
             raise UserError(f"{spec.key}={value!r}: ${{{key}}} is no option; {_near(key)}")
@@ -170,10 +172,13 @@ def _naming(file: str) -> Iterator[None]:
 def _near(key: str) -> str:
     """Return which option may have been meant, or where all are listed."""
     last = key.rpartition(".")[2]
-    hints = [ours for ours, others in KEY_HINTS.items() if last.replace("-", "_") in others.split()]
-    near = "" if hints else did_you_mean(key, OPTIONS)
-    if not near:  # `lr` for `optimizer.lr`
-        hints += [option for option in OPTIONS if option.rpartition(".")[2] == last]
-    if hints:
-        near = f"did you mean {hints[0]}?"
-    return near or f"{shell_command('ampcompare', 'run', '--help-all')} lists all options"
+    for option, other_names in KEY_HINTS.items():
+        if last.replace("-", "_") in other_names.split():
+            return f"did you mean {option}?"
+    near = did_you_mean(key, OPTIONS)
+    if near:
+        return near
+    for option in OPTIONS:
+        if option.rpartition(".")[2] == last:  # `lr` for `optimizer.lr`
+            return f"did you mean {option}?"
+    return f"{shell_command('ampcompare', 'run', '--help-all')} lists all options"

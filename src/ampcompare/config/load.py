@@ -69,10 +69,12 @@ def parse_override(word: str) -> tuple[str, Any]:
     key, equals, value = split_override(word)
     if not equals or not key:
         near = did_you_mean(key, OPTIONS) if word.startswith("--") else ""
-        example = "such as backend=native or optimizer.lr=0.05"
-        raise UserError(f"{word!r}: expected key=value, {example}{near and '; ' + near}")
+        hint = f"; {near}" if near else ""
+        raise UserError(f"{word!r}: expected key=value, such as backend=native or optimizer.lr=0.05{hint}")
     option = find_option(key)
-    return key, parse_yaml_value(key, value) if option and option[0].is_free_form else value
+    if option and option[0].is_free_form:
+        return key, parse_yaml_value(key, value)
+    return key, value
 
 
 def check_split_lists(words: Sequence[str], keys: Collection[str]) -> None:
@@ -114,8 +116,9 @@ def _read_json(word: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        example = 'expected an object such as {"backend": "native"}'
-        raise UserError(f"{word}: not valid JSON ({reason(problem)}); {example}") from None
+        raise UserError(
+            f'{word}: not valid JSON ({reason(problem)}); expected an object such as {{"backend": "native"}}'
+        ) from None
     if not isinstance(content, dict):
         raise UserError(f"{word}: expected a JSON object of options, found a {type(content).__name__}")
     return content
@@ -147,7 +150,8 @@ def _load(name: str | None, values: Iterable[tuple[str, Any]], default: str | No
     try:
         config = compose(*base, *explicit)
         if config.published != Config().published:
-            base, explicit = [], [*publication_sources(config.published), *explicit]
+            base = []
+            explicit = [*publication_sources(config.published), *explicit]
             config = compose(*explicit)
         recipe = resolve_recipe(config)
         keys = {spec.key for source in explicit for spec, _ in read_options(source.values)}
@@ -175,8 +179,11 @@ def _read_file(name: str | None) -> list[ConfigSource]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected lines of the form key: value, found a {type(content).__name__}")
     if "method" in content and "parameters" in content:
-        todo = f"run it with: {shell_command('ampcompare', 'sweep', path)} (or wandb sweep, then wandb agent)"
-        raise UserError(f"{path}: this is a sweep, not a config; {todo}, or give --config a file of configs/")
+        command = shell_command("ampcompare", "sweep", path)
+        raise UserError(
+            f"{path}: this is a sweep, not a config; run it with: {command} "
+            "(or wandb sweep, then wandb agent), or give --config a file of configs/"
+        )
     return [ConfigSource(content, path.name)]
 
 
@@ -193,12 +200,16 @@ def check_sweep_values(config: Config) -> None:
     one thing and show another.
     """
     path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
-    if path and Path(path).is_file():
-        content = read_yaml(Path(path))
-        entries = content.items() if isinstance(content, Mapping) else ()
-        check_parameters(
-            config, {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v}
-        )
+    if not path or not Path(path).is_file():
+        return
+    content = read_yaml(Path(path))
+    entries = content if isinstance(content, Mapping) else {}
+    chosen = {
+        key: entry["value"]
+        for key, entry in entries.items()
+        if isinstance(entry, Mapping) and "value" in entry
+    }
+    check_parameters(config, chosen)
 
 
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
@@ -211,9 +222,14 @@ def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
         return composed.value(key)
 
     for key, value in flatten({key: read_mapping(key, value) for key, value in chosen.items()}):
-        if not find_option(key) or (actual := config.value(key)) == (expected := read(key, value)):
+        if not find_option(key):
             continue
-        if actual != read(*parse_override(f"{key}={value}")):  # a word in a free-form mapping has YAML's type
-            why = f"the sweep chose {expected!r}, but its command did not pass this value to the run"
-            todo = "end the command: of the sweep file with ${args_no_hyphens}, which passes every parameter"
-            raise UserError(f"{key}={actual!r}: {why}; {todo}")
+        actual = config.value(key)
+        expected = read(key, value)
+        # On the command line, a word in a free-form mapping has YAML's type.
+        if actual == expected or actual == read(*parse_override(f"{key}={value}")):
+            continue
+        raise UserError(
+            f"{key}={actual!r}: the sweep chose {expected!r}, but its command did not pass this value to the "
+            "run; end the command: of the sweep file with ${args_no_hyphens}, which passes every parameter"
+        )

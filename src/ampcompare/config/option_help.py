@@ -60,27 +60,35 @@ def short_help(program: str) -> str:
     Args:
         program: The command that the user gave, such as `ampcompare run`.
     """
-    all_options = f"`{program} --help-all` lists all {len(OPTIONS)} options with their allowed values."
     lines = [USAGE.format(program=program), "", *_paragraph(PURPOSE), ""]
-    lines += [*_paragraph(f"{CONFIG_HELP} {all_options}"), ""]
+    lines += _paragraph(
+        f"{CONFIG_HELP} `{program} --help-all` lists all {len(OPTIONS)} options with their allowed values."
+    )
     for title, keys in COMMON_OPTIONS.items():
-        lines.append(f"{title}:")
+        lines += ["", f"{title}:"]
         for key in keys:
-            spec = OPTIONS[key]
-            choices = f" One of {', '.join(map(str, spec.choices))}." if key in SHOW_CHOICES else ""
-            start = f"  {key_with_default(spec)}"
-            is_long = len(start) >= KEY_COLUMNS
-            lines += [start] * is_long
-            lines += textwrap.wrap(
-                summary(spec) + choices,
-                WIDTH,
-                initial_indent=("" if is_long else start).ljust(KEY_COLUMNS),
-                subsequent_indent=" " * KEY_COLUMNS,
-                break_on_hyphens=False,
-            )
-        lines.append("")
+            lines += _short_entry(OPTIONS[key])
     examples = {purpose: command.format(program=program) for purpose, command in EXAMPLES.items()}
-    return "\n".join([*lines, *help_lines(examples, EXIT_CODES)])
+    return "\n".join([*lines, "", *help_lines(examples, EXIT_CODES)])
+
+
+def _short_entry(spec: OptionSpec) -> list[str]:
+    """Return an option with its default on the left, and the first sentence of its help on the right."""
+    text = summary(spec)
+    if spec.key in SHOW_CHOICES:
+        text = f"{text} One of {', '.join(map(str, spec.choices))}."
+    left = f"  {key_with_default(spec)}"
+    above = []
+    if len(left) >= KEY_COLUMNS:  # too long: on a line of its own
+        above = [left]
+        left = ""
+    return above + textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=left.ljust(KEY_COLUMNS),
+        subsequent_indent=" " * KEY_COLUMNS,
+        break_on_hyphens=False,
+    )
 
 
 def option_help(program: str) -> str:
@@ -92,7 +100,8 @@ def option_help(program: str) -> str:
     lines = [USAGE.format(program=program), "", *_paragraph(PURPOSE), ""]
     lines += _paragraph(f"{CONFIG_HELP} {VALUES_HELP}")
     for group, about, specs in option_groups():
-        lines += ["", *_paragraph(f"{group + ': ' if group else ''}{about}")]
+        title = f"{group}: {about}" if group else about
+        lines += ["", *_paragraph(title)]
         for spec in specs:
             lines.append(f"  {key_with_default(spec)}")
             lines += _paragraph(spec.help, 6)
@@ -107,11 +116,8 @@ def option_groups() -> Iterator[tuple[str, str, list[OptionSpec]]]:
         factory: Any = field.default_factory
         if dataclasses.is_dataclass(factory):
             about = (factory.__doc__ or "").partition("\n\n")[0]
-            yield (
-                field.name,
-                about,
-                [spec for key, spec in OPTIONS.items() if key.startswith(f"{field.name}.")],
-            )
+            specs = [spec for key, spec in OPTIONS.items() if key.startswith(f"{field.name}.")]
+            yield field.name, about, specs
 
 
 def summary(spec: OptionSpec) -> str:
@@ -121,8 +127,9 @@ def summary(spec: OptionSpec) -> str:
 
 def default_text(spec: OptionSpec) -> str:
     """Return the default of an option as it is written on the command line."""
-    default = spec.default
-    return json.dumps(default) if isinstance(default, bool | None) else str(default).replace(", ", ",")
+    if isinstance(spec.default, bool | None):
+        return json.dumps(spec.default)
+    return str(spec.default).replace(", ", ",")
 
 
 def key_with_default(spec: OptionSpec) -> str:

@@ -75,6 +75,7 @@ class OptionSpec:
         pattern: A regular expression for the whole text.
         pattern_help: The same in words.
         hints: The right word for a wrong one that people write.
+        former_values: Words of earlier versions, each with the word that replaced it and means the same.
         null_means: What null stands for, given a look-up of other options.
         plugin: The kind of plug-in that is allowed by name, beside the choices.
         is_set: Whether the order of the list's items has no meaning, as of names of modules.
@@ -95,6 +96,7 @@ class OptionSpec:
     pattern: str = ""
     pattern_help: str = "a text"
     hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    former_values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     null_means: Callable[[Callable[[str], Any]], Any] | None = None
     plugin: PluginKind | None = None
     is_set: bool = False
@@ -107,29 +109,39 @@ class OptionSpec:
     @property
     def allowed(self) -> str:
         """The allowed values in words."""
+        values = self._describe_values()
+        return f"{values}, or null" if self.optional else values
+
+    def _describe_values(self) -> str:
+        """Return the allowed values other than null in words."""
         names = self.plugin.list_names(self.choices) if self.plugin else ()
         choices = ", ".join([*map(str, self.choices), *names])
         bounds = " and ".join(f"{phrase} {bound}" for phrase, bound, _ in self._bounds())
         if self.type in (int, float):
-            text = f"{'a whole number' if self.type is int else 'a number'} {bounds}".strip()
-            text += f", or {choices}" if choices else ""
-        elif self.type is bool:
-            text = "true or false"
-        elif self.is_free_form:
-            text = f"names with values as YAML types them, such as {self.key}.width=64"
-        elif self.is_set:
-            text = "names with commas between them, such as layer4.2,*.bn3,fc"
-        elif self.type is list:
+            kind = "a whole number" if self.type is int else "a number"
+            numbers = f"{kind} {bounds}" if bounds else kind
+            return f"{numbers}, or {choices}" if choices else numbers
+        if self.type is bool:
+            return "true or false"
+        if self.is_free_form:
+            return f"names with values as YAML types them, such as {self.key}.width=64"
+        if self.is_set:
+            return "names with commas between them, such as layer4.2,*.bn3,fc"
+        if self.type is list and choices:
+            return f"a list of {choices}"
+        if self.type is list:
             noun, example = LISTS[self.item]
-            text = f"a list of {noun}{bounds and f', each {bounds}'}, such as {example}"
-            text = f"a list of {choices}" if choices else text
-        else:
-            text = f"one of {choices}" if choices else self.pattern_help
-        return f"{text}, or null" if self.optional else text
+            items = f"{noun}, each {bounds}" if bounds else noun
+            return f"a list of {items}, such as {example}"
+        return f"one of {choices}" if choices else self.pattern_help
 
     def _bounds(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
         bounds = ((phrase, getattr(self, name), holds) for name, (phrase, holds) in BOUNDS.items())
         return [(phrase, bound, holds) for phrase, bound, holds in bounds if bound is not None]
+
+    def current(self, value: Any) -> Any:
+        """Return the present word for a word of an earlier version, and any other value unchanged."""
+        return self.former_values.get(value, value) if isinstance(value, str) else value
 
     def convert(self, value: Any) -> Any:
         """Return a word, or a value of a file, in the type of the option.
@@ -153,21 +165,33 @@ class OptionSpec:
         word = value.strip().lower() if isinstance(value, str) else None
         if self.optional and (value is None or word in NULL_WORDS):
             return None
-        if self.type is not list:
-            return word if self.type is float and word in self.choices else _scalar(self.type, value)
-        if word is not None:
+        if self.type is list:
+            return self._convert_list(value)
+        if self.type is float and word in self.choices:
+            return word
+        return self.current(_scalar(self.type, value))
+
+    def _convert_list(self, value: Any) -> Any:
+        if isinstance(value, str):
+            word = value.strip().lower()
             if word == MISSING or REFERENCE.fullmatch(word):
                 return value
+            if word in NULL_WORDS:
+                raise ValueError
             value = split_list(value)
         values = value if isinstance(value, list | tuple) else [value]
-        if word in NULL_WORDS or (self.is_set and any(isinstance(item, bool | float) for item in values)):
-            raise ValueError  # of a set: the module 1.10 would be 1.1
         items = [_scalar(self.item, item) for item in values]
-        return [*dict.fromkeys(items)] or None if self.is_set else items
+        if not self.is_set:
+            return items
+        if any(isinstance(item, bool | float) for item in values):  # the module 1.10 would be 1.1
+            raise ValueError
+        return [*dict.fromkeys(items)] or None
 
     def check(self, value: Any, original: Any) -> None:
         """Raise UserError if a converted value is not allowed by the metadata; `original` is shown."""
-        items = [] if self.is_free_form else value if isinstance(value, list) else [value]
+        if self.is_free_form:
+            return
+        items = value if isinstance(value, list) else [value]
         if not all(map(self._is_allowed, items)):
             raise self.error(original)
 
@@ -175,33 +199,46 @@ class OptionSpec:
         if isinstance(item, bool | None):
             return True
         if isinstance(item, str):
-            is_choice = (
-                not self.choices or item in self.choices or (self.plugin and self.plugin.accepts(item))
-            )
-            return bool(is_choice and (not self.pattern or re.fullmatch(self.pattern, item)))
-        return (isinstance(item, int) or math.isfinite(item)) and all(
-            holds(item, bound) for _, bound, holds in self._bounds()
-        )
+            if self.pattern and not re.fullmatch(self.pattern, item):
+                return False
+            if not self.choices or item in self.choices:
+                return True
+            return self.plugin is not None and self.plugin.accepts(item)
+        if isinstance(item, float) and not math.isfinite(item):
+            return False
+        return all(holds(item, bound) for _, bound, holds in self._bounds())
 
     def error(self, value: Any, why: str = "") -> UserError:
-        """Return the one-line error for a value, with the word that was meant if it is known."""
-        hint = self.hints.get(str(value).strip().lower())
-        near = f"did you mean {hint}?" if hint else ""
+        """Return the one-line error for a value, with the word that was meant if it is known.
+
+        Args:
+            value: As the user gave it.
+            why: What is wrong apart from the allowed values, with `; ` at the end; "" for nothing.
+        """
+        message = f"{self.key}={value!r}: {why}expected {self.allowed}"
+        suggestion = self._suggest(value)
+        return UserError(f"{message}; {suggestion}" if suggestion else message)
+
+    def _suggest(self, value: Any) -> str:
+        """Return what may have been meant by a wrong value, "" if that is not known."""
         if self.plugin and isinstance(value, str) and value.endswith(".py"):
-            near = f"name a function or class in the file: {self.key}={value}:NAME"
-        elif not hint and isinstance(value, str) and "," in value and self.type is not list:
-            near = "a run takes one value; to compare several values, use ampcompare sweep"
-        elif not hint and isinstance(value, str):
-            near = did_you_mean(value.lower(), map(str, self.choices), 0.75)
-        return UserError(f"{self.key}={value!r}: {why}expected {self.allowed}{near and '; ' + near}")
+            return f"name a function or class in the file: {self.key}={value}:NAME"
+        hint = self.hints.get(str(value).strip().lower())
+        if hint:
+            return f"did you mean {hint}?"
+        if not isinstance(value, str):
+            return ""
+        if "," in value and self.type is not list:
+            return "a run takes one value; to compare several values, use ampcompare sweep"
+        return did_you_mean(value.lower(), map(str, self.choices), 0.75)
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """Return a dataclass field for an option.
 
     Args:
-        default: The default value.
-        help: What the option does.
+        default: The value without any source. A list or a mapping is copied.
+        help: What the option does, as sentences.
         metadata: Attributes of `OptionSpec`. An option needs a role, unless its group has one.
     """
     metadata = {"help": help, **metadata}
@@ -223,7 +260,8 @@ def option_specs(cls: type, prefix: str = "", role: Role | None = None) -> Itera
     """
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        key, hint = f"{prefix}{field.name}", hints[field.name]
+        key = f"{prefix}{field.name}"
+        hint = hints[field.name]
         metadata = {"role": role, **field.metadata}
         if dataclasses.is_dataclass(hint):
             yield from option_specs(typing.cast(type, hint), f"{key}.", metadata["role"])
@@ -258,13 +296,18 @@ def split_list(text: str) -> list[str] | None:
             if all(isinstance(item, str) for item in items):
                 return items
         text = text[1:-1]
-    items = [item for part in text.split(",") if (item := part.strip().strip("'\""))]
-    is_list = not any(item.startswith("{") or item.count("[") != item.count("]") for item in items)
-    return items if is_list else None
+    parts = [part.strip().strip("'\"") for part in text.split(",")]
+    items = [part for part in parts if part]
+    for item in items:
+        if item.startswith("{") or item.count("[") != item.count("]"):
+            return None
+    return items
 
 
 def _scalar(kind: Any, value: Any) -> Any:
-    if not isinstance(value, str | bool | int | float) or (isinstance(value, bool) and kind in (int, float)):
+    if not isinstance(value, str | bool | int | float):
+        raise ValueError
+    if isinstance(value, bool) and kind in (int, float):
         raise ValueError
     if isinstance(value, str) and (kind is str or value == MISSING or "${" in value):
         return value

@@ -32,9 +32,10 @@ def publication_sources(published: PublishedConfig) -> list[ConfigSource]:
     except UserError as problem:
         raise UserError(f"published.name: {problem}") from None
     if published.arm and published.arm not in publication.arms:
-        near = did_you_mean(published.arm, publication.arms)
-        near = near or f"expected one of {', '.join(publication.arms)}"
-        raise UserError(f"published.arm={published.arm!r}: no arm of {publication.name}; {near}")
+        known = did_you_mean(published.arm, publication.arms)
+        if not known:
+            known = f"expected one of {', '.join(publication.arms)}"
+        raise UserError(f"published.arm={published.arm!r}: no arm of {publication.name}; {known}")
     return _arm_sources(publication, published.arm or None, published.scale, published.network)
 
 
@@ -77,25 +78,40 @@ def _arm_sources(
 
 
 def _scaled(config: Config, publication: Publication, scale: float) -> dict[str, Any]:
-    def less(count: int, least: int) -> int:
+    """Return the options that scale the setting of a publication down.
+
+    Raises:
+        UserError: The number of images is not known.
+    """
+
+    def scale_down(count: int, least: int) -> int:
         return min(count, max(least, round(count * scale)))
 
-    # BatchNorm has no variance of one image.
-    epochs, batch = less(config.epochs, 1), less(config.batch_size, 2)
-    milestones = config.schedule.milestones
-    data, schedule, source = config.data, config.schedule, get_source(config.data.source)
-    images = data.train_limit or publication.images or source.train_images
-    tested = data.test_limit or source.test_images
-    for count, what, key in ((images, "training", "images"), (tested, "test", "setting.data.test_limit")):
+    data = config.data
+    schedule = config.schedule
+    source = get_source(data.source)
+    train_images = data.train_limit or publication.images or source.train_images
+    test_images = data.test_limit or source.test_images
+    for count, split, key in (
+        (train_images, "training", "images"),
+        (test_images, "test", "setting.data.test_limit"),
+    ):
         if not count:
-            unknown = f"the number of {what} images of data.source={data.source} is not known"
-            raise UserError(f"published.scale={scale:g}: {unknown}; add it to {publication.path} as {key}")
-    scaled = {
+            raise UserError(
+                f"published.scale={scale:g}: the number of {split} images of data.source={data.source} "
+                f"is not known; add it to {publication.path} as {key}"
+            )
+    epochs = scale_down(config.epochs, 1)
+    batch_size = scale_down(config.batch_size, 2)  # BatchNorm has no variance of one image
+    milestones = schedule.milestones
+    scaled: dict[str, Any] = {
         "epochs": epochs,
-        "batch_size": batch,
+        "batch_size": batch_size,
         "schedule.warmup_epochs": schedule.warmup_epochs * epochs / config.epochs,
         "schedule.milestones": milestones and [m * epochs / config.epochs for m in milestones],
-        "data.train_limit": less(images, batch),
-        "data.test_limit": less(tested, 1),
+        "data.train_limit": scale_down(train_images, batch_size),
+        "data.test_limit": scale_down(test_images, 1),
     }
-    return scaled if config.max_steps is None else scaled | {"max_steps": less(config.max_steps, 2)}
+    if config.max_steps is not None:
+        scaled["max_steps"] = scale_down(config.max_steps, 2)
+    return scaled

@@ -13,7 +13,11 @@ from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.errors import UserError
 
 REFERENCE, STABLE, ADAMW, AUTO = "reference", "stable", "adamw", "auto"
-RECIPE, OPTIMIZER, MOMENTUM, NESTEROV = "recipe", "optimizer.name", "optimizer.momentum", "optimizer.nesterov"
+# Names of options.
+RECIPE = "recipe"
+OPTIMIZER = "optimizer.name"
+MOMENTUM = "optimizer.momentum"
+NESTEROV = "optimizer.nesterov"
 LABEL_SMOOTHING = "training.label_smoothing"
 OPTIMIZER_OF: Mapping[str, str] = {STABLE: "sgd", ADAMW: "adamw"}
 # The settings that suit each optimizer. SGD: kuangliu/pytorch-cifar, main.py, with Nesterov momentum. AdamW:
@@ -23,7 +27,8 @@ OPTIMIZER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "adamw": {"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.01},
     "adam": {"optimizer.lr": 1e-3},
 }
-WARMUP_FRACTION, MAX_WARMUP_EPOCHS = 0.1, 5.0
+WARMUP_FRACTION = 0.1  # of the epochs
+MAX_WARMUP_EPOCHS = 5.0
 # All options that a recipe may set, in the order in which they are shown.
 SETTINGS = (
     *(OPTIMIZER, "optimizer.lr", MOMENTUM, NESTEROV, "optimizer.weight_decay"),
@@ -40,8 +45,10 @@ def resolve_recipe(config: Config) -> str:
     """
     if config.published.name is not None:
         if config.recipe not in (None, AUTO, REFERENCE):
-            why = f"published.name={config.published.name} has its own optimizer and schedule"
-            raise UserError(f"recipe={config.recipe!r}: {why}; leave recipe out")
+            raise UserError(
+                f"recipe={config.recipe!r}: published.name={config.published.name} has its own optimizer "
+                "and schedule; leave recipe out"
+            )
         return REFERENCE
     is_built_in = config.model.name in OPTIONS["model.name"].choices
     if config.recipe is None:
@@ -81,24 +88,27 @@ def describe_recipe(config: Config, varied: Collection[str] = ()) -> str:
     recipe: lr=0.01`.
 
     Args:
-        config: The config of the run.
+        config: The config of the run, with the settings of its recipe.
         varied: Options that a sweep varies. They are left out.
     """
     recipe = resolve_recipe(config)
     from_recipe = recipe_settings(recipe, config, SETTINGS)
-    shown, changed = [], []
+    shown = []
+    changed = []
     for key in SETTINGS:
-        value, default = config.value(key), OPTIONS[key].default
         if key in varied:
             continue
+        value = config.value(key)
+        default = OPTIONS[key].default
         if key in ALWAYS_SHOWN or value != default:
             shown.append(_text(key, value))
         if value != from_recipe.get(key, default):
             changed.append(_text(key, value))
     if config.published.name is not None:
         return f"settings of {config.published.name}: {', '.join(shown)}"
-    line = f"recipe {recipe}: {', '.join(shown)}"
-    return f"{line}; not from the recipe: {', '.join(changed)}" if changed else line
+    if changed:
+        return f"recipe {recipe}: {', '.join(shown)}; not from the recipe: {', '.join(changed)}"
+    return f"recipe {recipe}: {', '.join(shown)}"
 
 
 def _text(key: str, value: Any) -> str:

@@ -18,7 +18,8 @@ from ampcompare.precision.registry import KEEP_WEIGHTS, LABELS_BY_ALIAS, REGISTR
 PLAN_RULE = 2  # the rule by which a report decides; 1 is that of version 0.3
 LOOKS = (5,)  # numbers of seeds; the default of plan.looks in a sweep
 # With `--until-decided`: most of the error is kept for the last look, which has the most seeds.
-SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES = (5, 10), (0.2, 0.8)
+SEQUENTIAL_LOOKS = (5, 10)
+SEQUENTIAL_SHARES = (0.2, 0.8)
 SCALE_KEYS = tuple(
     f"precision.{name}"
     for name in ("loss_scale", "init_scale", "growth_interval", "min_loss_scale", "max_loss_scale")
@@ -26,7 +27,8 @@ SCALE_KEYS = tuple(
 WEIGHTS = "precision.weights"  # has an effect under every backend, fp32 too
 TF32 = "tf32"
 BUILT_IN_ONLY = ("model.stem", "model.zero_init_residual")
-PERTURBATION, ONE_ULP = "training.perturb_weights", "one_ulp"
+PERTURBATION = "training.perturb_weights"
+ONE_ULP = "one_ulp"  # its value in the control `chaos`
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
 _HALF = {name: backend.keeps_batchnorm for name, backend in REGISTRY.items() if backend.half_weights}
@@ -252,11 +254,12 @@ class TrainingConfig:
         role=Role.HYPERPARAMETER,
     )
     on_nonfinite_buffers: str = option(
-        "say",
+        "warn",
         "What to do if a skipped step leaves infinite or NaN values in buffers, such as BatchNorm "
-        "statistics. say: print a warning. restore: put back the buffers from before the step, which are "
+        "statistics. warn: print a warning. restore: put back the buffers from before the step, which are "
         "copied in each step.",
-        choices=("say", "restore"),
+        choices=("warn", "restore"),
+        former_values={"say": "warn"},  # in records of earlier versions
     )
     perturb_weights: str = option(
         "none",
@@ -577,8 +580,9 @@ def find_option(key: str) -> tuple[OptionSpec, list[str]] | None:
     if key in OPTIONS:
         return OPTIONS[key], []
     for mapping in FREE_FORM:
-        if key.startswith(f"{mapping}.") and all(path := key.removeprefix(f"{mapping}.").split(".")):
-            return OPTIONS[mapping], path
+        if key.startswith(f"{mapping}."):
+            path = key.removeprefix(f"{mapping}.").split(".")
+            return (OPTIONS[mapping], path) if all(path) else None
     return None
 
 
@@ -592,10 +596,11 @@ def has_no_effect(key: str, backend: str | None, network: str | None) -> bool:
     """
     if key in BUILT_IN_ONLY:
         return network is not None and network not in OPTIONS["model.name"].choices
-    if backend is None or (declared := REGISTRY.get(backend)) is None:
+    if backend is None or backend not in REGISTRY:
         return False
-    if declared.uses_tf32 and key == TF32:
+    info = REGISTRY[backend]
+    if info.uses_tf32 and key == TF32:
         return True
-    if declared.is_fp32 and key.startswith("precision."):
+    if info.is_fp32 and key.startswith("precision."):
         return key != WEIGHTS
-    return not declared.scales and key in SCALE_KEYS
+    return not info.scales and key in SCALE_KEYS

@@ -11,7 +11,8 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 
-CROSS_ENTROPY, LOSS = "cross_entropy", "loss"
+CROSS_ENTROPY = "cross_entropy"
+LOSS = "loss"  # the name under which the loss is a metric
 # The built-in losses with their default metrics, of which the first one is compared.
 DEFAULT_METRICS = {CROSS_ENTROPY: ("accuracy", "top5_accuracy"), "mse": ("mse", "mae"), "mae": ("mae", "mse")}
 DEFAULT_METRICS_TEXT = ", ".join(
@@ -72,10 +73,15 @@ def check_metrics(loss: str, names: Sequence[str] | None, metric: str | None) ->
     for text in texts:
         name = metric_name(text)
         if name in known_names:
-            what = f"has the same key {metric_key(text)} as {known_names[name]}"
-            raise UserError(f"task.metrics={text!r}: {what}; leave one out or rename one")
+            raise UserError(
+                f"task.metrics={text!r}: has the same key {metric_key(text)} as {known_names[name]}; "
+                "leave one out or rename one"
+            )
         known_names[name] = repr(text)
     if metric is not None and metric not in texts and metric not in known_names:
         near = did_you_mean(metric, [*known_names], 0.5)
-        known = f"expected one of {', '.join([*[*known_names][1:], LOSS])}, or null"
-        raise UserError(f"task.metric={metric!r}: {known}{near and '; ' + near}")
+        hint = f"; {near}" if near else ""
+        names_of_metrics = [name for name in known_names if name != LOSS]
+        raise UserError(
+            f"task.metric={metric!r}: expected one of {', '.join([*names_of_metrics, LOSS])}, or null{hint}"
+        )

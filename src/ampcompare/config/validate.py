@@ -28,53 +28,88 @@ def validate(config: Config) -> None:
 
 def _training_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the key of an option that conflicts with others, and why."""
-    optimizer, schedule, training = config.optimizer, config.schedule, config.training
+    yield from _optimizer_conflicts(config)
+    yield from _execution_conflicts(config)
+    training = config.training
+    if training.label_smoothing and config.task.loss != task_spec.CROSS_ENTROPY:
+        yield (
+            "training.label_smoothing",
+            f"only task.loss={task_spec.CROSS_ENTROPY} has it, this run has task.loss={config.task.loss!r}; "
+            "leave it out",
+        )
+    if training.gradient_penalty and training.accumulate > 1:
+        yield (
+            "training.gradient_penalty",
+            f"training.accumulate={training.accumulate} never has the gradient of the whole step at once; "
+            "use training.accumulate=1",
+        )
     precision = config.precision
+    floor = precision.min_loss_scale
+    ceiling = precision.max_loss_scale
+    if floor is not None and ceiling is not None and floor > ceiling:
+        yield (
+            "precision.min_loss_scale",
+            f"expected at most precision.max_loss_scale={ceiling:g}; lower it",
+        )
+    if floor is not None and floor > precision.init_scale:
+        yield (
+            "precision.min_loss_scale",
+            f"expected at most precision.init_scale={precision.init_scale:g}; lower it or raise init_scale",
+        )
+
+
+def _optimizer_conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    optimizer = config.optimizer
+    schedule = config.schedule
     if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
         yield "optimizer.nesterov", "needs optimizer.name=sgd and optimizer.momentum above 0; set them"
     if optimizer.momentum and optimizer.name != "sgd":
-        only = "only optimizer.name=sgd has momentum"
+        recipe = ""
         if config.recipe == optimizer.name:
-            only = f"{only}, and recipe={config.recipe} trains with {optimizer.name}"
-        yield "optimizer.momentum", f"{only}; set optimizer.momentum=0 or use optimizer.name=sgd"
-
+            recipe = f", and recipe={config.recipe} trains with {optimizer.name}"
+        yield (
+            "optimizer.momentum",
+            f"only optimizer.name=sgd has momentum{recipe}; "
+            "set optimizer.momentum=0 or use optimizer.name=sgd",
+        )
     if schedule.name == "multistep" and not schedule.milestones:
         yield (
             "schedule.name",
             "multistep needs milestones, in epochs; set them, such as schedule.milestones=[100,150]",
         )
     if schedule.milestones and schedule.name != "multistep":
-        why = f"schedule.name={schedule.name} has no milestones"
-        yield "schedule.milestones", f"{why}; leave it out, or use schedule.name=multistep"
+        yield (
+            "schedule.milestones",
+            f"schedule.name={schedule.name} has no milestones; leave it out, or use schedule.name=multistep",
+        )
 
-    if training.label_smoothing and config.task.loss != task_spec.CROSS_ENTROPY:
-        only = f"only task.loss={task_spec.CROSS_ENTROPY} has it, this run has task.loss={config.task.loss!r}"
-        yield "training.label_smoothing", f"{only}; leave it out"
-    if training.gradient_penalty and training.accumulate > 1:
-        why = f"training.accumulate={training.accumulate} never has the gradient of the whole step at once"
-        yield "training.gradient_penalty", f"{why}; use training.accumulate=1"
+
+def _execution_conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    training = config.training
+    is_graph = config.execution.endswith("_graph")
     if training.gradient_penalty and config.execution != "eager":
-        why = "needs second derivatives, which this execution does not support; use execution=eager"
-        yield "execution", f"training.gradient_penalty={training.gradient_penalty:g} {why}"
-    if config.execution.endswith("_graph") and training.accumulate > 1:
-        why = "needs several micro-batches per step, but a CUDA graph holds one"
-        todo = "use execution=compile, or a larger batch_size"
-        yield "execution", f"training.accumulate={training.accumulate} {why}; {todo}"
-    if config.execution.endswith("_graph") and optimizer.fused is False:
-        why = "a CUDA graph needs optimizer.fused=true, which decides on the GPU whether to skip a step"
-        yield "execution", f"{why}; leave optimizer.fused out"
-
-    floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
-    if floor is not None and ceiling is not None and floor > ceiling:
-        most = f"precision.max_loss_scale={ceiling:g}"
-        yield "precision.min_loss_scale", f"expected at most {most}; lower it"
-    if floor is not None and floor > precision.init_scale:
-        most = f"precision.init_scale={precision.init_scale:g}"
-        yield "precision.min_loss_scale", f"expected at most {most}; lower it or raise init_scale"
+        yield (
+            "execution",
+            f"training.gradient_penalty={training.gradient_penalty:g} needs second derivatives, "
+            "which this execution does not support; use execution=eager",
+        )
+    if is_graph and training.accumulate > 1:
+        yield (
+            "execution",
+            f"training.accumulate={training.accumulate} needs several micro-batches per step, "
+            "but a CUDA graph holds one; use execution=compile, or a larger batch_size",
+        )
+    if is_graph and config.optimizer.fused is False:
+        yield (
+            "execution",
+            "a CUDA graph needs optimizer.fused=true, which decides on the GPU whether to skip a step; "
+            "leave optimizer.fused out",
+        )
 
 
 def _data_conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    data, source = config.data, get_source(config.data.source)
+    data = config.data
+    source = get_source(data.source)
     if len(data.mean) != 3:
         yield "data.mean", "expected three numbers, one per channel"
     if len(data.std) != 3 or min(data.std) <= 0:
@@ -84,7 +119,9 @@ def _data_conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _plan_conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    looks, shares, max_seeds = config.plan.looks, config.plan.shares, config.plan.max_seeds
+    looks = config.plan.looks
+    shares = config.plan.shares
+    max_seeds = config.plan.max_seeds
     if looks is not None and (not looks or any(later <= earlier for earlier, later in pairwise(looks))):
         yield "plan.looks", "expected increasing numbers of seeds, such as [5,10]"
     if shares is not None and len(shares) != len(looks or ()):
@@ -92,8 +129,11 @@ def _plan_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     elif shares is not None and not math.isclose(sum(shares), 1.0, abs_tol=1e-9):
         yield "plan.shares", f"the fractions add up to {sum(shares):g}; they must add up to 1"
     if looks and max_seeds is not None and max_seeds < looks[-1]:
-        todo = "raise plan.max_seeds, or leave out the later looks"
-        yield "plan.max_seeds", f"the last look of plan.looks={looks} needs more seeds; {todo}"
+        yield (
+            "plan.max_seeds",
+            f"the last look of plan.looks={looks} needs more seeds; "
+            "raise plan.max_seeds, or leave out the later looks",
+        )
 
 
 # Per option of `precision`: the attribute that a backend needs, and the message if it lacks it.
@@ -108,19 +148,18 @@ _NEEDS = {
 def check_backend(config: Config, backend: BackendInfo) -> None:
     """Raise UserError for options of `precision` that the backend does not take."""
     if config.tf32 and backend.is_strict_fp32:
-        name = config.backend
-        raise UserError(f"backend={name!r} tf32=True: strict fp32 has no TF32; use backend=tf32")
-    keep = "precision.keep_fp32"
-    if backend.is_fp32 and backend.uses_tf32 and config.value(keep):
+        raise UserError(f"backend={config.backend!r} tf32=True: strict fp32 has no TF32; use backend=tf32")
+    names = config.precision.keep_fp32
+    if backend.is_fp32 and backend.uses_tf32 and names:
         raise UserError(
-            f"{keep}={_shown(config.value(keep))}: {NO_KEEP_FP32_UNDER_TF32.format(config.backend)}"
+            f"precision.keep_fp32={_shown(names)}: {NO_KEEP_FP32_UNDER_TF32.format(config.backend)}"
         )
     if backend.is_fp32:  # `ignored_options` reports them: a comparison gives all its runs the same overrides
         return
-    for key, (needs, why) in _NEEDS.items():
+    for key, (attribute, lack) in _NEEDS.items():
         value = config.value(key)
-        if value != OPTIONS[key].default and not getattr(backend, needs):
-            raise UserError(f"{key}={_shown(value)}: backend={config.backend} {why}; leave it out")
+        if value != OPTIONS[key].default and not getattr(backend, attribute):
+            raise UserError(f"{key}={_shown(value)}: backend={config.backend} {lack}; leave it out")
 
 
 def resolve_backend(config: Config) -> None:
@@ -131,29 +170,35 @@ def resolve_backend(config: Config) -> None:
     """
     if os.environ.get("RANK", "0") == "0":
         for spec in OPTIONS.values():
-            for line in describe_shadowed_plugins(spec.plugin, spec.choices) if spec.plugin else ():
-                sys.stderr.write(f"warning: {line}\n")
+            if spec.plugin:
+                for line in describe_shadowed_plugins(spec.plugin, spec.choices):
+                    sys.stderr.write(f"warning: {line}\n")
     check_backend(config, get_backend(config.backend))
 
 
 def ignored_options(config: Config) -> list[str]:
     """Return a line for each reason why options that were given have no effect."""
-    backend, network = config.backend, config.model.name
-    idle_keys = [key for key in OPTIONS if has_no_effect(key, backend, network)]
-    of_network = [key for key in idle_keys if key in BUILT_IN_ONLY]
-    of_backend = [key for key in idle_keys if key not in (*of_network, TF32)]
-    kind = "is fp32" if backend in REGISTRY and REGISTRY[backend].is_fp32 else "does not scale the loss"
-    idle = {
-        f"backend={backend} {kind}": of_backend,
-        f"backend={backend} always uses TF32": [key for key in idle_keys if key == TF32],
-        f"model.name={network} is not a built-in network": of_network,
-    }
-    lines = []
-    for why, keys in idle.items():
-        given = [f"{k}={_shown(config.value(k))}" for k in keys if config.value(k) != OPTIONS[k].default]
-        if given:
-            lines.append(f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: {why}")
-    return lines
+    backend = config.backend
+    network = config.model.name
+    is_fp32 = backend in REGISTRY and REGISTRY[backend].is_fp32
+    by_reason: dict[str, list[str]] = {}
+    for key, spec in OPTIONS.items():
+        value = config.value(key)
+        if value == spec.default or not has_no_effect(key, backend, network):
+            continue
+        if key in BUILT_IN_ONLY:
+            cause = f"model.name={network} is not a built-in network"
+        elif key == TF32:
+            cause = f"backend={backend} always uses TF32"
+        elif is_fp32:
+            cause = f"backend={backend} is fp32"
+        else:
+            cause = f"backend={backend} does not scale the loss"
+        by_reason.setdefault(cause, []).append(f"{key}={_shown(value)}")
+    return [
+        f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: {cause}"
+        for cause, given in by_reason.items()
+    ]
 
 
 def _shown(value: object) -> str:

@@ -27,7 +27,6 @@ class Agreement:
     """What must be equal in two trainings for one purpose.
 
     Attributes:
-        purpose: The purpose, in words.
         where: The module that asks, relative to `src/ampcompare/`.
         equal: Roles of the facts that must be equal.
         reported: Roles of the facts that may differ; the user is told which do.
@@ -106,10 +105,11 @@ def markdown_table(agreements: Collection[Agreement] = AGREEMENTS) -> str:
     """Return the table of docs/architecture.md: a line for each purpose."""
     lines = ["| purpose | must be equal | may differ, and is reported | asked in |", "|---|---|---|---|"]
     for agreement in agreements:
-        equal = _names(agreement.equal) or "-"
-        equal += f"; {agreement.note}" if agreement.note else ""
+        equal = ", ".join(_names(agreement.equal)) or "-"
+        if agreement.note:
+            equal = f"{equal}; {agreement.note}"
         keys = [f"`{key}`" for key in agreement.reported_keys]
-        reported = ", ".join([*filter(None, [_names(agreement.reported)]), *keys]) or "-"
+        reported = ", ".join([*_names(agreement.reported), *keys]) or "-"
         lines.append(f"| {agreement.purpose} | {equal} | {reported} | `{agreement.where}` |")
     return "\n".join(lines)
 
@@ -117,12 +117,10 @@ def markdown_table(agreements: Collection[Agreement] = AGREEMENTS) -> str:
 def role_table() -> str:
     """Return the table of roles of docs/architecture.md."""
     lines = ["| role | facts with this role |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {_name(role)} | {role.value} |" for role in Role)])
+    lines += [f"| {role.name.lower()} | {role.value} |" for role in Role]
+    return "\n".join(lines)
 
 
-def _names(roles: Collection[Role]) -> str:
-    return ", ".join(_name(role) for role in Role if role in roles)
-
-
-def _name(role: Role) -> str:
-    return role.name.lower()
+def _names(roles: Collection[Role]) -> list[str]:
+    """Return the names of the roles, in the order of declaration."""
+    return [role.name.lower() for role in Role if role in roles]

@@ -19,10 +19,13 @@ from ampcompare.errors import UserError
 from ampcompare.runtime.yaml_io import flatten, parse_yaml_value
 
 AUTO = "auto"
-BACKEND, NETWORK = "backend", "model.name"
+BACKEND = "backend"
+NETWORK = "model.name"
 ENVIRONMENT = f"{metrics.ENVIRONMENT}."
-DEVICE_TYPE, PROCESSES = f"{ENVIRONMENT}device_type", f"{ENVIRONMENT}processes"
-DATA, TRAIN_DATA = f"{ENVIRONMENT}data_fingerprint", f"{ENVIRONMENT}train_data"
+DEVICE_TYPE = f"{ENVIRONMENT}device_type"
+PROCESSES = f"{ENVIRONMENT}processes"
+DATA = f"{ENVIRONMENT}data_fingerprint"
+TRAIN_DATA = f"{ENVIRONMENT}train_data"
 # Roles of the entries of the environment. The software that trains is a part of the machine. Entries that are
 # not here (clocks, temperatures, the commit, entries of later versions) decide nothing.
 _MACHINE = """
@@ -36,7 +39,8 @@ FACT_ROLES: Mapping[str, Role] = {
     metrics.MODEL_PARAMETERS: Role.CODE,
     "train_data": Role.SEED,  # recorded where the training data depend on the seed
 }
-SOURCE, FINGERPRINT = "_source", "_fingerprint"  # endings of entries with a hash of code, and of data
+SOURCE = "_source"  # the ending of an entry with a hash of code
+FINGERPRINT = "_fingerprint"  # the ending of an entry with a hash of data
 # Facts that `run.json` and the files of `ampcompare bench` call by another name.
 _SAVED_NAMES = {DEVICE_TYPE: "device", DATA: "data", metrics.TEST_SET: "test_set"}
 _NAMES_SAVED = {name: key for key, name in _SAVED_NAMES.items()}
@@ -97,7 +101,7 @@ class RunIdentity:
         facts = {key: value for key, value in values.items() if is_recorded_fact(key)}
         deciders = [values.get(BACKEND), values.get(NETWORK)]
         given = {
-            key: value
+            key: OPTIONS[key].current(value) if key in OPTIONS else value
             for key, value in values.items()
             if not is_recorded_fact(key) and not has_no_effect(key, *deciders)
         }
@@ -113,12 +117,15 @@ class RunIdentity:
             return self.facts.get(key) is not None
         if key in self.options or key in OPTIONS:
             return key in self.options
-        mappings = tuple(f"{mapping}." for mapping in FREE_FORM if key.startswith(f"{mapping}."))
-        return self.is_complete or any(f"{option}.".startswith(mappings) for option in self.options)
+        if self.is_complete:
+            return True
+        prefixes = tuple(f"{mapping}." for mapping in FREE_FORM if key.startswith(f"{mapping}."))
+        return any(f"{option}.".startswith(prefixes) for option in self.options)
 
     def select(self, roles: Collection[Role]) -> dict[str, Any]:
         """Return the facts with one of these roles, by key."""
-        return {key: value for key, value in {**self.options, **self.facts}.items() if role_of(key) in roles}
+        every = {**self.options, **self.facts}
+        return {key: value for key, value in every.items() if role_of(key) in roles}
 
     def named_parts(self, roles: Collection[Role]) -> dict[str, Any]:
         """Return the facts with one of these roles by the names in `run.json`, as plain values of JSON."""
@@ -136,12 +143,15 @@ def differences(first: RunIdentity, second: RunIdentity, roles: Collection[Role]
     A fact that only one of the two identities has is not compared: the other record does not tell it, or the
     option has no effect there, because the backend or the network differs, which is a difference itself.
     """
-    one, other = first.select(roles), second.select(roles)
+    facts = first.select(roles)
+    other_facts = second.select(roles)
     found = []
-    for key in {**one, **other}:
-        is_equal = key in one and key in other and _is_same_fact(key, one[key], other[key])
-        if first.knows(key) and second.knows(key) and not is_equal:
-            found.append(Difference(key, one.get(key), other.get(key)))
+    for key in {**facts, **other_facts}:
+        if not first.knows(key) or not second.knows(key):
+            continue
+        is_in_both = key in facts and key in other_facts
+        if not is_in_both or not _is_same_fact(key, facts[key], other_facts[key]):
+            found.append(Difference(key, facts.get(key), other_facts.get(key)))
     return found
 
 
@@ -186,10 +196,12 @@ def value_text(value: Any) -> str:
 
     Python cannot convert deeply nested values of a record; they give their type.
     """
+    if value is None:
+        return "null"
     if isinstance(value, list):
         return ",".join(map(value_text, value)) or "null"
     try:
-        return "null" if value is None else str(value)
+        return str(value)
     except RecursionError:
         return f"{type(value).__name__} that cannot be written"
 
@@ -201,8 +213,10 @@ def role_of(key: str) -> Role:
     An option has the role that it declares, and one that this version does not know the role of its group.
     Any other setting of a config may decide the result.
     """
-    if option := find_option(key):
-        return option[0].role
+    option = find_option(key)
+    if option:
+        spec, _ = option
+        return spec.role
     group = key.partition(".")[0]
     if group in GROUPS:
         return GROUPS[group]
@@ -217,7 +231,9 @@ def role_of(key: str) -> Role:
         return FACT_ROLES[name]
     if name.endswith(SOURCE):
         return Role.CODE
-    return Role.DATA if name.endswith(FINGERPRINT) else Role.PRESENTATION
+    if name.endswith(FINGERPRINT):
+        return Role.DATA
+    return Role.PRESENTATION
 
 
 def is_recorded_fact(key: str) -> bool:
@@ -244,13 +260,12 @@ def effective_options(
     recorded = environment or {}
 
     def value_of(key: str) -> Any:
-        spec, (group, _, name) = OPTIONS[key], key.rpartition(".")
-        inner = config.get(group)
-        value = config.get(key, inner.get(name, spec.default) if isinstance(inner, Mapping) else spec.default)
+        spec = OPTIONS[key]
+        value = _look_up(config, key)
         if value is None and spec.null_means:
             return spec.null_means(value_of)
         if value == AUTO:
-            return recorded.get(name, value)
+            return recorded.get(key.rpartition(".")[2], value)
         return typed(key, value)
 
     backend, network = deciders or (value_text(value_of(BACKEND)), value_text(value_of(NETWORK)))
@@ -260,12 +275,23 @@ def effective_options(
             continue
         value = value_of(key)
         if spec.is_free_form and isinstance(value or {}, Mapping):
-            dotted = {inner: item for inner, item in config.items() if str(inner).startswith(f"{key}.")}
-            every = {**dict(flatten(value or {}, key)), **dotted}
-            effective |= {inner: written(item) for inner, item in every.items()}
-            continue
-        effective[key] = value
+            settings = dict(flatten(value or {}, key))
+            settings |= {name: item for name, item in config.items() if str(name).startswith(f"{key}.")}
+            effective |= {name: written(item) for name, item in settings.items()}
+        else:
+            effective[key] = value
     return effective
+
+
+def _look_up(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value of an option in a config that is nested or has dotted keys; by default its default."""
+    if key in config:
+        return config[key]
+    group, _, name = key.rpartition(".")
+    options = config.get(group)
+    if isinstance(options, Mapping) and name in options:
+        return options[name]
+    return OPTIONS[key].default
 
 
 def typed(key: str, value: Any) -> Any:
@@ -274,8 +300,10 @@ def typed(key: str, value: Any) -> Any:
     What is no option, or no value of it (a record may hold anything), is returned as it is.
     """
     spec = OPTIONS.get(key)
-    if spec is None or spec.is_free_form or (type(value) is spec.type and spec.type is not list):
+    if spec is None or spec.is_free_form:
         return value
+    if type(value) is spec.type and spec.type is not list:
+        return spec.current(value)
     with suppress(UserError, RecursionError):
         converted = spec.convert(value)
         return sorted(converted or ()) if spec.is_set else converted
@@ -284,13 +312,15 @@ def typed(key: str, value: Any) -> Any:
 
 def written(value: Any) -> str:
     """Return the value as a word that YAML reads as the same value; other texts are quoted."""
-    if isinstance(value, str):
-        try:
-            is_plain = parse_yaml_value("", value) == value
-        except UserError:
-            is_plain = False
-        return value if is_plain else json.dumps(value, ensure_ascii=False)
-    return "null" if value is None else str(value)
+    if value is None:
+        return "null"
+    if not isinstance(value, str):
+        return str(value)
+    try:
+        is_plain = parse_yaml_value("", value) == value
+    except UserError:
+        is_plain = False
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def _deciding(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,5 +336,7 @@ def key_of(name: str) -> str:
     """Return the key of a fact by its name in `run.json`."""
     if name in _NAMES_SAVED:
         return _NAMES_SAVED[name]
-    is_option = find_option(name) is not None
-    return name if is_option or role_of(f"{ENVIRONMENT}{name}") is Role.PRESENTATION else ENVIRONMENT + name
+    key = f"{ENVIRONMENT}{name}"
+    if find_option(name) is not None or role_of(key) is Role.PRESENTATION:
+        return name
+    return key

@@ -39,13 +39,15 @@ def build_model(
     if name not in BUILT_IN and name not in RESNETS:
         return build_external(name, num_classes, kwargs)
     if kwargs:
-        why = f"model.name={name} takes no arguments"
-        raise UserError(f"model.kwargs.{next(iter(kwargs))}: {why}; leave it out, or name another network")
-    if num_classes is None:
-        why = "needs the number of classes, which the data do not give"
-        todo = "add an attribute `classes` (their names) or `num_classes` to the Dataset"
         raise UserError(
-            f"model.name={name!r}: {why}; {todo}, or use your own network, such as model.name=./net.py:build"
+            f"model.kwargs.{next(iter(kwargs))}: model.name={name} takes no arguments; "
+            "leave it out, or name another network"
+        )
+    if num_classes is None:
+        raise UserError(
+            f"model.name={name!r}: needs the number of classes, which the data do not give; "
+            "add an attribute `classes` (their names) or `num_classes` to the Dataset, "
+            "or use your own network, such as model.name=./net.py:build"
         )
     model = BUILT_IN[name](num_classes) if name in BUILT_IN else resnet(name, stem, num_classes)
     return zero_init_residuals(model) if zero_init_residual else model

@@ -34,7 +34,8 @@ def zero_init_residuals(model: nn.Module) -> nn.Module:
     numbers are drawn, so all other weights stay the same.
     """
     for block in model.modules():
-        if isinstance(last := getattr(block, "bn3", None) or getattr(block, "bn2", None), nn.BatchNorm2d):
+        last = getattr(block, "bn3", None) or getattr(block, "bn2", None)
+        if isinstance(last, nn.BatchNorm2d):
             nn.init.zeros_(last.weight)
     return model
 
@@ -62,7 +63,8 @@ class _Block(nn.Module):
 
     def __init__(self, channels: int, wider: int) -> None:
         super().__init__()
-        self.stride, self.new = (1, 0) if channels == wider else (2, wider - channels)
+        self.new = wider - channels  # channels that the block adds
+        self.stride = 2 if self.new else 1
         self.conv1 = nn.Conv2d(channels, wider, 3, stride=self.stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(wider)
         self.conv2 = nn.Conv2d(wider, wider, 3, padding=1, bias=False)

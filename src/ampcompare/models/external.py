@@ -21,27 +21,33 @@ def build_external(name: str, num_classes: int | None, kwargs: Mapping[str, Any]
     """Build a network that is not built in.
 
     Args:
-        name: The name of the network.
         num_classes: The number of classes, None if it is not known. It is passed if the builder accepts it.
-        kwargs: The user's arguments.
 
     Raises:
         UserError: There is no such network, the builder does not accept an argument, or it fails.
     """
     builder = find_builder(name)
     defaults = {} if num_classes is None else {"num_classes": num_classes}
-    failure = (
-        f"cannot build the network for num_classes={num_classes}" if defaults else "cannot build the network"
-    )
-    weights = WEIGHTS.get(name.partition(":")[0], "")
-    if pretrained := kwargs.get(weights):
-        failure += f" with the weights of model.kwargs.{weights}={pretrained!r}"
+    failure = f"cannot build the network{_describe_arguments(name, num_classes, kwargs)}"
     with plugins.wrap_plugin_errors(MODELS, name, failure, builder.file):
         model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, defaults=defaults)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
-        expected = "expected a torch.nn.Module with at least one trainable parameter"
-        raise MODELS.make_error(name, f"returned {describe_type(model)}; {expected}")
+        raise MODELS.make_error(
+            name,
+            f"returned {describe_type(model)}; "
+            "expected a torch.nn.Module with at least one trainable parameter",
+        )
     return model
+
+
+def _describe_arguments(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> str:
+    """Return which arguments may be to blame if a network cannot be built: classes and weights."""
+    text = "" if num_classes is None else f" for num_classes={num_classes}"
+    argument = WEIGHTS.get(name.partition(":")[0], "")
+    weights = kwargs.get(argument)
+    if weights:
+        text = f"{text} with the weights of model.kwargs.{argument}={weights!r}"
+    return text
 
 
 def describe_source(name: str, model: nn.Module) -> dict[str, Any]:
@@ -64,8 +70,10 @@ def find_builder(name: str) -> Plugin:
     library, _, short = name.partition(":")
     if library == "timm":
         if find_spec("timm") is None:
-            todo = "install it with: pip install 'ampcompare[timm]'"
-            raise MODELS.make_error(name, f"needs timm, which is not installed; {todo}")
+            raise MODELS.make_error(
+                name,
+                "needs timm, which is not installed; install it with: pip install 'ampcompare[timm]'",
+            )
         import timm
 
         if not timm.is_model(short.partition(".")[0]):
@@ -75,7 +83,8 @@ def find_builder(name: str) -> Plugin:
         import torchvision
         from torchvision import models
 
-        if short not in (known := models.list_models()):
+        known = models.list_models()
+        if short not in known:
             raise _make_unknown_error(name, known)
         version = torchvision.__version__.partition("+")[0]
         builder = models.get_model_builder(short)

@@ -23,6 +23,7 @@ from ampcompare.precision.registry import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import torch
@@ -75,7 +76,6 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """
     import torch
 
-    from ampcompare.precision.keep_fp32 import KeepFp32Error
     from ampcompare.system.device import check_tf32
 
     plugin_errors: AbstractContextManager[None] = nullcontext()
@@ -86,10 +86,23 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         backend, cls, file = _load_plugin(name)
         failure = f"{cls.__name__}(device, options) cannot be made"
         plugin_errors = plugins.wrap_plugin_errors(plugins.BACKENDS, name, failure, file)
+    settings = _read_options(name, backend, options)
+    if backend.uses_tf32:
+        check_tf32(torch.device(device), name)
+    with plugin_errors:
+        return cls(torch.device(device), settings)
+
+
+def _read_options(name: str, backend: BackendInfo, options: Mapping[str, Any]) -> PrecisionOptions:
+    """Return the options of a backend, checked: see `build_precision`."""
+    from ampcompare.precision.keep_fp32 import KeepFp32Error
+
     known = [field.name for field in fields(PrecisionOptions)]
     for key in options.keys() - set(known):
-        why = f"not an option of a backend; expected one of {', '.join(known)}"
-        raise ValueError(f"{key}={options[key]!r}: {why} (for another dtype, use another backend)")
+        raise ValueError(
+            f"{key}={options[key]!r}: not an option of a backend; expected one of {', '.join(known)} "
+            "(for another dtype, use another backend)"
+        )
     settings = PrecisionOptions(**options)
     if backend.is_fp32 and settings.tf32 not in (None, backend.uses_tf32):
         other = PLAIN if backend.uses_tf32 else "tf32"
@@ -98,10 +111,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         raise KeepFp32Error(
             f"precision.keep_fp32={settings.keep_fp32}: {NO_KEEP_FP32_UNDER_TF32.format(name)}"
         )
-    if backend.uses_tf32:
-        check_tf32(torch.device(device), name)
-    with plugin_errors:
-        return cls(torch.device(device), settings)
+    return settings
 
 
 def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
@@ -121,19 +131,21 @@ def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     if hasattr(cls, "declares"):
         raise kind.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {kind.renamed}")
     if cls.prepare is not Precision.prepare:
-        why = "which is final, because it also keeps modules in fp32; override convert instead"
-        raise kind.make_error(name, f"{cls.__name__} overrides prepare, {why}")
+        raise kind.make_error(
+            name,
+            f"{cls.__name__} overrides prepare, which is final, because it also keeps modules in fp32; "
+            "override convert instead",
+        )
     if not isinstance(cls.metadata, BackendInfo):
-        why = f"{cls.__name__}.metadata is {cls.metadata!r}"
-        raise kind.make_error(name, f"{why}; expected {_EXAMPLE}")
+        raise kind.make_error(name, f"{cls.__name__}.metadata is {cls.metadata!r}; expected {_EXAMPLE}")
     note_source(cls, plugin.source)
     try:
         metadata = complete_metadata(cls, Precision)
     except ValueError as problem:  # a name or a docstring that cannot be shown
         raise kind.make_error(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
     if metadata.label in REGISTRY:
-        why = (
-            f"label={metadata.label!r} is the label of a built-in backend; give {cls.__name__} another label"
+        raise kind.make_error(
+            name,
+            f"label={metadata.label!r} is the label of a built-in backend; give {cls.__name__} another label",
         )
-        raise kind.make_error(name, why)
     return metadata, cls, plugin.file

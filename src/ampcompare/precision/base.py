@@ -86,39 +86,49 @@ class Precision:
             KeepFp32Error: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
             UnsupportedModel: The backend cannot train this model.
         """
-        patterns = () if self.metadata.is_fp32 else self.options.keep_fp32
-        kept = []
-        if patterns:
-            kept = keep_in_fp32(
-                model,
-                patterns,
-                half_weights=self.metadata.half_weights,
-                casts_off=self.casts_off,
-                device_type=self.device.type,
-            )
+        kept = self._keep_in_fp32(model)
         self._check_lazy(model)
         mark_frozen_parts(model)
-        converted = {} if self.options.weights == KEEP_WEIGHTS else convert_to_fp32(model)
-        self.converted_weights = converted
-        if converted:
-            log.warning(describe_conversion(converted, describe_frozen_parts(model)), extra=ONCE)
-            optimizer.load_state_dict(optimizer.state_dict())  # casts momentum that was there already
+        if self.options.weights != KEEP_WEIGHTS:
+            self.converted_weights = self._convert_to_fp32(model, optimizer)
         prepared = self.convert(model, optimizer)
-        if (converted or self.metadata.half_weights) and has_mixed_dtypes(model):
+        has_half_weights = self.metadata.half_weights
+        if (self.converted_weights or has_half_weights) and has_mixed_dtypes(model):
             cast_inputs_to_weights(model, (*SIXTEEN_BIT_DTYPES, torch.float32))
-        elif kept and self.metadata.half_weights:
+        elif kept and has_half_weights:
             cast_inputs_to_weights(model)
         self.fp32_modules = kept
         return prepared
 
+    def _keep_in_fp32(self, model: nn.Module) -> list[str]:
+        """Keep the modules of `precision.keep_fp32` in fp32, and return their names."""
+        patterns = self.options.keep_fp32
+        if self.metadata.is_fp32 or not patterns:
+            return []
+        return keep_in_fp32(
+            model,
+            patterns,
+            half_weights=self.metadata.half_weights,
+            casts_off=self.casts_off,
+            device_type=self.device.type,
+        )
+
+    def _convert_to_fp32(self, model: nn.Module, optimizer: Optimizer) -> Mapping[str, int]:
+        """Convert trainable weights to fp32, log that, and return their number by former dtype."""
+        converted = convert_to_fp32(model)
+        if converted:
+            log.warning(describe_conversion(converted, describe_frozen_parts(model)), extra=ONCE)
+            optimizer.load_state_dict(optimizer.state_dict())  # casts momentum that was there already
+        return converted
+
     def _check_lazy(self, model: nn.Module) -> None:
         """Raise UnsupportedModel if weights have to be converted that do not exist yet."""
-        is_fp32 = all(p.dtype is torch.float32 for p in model.parameters() if is_lazy(p))
         names = find_lazy_modules(model)
-        if names and (self.metadata.half_weights or not is_fp32):
-            why = f"the weights of lazy layers do not exist before the first forward: {', '.join(names[:3])}"
+        are_fp32 = all(p.dtype is torch.float32 for p in model.parameters() if is_lazy(p))
+        if names and (self.metadata.half_weights or not are_fp32):
             raise UnsupportedModel(
-                f"backend={self.metadata.label}: {why}; run the network once before it is prepared"
+                f"backend={self.metadata.label}: the weights of lazy layers do not exist before the first "
+                f"forward: {', '.join(names[:3])}; run the network once before it is prepared"
             )
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:

@@ -17,6 +17,11 @@ from torch.utils.hooks import RemovableHandle
 SIXTEEN_BIT_DTYPES = (torch.float16, torch.bfloat16)
 
 
+def name_dtype(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without its module: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     """Cast every floating-point tensor in nested lists, tuples and mappings; anything else stays as it is.
 
@@ -44,8 +49,9 @@ def view_as_real(x: Tensor) -> Tensor:
 
 def copy_tensors(targets: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Copy each value into its target, in one launch; dtypes may differ."""
-    if targets := list(targets):
-        torch._foreach_copy_(targets, list(values))
+    target_list = list(targets)
+    if target_list:  # PyTorch refuses an empty list
+        torch._foreach_copy_(target_list, list(values))
 
 
 def copy_to_fp32(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -89,9 +95,11 @@ class WrappedForward:
         **context_options: Any,
     ) -> None:
         self.model: Callable[[], Any] = weakref.ref(model)
-        self.inputs, self.outputs = inputs, outputs
-        self.context, self.context_options = context, context_options
         self.inner = vars(model).get("forward")  # an earlier wrapper of this instance
+        self.inputs = inputs
+        self.outputs = outputs
+        self.context = context
+        self.context_options = context_options
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"model": self.model()}  # copied or pickled with its model
@@ -170,8 +178,7 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
     Source: `apex/fp16_utils/fp16util.py`.
 
     Args:
-        model: The network.
-        dtype: The new dtype.
+        dtype: Their new dtype.
         keep_batchnorm_fp32: Whether BatchNorm with weights stays as it is.
     """
     for module in model.modules():
@@ -192,11 +199,12 @@ def find_scripted(model: nn.Module) -> list[str]:
 
     Submodules of such a module are left out. The name of the model itself is "".
     """
+    compiled = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
     names: list[str] = []
     for name, module in model.named_modules():
         is_inside = any(not outer or name.startswith(f"{outer}.") for outer in names)
-        compiled = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
-        if not is_inside and any(isinstance(part, compiled) for part in (module, *vars(module).values())):
+        parts = (module, *vars(module).values())
+        if not is_inside and any(isinstance(part, compiled) for part in parts):
             names.append(name)
     return names
 

@@ -82,9 +82,8 @@ def list_fp32_operations(device: torch.device, dtype: str) -> tuple[str, ...]:
     operations = [ATTENTION_BACKWARD]  # PyTorch has no fast 16-bit kernel for it on any CPU
     if not onednn_supports(dtype):
         operations += [*FORWARD, CONVOLUTION_BACKWARD]
-        operations += (
-            RECURRENT if torch.backends.mkldnn.is_available() else ()
-        )  # else PyTorch has no such kernel
+        if torch.backends.mkldnn.is_available():  # else PyTorch has no such kernel
+            operations += RECURRENT
     elif dtype == "float16" and not native_unit(dtype):
         # oneDNN runs the gradient of a convolution's weights in its reference loop, and trains no fp16 LSTM.
         operations += [CONVOLUTION_BACKWARD, *RECURRENT]
@@ -147,7 +146,8 @@ def _count_context(request: tuple[str, tuple[str, ...]], change: int) -> None:
             _libraries[name] = _register(name)
         if not _requests and len(_threads) == 1:
             while _libraries:
-                _libraries.popitem()[1]._destroy()  # the only way to unregister before the process ends
+                _, library = _libraries.popitem()
+                library._destroy()  # the only way to unregister before the process ends
 
 
 def _register(name: str) -> Library:
@@ -169,17 +169,18 @@ def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
 
     def compute(keyset: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         dtype = args[0].dtype
-        wide = [_widen(value, dtype) for value in args]
-        result = functional(keyset, *wide, **{key: _widen(value, dtype) for key, value in kwargs.items()})
+        wide_args = [_widen(value, dtype) for value in args]
+        wide_kwargs = {key: _widen(value, dtype) for key, value in kwargs.items()}
+        result = functional(keyset, *wide_args, **wide_kwargs)
         if isinstance(result, Tensor):
             return result.to(dtype)
         return tuple(_round(part, dtype) for part in result)
 
     def has_16_bit_operands(tensors: Sequence[Any]) -> bool:
         dtype = tensors[0].dtype
-        return dtype in _dtypes.get(name, ()) and all(
-            tensor is None or tensor.dtype is dtype for tensor in tensors[1:]
-        )
+        if dtype not in _dtypes.get(name, ()):
+            return False
+        return all(tensor is None or tensor.dtype is dtype for tensor in tensors[1:])
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if has_16_bit_operands(args[:operands]):
@@ -201,7 +202,9 @@ def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
 
 def _round(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Return an fp32 result in the dtype, and anything else as it is: no gradient, oneDNN's workspace."""
-    return value if value is None or value.dtype is not torch.float32 else value.to(dtype)
+    if value is None or value.dtype is not torch.float32:
+        return value
+    return value.to(dtype)
 
 
 def _widen(value: Any, dtype: torch.dtype) -> Any:

@@ -68,8 +68,10 @@ class ApexO2(Float16):
         try:
             save_in_fp32(model)
         except ValueError as problem:
-            todo = "use backend=native, or the model without torch.jit"
-            raise UnsupportedModel(f"backend={self.metadata.label}: {problem}; {todo}") from None
+            raise UnsupportedModel(
+                f"backend={self.metadata.label}: {problem}; "
+                "use backend=native, or the model without torch.jit"
+            ) from None
         return super().convert(model, optimizer)
 
     def state_dict(self) -> dict[str, Any]:

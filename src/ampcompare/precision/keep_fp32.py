@@ -44,7 +44,7 @@ def keep_in_fp32(
         half_weights: Whether the backend has 16-bit weights, so that modules that share a weight are kept
             together.
         casts_off: Returns the context that turns off the backend's casts, for a device type.
-        device_type: The device type, such as "cuda".
+        device_type: Such as "cuda".
 
     Returns:
         The names of the kept modules, without their submodules.
@@ -55,16 +55,26 @@ def keep_in_fp32(
     names = match_modules(model, patterns)
     by_name = dict(model.named_modules(remove_duplicate=False))
     kept = {inner for name in names for inner in by_name[name].modules()}
-    while more := _find_tied_modules(model, kept, half_weights):
-        names += [name for name, module in by_name.items() if module in more]
-        kept |= {inner for module in more for inner in module.modules()}
-    context: dict[str, Any] = {"context": casts_off, "device_type": device_type}
+    while True:
+        tied = _find_tied_modules(model, kept, half_weights)
+        if not tied:
+            break
+        names += [name for name, module in by_name.items() if module in tied]
+        kept |= {inner for module in tied for inner in module.modules()}
     for module in kept:
         if isinstance(module, torch.jit.ScriptModule):
-            message = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
-            raise KeepFp32Error(f"{OPTION}: {message}; leave it out")
+            raise KeepFp32Error(
+                f"{OPTION}: {type(module).__name__} is compiled by torch.jit, "
+                "and its forward cannot be changed; leave it out"
+            )
         vars(module)["kept_in_fp32"] = True
-        wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **context)
+        wrap_forward(
+            module,
+            inputs=torch.float32,
+            outputs=torch.float32,
+            context=casts_off,
+            device_type=device_type,
+        )
     return [name or "(the whole network)" for name in names]
 
 
@@ -78,8 +88,10 @@ def cast_inputs_to_weights(model: nn.Module, dtypes: Collection[torch.dtype] = S
         weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in dtypes]
         if is_kept_in_fp32(module):
             if any(dtype in SIXTEEN_BIT_DTYPES for dtype in weights):
-                why = "the backend converted weights to 16 bits that must stay in fp32"
-                raise KeepFp32Error(f"{OPTION}: {why}; call convert_network in its convert")
+                raise KeepFp32Error(
+                    f"{OPTION}: the backend converted weights to 16 bits that must stay in fp32; "
+                    "call convert_network in its convert"
+                )
         elif weights:
             hook = functools.partial(_cast_inputs, weights[0])  # can be copied and pickled
             module.register_forward_pre_hook(hook, with_kwargs=True)
@@ -101,7 +113,8 @@ def _find_tied_modules(model: nn.Module, kept: set[nn.Module], half_weights: boo
     16-bit weights, modules that share a weight with a kept one.
     """
     others = [module for module in model.modules() if module not in kept]
-    tied: set[nn.Module] = {m for m in others if isinstance(m, nn.MultiheadAttention) and m.out_proj in kept}
+    attentions = [module for module in others if isinstance(module, nn.MultiheadAttention)]
+    tied: set[nn.Module] = {attention for attention in attentions if attention.out_proj in kept}
     if half_weights:
         kept_tensors = {tensor for module in kept for tensor in _list_own_tensors(module)}
         tied |= {module for module in others if _list_own_tensors(module) & kept_tensors}
@@ -126,8 +139,10 @@ def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
     for pattern in filter(None, map(str.strip, parts)):
         new = {name for name in names if fnmatchcase(name, pattern)}
         if not new:
-            message = f"{OPTION}={pattern!r}: no module of the network has such a name"
-            raise KeepFp32Error(f"{message}; {_suggest_names(pattern, names[1:])}")
+            raise KeepFp32Error(
+                f"{OPTION}={pattern!r}: no module of the network has such a name; "
+                f"{_suggest_names(pattern, names[1:])}"
+            )
         matched |= new
     if "" in matched:
         return [""]
@@ -138,7 +153,11 @@ def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
 def _suggest_names(pattern: str, known: Sequence[str]) -> str:
     """Return a hint with similar names, or with the names of the top modules."""
     ends = dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in known if "." in name)
-    if near := get_close_matches(pattern, [*known, *ends]):
+    near = get_close_matches(pattern, [*known, *ends])
+    if near:
         return f"did you mean {' or '.join(near)}?"
     top = [name for name in known if "." not in name]
-    return f"it has {', '.join(top[:_MAX_SHOWN]) or 'no modules in it'}{', ...' if top[_MAX_SHOWN:] else ''}"
+    if not top:
+        return "it has no modules in it"
+    shown = ", ".join(top[:_MAX_SHOWN])
+    return f"it has {shown}, ..." if len(top) > _MAX_SHOWN else f"it has {shown}"

@@ -16,7 +16,8 @@ from ampcompare.precision.casting import view_as_real
 from ampcompare.precision.registry import PrecisionOptions
 
 MAX_SCALE = 2.0**24
-GROWTH, BACKOFF = 2.0, 0.5
+GROWTH = 2.0
+BACKOFF = 0.5
 
 
 class LossScaler:
@@ -27,7 +28,6 @@ class LossScaler:
     skips no step.
 
     Attributes:
-        dynamic: Whether the scale is dynamic.
         scale: The scale, 0-d fp32 on the device.
         unskipped: The number of updates since the last change of the scale, 0-d int32 on the device.
         found_inf: Above 0 after an overflow since the last update, 0-d fp32 on the device.
@@ -36,19 +36,22 @@ class LossScaler:
 
     def __init__(self, options: PrecisionOptions, device: torch.device | str = "cpu") -> None:
         self.dynamic = options.loss_scale == "dynamic"
-        self.growth_interval, self.floor = options.growth_interval, options.min_loss_scale
+        self.growth_interval = options.growth_interval
+        self.floor = options.min_loss_scale
         self.ceiling = MAX_SCALE if options.max_loss_scale is None else options.max_loss_scale
         first = min(options.init_scale, self.ceiling) if self.dynamic else float(options.loss_scale)
         self.scale = torch.full((), first, dtype=torch.float32, device=device)
         self.unskipped = torch.zeros((), dtype=torch.int32, device=device)
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
-        # Computed from the option, so that nobody has to read the scale from the device.
+        # Computed from the option, because to read the scale would wait for the device.
         self.is_identity = not self.dynamic and first == 1.0
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         """Return the loss times the scale, in fp32."""
+        if self.is_identity:
+            return loss.float()
         # A copy of the scale: autograd saves it for the backward, and `update` changes it in place.
-        return loss.float() if self.is_identity else loss.float() * self.scale.clone()
+        return loss.float() * self.scale.clone()
 
     def unscale_(self, gradients: Sequence[Tensor]) -> None:
         """Divide gradients by the scale in place, with one launch per dtype; inf and nan set `found_inf`."""
@@ -69,8 +72,9 @@ class LossScaler:
         if not self.dynamic:
             self.unskipped += 1
             return
-        schedule = (GROWTH, BACKOFF, self.growth_interval)
-        torch._amp_update_scale_(self.scale, self.unskipped, self.found_inf, *schedule)
+        torch._amp_update_scale_(
+            self.scale, self.unskipped, self.found_inf, GROWTH, BACKOFF, self.growth_interval
+        )
         self.scale.clamp_(max=self.ceiling)
         if self.floor is not None:
             # The minimum applies after an overflow only. An initial scale below it stays, as in apex.

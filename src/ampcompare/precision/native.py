@@ -58,12 +58,12 @@ class Native(NativeBFloat16):
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
-        o = self.options
-        self.static_scale = None if o.loss_scale == "dynamic" else float(o.loss_scale)
+        options = self.options
+        self.static_scale = None if options.loss_scale == "dynamic" else float(options.loss_scale)
         self.scaler = ComplexGradScaler(
             self.device.type,
-            init_scale=o.init_scale if self.static_scale is None else self.static_scale,
-            growth_interval=o.growth_interval,
+            init_scale=options.init_scale if self.static_scale is None else self.static_scale,
+            growth_interval=options.growth_interval,
             enabled=self.static_scale != 1.0,
         )
         # GradScaler allocates its scale in the first call of scale(); logging may read it earlier.
@@ -78,9 +78,10 @@ class Native(NativeBFloat16):
         """
         names = [name for name, p in model.named_parameters() if p.requires_grad and p.dtype is torch.float16]
         if names and self.scaler.is_enabled():
-            why = f"PyTorch's GradScaler cannot unscale gradients in float16, as {names[0]} has"
-            todo = "use precision.weights=float32, or backend=fp16 for float16 weights"
-            raise UnsupportedModel(f"backend={self.metadata.label}: {why}; {todo}")
+            raise UnsupportedModel(
+                f"backend={self.metadata.label}: PyTorch's GradScaler cannot unscale gradients in float16, "
+                f"as {names[0]} has; use precision.weights=float32, or backend=fp16 for float16 weights"
+            )
         return super().convert(model, optimizer)
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -112,8 +113,9 @@ class Native(NativeBFloat16):
 
     def scale_factor(self) -> Tensor:
         """Return GradScaler's scale, 0-d fp32 on the device."""
-        scale = self.scaler._scale if self.scaler.is_enabled() else None
-        return super().scale_factor() if scale is None else scale
+        if self.scaler.is_enabled() and self.scaler._scale is not None:
+            return self.scaler._scale
+        return super().scale_factor()
 
     def scales_dynamically(self) -> bool:
         """Return whether the loss scale is dynamic."""

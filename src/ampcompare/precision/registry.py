@@ -47,13 +47,12 @@ class BackendInfo:
     source: str = ""
 
     def __post_init__(self) -> None:
-        label, description = self.label, self.description
-        if not isinstance(label, str) or not re.fullmatch(_LABEL, label):
-            raise ValueError(f"label={label!r}: expected 1 to 40 letters, digits or any of _ . + -")
-        is_text = isinstance(description, str)
-        if not is_text or not 0 < len(description) <= MAX_DESCRIPTION or not description.isprintable():
-            why = f"expected a line of at most {MAX_DESCRIPTION} characters"
-            raise ValueError(f"description={description!r}: {why}")
+        if not isinstance(self.label, str) or not re.fullmatch(_LABEL, self.label):
+            raise ValueError(f"label={self.label!r}: expected 1 to 40 letters, digits or any of _ . + -")
+        if not _is_description(self.description):
+            raise ValueError(
+                f"description={self.description!r}: expected a line of at most {MAX_DESCRIPTION} characters"
+            )
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(DTYPES)}")
 
@@ -80,6 +79,11 @@ class BackendInfo:
             "backend_type": self.dtype,
             "backend_source": self.source,
         }
+
+
+def _is_description(value: Any) -> bool:
+    """Return whether a plug-in's description is a printable line that is not too long."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_DESCRIPTION and value.isprintable()
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ class PrecisionOptions:
 APEX: dict[str, Any] = {"scales": True, "bounded_scale": True}
 PURE_16_BIT: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": False, "updates_half": True}
 O2: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": True}
-FP16, BF16 = "float16", "bfloat16"
+FP16 = "float16"
+BF16 = "bfloat16"
 BUILT_IN = (
     BackendInfo("none", "fp32", is_fp32=True, target="base:Precision"),
     BackendInfo("tf32", "fp32 on TF32 tensor cores", is_fp32=True, uses_tf32=True, target="base:TF32"),
@@ -171,7 +176,6 @@ def complete_metadata(cls: Any, base: Any) -> BackendInfo:
     the hash of its file is added.
 
     Args:
-        cls: The class.
         base: `Precision`, which this module cannot import because it imports torch.
 
     Raises:

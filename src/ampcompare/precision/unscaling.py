@@ -34,14 +34,14 @@ class OptimizerGradients:
     def __init__(
         self, optimizer: Optimizer, device: torch.device | str, *, has_masters: bool = False
     ) -> None:
-        self.optimizer, self.has_masters = optimizer, has_masters
+        self.optimizer = optimizer
+        self.has_masters = has_masters
         self.skip = torch.zeros((), dtype=torch.float32, device=device)
         self.scaled = False
-        self._stashed: list[tuple[Tensor, Tensor]] = []
         self.masters: dict[Tensor, Tensor] = {}
-        self._versions: list[
-            int
-        ] = []  # versions of the model's parameters when the masters last equalled them
+        # The versions of the model's parameters when the masters last equalled them.
+        self._versions: list[int] = []
+        self._stashed: list[tuple[Tensor, Tensor]] = []
         self.synchronize()
 
     def list_parameters(self) -> list[Tensor]:
@@ -75,7 +75,8 @@ class OptimizerGradients:
             # sync: after an edit only
             if half._version != version and not torch.equal(half, master.to(half.dtype)):
                 master.copy_(half)
-        if added := [p for p in self.list_parameters() if p.dtype in SIXTEEN_BIT_DTYPES]:
+        added = [p for p in self.list_parameters() if p.dtype in SIXTEEN_BIT_DTYPES]
+        if added:
             masters = [nn.Parameter(p.detach().float(), p.requires_grad) for p in added]
             replace_parameters(self.optimizer, added, masters)
             self.masters |= zip(added, masters, strict=True)
@@ -180,8 +181,9 @@ def scaled_backward(
 
 def unscale(scaler: LossScaler, optimizers: Sequence[OptimizerGradients]) -> None:
     """Unscale the gradients, and mark every optimizer if any of them overflowed."""
-    # Each gradient once, since optimizers may share parameters.
-    scaler.unscale_(list({id(g): g for gradients in optimizers for g in gradients.collect()}.values()))
+    collected = [g for gradients in optimizers for g in gradients.collect()]
+    distinct = {id(g): g for g in collected}  # optimizers may share parameters
+    scaler.unscale_(list(distinct.values()))
     for gradients in optimizers:
         gradients.add_stashed()
         torch.maximum(gradients.skip, scaler.found_inf, out=gradients.skip)

@@ -12,16 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES, is_kept_in_fp32, keeps_own_dtype
+from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES, is_kept_in_fp32, keeps_own_dtype, name_dtype
 
 FP32 = torch.float32
 ONCE = {"once": True}  # as `extra` of a log message that a command prints once (`runtime.console`)
 MAX_SHOWN = 3  # names of frozen parts in a message
-
-
-def name_dtype(dtype: torch.dtype) -> str:
-    """Return the name of a dtype without its module: `bfloat16`."""
-    return str(dtype).removeprefix("torch.")
 
 
 def list_trainable_dtypes(parameters: Iterable[Tensor]) -> list[str]:
@@ -55,9 +50,6 @@ def convert_to_fp32(model: nn.Module) -> dict[str, int]:
     The parameters stay the same objects, so an optimizer that has them stays valid. A module with trainable
     weights is converted with its frozen ones, which have to fit them. Modules that `mark_frozen_parts` marked
     stay, and so do all buffers of parts without trainable weights.
-
-    Args:
-        model: The network.
 
     Returns:
         The number of converted trainable parameters by the dtype that they had.
@@ -179,12 +171,15 @@ def describe_conversion(converted: Mapping[str, int], frozen: Mapping[str, str])
         converted: What `convert_to_fp32` returned.
         frozen: What `describe_frozen_parts` returned.
     """
-    total = sum(converted.values())
-    dtypes = " and ".join(converted)
-    line = f"{total} trainable weight tensors of the network arrive in {dtypes} and are converted to float32"
-    line = f"{line} before the backend prepares them; precision.weights=keep leaves them"
+    line = (
+        f"{sum(converted.values())} trainable weight tensors of the network arrive in "
+        f"{' and '.join(converted)} and are converted to float32 before the backend prepares them; "
+        "precision.weights=keep leaves them"
+    )
     if not frozen:
         return line
     named = [f"{name or '(the network)'} ({dtype})" for name, dtype in frozen.items()]
-    shown = ", ".join(named[:MAX_SHOWN]) + (", ..." if named[MAX_SHOWN:] else "")
+    shown = ", ".join(named[:MAX_SHOWN])
+    if len(named) > MAX_SHOWN:
+        shown = f"{shown}, ..."
     return f"{line}; frozen or quantised parts keep their dtype: {shown}"

@@ -148,7 +148,7 @@ class RecorderCallback(TrainerCallbackBase, library.Callback):
             self.warn_once(
                 "loss",
                 "a step of several batches in manual optimization is recorded without its loss: "
-                "nobody knows whether the module divided it by their number",
+                "it is not known whether the module divided it by their number",
             )
             return None
         return losses[0]

@@ -70,7 +70,7 @@ class RunLogged:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """Somebody asks the sweep to stop.
+    """A user or a batch system asks the sweep to stop.
 
     Attributes:
         at_once: Whether the runs are to be killed.
@@ -91,7 +91,7 @@ class AllEnded:
 
 @dataclass(frozen=True)
 class Looked:
-    """Somebody has looked at the runs.
+    """The runs have been compared at an interim look.
 
     Attributes:
         look: What came of it.
@@ -201,7 +201,7 @@ def _compare_at_bands(
 ) -> list[Action]:
     """Compare a run at the bands of hyperband that it has reached, and stop it if it falls behind.
 
-    A run may reach its last bands and end before anybody looks. They count for the other runs.
+    A run may reach its last bands and end before the driver reads them. They count for the other runs.
     """
     early, metric = situation.sweep.hyperband, situation.sweep.metric
     if early is None or metric is None or run.is_stopped_early:

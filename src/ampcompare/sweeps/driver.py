@@ -95,7 +95,7 @@ class SweepDriver:
     def run(self) -> None:
         """Run every point that is left; with looks, add seeds until each claim is decided.
 
-        Returns when all has ended; or when somebody has asked to stop, or the user's code has changed, and
+        Returns when all has ended; or when the sweep is asked to stop, or the user's code has changed, and
         the running runs have ended.
 
         Raises:
@@ -132,7 +132,7 @@ class SweepDriver:
         return [self.journal.state.runs[index] for index in indices]
 
     def _pause(self, seconds: float) -> None:
-        """Sleep; return early when somebody asks to stop."""
+        """Sleep; return early when the sweep is asked to stop."""
         deadline = time.monotonic() + seconds
         while not self._new_stops() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(STOP_POLL_SECONDS, left))

@@ -55,7 +55,7 @@ class SweepRun:
         exit_code: Of its last end; a signal's number is negative.
         bands: Metric at each band of hyperband that the run has reached.
         process: Where it was last started: host, pid and start time, or the job's id.
-        is_external: Whether somebody else started it (an agent of W&B's server).
+        is_external: Whether an agent of W&B's server started it.
         is_stopped_early: Whether hyperband has stopped it.
         queued_at: Since when it waits for its start, or waited for the last one (seconds since 1970).
     """
@@ -96,7 +96,7 @@ class SeedGroup:
 
     Attributes:
         seeds: The added seeds. None: the look ended the sweep.
-        look: Number of seeds at which somebody looked; None where the sweep file named the seeds.
+        look: Number of seeds of the interim look; None where the sweep file named the seeds.
         messages: The messages of the look.
     """
 
@@ -348,7 +348,7 @@ class Journal:
         return self.state.runs[run.index]
 
     def add_external(self, runs: Iterable[SweepRun]) -> None:
-        """Write down runs that somebody else has started, at points that nobody here has begun."""
+        """Write down runs that W&B's agents have started, at points that this sweep has not begun."""
         for run in runs:
             fields = {"parameters": run.parameters, "plan": run.plan, "value": run.value}
             self.append("external", index=run.index, run_id=run.run_id, state=run.state, **fields)

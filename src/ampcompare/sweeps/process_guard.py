@@ -36,7 +36,7 @@ IGNORED_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 class ProcessGuard:
     """The guard of this process's runs.
 
-    If somebody kills the guard, the runs continue without it.
+    If the guard is killed, the runs continue without it.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def note_stop(file: Path, asked_at: float, asked_by: str) -> None:
 def write_end(file: Path, facts: Mapping[str, Any], *, is_first: bool = False) -> None:
     """Write facts about the end of a run: the one place that does.
 
-    A fact that cannot be written is lost: the run then counts as one whose end nobody has seen.
+    A fact that cannot be written is lost: the run then counts as one whose end was not observed.
 
     Args:
         facts: The facts by their name.

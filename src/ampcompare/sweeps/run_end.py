@@ -36,13 +36,13 @@ class RunEnd:
     """The facts about the end of one start of a run.
 
     Attributes:
-        exit_code: Of its process; negative for a signal. None: nobody has seen the end.
+        exit_code: Of its process; negative for a signal. None: the end was not observed.
         asked_at: When it was asked to end (seconds since 1970); None: it was not.
         asked_by: Who asked: DRIVER, SCHEDULER, or GUARD because the process that watched the run was killed.
         ignores_stop: Whether the program ignores SIGTERM, so that it may have finished in spite of it.
         is_started: Whether the process could be started.
         ended_at: When its process ended (seconds since 1970); None: not known.
-        has_lost_driver: Whether nobody saw the end because the driver, which executed the run, was killed.
+        has_lost_driver: Whether the end was not observed because the driver that executed the run was killed.
     """
 
     exit_code: int | None = None
@@ -62,7 +62,7 @@ class RunEnd:
 
     @property
     def is_seen(self) -> bool:
-        """Return whether somebody has seen the end, or that the run could not begin."""
+        """Return whether the end was observed, or that the run could not begin."""
         return self.exit_code is not None or not self.is_started
 
     def facts(self) -> dict[str, object]:
@@ -115,7 +115,7 @@ class RunChange:
         exit_code: Of its process; negative for a signal. None: not known.
         by_signal: Whether the end counts as one by a signal that the sweep did not send.
         process: Where it was started.
-        is_lost: Whether it ended and nobody saw it.
+        is_lost: Whether it ended without a process that observed it.
     """
 
     index: int
@@ -221,7 +221,7 @@ def state_of_end(
 
 
 def _has_finished(run: SweepRun, end: RunEnd, record: RecordEnd, rules: EndRules) -> bool:
-    """Return whether the record of this start was complete before anybody asked the run to end."""
+    """Return whether the record of this start was complete before the run was asked to end."""
     if record.exit_code != 0:
         return False
     if rules.trains_here:
@@ -239,7 +239,7 @@ def _is_preempting(run: SweepRun, end: RunEnd, read_record: Callable[[], RecordE
 
 
 def lost_end(end: RunEnd | None, *, has_lost_driver: bool) -> RunEnd:
-    """Return the facts about an end that nobody has seen.
+    """Return the facts about an end that was not observed.
 
     Args:
         end: What is known nevertheless: that the run was asked to end.
@@ -254,7 +254,7 @@ def reconcile(
     """Return what became of runs, as far as the journal does not have it.
 
     A run whose end is known has ended, also if the list of what is alive is older. One that was interrupted
-    and is alive goes on: Slurm has requeued its job. One that is not alive has ended, though nobody saw it.
+    and is alive goes on: Slurm has requeued its job. One that is not alive has ended unobserved.
 
     A driver may have been killed before it wrote down that it started a run. So runs that wait for a start
     are looked at, too.

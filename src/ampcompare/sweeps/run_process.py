@@ -144,7 +144,7 @@ class RunProcess:
             self._process.send_signal(number)  # no effect if the process has ended already
         has_ended = self._process.returncode is not None
         if has_ended and self._process.returncode not in SIGNAL_CODES:
-            return  # it ended by itself, before anybody asked
+            return  # it ended by itself, before it was asked to
         self._asked_at, self._asked_by = asked_at, asked_by
         self._ignores_stop = ignores_stop and not has_ended
         self._kill_at = time.monotonic() + patience
@@ -380,7 +380,7 @@ def _wait_for(processes: Sequence[psutil.Process], seconds: float) -> list[psuti
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Return whether a process is gone, or a zombie: in a container perhaps nobody collects orphans."""
+    """Return whether a process is gone, or a zombie: a container may have no process that collects them."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -390,7 +390,7 @@ def _has_ended(process: psutil.Process) -> bool:
 def recorded_parameters(run: SweepRun) -> dict[str, Any]:
     """Return a run's parameters with its part of the plan, in the group where the file has the plan."""
     there = run.parameters.get("plan", {})
-    if not isinstance(there, Mapping):  # an option of somebody's program that is called so
+    if not isinstance(there, Mapping):  # an option of the user's program that is called so
         return {**run.parameters, **{f"plan.{key}": value for key, value in run.plan.items()}}
     return {**run.parameters, "plan": {**there, **run.plan}} if run.plan else dict(run.parameters)
 

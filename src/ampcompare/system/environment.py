@@ -1,7 +1,7 @@
 """The machine and software that a result belongs to.
 
 Names of hosts and GPUs are recorded as salted hashes. The same machine has the same hash, and the record does
-not contain its name. The salt is public, so somebody who guesses a name can test the guess.
+not contain its name. The salt is public, so a reader of the record who guesses a name can test it.
 
 What the 16-bit dtypes run on is derived, not measured (`ampcompare doctor` measures): from the flags of the
 processor, the limit in ONEDNN_MAX_CPU_ISA, and PyTorch's own query to oneDNN. Source: oneDNN 3.12, which has

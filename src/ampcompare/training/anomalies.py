@@ -16,6 +16,7 @@ Row = dict[str, Any]
 MAX_SKIPS_IN_A_ROW = 20
 SETTLED_STEPS = 10  # steps without a skip after which the loss scale has settled
 MIN_LOSS_SCALE = 1.0  # a loss scale below it has collapsed
+# What to try, by what is known of the cause.
 FIRST_STEP_ADVICE = "check the data for NaN, the loss function and the initial weights"
 INITIAL_WEIGHTS_ADVICE = "check the initial weights; in fp16, a weight above 65,504 is infinite"
 ADVICE = "try a smaller optimizer.lr or training.clip_norm"
@@ -35,7 +36,9 @@ class NonFiniteLossError(TrainingError):
     """
 
     def __init__(self, problem: str, *, is_first_step: bool, bad_weights: str = "") -> None:
-        self.problem, self.is_first_step, self.bad_weights = problem, is_first_step, bad_weights
+        self.problem = problem
+        self.is_first_step = is_first_step
+        self.bad_weights = bad_weights
         super().__init__(self.explain())
 
     def explain(self, nonfinite_data: str = "", checked: str = "") -> str:
@@ -46,18 +49,17 @@ class NonFiniteLossError(TrainingError):
             checked: The part of the data that was found to be finite; "" if none was checked.
         """
         advice = FIRST_STEP_ADVICE if self.is_first_step else ADVICE
+        explanation = advice
         if self.bad_weights:  # looked at first: they explain the loss, whatever the data contain
-            cause = f"; {self.bad_weights}"
             advice = INITIAL_WEIGHTS_ADVICE if self.is_first_step else WEIGHTS_ADVICE
+            explanation = f"{self.bad_weights}; {advice}"
         elif nonfinite_data:
-            cause, advice = f"; {nonfinite_data}", "remove or replace these values"
+            explanation = f"{nonfinite_data}; remove or replace these values"
         elif checked:
-            cause = f"; {checked} have neither NaN nor infinite values"
             if self.is_first_step:  # the learning rate has had no effect yet
                 advice = "check the range of the inputs, the loss function and the initial weights"
-        else:
-            cause = ""
-        return f"{self.problem}{cause}; {advice}, or continue with training.on_nan=continue"
+            explanation = f"{checked} have neither NaN nor infinite values; {advice}"
+        return f"{self.problem}; {explanation}, or continue with training.on_nan=continue"
 
 
 class AnomalyMonitor:
@@ -77,7 +79,8 @@ class AnomalyMonitor:
 
     def __init__(self, on_nan: str | None, *, scales_dynamically: bool, restores_buffers: bool) -> None:
         self._on_nan = on_nan
-        self._scales_dynamically, self._restores_buffers = scales_dynamically, restores_buffers
+        self._scales_dynamically = scales_dynamically
+        self._restores_buffers = restores_buffers
         # Plain values: a checkpoint has them under these keys.
         self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
         self._overflows_by_module: Counter[str] = Counter()
@@ -105,43 +108,25 @@ class AnomalyMonitor:
         Raises:
             TrainingError: A loss is not finite, and the training is to stop.
         """
-        step, steps, scale = row[metrics.STEP], len(skips), row[metrics.SCALE]
-        bad = [position for position, loss in enumerate(losses) if not math.isfinite(loss)]
-        first_bad = step - steps + bad[0] + 1 if bad else step
+        first_step = row[metrics.STEP] - len(skips) + 1
+        scale = row[metrics.SCALE]
         scale_can_shrink = self._scales_dynamically and scale > MIN_LOSS_SCALE
-        self._note_anomaly(step - steps + 1, skips, first_bad if bad and not scale_can_shrink else None)
-        if bad_weights and not self._bad_weights:
-            number = min(bad_weights)
-            self._bad_weights = _describe_bad_weights(number, bad_weights[number])
-            if scale_can_shrink or self._on_nan != "stop":
-                advice = INITIAL_WEIGHTS_ADVICE if number == 1 else WEIGHTS_ADVICE
-                log.warning(f"{self._bad_weights}; {advice}")
-        if first_bad == 1 and bad and scale_can_shrink:
-            what = f"step 1: the training loss is {_name(losses[bad[0]])} (loss scale {scale:g})"
-            log.warning(f"{what}; {FIRST_STEP_ADVICE}")
+        bad_losses = {step: x for step, x in enumerate(losses, first_step) if not math.isfinite(x)}
+        first_bad = min(bad_losses, default=None)
+        loss_is_lost = first_bad is not None and not scale_can_shrink
+        self._note_anomaly(first_step, skips, first_bad if loss_is_lost else None)
+        self._check_weights(bad_weights, stops=self._on_nan == "stop" and not scale_can_shrink)
+        if first_bad == 1 and scale_can_shrink:
+            log.warning(f"{_describe_loss(1, bad_losses[1], scale)}; {FIRST_STEP_ADVICE}")
         if self._scales_dynamically:
             self._check_scale(row, skips)
-        buffers = row.get(metrics.NONFINITE_BUFFERS, 0)
-        if buffers and not self._state["said_buffers"]:
-            # Where BatchNorm sees inf or nan, so does the loss of the step.
-            self._state |= {"said_buffers": True, "spoiled_at": first_bad if bad else None}
-            self._warn_about_buffers(f"{'' if bad else 'by '}step {first_bad}", buffers)
+        self._check_buffers(row, first_bad)
         for overflow in overflows:
-            number, module = overflow[metrics.STEP], overflow[metrics.NONFINITE_MODULE]
-            if module not in self._overflows_by_module:
-                warning = (
-                    f"step {number} was skipped: {module} is the last module whose gradient is inf or nan"
-                )
-                if number in bad_weights:
-                    warning += ", because weights were inf or nan before the step"
-                elif number - step + steps - 1 in bad:
-                    warning += "; the loss was inf or nan too, so the forward pass overflowed"
-                log.warning(warning)
-            self._overflows_by_module[module] += 1
-        if bad and not scale_can_shrink:
-            what = f"step {first_bad}: the training loss is {_name(losses[bad[0]])} (loss scale {scale:g})"
+            self._report_overflow(overflow, bad_losses, bad_weights)
+        if first_bad is not None and loss_is_lost:
+            problem = _describe_loss(first_bad, bad_losses[first_bad], scale)
             cause = self._bad_weights if first_bad in bad_weights else ""
-            self._stop_or_warn(what, is_first_step=first_bad == 1, bad_weights=cause)
+            self._stop_or_warn(problem, is_first_step=first_bad == 1, bad_weights=cause)
 
     def _note_anomaly(self, first_step: int, skips: Sequence[float], first_bad: int | None) -> None:
         """Note the first anomaly of an interval, which begins with this step, if there was none before."""
@@ -154,55 +139,98 @@ class AnomalyMonitor:
         if found and self.first_anomaly is None:
             self.first_anomaly = min(found)
 
-    def _stop_or_warn(self, what: str, *, is_first_step: bool, bad_weights: str) -> None:
-        if self._on_nan == "stop":
-            raise NonFiniteLossError(what, is_first_step=is_first_step, bad_weights=bad_weights)
-        option = f" (training.on_nan={self._on_nan})" if self._on_nan else ""
-        advice = f"{FIRST_STEP_ADVICE}; " if is_first_step else ""
-        log.warning(f"{what}; {advice}the training continues{option}")
+    def _check_weights(self, bad_weights: Mapping[int, str], *, stops: bool) -> None:
+        """Note the first weights that were not finite, and warn, unless the run stops with this message."""
+        if not bad_weights or self._bad_weights:
+            return
+        step = min(bad_weights)
+        self._bad_weights = _describe_bad_weights(step, bad_weights[step])
+        if not stops:
+            advice = INITIAL_WEIGHTS_ADVICE if step == 1 else WEIGHTS_ADVICE
+            log.warning(f"{self._bad_weights}; {advice}")
 
     def _check_scale(self, row: Row, skips: Sequence[float]) -> None:
         """Warn once if gradients overflow whatever the loss scale is, so that nothing is learned."""
-        step, scale = row[metrics.STEP], row[metrics.SCALE]
-        at, longest = (step, 0) if scale < MIN_LOSS_SCALE else (None, 0)
+        step = row[metrics.STEP]
+        scale = row[metrics.SCALE]
+        has_fallen = scale < MIN_LOSS_SCALE
+        collapsed_at = step if has_fallen else None
+        longest = 0
         in_a_row = self._state["in_a_row"]
         for number, is_skip in enumerate(skips, step - len(skips) + 1):
             in_a_row = in_a_row + 1 if is_skip else 0
             longest = max(longest, in_a_row)
-            if at is None and in_a_row >= MAX_SKIPS_IN_A_ROW:
-                at = number
+            if collapsed_at is None and in_a_row >= MAX_SKIPS_IN_A_ROW:
+                collapsed_at = number
         self._state["in_a_row"] = in_a_row
-        if at is None or self._state["collapsed_at"] is not None:
+        if collapsed_at is None or self._state["collapsed_at"] is not None:
             return
-        self._state["collapsed_at"] = at
-        what = f"fell to {scale:g}" if scale < MIN_LOSS_SCALE else f"overflowed {longest} steps in a row"
-        warning = f"step {at}: the loss scale {what} ({row[metrics.SKIPPED]} steps skipped so far)"
-        advice = (
-            "Try a smaller optimizer.lr, training.clip_norm, or a bf16 backend, which needs no loss scale"
+        self._state["collapsed_at"] = collapsed_at
+        event = f"fell to {scale:g}" if has_fallen else f"overflowed {longest} steps in a row"
+        cause = self._bad_weights or (
+            "gradients overflow at every loss scale. Try a smaller optimizer.lr, training.clip_norm, "
+            "or a bf16 backend, which needs no loss scale"
         )
-        if self._bad_weights:
-            log.warning(f"{warning}; {self._bad_weights}")
-        else:
-            log.warning(f"{warning}; gradients overflow at every loss scale. {advice}")
+        skipped = row[metrics.SKIPPED]
+        log.warning(f"step {collapsed_at}: the loss scale {event} ({skipped} steps skipped so far); {cause}")
 
-    def _warn_about_buffers(self, when: str, count: int) -> None:
-        what, restore = f"{when}: {count} of the model's buffers", "training.on_nonfinite_buffers=restore"
+    def _check_buffers(self, row: Row, first_bad: int | None) -> None:
+        """Warn once about buffers that are not finite.
+
+        Args:
+            first_bad: The first step whose loss was not finite: where BatchNorm sees inf or nan, so does the
+                loss. None: not known.
+        """
+        count = row.get(metrics.NONFINITE_BUFFERS, 0)
+        if not count or self._state["said_buffers"]:
+            return
+        self._state |= {"said_buffers": True, "spoiled_at": first_bad}
+        when = f"by step {row[metrics.STEP]}" if first_bad is None else f"step {first_bad}"
         cause = "weights are inf or nan" if self._bad_weights else "a forward pass overflowed"
         if self._restores_buffers:
-            how = f"were restored to their values before the step, because {cause}"
-            log.warning(f"{what} {how} ({restore})")
+            log.warning(
+                f"{when}: {count} of the model's buffers were restored to their values before the step, "
+                f"because {cause} (training.on_nonfinite_buffers=restore)"
+            )
         else:
-            how = f"are inf or nan, because {cause}; skipping the step does not repair them"
-            effect = "every evaluation from now on uses them"
-            advice = f"{restore} restores them after a skipped step"
-            log.warning(f"{what} (BatchNorm's running statistics) {how}; {effect}. {advice}")
+            log.warning(
+                f"{when}: {count} of the model's buffers (BatchNorm's running statistics) are inf or nan, "
+                f"because {cause}; skipping the step does not repair them; "
+                "every evaluation from now on uses them. "
+                "training.on_nonfinite_buffers=restore restores them after a skipped step"
+            )
+
+    def _report_overflow(
+        self, overflow: Row, bad_losses: Mapping[int, float], bad_weights: Mapping[int, str]
+    ) -> None:
+        """Count the overflow of a skipped step, and warn about the first one of each module."""
+        step = overflow[metrics.STEP]
+        module = overflow[metrics.NONFINITE_MODULE]
+        self._overflows_by_module[module] += 1
+        if self._overflows_by_module[module] > 1:
+            return
+        cause = ""
+        if step in bad_weights:
+            cause = ", because weights were inf or nan before the step"
+        elif step in bad_losses:
+            cause = "; the loss was inf or nan too, so the forward pass overflowed"
+        log.warning(
+            f"step {step} was skipped: {module} is the last module whose gradient is inf or nan{cause}"
+        )
+
+    def _stop_or_warn(self, problem: str, *, is_first_step: bool, bad_weights: str) -> None:
+        if self._on_nan == "stop":
+            raise NonFiniteLossError(problem, is_first_step=is_first_step, bad_weights=bad_weights)
+        option = f" (training.on_nan={self._on_nan})" if self._on_nan else ""
+        advice = f"{FIRST_STEP_ADVICE}; " if is_first_step else ""
+        log.warning(f"{problem}; {advice}the training continues{option}")
 
     def summary(self, *, has_buffers: bool) -> Row:
         """Return the anomalies for the summary of a run, by metric key."""
         spoiled_at = self._state["spoiled_at"]
-        summary: Row = (
-            {metrics.SCALE_COLLAPSED: self._state["collapsed_at"]} if self._scales_dynamically else {}
-        )
+        summary: Row = {}
+        if self._scales_dynamically:
+            summary[metrics.SCALE_COLLAPSED] = self._state["collapsed_at"]
         if spoiled_at is not None or (has_buffers and self._scales_dynamically):
             summary[metrics.NONFINITE_AT] = spoiled_at
         if self._overflows_by_module:
@@ -230,5 +258,6 @@ def _describe_bad_weights(step: int, module: str) -> str:
     )
 
 
-def _name(loss: float) -> str:
-    return "NaN" if math.isnan(loss) else "infinite"
+def _describe_loss(step: int, loss: float, scale: float) -> str:
+    value = "NaN" if math.isnan(loss) else "infinite"
+    return f"step {step}: the training loss is {value} (loss scale {scale:g})"

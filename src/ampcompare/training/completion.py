@@ -39,26 +39,29 @@ def run_loop(loop: TrainingLoop) -> int:
         return exit_code
     if not loop.stopped:
         return 0
-    suffix = "" if stop.exit_code == EXIT_FAILED else "; the record up to here is kept"
-    log.warning(f"interrupted at step {loop.step} ({stop.reason}){suffix}{describe_resume(loop, 'continue')}")
+    kept = "" if stop.exit_code == EXIT_FAILED else "; the record up to here is kept"
+    log.warning(f"interrupted at step {loop.step} ({stop.reason}){kept}{describe_resume(loop, 'continue')}")
     return stop.exit_code
 
 
 def _explain(loop: TrainingLoop, problem: Exception) -> int | None:
     """Log why the loop failed and return the exit code; return None for a fault of the program."""
     stop = loop.stop
-    if why := _describe_failure(loop, problem):
-        log.error(f"error: {why}")
+    failure = _describe_failure(loop, problem)
+    if failure is not None:
+        log.error(f"error: {failure}")
         return EXIT_FAILED
     lost = describe_lost_process(problem)
     # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
-    is_stop = stop.is_interruption()
-    if lost is None and not is_stop:
-        return None
-    what = f"interrupted at step {loop.step} ({stop.reason})" if is_stop else f"error: step {loop.step}"
-    why = lost or f"the step could not be finished ({reason(problem)})"
-    log.error(f"{what}: {why}{describe_resume(loop, 'continue')}")
-    return stop.exit_code if is_stop else EXIT_FAILED
+    if stop.is_interruption():
+        cause = lost or f"the step could not be finished ({reason(problem)})"
+        resume = describe_resume(loop, "continue")
+        log.error(f"interrupted at step {loop.step} ({stop.reason}): {cause}{resume}")
+        return stop.exit_code
+    if lost is not None:
+        log.error(f"error: step {loop.step}: {lost}{describe_resume(loop, 'continue')}")
+        return EXIT_FAILED
+    return None
 
 
 def _describe_failure(loop: TrainingLoop, problem: Exception) -> str | None:
@@ -88,11 +91,11 @@ def describe_resume(loop: TrainingLoop, purpose: str) -> str:
     """Return what to do about a run that did not end well, if there is a checkpoint; "" without one.
 
     Args:
-        loop: The loop of the run.
         purpose: What the user resumes it for, such as `continue`.
     """
     saved = loop.checkpoints.saved_step if loop.checkpoints else None
     if saved is None:
         return ""
-    where = "" if saved == loop.step else f" from the checkpoint at step {saved}"
-    return f"; {purpose}{where} with resume=auto"
+    if saved == loop.step:
+        return f"; {purpose} with resume=auto"
+    return f"; {purpose} from the checkpoint at step {saved} with resume=auto"

@@ -48,7 +48,8 @@ class GraphTrainer(Trainer):
         # thread (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
         self._stream = torch.cuda.Stream(device) if is_cuda(device) else None
         self._rates = [torch.zeros((), device=device) for _ in self.optimizer.param_groups]
-        self._images, self._warm_ups = images, 0
+        self._images = images
+        self._warm_ups = 0
         self._replay: Callable[[], None] | None = None
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -67,18 +68,24 @@ class GraphTrainer(Trainer):
                 return super().step([self.make_batch(plan)], diagnose=diagnose)
         for rate, group in zip(self._rates, self.optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
-        if compiled := self._replay is None:
-            # The function is not stored: a bound method of the owner would keep the owner alive.
+        must_capture = self._replay is None
+        if must_capture:
             self._plan = plan.clone()
             with _explained_capture_errors(), on_stream(self._stream), paused_garbage_collection():
+                # The function is not stored: a bound method of the owner would keep the owner alive.
                 self._replay, self._result = capture(partial(self._step_on_device, self._plan), plan.device)
+        assert self._replay is not None
         self._plan.copy_(plan)
         self._replay()  # overwrites the graph's own tensors, so the results are cloned below
         self.scheduler.step()
         result = self._result
-        diagnostics = {key: value.clone() for key, value in result.diagnostics.items()}
-        classified = [(logits.clone(), classes.clone()) for logits, classes in result.classified]
-        return StepResult(result.loss.clone(), plan.shape[1], classified, diagnostics, compiled)
+        return StepResult(
+            result.loss.clone(),
+            samples=plan.shape[1],
+            classified=[(logits.clone(), classes.clone()) for logits, classes in result.classified],
+            diagnostics={key: value.clone() for key, value in result.diagnostics.items()},
+            compiled=must_capture,
+        )
 
     def _step_on_device(self, plan: Tensor) -> StepResult:
         groups = self.optimizer.param_groups
@@ -98,8 +105,11 @@ def _explained_capture_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
-        cause = "code that waits for the GPU, such as .item() in a loss or a metric, cannot be captured"
-        problem.add_note(f"while capturing a CUDA graph; {cause}; execution=eager needs no capture")
+        problem.add_note(
+            "while capturing a CUDA graph; "
+            "code that waits for the GPU, such as .item() in a loss or a metric, cannot be captured; "
+            "execution=eager needs no capture"
+        )
         raise
 
 
@@ -128,7 +138,8 @@ def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], N
     Returns:
         The function that launches the graph, and the result of `step`, whose tensors each launch overwrites.
     """
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.current_stream(device)
     # sync: once, when the capture begins
     with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):
         result = step()

@@ -23,7 +23,8 @@ class TrainingDisplay:
     def __init__(
         self, console: Console, total_steps: int, name: str, compared: Score | Metric = ACCURACY
     ) -> None:
-        self.console, self.total = console, total_steps
+        self.console = console
+        self.total = total_steps
         self._compared = compared
         self._latest: dict[str, Any] = {}
         self._first: tuple[int, float] | None = None  # the first step and its time
@@ -73,11 +74,13 @@ class TrainingDisplay:
             self._said_time = True
             step = row[metrics.STEP]
             left = row[metrics.ELAPSED] / step * (self.total - step)
-            where = f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}"
-            self.say(f"{where}  {self._metrics(row)}  {clock(left)} left")
+            epoch = row[metrics.EPOCH]
+            self.say(f"step {step}/{self.total}  epoch {epoch:.2f}  {self._metrics(row)}  {clock(left)} left")
         elif metrics.EVAL_LOSS in row:
             parts = [f"epoch {row[metrics.EPOCH]:.2f}", f"eval loss {shown(row[metrics.EVAL_LOSS])}"]
-            self.say("  ".join(parts + self._evaluated(row) * (self._compared.key != metrics.EVAL_LOSS)))
+            if self._compared.key != metrics.EVAL_LOSS:
+                parts += self._evaluated(row)
+            self.say("  ".join(parts))
 
     def say(self, line: str) -> None:
         """Print one line for the user, above the progress bar if there is one."""
@@ -101,8 +104,9 @@ class TrainingDisplay:
         key = self._compared.key
         if key not in row:
             return []
-        is_accuracy = key == metrics.EVAL_ACCURACY
-        return [f"eval acc {row[key]:.2%}" if is_accuracy else f"{self._compared.label} {row[key]:.4g}"]
+        if key == metrics.EVAL_ACCURACY:
+            return [f"eval acc {row[key]:.2%}"]
+        return [f"{self._compared.label} {row[key]:.4g}"]
 
 
 def shown(loss: float) -> str:

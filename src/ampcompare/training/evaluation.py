@@ -13,7 +13,7 @@ from ampcompare.data.batch import Batch, note_batch
 from ampcompare.precision.base import Precision
 from ampcompare.system.device import widest_float
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.losses_and_metrics import call, count_classes
+from ampcompare.training.losses_and_metrics import call_network, count_classes
 from ampcompare.training.task import Task, no_classes
 
 
@@ -24,7 +24,6 @@ class Evaluation:
 
     Args:
         loader: The loader of the test split.
-        precision: The backend.
         task: Its scores are computed.
         autocast: Whether to evaluate in the backend's forward context.
 
@@ -42,14 +41,17 @@ class Evaluation:
         task: Task,
         autocast: bool = False,
     ) -> None:
-        self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
+        self.model = model
+        self.loader = loader
+        self.precision = precision
         self.task = task
+        self.autocast = autocast
         self.commonest_class: float | None = None
         self._counts_classes = task.classify is not no_classes  # only in the first evaluation
         self._class_counts: torch.Tensor | None = None
         # The sum of each score and its number of values, in one tensor that a CUDA graph can fill.
-        device, count = precision.device, len(self.task.scores)
-        self._totals = torch.zeros((count, 2), dtype=widest_float(device), device=device)
+        device = precision.device
+        self._totals = torch.zeros((len(task.scores), 2), dtype=widest_float(device), device=device)
 
     @torch.no_grad()
     def run(
@@ -63,7 +65,6 @@ class Evaluation:
         Args:
             should_stop: Asked between batches. Each process asks equally often, also after its own last
                 batch, so `should_stop` may have collectives.
-            world: The processes of the run.
 
         Raises:
             TrainingError: A metric returned values of a wrong shape.
@@ -78,24 +79,28 @@ class Evaluation:
                     return None
                 if batch is not None:
                     self.add(batch)
+        values = self._read_values(world)
+        return {score.key: value for score, value in zip(self.task.scores, values, strict=True)}
+
+    def _read_values(self, world: DistributedContext) -> list[float]:
+        """Return the mean of each score, and note the commonest class in the first evaluation."""
         totals = world.sum_(self._totals)
-        values = totals[:, 0] / totals[:, 1]
+        means = totals[:, 0] / totals[:, 1]
         fraction = _commonest_fraction(self._class_counts, world) if self._counts_classes else None
-        if fraction is not None:
-            values = torch.cat([values, fraction.to(values.dtype).reshape(1)])
-        numbers = values.tolist()  # sync: the epoch's result is wanted on the host
-        if fraction is not None:
-            last = numbers.pop()
-            self.commonest_class = None if math.isnan(last) else last
         self._counts_classes = False
-        return {score.key: value for score, value in zip(self.task.scores, numbers, strict=True)}
+        if fraction is None:
+            return means.tolist()  # sync: the epoch's result is wanted on the host
+        # sync: the same, with the fraction in the same transfer
+        *values, commonest = torch.cat([means, fraction.to(means.dtype).reshape(1)]).tolist()
+        self.commonest_class = None if math.isnan(commonest) else commonest
+        return values
 
     def add(self, batch: Batch) -> None:
         """Add one batch to the sums."""
         inputs, targets = batch
         try:
             with self.precision.forward_context() if self.autocast else nullcontext():
-                outputs = call(self.model, inputs)
+                outputs = call_network(self.model, inputs)
             sums = self.task.sum_scores(outputs, targets)
             counts = count_classes(outputs, targets) if self._counts_classes else None
         except Exception as problem:
@@ -113,10 +118,11 @@ def _commonest_fraction(counts: torch.Tensor | None, world: DistributedContext) 
 
     Args:
         counts: The number of targets of each class in this process; None if it has no class.
-        world: The processes of the run.
     """
     if world.size == 1:
-        return None if counts is None or not len(counts) else counts.max() / counts.sum()
+        if counts is None or not len(counts):
+            return None
+        return counts.max() / counts.sum()
     device = world.device if counts is None else counts.device
     sizes = torch.zeros(world.size, dtype=torch.int64, device=device)
     if counts is not None:

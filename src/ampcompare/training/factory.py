@@ -20,7 +20,7 @@ from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import UserError, describe_type
 from ampcompare.models import BUILT_IN, RESNETS, build_model
 from ampcompare.precision import build_precision, get_backend
-from ampcompare.precision.base import UnsupportedModel
+from ampcompare.precision.base import Precision, UnsupportedModel
 from ampcompare.precision.keep_fp32 import KeepFp32Error
 from ampcompare.precision.weight_dtypes import find_lazy_modules
 from ampcompare.system import device as machine
@@ -46,10 +46,17 @@ def load_data(config: Config) -> Dataset:
     Raises:
         UserError: The data cannot be loaded.
     """
-    data, sizes = config.data, (config.batch_size, config.eval.batch_size)
-    more: dict[str, Any] = {"kwargs": data.kwargs, "batch_sizes": sizes, "seed": config.seed}
+    data = config.data
     try:
-        return build_dataset(data.source, data.root, data.train_limit, data.test_limit, **more)
+        return build_dataset(
+            data.source,
+            data.root,
+            data.train_limit,
+            data.test_limit,
+            kwargs=data.kwargs,
+            batch_sizes=(config.batch_size, config.eval.batch_size),
+            seed=config.seed,
+        )
     except DownloadError as problem:
         if config.model.name in (*BUILT_IN, *RESNETS):
             raise
@@ -71,64 +78,97 @@ def build_trainer(
     network runs on two samples of `test` first.
 
     Args:
-        config: The options of the run.
         train: The loader of the training split.
-        device: The device of this process.
-        world: The processes of the run.
+        world: The processes of the run; None: this process alone.
         test: The loader of the test split; None: no preflight.
 
     Raises:
         UserError: Model, data and options do not fit.
     """
+    world = world or DistributedContext()
     machine.seed_process(config.seed)
-    options = dataclasses.asdict(config.model)
-    model = build_model(num_classes=len(data.classes) or None, **options).to(device)
-    if find_lazy_modules(model):
-        with (world or DistributedContext()).raise_on_all_ranks():
-            create_lazy_weights(model, config, train)
-    if is_channels_last(config.memory_format, device):
-        set_channels_last(model)
-    options = dataclasses.asdict(config.precision)
-    try:
-        tf32 = allows_tf32(config)
-        precision = build_precision(config.backend, device, **options, tf32=tf32, seed=config.seed)
-        prepared = precision.prepare(model, build_optimizer(config, model, device))
-    except (KeepFp32Error, UnsupportedModel) as problem:
-        raise UserError(problem) from None
-    kinds = (nn.Module, Optimizer)
-    if not isinstance(prepared, tuple) or not all(map(isinstance, prepared, kinds)) or len(prepared) != 2:
-        why = f"its convert returned {describe_type(prepared)}; expected (model, optimizer)"
-        raise UserError(f"backend={config.backend!r}: {why}")
-    model, optimizer = prepared
+    network = _build_network(config, data, train, device, world)
+    precision = _build_precision(config, device)
+    model, optimizer = _prepare(precision, network, build_optimizer(config, network, device), config.backend)
     task = build_task(config, device)
     if test is not None and not is_built_in(config):
-        with (world or DistributedContext()).raise_on_all_ranks():
+        with world.raise_on_all_ranks():
             run_preflight(task, model, precision, config, test, data)
-    in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
+    in_parts = config.training.accumulate > 1 or world.size > 1
     if in_parts and not has_equal_target_counts(data.train):
         task = task.weighted_by_targets()
     if config.training.perturb_weights == ONE_ULP:
         perturb_weights(optimizer, precision, config.seed)
-    per_epoch = steps_per_epoch(config, train)
-    schedule = partial(
-        learning_rate_factor,
-        name=config.schedule.name,
-        warmup_steps=config.schedule.warmup_epochs * per_epoch,
-        total_steps=config.epochs * per_epoch,
-        milestones=[epoch * per_epoch for epoch in config.schedule.milestones or ()],
-        gamma=config.schedule.gamma,
-    )
-    parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training, task)
-    if world and world.rank:  # initial weights are equal everywhere, dropout must differ
+    schedule = _build_schedule(config, optimizer, steps_per_epoch(config, train))
+    if world.rank:  # initial weights are equal everywhere, dropout must differ
         machine.seed_process(config.seed, world.rank)
+    if world.size > 1:
+        model = wrap_in_ddp(model, find_unused_parameters=config.training.find_unused_parameters)
+        return Trainer(model, optimizer, schedule, precision, config.training, task, world=world)
     compiled = uses_compile(config.execution)
+    parts = (model, optimizer, schedule, precision, config.training, task)
     if uses_cuda_graph(config.execution):
         images = min(config.batch_size, train.sample_count)
         return GraphTrainer(*parts, compiled=compiled, make_batch=train.batch, images=images)
-    if world and world.size > 1:
-        model = wrap_in_ddp(model, find_unused_parameters=config.training.find_unused_parameters)
-        return Trainer(model, *parts[1:], world=world)
     return Trainer(*parts, compiled=compiled)
+
+
+def _build_network(
+    config: Config, data: Dataset, train: Any, device: torch.device, world: DistributedContext
+) -> nn.Module:
+    """Return the network on the device, with all its weights and in its memory format."""
+    options = dataclasses.asdict(config.model)
+    network = build_model(num_classes=len(data.classes) or None, **options).to(device)
+    if find_lazy_modules(network):
+        with world.raise_on_all_ranks():
+            create_lazy_weights(network, config, train)
+    if is_channels_last(config.memory_format, device):
+        set_channels_last(network)
+    return network
+
+
+def _build_precision(config: Config, device: torch.device) -> Precision:
+    options = dataclasses.asdict(config.precision)
+    tf32 = allows_tf32(config)
+    try:
+        return build_precision(config.backend, device, **options, tf32=tf32, seed=config.seed)
+    except KeepFp32Error as problem:
+        raise UserError(problem) from None
+
+
+def _prepare(
+    precision: Precision, network: nn.Module, optimizer: Optimizer, backend: str
+) -> tuple[nn.Module, Optimizer]:
+    """Return network and optimizer as the backend prepares them.
+
+    Raises:
+        UserError: The backend cannot train the network, or a plug-in returns something else.
+    """
+    try:
+        prepared: Any = precision.prepare(network, optimizer)
+    except (KeepFp32Error, UnsupportedModel) as problem:
+        raise UserError(problem) from None
+    is_pair = isinstance(prepared, tuple) and len(prepared) == 2
+    if not is_pair or not isinstance(prepared[0], nn.Module) or not isinstance(prepared[1], Optimizer):
+        raise UserError(
+            f"backend={backend!r}: its convert returned {describe_type(prepared)}; "
+            "expected (model, optimizer)"
+        )
+    return prepared
+
+
+def _build_schedule(config: Config, optimizer: Optimizer, per_epoch: int) -> LambdaLR:
+    """Return the schedule of the learning rate, for epochs of this number of steps."""
+    schedule = config.schedule
+    factor = partial(
+        learning_rate_factor,
+        name=schedule.name,
+        warmup_steps=schedule.warmup_epochs * per_epoch,
+        total_steps=config.epochs * per_epoch,
+        milestones=[epoch * per_epoch for epoch in schedule.milestones or ()],
+        gamma=schedule.gamma,
+    )
+    return LambdaLR(optimizer, factor)
 
 
 def set_channels_last(model: nn.Module) -> None:
@@ -144,12 +184,15 @@ def set_channels_last(model: nn.Module) -> None:
 def has_equal_target_counts(split: Split) -> bool:
     """Return whether every sample surely has the same number of targets that count.
 
-    Nobody knows this of data outside memory: sequences may differ in length and contain -100.
+    False for data outside memory, where this is not known: sequences may differ in length and contain -100.
     """
+    if isinstance(split, ImageSplit):
+        return True
     if not isinstance(split, TensorSplit):
-        return isinstance(split, ImageSplit)
-    whole = (t for t in list_tensors(split.targets) if not (t.is_floating_point() or t.is_complex()))
-    return not any(bool((t == IGNORED_TARGET).any()) for t in whole)
+        return False
+    tensors = list_tensors(split.targets)
+    classes = [t for t in tensors if not t.is_floating_point() and not t.is_complex()]
+    return not any(bool((t == IGNORED_TARGET).any()) for t in classes)
 
 
 def is_built_in(config: Config) -> bool:
@@ -160,14 +203,18 @@ def is_built_in(config: Config) -> bool:
 
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:
     """Return the optimizer over all parameters of the model."""
-    options, parameters = config.optimizer, list(model.parameters())
-    common: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
-    common["fused"] = is_fused(config, device)
+    options = config.optimizer
+    parameters = list(model.parameters())
+    common: dict[str, Any] = {
+        "lr": options.lr,
+        "weight_decay": options.weight_decay,
+        "fused": is_fused(config, device),
+    }
     try:
         if options.name == "sgd":
             return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)
-        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.name]
-        return kind(parameters, capturable=uses_cuda_graph(config.execution), **common)
+        adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.name]
+        return adam(parameters, capturable=uses_cuda_graph(config.execution), **common)
     except RuntimeError as problem:
         raise UserError(f"optimizer.fused={options.fused}: {problem}; set optimizer.fused=false") from None
 

@@ -18,17 +18,18 @@ MAX_WAITING_ELEMENTS = 2**20
 
 @dataclass
 class StepResult:
-    """The result of one optimizer step, on the device: nobody waits for it.
+    """The result of one optimizer step, on the device: the host does not wait for it.
 
     Attributes:
-        loss: The mean loss, a 0-d tensor, or a number on the host. None in all steps or in none, unless the
-            loop is somebody else's.
-        samples: The samples of all processes; None where somebody else's loop does not tell.
+        loss: The mean loss, a 0-d tensor, or a number on the host. In our own loop every step has one or
+            none has; in a user's loop single steps may have None.
+        samples: The samples of all processes; None where a user's loop does not tell.
         classified: For each micro-batch with an accuracy: its logits [N, C] or predicted classes [N], and its
             classes [N]. They are compared when the row is made, since to count at each step took two thirds
             of the loop's own time.
         diagnostics: Diagnostic values by metric key, where the step was asked for them.
-        compiled: Whether something was compiled in the step, so that its time says nothing.
+        compiled: Whether code was compiled or a CUDA graph captured in the step, so that its time says
+            nothing.
         overflow: Where gradients and weights were not finite, if the step was or may have been skipped, or if
             its loss is not finite.
     """
@@ -112,14 +113,15 @@ class Interval:
                 if is_logits:
                     predicted = predicted.argmax(1)
                 counts.append(torch.stack([predicted == classes, classes != IGNORED_TARGET]).sum(1))
-        self._classified, self._waiting_elements = [], 0
+        self._classified = []
+        self._waiting_elements = 0
         if counts:
             self._counts = counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)
         return self._counts
 
 
 class HostCopy:
-    """Tensors on their way from the device to the host, in one transfer that nobody waits for.
+    """Tensors on their way from the device to the host, in one transfer for which the host does not wait.
 
     Args:
         tensors: 0-d and 1-d tensors by key. They are copied, so they may change afterwards.
@@ -136,7 +138,9 @@ class HostCopy:
         """Return a number for each 0-d tensor and a list for each 1-d tensor, by key."""
         if self._arrived is not None and not self._arrived.query():
             self._arrived.synchronize()  # sync: one interval later the copy has usually arrived
-        numbers, values, start = self._values.tolist(), {}, 0
+        numbers = self._values.tolist()
+        values: dict[Hashable, Any] = {}
+        start = 0
         for key, shape in self._shapes.items():
             end = start + shape.numel()
             values[key] = numbers[start:end] if shape else numbers[start]

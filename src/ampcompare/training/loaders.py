@@ -1,7 +1,6 @@
 """The loaders of a run, and the checks of options against the data."""
 
 import dataclasses
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from ampcompare.config.load import Config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Field, count_samples, hash_batch, list_tensors
+from ampcompare.data.batch import Batch, Field, count_samples, hash_batch, list_tensors
 from ampcompare.data.dataset import ImageSplit, LoaderSplit, SampleSplit, Split, TensorSplit
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader
 from ampcompare.data.factory import Dataset
@@ -64,21 +63,29 @@ def count_workers(config: Config, world: DistributedContext | None = None) -> in
     """Return the number of DataLoader workers for each training process on this machine."""
     if config.data.workers is not None:
         return config.data.workers
-    return max(0, min(MAX_WORKERS, count_cores() // (world.local_size if world else 1) - 1))
+    cores = count_cores() // (world.local_size if world else 1)
+    return max(0, min(MAX_WORKERS, cores - 1))
 
 
 def check_processes(config: Config, processes: int) -> None:
     """Raise UserError for options that several processes cannot have."""
-    what, size, penalty = f"with {processes} processes", config.batch_size, config.training.gradient_penalty
     if processes == 1:
         return
     if config.execution != "eager":
-        raise UserError(f"execution={config.execution!r}: {what} only execution=eager is supported; use it")
-    if penalty:
-        why = f"{what} the gradients are complete only after the backward pass"
-        raise UserError(f"training.gradient_penalty={penalty:g}: {why}; set it to 0 or use one process")
-    if size < processes:
-        raise UserError(f"batch_size={size}: {what} each needs at least one sample; use at least {processes}")
+        raise UserError(
+            f"execution={config.execution!r}: with {processes} processes only execution=eager is supported; "
+            "use it"
+        )
+    if config.training.gradient_penalty:
+        raise UserError(
+            f"training.gradient_penalty={config.training.gradient_penalty:g}: with {processes} processes "
+            "the gradients are complete only after the backward pass; set it to 0 or use one process"
+        )
+    if config.batch_size < processes:
+        raise UserError(
+            f"batch_size={config.batch_size}: with {processes} processes each needs at least one sample; "
+            f"use at least {processes}"
+        )
 
 
 def with_batch_size_of_loader(config: Config, data: Dataset) -> Config:
@@ -95,44 +102,74 @@ def with_batch_size_of_loader(config: Config, data: Dataset) -> Config:
 def check_data(config: Config, data: Dataset, world: DistributedContext) -> None:
     """Raise UserError, in all processes, for options that the data do not allow."""
     with world.raise_on_all_ranks():
-        for line in _data_conflicts(config, data):
-            raise UserError(line)
+        _check_batch_sizes(config, data)
+        _check_normalisation(config, data)
+        _check_cuda_graph(config, data)
+        _check_workers(config, data)
     if world.size > 1:
         _check_same_data(config, data, world)
     if not isinstance(data.train, LoaderSplit):
         check_last_batch(len(data.train), config.batch_size, world)
 
 
-def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
-    """Yield a message for each option that the data do not allow, with what to do."""
-    source, execution, workers = config.data.source, config.execution, config.data.workers
+def _check_batch_sizes(config: Config, data: Dataset) -> None:
+    """Raise UserError for a batch size that the user's DataLoader does not have, or that is too large."""
+    source = config.data.source
     for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
-        size, loader_size = config.value(key), split.batch_size if isinstance(split, LoaderSplit) else None
+        size = config.value(key)
+        loader_size = split.batch_size if isinstance(split, LoaderSplit) else None
         is_asked = split is data.train or size != OPTIONS[key].default
         if is_asked and loader_size not in (None, size):
-            todo = f"set {key}={loader_size}, or add a parameter batch_size to the function and use it"
-            yield f"{key}={size}: the DataLoader of {source} has batches of {loader_size}; {todo}"
+            raise UserError(
+                f"{key}={size}: the DataLoader of {source} has batches of {loader_size}; "
+                f"set {key}={loader_size}, or add a parameter batch_size to the function and use it"
+            )
     train = data.train
     samples = train.samples if isinstance(train, LoaderSplit) else len(train)
     if samples is not None and config.batch_size > samples:
         unit = "samples" if isinstance(train, LoaderSplit) else train.unit
-        todo = f"use a batch_size of at most {samples}"
-        yield f"batch_size={config.batch_size}: {source} has only {samples} training {unit}; {todo}"
-    for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSplit) else ():
-        if (value := config.value(key)) != OPTIONS[key].default:
-            why = f"only RGB images of dtype uint8 are normalised, {source} returns other data"
-            yield f"{key}={value}: {why}; leave the option out and normalise in the function"
-    if uses_cuda_graph(execution) and not isinstance(data.train, TensorSplit):
-        why = f"{source} returns a Dataset or a DataLoader"
-        todo = "return tensors, or use execution=eager or execution=compile"
-        yield f"execution={execution!r}: the CUDA graph makes the batches itself, but {why}; {todo}"
-    loads_itself = isinstance(data.train, LoaderSplit)
-    # Data in memory have no workers; a user's own loader may have some.
-    none_asked = workers is None or (workers == 0 and not loads_itself)
-    if not (none_asked or isinstance(data.train, SampleSplit)):
-        kind = "a DataLoader" if loads_itself else "data in memory"
-        why = f"workers are for a map-style Dataset, {source} returns {kind}"
-        yield f"data.workers={workers}: {why}; leave it out"
+        raise UserError(
+            f"batch_size={config.batch_size}: {source} has only {samples} training {unit}; "
+            f"use a batch_size of at most {samples}"
+        )
+
+
+def _check_normalisation(config: Config, data: Dataset) -> None:
+    """Raise UserError for mean and standard deviation of data that are not normalised."""
+    if isinstance(data.train, ImageSplit):
+        return
+    for key in ("data.mean", "data.std"):
+        value = config.value(key)
+        if value != OPTIONS[key].default:
+            raise UserError(
+                f"{key}={value}: only RGB images of dtype uint8 are normalised, "
+                f"{config.data.source} returns other data; leave the option out and normalise in the function"
+            )
+
+
+def _check_cuda_graph(config: Config, data: Dataset) -> None:
+    """Raise UserError for a CUDA graph of steps on data that are not in memory."""
+    if uses_cuda_graph(config.execution) and not isinstance(data.train, TensorSplit):
+        raise UserError(
+            f"execution={config.execution!r}: the CUDA graph makes the batches itself, "
+            f"but {config.data.source} returns a Dataset or a DataLoader; "
+            "return tensors, or use execution=eager or execution=compile"
+        )
+
+
+def _check_workers(config: Config, data: Dataset) -> None:
+    """Raise UserError for workers of data that have none, or of a DataLoader that has its own."""
+    workers = config.data.workers
+    if workers is None or isinstance(data.train, SampleSplit):
+        return
+    is_loader = isinstance(data.train, LoaderSplit)
+    if workers == 0 and not is_loader:  # data in memory have none
+        return
+    kind = "a DataLoader" if is_loader else "data in memory"
+    raise UserError(
+        f"data.workers={workers}: workers are for a map-style Dataset, {config.data.source} returns {kind}; "
+        "leave it out"
+    )
 
 
 def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -> None:
@@ -140,19 +177,23 @@ def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -
 
     Each process takes its samples by their numbers, so all must have the same data in the same order.
     """
-    batch_sets = [split for split in (data.train, data.test) if isinstance(split, LoaderSplit)]
-    contents = world.gather([hash_batch(split.sample) for split in batch_sets])
-    if any(other != contents[0] for other in contents):
-        why = f"each of the {world.size} processes runs the DataLoader and takes its part of each batch"
-        todo = "return the Dataset instead of a DataLoader, or use one process"
-        what = "yields different batches in each process (a DistributedSampler, its own generator?)"
-        raise UserError(f"data.source={config.data.source!r}: {why}, but it {what}; {todo}")
+    loader_splits = [split for split in (data.train, data.test) if isinstance(split, LoaderSplit)]
+    first_batches = world.gather([hash_batch(split.sample) for split in loader_splits])
+    if any(other != first_batches[0] for other in first_batches):
+        raise UserError(
+            f"data.source={config.data.source!r}: each of the {world.size} processes runs the DataLoader "
+            "and takes its part of each batch, but it yields different batches in each process "
+            "(a DistributedSampler, its own generator?); "
+            "return the Dataset instead of a DataLoader, or use one process"
+        )
     # The fingerprints have the lengths in them.
-    names = world.gather((data.fingerprint, data.train_fingerprint))
-    if any(other != names[0] for other in names):
-        why = f"the {world.size} processes have different data, but need the same"
-        todo = "seed the random choices in the function, and give all machines the same files"
-        raise UserError(f"data.source={config.data.source!r}: {why}; {todo}")
+    fingerprints = world.gather((data.fingerprint, data.train_fingerprint))
+    if any(other != fingerprints[0] for other in fingerprints):
+        raise UserError(
+            f"data.source={config.data.source!r}: the {world.size} processes have different data, "
+            "but need the same; "
+            "seed the random choices in the function, and give all machines the same files"
+        )
 
 
 def find_nonfinite_values(loader: Any) -> tuple[str, str]:
@@ -161,28 +202,31 @@ def find_nonfinite_values(loader: Any) -> tuple[str, str]:
     Tensors on the device are checked as a whole, otherwise the first batches of the first epoch. Waits for
     the device.
 
-    Args:
-        loader: The loader of the training data.
-
     Returns:
         What was found, such as `the training inputs contain NaN` ("" if nothing), and which data were checked
         ("" if reading them fails).
     """
     try:
         if isinstance(loader, TensorLoader):
-            batches, checked = iter([(loader.inputs, loader.targets)]), "the training data"
+            checked = "the training data"
+            found = _find_nonfinite_value((loader.inputs, loader.targets))
         else:
-            batches = islice(loader.epoch(0), MAX_CHECKED_BATCHES)
             checked = f"the first {min(len(loader), MAX_CHECKED_BATCHES)} training batches"
-        for batch in batches:
-            for field, name in zip(batch, ("inputs", "targets"), strict=True):
-                for tensor in filter(torch.is_floating_point, list_tensors(field)):
-                    if not tensor.isfinite().all():
-                        value = "NaN" if tensor.isnan().any() else "infinite values"
-                        return f"the training {name} contain {value}", checked
+            batches = islice(loader.epoch(0), MAX_CHECKED_BATCHES)
+            found = next(filter(None, map(_find_nonfinite_value, batches)), "")
     except Exception:  # the run has failed already; this only explains it
         return "", ""
-    return "", checked
+    return found, checked
+
+
+def _find_nonfinite_value(batch: Batch) -> str:
+    """Return which part of a batch contains NaN or infinite values; "" if all are finite."""
+    for field, name in zip(batch, ("inputs", "targets"), strict=True):
+        for tensor in filter(torch.is_floating_point, list_tensors(field)):
+            if not tensor.isfinite().all():
+                value = "NaN" if tensor.isnan().any() else "infinite values"
+                return f"the training {name} contain {value}"
+    return ""
 
 
 def _are_classes(targets: Field) -> bool:
@@ -195,8 +239,9 @@ def describe_training_data(data: Dataset) -> str:
     train = data.train
     if not isinstance(train, LoaderSplit):
         return f"{len(train):,} training {train.unit}"
-    batches = f"{len(train):,} training batches"
-    return batches if train.samples is None else f"{train.samples:,} training samples in {batches}"
+    if train.samples is None:
+        return f"{len(train):,} training batches"
+    return f"{train.samples:,} training samples in {len(train):,} training batches"
 
 
 def _may_be_images(split: Split) -> bool:
@@ -208,13 +253,15 @@ def _may_be_images(split: Split) -> bool:
 def data_warnings(config: Config, data: Dataset) -> list[str]:
     """Return warnings to show before the training: about the data, and diagnostics that are left out."""
     warnings = []
-    if uses_compile(config.execution) and (every := config.diagnostics.every) is not None:
-        why = f"execution={config.execution} cannot record activations"
-        warnings.append(f"diagnostics.every={every} records gradients only: {why}")
     source = config.data.source
+    every = config.diagnostics.every
+    if uses_compile(config.execution) and every is not None:
+        warnings.append(
+            f"diagnostics.every={every} records gradients only: "
+            f"execution={config.execution} cannot record activations"
+        )
     if config.data.root is not None and get_source(source).load is None:
-        why = f"not passed to {source}; pass it with data.kwargs"
-        warnings.append(f"data.root={config.data.root!r}: {why}")
+        warnings.append(f"data.root={config.data.root!r}: not passed to {source}; pass it with data.kwargs")
     if not isinstance(data.train, ImageSplit) and _may_be_images(data.train):
         warnings.append(
             f"data of {source} are used unchanged: crop, flip and normalisation are for RGB images of "
@@ -224,10 +271,10 @@ def data_warnings(config: Config, data: Dataset) -> list[str]:
         size = count_samples(data.train.sample[0])
         if size != config.batch_size:
             warnings.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
-    is_asked = isinstance(data.train, SampleSplit | LoaderSplit) and config.task.loss == CROSS_ENTROPY
-    if is_asked and not data.classes and _are_classes(data.train.sample[1]):
-        todo = "add an attribute `classes` (their names) or `num_classes` to the Dataset"
+    needs_classes = isinstance(data.train, SampleSplit | LoaderSplit) and config.task.loss == CROSS_ENTROPY
+    if needs_classes and not data.classes and _are_classes(data.train.sample[1]):
         warnings.append(
-            f"{source} does not give the number of classes, so the network does not get num_classes; {todo}"
+            f"{source} does not give the number of classes, so the network does not get num_classes; "
+            "add an attribute `classes` (their names) or `num_classes` to the Dataset"
         )
     return warnings

@@ -66,11 +66,11 @@ class TrainingLoop:
         trainer: Takes the steps.
         train: The loader of the training data.
         test: The loader of the test data.
-        config: The options of the run.
-        tracker: Records the rows.
-        display: Shows rows and steps.
+        tracker: Records the rows; None: they are not recorded.
+        display: Shows rows and steps; None: nothing is shown.
+        stop: Asked after each step; None: only a signal that the caller handles ends the loop.
         checkpoints: Writes checkpoints; None: there are none.
-        world: The processes of the run.
+        world: The processes of the run; None: this process alone.
         on_step: Called with the number of each step, once the step is queued and the loop has asked `stop`.
         lag: As in `MetricsLogger`.
         is_first_in_process: Whether the process has trained no run before (`PeakMemory`).
@@ -101,47 +101,58 @@ class TrainingLoop:
         lag: bool | None = None,
         is_first_in_process: bool = True,
     ) -> None:
-        self.trainer, self.train, self.config = trainer, train, config
-        tracker, display = tracker or Tracker(), display or NoDisplay()
-        self.display, self.stop = display, stop or StopRequest()
+        # What the loop works with.
+        self.trainer = trainer
+        self.train = train
+        self.config = config
+        self.precision = trainer.precision
+        self.device = trainer.precision.device
+        self.world = world or DistributedContext()
+        self.stop = stop or StopRequest()
         self.on_step = on_step
-        self.checkpoints, self.world = checkpoints, world or DistributedContext()
-        self.precision, self.device = trainer.precision, trainer.precision.device
-
-        def log_row(row: Row) -> None:
-            tracker.log(row)
-            display.row(row)
-
-        self.log_row = log_row
-        # NVML counts the energy of a whole GPU, and several processes have one each.
-        energy = EnergyCounter(self.device) if is_cuda(self.device) and self.world.size == 1 else None
-        self.logger = MetricsLogger(
-            LossScaleReader(trainer.precision),
-            Timing(
-                self.device,
-                warmup_steps=config.log.warmup_steps,
-                energy=energy,
-                memory=PeakMemory(self.device, is_first_in_process=is_first_in_process),
-            ),
-            log_row,
-            every=config.log.every,
-            on_nan=config.training.on_nan,
-            world=self.world,
-            buffers=trainer.observer.buffers,
-            overflows=trainer.observer.overflows,
-            lag=lag,
-        )
+        self.checkpoints = checkpoints
+        self.display = display or NoDisplay()
+        self.log_row = _log_to(tracker or Tracker(), self.display)
+        self.logger = self._build_logger(lag, is_first_in_process=is_first_in_process)
         self.evaluation = Evaluation(
             trainer.model, test, trainer.precision, task=trainer.task, autocast=config.eval.autocast
         )
+        self._compared = trainer.task.compared
+
+        # How long the run is, and how far it has come.
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = count_steps(config, train)
-        self.stopped = False
-        self.step = self.epoch = self.in_epoch = 0
-        self.evaluated = self.resumed_inexactly = False
+        self.step = 0
+        self.epoch = 0
+        self.in_epoch = 0
+        self.evaluated = False
         self.evals: list[tuple[float, float]] = []
-        self._compared = trainer.task.compared
-        self._is_best = self._checkpoint_due = False
+        self.stopped = False
+        self.resumed_inexactly = False
+        self._is_best = False
+        self._checkpoint_due = False
+
+    def _build_logger(self, lag: bool | None, *, is_first_in_process: bool) -> MetricsLogger:
+        config = self.config
+        # NVML counts the energy of a whole GPU, and several processes have one each.
+        has_energy = is_cuda(self.device) and self.world.size == 1
+        timing = Timing(
+            self.device,
+            warmup_steps=config.log.warmup_steps,
+            energy=EnergyCounter(self.device) if has_energy else None,
+            memory=PeakMemory(self.device, is_first_in_process=is_first_in_process),
+        )
+        return MetricsLogger(
+            LossScaleReader(self.precision),
+            timing,
+            self.log_row,
+            every=config.log.every,
+            on_nan=config.training.on_nan,
+            world=self.world,
+            buffers=self.trainer.observer.buffers,
+            overflows=self.trainer.observer.overflows,
+            lag=lag,
+        )
 
     def run(self) -> Row:
         """Train, and return the summary.
@@ -160,17 +171,18 @@ class TrainingLoop:
         for epoch in range(self.epoch, self.config.epochs):
             if self.in_epoch < self.steps_per_epoch and self.step < self.total_steps:
                 self.train_epoch(epoch, self.in_epoch)
-            last = self.step >= self.total_steps
-            due = not self.evaluated and (last or (epoch + 1) % self.config.eval.every == 0)
-            if due and not self.stopped:
+            is_last = self.step >= self.total_steps
+            is_evaluation_due = is_last or (epoch + 1) % self.config.eval.every == 0
+            if is_evaluation_due and not self.evaluated and not self.stopped:
                 self._evaluate()
-            if not (last or self.stopped):
-                self.epoch, self.in_epoch, self.evaluated = epoch + 1, 0, False
-            if self.checkpoints is not None:
-                due = self._checkpoint_due or self.checkpoints.is_due(epoch + 1)
-                if last or self.stopped or due:
-                    self._save(best=self._is_best)
-            if last or self.stopped:
+            ends_here = is_last or self.stopped
+            if not ends_here:
+                self.epoch = epoch + 1
+                self.in_epoch = 0
+                self.evaluated = False
+            if ends_here or self._is_checkpoint_due(epoch + 1):
+                self._save(best=self._is_best)
+            if ends_here:
                 break
 
     def train_epoch(self, epoch: int, start: int = 0) -> None:
@@ -180,17 +192,18 @@ class TrainingLoop:
             self._train_steps(epoch, start)
 
     def _train_steps(self, epoch: int, start: int) -> None:
-        config, logger, trainer = self.config, self.logger, self.trainer
-        every, accumulate = config.diagnostics.every, config.training.accumulate
+        logger = self.logger
+        trainer = self.trainer
+        accumulate = self.config.training.accumulate
+        polling = Polling(self.world)
         logger.resume()
         feed = trainer.feed(self.train, epoch, start * accumulate)
-        polling = Polling(self.world)
         for number, batches in enumerate(micro_batches(feed, accumulate), start + 1):
             logger.timing.mark_batch_ready()
-            self.step, self.in_epoch = self.step + 1, number
-            diagnose = every is not None and self.step % every == 0
-            learning_rate = trainer.optimizer.param_groups[0]["lr"]
-            result = trainer.step(batches, diagnose=diagnose)
+            self.step += 1
+            self.in_epoch = number
+            learning_rate = trainer.optimizer.param_groups[0]["lr"]  # the step advances the schedule
+            result = trainer.step(batches, diagnose=self._is_diagnostic_step())
             logger.log_step(self.step, epoch + number / self.steps_per_epoch, result, learning_rate)
             is_last = number == self.steps_per_epoch or self.step == self.total_steps
             self._poll(polling, is_last)
@@ -199,7 +212,7 @@ class TrainingLoop:
                 self.on_step(self.step)
             if self.stopped or is_last:
                 break
-            if self._checkpoint_due and self.checkpoints is not None:
+            if self._checkpoint_due:
                 logger.flush()  # sync: what is saved must have been logged
                 logger.pause()
                 self._save()
@@ -208,6 +221,16 @@ class TrainingLoop:
         logger.flush()  # sync: the epoch's time and energy end with its last step
         logger.pause()
 
+    def _is_diagnostic_step(self) -> bool:
+        every = self.config.diagnostics.every
+        return every is not None and self.step % every == 0
+
+    def _is_checkpoint_due(self, epochs: int) -> bool:
+        """Return whether a checkpoint is due after so many epochs, or since the last poll."""
+        if self.checkpoints is None:
+            return False
+        return self._checkpoint_due or self.checkpoints.is_due(epochs)
+
     def _save(self, *, best: bool = False) -> None:
         if self.checkpoints is not None:
             anomaly = self.logger.anomalies.first_anomaly
@@ -215,12 +238,13 @@ class TrainingLoop:
 
     def _poll(self, polling: Polling, is_last: bool) -> None:
         """Find out whether any process was asked to stop, and whether a checkpoint is due."""
-        due, at_once = False, is_last
+        due = False
+        # At the end of an epoch, and where a checkpoint may be due, all processes have to know at once.
+        blocking = is_last
         if self.checkpoints is not None and (is_last or self.step % self.config.log.every == 0):
             due = self.checkpoints.is_due()
-            # Where a checkpoint may be due, and at the end of an epoch, all processes have to know at once.
-            at_once |= self.checkpoints.by_clock
-        stop, self._checkpoint_due = polling.poll(self.stop.is_made(), due, blocking=at_once)
+            blocking |= self.checkpoints.by_clock
+        stop, self._checkpoint_due = polling.poll(self.stop.is_made(), due, blocking=blocking)
         if stop:
             self._end_early()
 
@@ -288,8 +312,10 @@ class TrainingLoop:
             self.load_state_dict(state["fit"])
             set_random_states(self.device, state["random"][self.world.rank])
         except Exception as problem:  # whatever a file that passes every check may still lack
-            what = f"the checkpoint of run {state.get('run_id')} does not fit this run ({reason(problem)})"
-            raise UserError(f"resume=auto: {what}; start a new run with resume=never") from None
+            raise UserError(
+                f"resume=auto: the checkpoint of run {state.get('run_id')} does not fit this run "
+                f"({reason(problem)}); start a new run with resume=never"
+            ) from None
 
     def state_dict(self) -> Row:
         """Return plain values and tensors for a checkpoint. Call it after a row."""
@@ -301,9 +327,21 @@ class TrainingLoop:
             setattr(self, key, state[key])
         if isinstance(self.train, BatchLoader) and 0 < self.in_epoch < self.steps_per_epoch:
             self.resumed_inexactly = True
-            what = f"epoch {self.epoch + 1} continues inside your DataLoader; the batches before are skipped"
-            log.warning(f"{what}, so random choices that are not seeded differ from an uninterrupted run")
+            log.warning(
+                f"epoch {self.epoch + 1} continues inside your DataLoader; the batches before are skipped, "
+                "so random choices that are not seeded differ from an uninterrupted run"
+            )
         self.logger.load_state_dict(state["meter"])
+
+
+def _log_to(tracker: Tracker, display: Display) -> Callable[[Row], None]:
+    """Return the function that records and shows a row. It does not refer to the loop."""
+
+    def log_row(row: Row) -> None:
+        tracker.log(row)
+        display.row(row)
+
+    return log_row
 
 
 def steps_per_epoch(config: Config, train: Any) -> int:

@@ -16,7 +16,8 @@ class LossScaleReader:
     """
 
     def __init__(self, precision: Precision) -> None:
-        self.device, self._precision = precision.device, precision
+        self.device = precision.device
+        self._precision = precision
         self._never_skips = type(precision).step is Precision.step
         self._on_host = is_host(self.device)
 
@@ -46,4 +47,5 @@ class LossScaleReader:
         """
         if self._never_skips:
             return torch.zeros(len(observations) - 1, device=self.device)
-        return (torch.tensor(observations) if self._on_host else torch.stack(observations)).diff()
+        counts = torch.tensor(observations) if self._on_host else torch.stack(observations)
+        return counts.diff()

@@ -26,7 +26,7 @@ CLASS_SCORES = (CROSS_ENTROPY, "accuracy", "top5_accuracy")
 Sums = tuple[Tensor, Tensor | int]  # the sum of a score over a batch, and the number of its values
 
 
-def call(model: Callable[..., Any], inputs: Any) -> Any:
+def call_network(model: Callable[..., Any], inputs: Any) -> Any:
     """Call the network: a tensor is its only argument, a dict has its arguments by name."""
     return model(inputs) if isinstance(inputs, Tensor) else model(**inputs)
 
@@ -57,12 +57,15 @@ def require_tensor(value: Any, name: str, what: str) -> Tensor:
     Raises:
         TrainingError: There is no such tensor.
     """
-    if (tensor := find_tensor(value, name)) is not None:
+    tensor = find_tensor(value, name)
+    if tensor is not None:
         return tensor
-    has = f" with {', '.join(map(str, value))}" if isinstance(value, Mapping) else ""
-    why = f"{what} are {describe_type(value)}{has}"
+    description = describe_type(value)
+    if isinstance(value, Mapping):
+        description = f"{description} with {', '.join(map(str, value))}"
     raise TrainingError(
-        f"{why}; the built-in losses and metrics need a tensor, or a dict with a tensor {name!r}"
+        f"{what} are {description}; the built-in losses and metrics need a tensor, "
+        f"or a dict with a tensor {name!r}"
     )
 
 
@@ -78,21 +81,21 @@ def flatten_by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     Raises:
         TrainingError: The shapes do not fit, or the targets are not whole numbers.
     """
-    logits, classes = (
-        require_tensor(outputs, "logits", "the outputs"),
-        require_tensor(targets, "labels", "the targets"),
-    )
+    logits = require_tensor(outputs, "logits", "the outputs")
+    classes = require_tensor(targets, "labels", "the targets")
     if classes.is_floating_point() or classes.is_complex():
-        what = f"the targets are {classes.dtype}; expected classes as whole numbers, such as int64"
-        raise TrainingError(f"{what}; for a regression use task.loss=mse or task.loss=mae")
+        raise TrainingError(
+            f"the targets are {classes.dtype}; expected classes as whole numbers, such as int64; "
+            "for a regression use task.loss=mse or task.loss=mae"
+        )
     if logits.ndim > 1 and logits.shape[:-1] == classes.shape:
         logits = logits if logits.ndim == 2 else logits.flatten(0, -2)
     elif logits.ndim > 2 and (logits.shape[0], *logits.shape[2:]) == classes.shape:
         logits = logits.movedim(1, -1).flatten(0, -2)
     else:
-        shapes = f"outputs {list(logits.shape)} and targets {list(classes.shape)}"
         raise TrainingError(
-            f"{shapes} do not match; expected [.., C] or [B, C, ..] and one class for each position"
+            f"outputs {list(logits.shape)} and targets {list(classes.shape)} do not match; "
+            "expected [.., C] or [B, C, ..] and one class for each position"
         )
     return logits, classes.flatten().long()
 
@@ -134,14 +137,21 @@ def cross_entropy(
         classes = find_tensor(targets, "labels")
         if classes is not None and not classes.is_floating_point():
             targets = torch.where((classes == IGNORED_TARGET).all(), torch.zeros_like(classes), classes)
-    # `F.` is looked up at each call: a backend may have replaced the function by then.
-    plain = isinstance(targets, Tensor) and (targets.dtype == torch.int64 or targets.is_floating_point())
-    if not (plain and isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(targets)):
+    if not _are_logits_and_targets(outputs, targets):
         outputs, targets = _class_fractions(outputs, targets) or flatten_by_class(outputs, targets)
     try:
+        # `F.` is looked up at each call: a backend may have replaced the function by then.
         return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
     except IndexError as problem:
         raise _class_error(outputs, targets) or problem from None
+
+
+def _are_logits_and_targets(outputs: Any, targets: Any) -> bool:
+    """Return whether `F.cross_entropy` takes both as they are: logits [B, C] and B classes or fractions."""
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
+        return False
+    has_dtype = targets.dtype == torch.int64 or targets.is_floating_point()
+    return has_dtype and outputs.ndim == 2 and len(outputs) == len(targets)
 
 
 def _class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
@@ -150,14 +160,16 @@ def _class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
     wrong = classes[(classes != IGNORED_TARGET) & ((classes < 0) | (classes >= count))]
     if not len(wrong):
         return None
-    what = f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {int(wrong[0])}"
-    todo = f"give the network more outputs, or use {IGNORED_TARGET} for targets to ignore"
-    return TrainingError(f"{what}; {todo}")
+    return TrainingError(
+        f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {int(wrong[0])}; "
+        f"give the network more outputs, or use {IGNORED_TARGET} for targets to ignore"
+    )
 
 
 def _class_fractions(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
     """Return logits and class fractions, or None if the targets are not fractions."""
-    logits, fractions = find_tensor(outputs, "logits"), find_tensor(targets, "labels")
+    logits = find_tensor(outputs, "logits")
+    fractions = find_tensor(targets, "labels")
     if logits is None or fractions is None:
         return None
     is_match = fractions.is_floating_point() and logits.shape == fractions.shape
@@ -196,17 +208,17 @@ def _same_shape(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     Raises:
         TrainingError: The shapes differ.
     """
-    values, wanted = (
-        require_tensor(outputs, "logits", "the outputs"),
-        require_tensor(targets, "labels", "the targets"),
-    )
+    values = require_tensor(outputs, "logits", "the outputs")
+    wanted = require_tensor(targets, "labels", "the targets")
     if values.shape != wanted.shape:
         if [n for n in values.shape if n != 1] != [n for n in wanted.shape if n != 1]:
-            shapes = f"outputs {list(values.shape)} and targets {list(wanted.shape)}"
-            raise TrainingError(f"{shapes} do not match; expected the same shape")
+            raise TrainingError(
+                f"outputs {list(values.shape)} and targets {list(wanted.shape)} do not match; "
+                "expected the same shape"
+            )
         values = values.reshape(wanted.shape)
-    kind = torch.promote_types(values.dtype, wanted.dtype)
-    return values.to(kind), wanted.to(kind)
+    dtype = torch.promote_types(values.dtype, wanted.dtype)
+    return values.to(dtype), wanted.to(dtype)
 
 
 class EvalBatch:
@@ -217,7 +229,8 @@ class EvalBatch:
     """
 
     def __init__(self, outputs: Any, targets: Any) -> None:
-        self.outputs, self.targets = tree_map(_in_float, outputs), targets
+        self.outputs = tree_map(_in_float, outputs)
+        self.targets = targets
 
     @cached_property
     def classes(self) -> tuple[Tensor, Tensor]:
@@ -252,7 +265,8 @@ def _in_float(value: Any) -> Any:
 
 
 def _cross_entropy_sums(batch: EvalBatch) -> Sums:
-    if (pair := _class_fractions(batch.outputs, batch.targets)) is not None:
+    pair = _class_fractions(batch.outputs, batch.targets)
+    if pair is not None:
         logits, fractions = map(_in_float, pair)
         return F.cross_entropy(logits, fractions) * len(fractions), len(fractions)
     logits, classes = batch.classes
@@ -281,19 +295,26 @@ def build_sums(score: Callable[[Any, Any], Any]) -> Callable[[EvalBatch], Sums]:
     Returns:
         A function that raises TrainingError for any other result.
     """
-    expected = "expected a tensor with one value per sample, or the mean of the batch as a 0-d tensor"
 
-    def add(batch: EvalBatch) -> Sums:
-        value, samples = score(batch.outputs, batch.targets), count_samples(batch.targets)
+    def sums(batch: EvalBatch) -> Sums:
+        value = score(batch.outputs, batch.targets)
+        samples = count_samples(batch.targets)
         if not isinstance(value, Tensor):
-            raise TrainingError(f"returned {describe_type(value)}; {expected}")
+            raise _make_result_error(describe_type(value))
         if value.ndim == 0:
             return value * samples, samples
         targets = find_tensor(batch.targets, "labels")
         # A language model may give one value per token.
         is_per_token = targets is not None and value.shape == (targets.numel(),)
         if value.shape[0] != samples and not is_per_token:
-            raise TrainingError(f"returned a tensor {list(value.shape)} for {samples} samples; {expected}")
+            raise _make_result_error(f"a tensor {list(value.shape)} for {samples} samples")
         return value.sum(dtype=torch.promote_types(value.dtype, torch.float32)), value.numel()
 
-    return add
+    return sums
+
+
+def _make_result_error(result: str) -> TrainingError:
+    return TrainingError(
+        f"returned {result}; "
+        "expected a tensor with one value per sample, or the mean of the batch as a 0-d tensor"
+    )

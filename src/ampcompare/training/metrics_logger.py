@@ -1,10 +1,11 @@
-"""Turns steps into rows, for our loop and for anybody's under the Recorder.
+"""Turns steps into rows, for our loop and for a user's loop under the Recorder.
 
 A step leaves its values on the device. At the end of a log interval they go to the host in one copy. On a GPU
 that copy is read one interval later, when it has long arrived, so the host does not wait for the steps that
 it has queued; each row carries its own step. A killed process loses the row that waited, and the steps since.
 """
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from operator import itemgetter
 from typing import Any
@@ -45,7 +46,7 @@ class MetricsLogger:
 
     Attributes:
         number: The number of the last step.
-        epoch: The epochs at the end of the last step, or None where nobody told.
+        epoch: The epochs at the end of the last step; None where a user's loop does not tell.
     """
 
     def __init__(
@@ -62,22 +63,33 @@ class MetricsLogger:
         start: int = 0,
         lag: bool | None = None,
     ) -> None:
-        self.loss_scale, self.timing, self.on_row, self.every = loss_scale, timing, on_row, every
-        self.device, self.world = loss_scale.device, world or DistributedContext()
-        self.buffers, self._overflows = buffers, overflows
+        # What a row is made from, and where it goes.
+        self.loss_scale = loss_scale
+        self.timing = timing
+        self.buffers = buffers
+        self._overflows = overflows
         self.anomalies = AnomalyMonitor(
             on_nan,
             scales_dynamically=loss_scale.scales_dynamically(),
             restores_buffers=buffers is not None and buffers.restores,
         )
+        self.on_row = on_row
+        self.every = every
+        self.device = loss_scale.device
+        self.world = world or DistributedContext()
         self.lag = is_cuda(self.device) if lag is None else lag
         self._on_host = is_host(self.device)
+
+        # The last step.
         self.number = start
         self.epoch: float | None = None
         self._learning_rate: Any = None
-        self._gradient_norm: Tensor | None = None  # of the last step
-        self._skipped_steps = 0
-        self._open, self._waiting = Interval(), list[Interval]()
+        self._gradient_norm: Tensor | None = None
+
+        # Steps whose row has not been made.
+        self._skipped_steps = 0  # in the rows so far
+        self._open = Interval()
+        self._waiting: list[Interval] = []
 
     def resume(self) -> None:
         """Start training here, before the first step or after a pause, with the loss scale as it is now."""
@@ -97,7 +109,8 @@ class MetricsLogger:
             return
         if timing.has_energy:
             self.write_waiting()
-            if (joules := timing.joules_per_sample()) is not None:
+            joules = timing.joules_per_sample()
+            if joules is not None:
                 self.on_row(self.start_row() | {metrics.ENERGY: joules})
         timing.pause(since_step=since_step)
 
@@ -110,15 +123,14 @@ class MetricsLogger:
             learning_rate: The learning rate of the step; None: not known.
         """
         self.timing.end_step(result.samples, compiled=result.compiled)
-        self.number, self.epoch, self._learning_rate = number, epoch, learning_rate
+        self.number = number
+        self.epoch = epoch
+        self._learning_rate = learning_rate
+        self._gradient_norm = result.diagnostics.get(metrics.GRADIENT_NORM)
         interval = self._open
         interval.add(result, self.loss_scale.observe())
-        if diagnostics := result.diagnostics:
-            self._gradient_norm = diagnostics.get(metrics.GRADIENT_NORM)
-            if len(diagnostics) > (self._gradient_norm is not None):
-                interval.diagnostics.append((self.start_row(), diagnostics))
-        else:
-            self._gradient_norm = None
+        if result.diagnostics.keys() - {metrics.GRADIENT_NORM}:  # the row of the interval has the norm
+            interval.diagnostics.append((self.start_row(), result.diagnostics))
         if result.overflow is not None:
             interval.overflows.append((len(interval.samples) - 1, self.start_row(), result.overflow))
         if number % self.every == 0:
@@ -126,8 +138,10 @@ class MetricsLogger:
 
     def start_row(self) -> Row:
         """Return the first values of a row of the last step: its number, its epoch, the clocks now."""
-        epoch = {} if self.epoch is None else {metrics.EPOCH: self.epoch}
-        return {metrics.STEP: self.number, **epoch, **self.timing.clocks()}
+        row: Row = {metrics.STEP: self.number}
+        if self.epoch is not None:
+            row[metrics.EPOCH] = self.epoch
+        return row | self.timing.clocks()
 
     def end_interval(self) -> None:
         """End the interval at the last step, if it has any: send its values, read those of the one before."""
@@ -185,7 +199,8 @@ class MetricsLogger:
 
     def load_state_dict(self, state: Row) -> None:
         """Continue from a state of `state_dict`."""
-        self.number, self.epoch = state["number"], state["epoch"]
+        self.number = state["number"]
+        self.epoch = state["epoch"]
         self._skipped_steps = state["skipped"]
         if self.buffers:
             self.buffers.restored.fill_(state["restored"])
@@ -195,14 +210,17 @@ class MetricsLogger:
     def _collect(self, interval: Interval) -> dict[Hashable, Tensor]:
         """Return all values of the interval that are on the device."""
         tensors: dict[Hashable, Tensor] = {metrics.SCALE: self.loss_scale.scale_factor()}
-        if (losses := interval.loss_tensor(self.device)) is not None:
+        losses = interval.loss_tensor(self.device)
+        if losses is not None:
             tensors["losses"] = self.world.mean_(losses.float() if self.world.size > 1 else losses)
-        if (counts := interval.correct_counts()) is not None:
+        counts = interval.correct_counts()
+        if counts is not None:
             tensors["correct"] = self.world.sum_(counts)
         skips = self.loss_scale.skips(interval.observations)
-        skips = tensors["skips"] = torch.cat([*interval.skips, skips]) if interval.skips else skips
-        # On the host it is known that none was skipped, and that no buffer can be spoiled.
-        if self.buffers and not (self._on_host and not self._skipped_steps and not skips.any()):
+        if interval.skips:
+            skips = torch.cat([*interval.skips, skips])
+        tensors["skips"] = skips
+        if self.buffers and self._may_have_skipped(skips):
             tensors["buffers"] = self.buffers.count()
         if self._gradient_norm is not None:
             tensors[metrics.GRADIENT_NORM] = self._gradient_norm
@@ -210,15 +228,23 @@ class MetricsLogger:
             tensors[metrics.LEARNING_RATE] = self._learning_rate.reshape(())
         elif self._learning_rate is not None:
             interval.row[metrics.LEARNING_RATE] = self._learning_rate
-        for place, (row, diagnostics) in enumerate(interval.diagnostics):
+        for position, (row, diagnostics) in enumerate(interval.diagnostics):
             for key, value in diagnostics.items():
                 # The row of this very step has its gradient norm itself.
                 if row[metrics.STEP] != self.number or key != metrics.GRADIENT_NORM:
-                    tensors[place, key] = value
+                    tensors[position, key] = value
         if interval.overflows:
-            tensors["overflows"] = torch.stack([source.first for *_, source in interval.overflows])
-            tensors["bad_weights"] = torch.stack([source.first_weight for *_, source in interval.overflows])
+            sources = [source for _, _, source in interval.overflows]
+            tensors["overflows"] = torch.stack([source.first for source in sources])
+            tensors["bad_weights"] = torch.stack([source.first_weight for source in sources])
         return tensors
+
+    def _may_have_skipped(self, skips: Tensor) -> bool:
+        """Return whether a step may have been skipped so far, so that buffers may be spoiled.
+
+        Only on the host the skips of the interval are known without a wait.
+        """
+        return not self._on_host or self._skipped_steps > 0 or bool(skips.any())
 
     def _write(self, count: int, *, check: bool = True) -> None:
         """Hand out the rows of the oldest `count` intervals that wait, and `check` them for anomalies."""
@@ -230,9 +256,9 @@ class MetricsLogger:
             skipped = {position for position, is_skip in enumerate(skips) if is_skip}
             self._skipped_steps += len(skipped)
             overflows = _overflow_rows(interval, values, skipped)
-            if early := _diagnostic_rows(interval, values) + overflows:
-                for row in sorted(early, key=itemgetter(metrics.STEP)):
-                    self.on_row(row)
+            rows_of_steps = _diagnostic_rows(interval, values) + overflows
+            for row in sorted(rows_of_steps, key=itemgetter(metrics.STEP)):
+                self.on_row(row)
             row = self._complete(interval, values)
             self.on_row(row)
             if skipped and self._overflows:
@@ -250,7 +276,8 @@ class MetricsLogger:
         row[metrics.SKIPPED] = self._skipped_steps
         if self.buffers is not None:
             row[metrics.NONFINITE_BUFFERS] = round(values.get("buffers", 0)) if self._skipped_steps else 0
-        if losses := values.get("losses"):
+        losses = values.get("losses")
+        if losses:
             weights = interval.loss_weights()
             total = sum([weight * loss for weight, loss in zip(weights, losses, strict=True)])
             row[metrics.LOSS] = total / sum(weights)
@@ -271,36 +298,40 @@ def _losses_by_step(interval: Interval, values: Values) -> list[float]:
 
 def _overflow_rows(interval: Interval, values: Values, skipped: set[int]) -> list[Row]:
     """Return a row for each skipped step whose source of the overflow is known."""
+    overflows = zip(interval.overflows, values.get("overflows", ()), strict=True)
     return [
         row | {metrics.NONFINITE_MODULE: source.modules[round(first)]}
-        for (position, row, source), first in zip(
-            interval.overflows, values.get("overflows", ()), strict=True
-        )
+        for (position, row, source), first in overflows
         if first >= 0 and position in skipped
     ]
 
 
 def _bad_weights_by_step(interval: Interval, values: Values) -> dict[int, str]:
     """Return the module of the first weight that was not finite before the update, by the step's number."""
+    overflows = zip(interval.overflows, values.get("bad_weights", ()), strict=True)
     return {
         row[metrics.STEP]: source.weight_modules[round(first)]
-        for (_, row, source), first in zip(interval.overflows, values.get("bad_weights", ()), strict=True)
+        for (_, row, source), first in overflows
         if first >= 0
     }
 
 
 def _diagnostic_rows(interval: Interval, values: Values) -> list[Row]:
     """Return a row for each diagnostic step."""
-    return [
-        row | _diagnostic_values({key: values[place, key] for key in keys if (place, key) in values})
-        for place, (row, keys) in enumerate(interval.diagnostics)
-    ]
+    rows = []
+    for position, (row, keys) in enumerate(interval.diagnostics):
+        read = {key: values[position, key] for key in keys if (position, key) in values}
+        rows.append(row | _diagnostic_values(read))
+    return rows
 
 
 def _diagnostic_values(values: Mapping[str, Any]) -> Row:
     """Return the values of a diagnostic step as a row has them."""
-    # No fraction of lost updates where no weight had a gradient.
-    row = {k: x for k, x in values.items() if x == x or not k.startswith(metrics.LOST_UPDATES)}
+    row: Row = {}
+    for key, value in values.items():
+        has_no_value = key.startswith(metrics.LOST_UPDATES) and math.isnan(value)
+        if not has_no_value:  # no weight had a gradient
+            row[key] = value
     if metrics.EXPONENTS in row:
         row[metrics.EXPONENTS] = exponent_histogram(row[metrics.EXPONENTS])
     return row

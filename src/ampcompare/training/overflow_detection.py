@@ -21,9 +21,8 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class BufferMonitor:
     """Counts the floating buffers of a model that are no longer finite, and restores them if asked to.
 
-    A step that overflows in its forward is skipped, but the forward has updated BatchNorm's running
-    statistics before anybody knew: inf or nan in them stays for good, and is in every evaluation (pytorch
-    90342, 115500).
+    A step that overflows in its forward is skipped, but by then the forward has updated BatchNorm's running
+    statistics: inf or nan in them stays for good, and is in every evaluation (pytorch 90342, 115500).
 
     Args:
         restores: Whether to restore buffers that a skipped step spoiled.
@@ -35,8 +34,12 @@ class BufferMonitor:
 
     @torch.no_grad()
     def __init__(self, model: nn.Module, *, restores: bool) -> None:
-        every = [(m, key, b) for m in model.modules() for key, b in m._buffers.items()]
-        self._places = [(module, key) for module, key, b in every if _is_dense_float(b)]
+        self._places = [
+            (module, name)
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if _is_dense_float(buffer)
+        ]
         buffers = self._floating()
         self.restores = restores and bool(buffers)
         self._finite_at_start = _are_finite(buffers)  # a mask of -inf is not
@@ -79,11 +82,13 @@ class BufferMonitor:
 
     def _floating(self) -> list[Tensor]:
         # Looked up at each use: a module may replace a buffer, or remove it.
-        buffers = (module._buffers.get(key) for module, key in self._places)
-        return [
-            b if _is_dense_float(b) else self._finite_at_start.new_zeros(1, dtype=torch.float32)
-            for b in buffers
-        ]
+        buffers = []
+        for module, name in self._places:
+            buffer = module._buffers.get(name)
+            if not _is_dense_float(buffer):
+                buffer = self._finite_at_start.new_zeros(1, dtype=torch.float32)
+            buffers.append(buffer)
+        return buffers
 
 
 def _is_dense_float(buffer: Tensor | None) -> TypeGuard[Tensor]:
@@ -128,9 +133,9 @@ class OverflowDetector:
 
     A gradient that is inf or nan makes those of all modules before it so. Where modules are registered in the
     order of their use, the last one is where the overflow began, or what lies between that module and the
-    next. To find it, all gradients are read once more, so steps that nobody doubts are left alone: on the
-    host a skip is known at once, and its own gradients are read; on a GPU, where the host learns of a skip an
-    interval later, those of the steps after it.
+    next. To find it, all gradients are read once more, so only a few steps are checked: on the host, where a
+    skip is known at once, the skipped step itself; on a GPU, where the host learns of a skip an interval
+    later, the steps after it.
 
     Args:
         names: The names of the parameters, in the order in which `locate` gets them.
@@ -158,9 +163,11 @@ class OverflowDetector:
         self._steps_to_watch = WATCHED_STEPS
 
     def must_check(self, diagnose: bool) -> bool:
-        """Return whether to check this step, of which nobody knows yet whether it is skipped."""
-        watched, self._steps_to_watch = self._steps_to_watch > 0, max(0, self._steps_to_watch - 1)
-        return diagnose or (watched and self.may_watch)
+        """Return whether to check this step, before the host knows whether it is skipped."""
+        is_watched = self._steps_to_watch > 0
+        if is_watched:
+            self._steps_to_watch -= 1
+        return diagnose or (is_watched and self.may_watch)
 
     @torch.no_grad()
     def locate(self, parameters: Sequence[Tensor]) -> OverflowSource | None:

@@ -16,8 +16,9 @@ from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import TrainingError, UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
+from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.weight_dtypes import find_lazy_modules
-from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor, flatten_by_class
+from ampcompare.training.losses_and_metrics import EvalBatch, call_network, find_tensor, flatten_by_class
 from ampcompare.training.task import Score, Task
 
 SAMPLES = 2
@@ -47,10 +48,8 @@ def run_preflight(
     The network runs in evaluation mode under the backend, and nothing of it changes.
 
     Args:
-        task: The loss and the scores.
-        model: The prepared model.
-        precision: The backend.
-        config: The options of the run.
+        task: The loss and the scores of the run.
+        precision: The backend that prepared it.
         loader: The loader of the test split.
         data: The data, to check the training split too; None: only the test split.
 
@@ -60,21 +59,16 @@ def run_preflight(
     batch = next(iter(loader.epoch(0)), None)
     if batch is None:  # fewer samples than processes
         return
-    modes = {module: module.training for module in model.modules()}  # some may be frozen
-    model.eval()
-    try:
-        with precision.training_context():
-            outputs, targets = _run_first_samples(task, model, precision, config, batch, task.scores)
-            if data is not None:
-                _check_classes(config, outputs, targets, data)
-                if not isinstance(data.train, ImageSplit):  # images have the same shape in both
-                    sample = tuple(
-                        map_tensors(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
-                    )
-                    _run_first_samples(task, model, precision, config, sample, (), "the training data's ")
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with _evaluation_mode(model), precision.training_context():
+        outputs, targets = _run_first_samples(task, model, precision, config, batch, task.scores)
+        if data is None:
+            return
+        _check_classes(config, outputs, targets, data)
+        if not isinstance(data.train, ImageSplit):  # images have the same shape in both splits
+            first = [
+                map_tensors(field, lambda t: t[:SAMPLES].to(precision.device)) for field in data.train.sample
+            ]
+            _run_first_samples(task, model, precision, config, first, (), "the training data's ")
 
 
 def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
@@ -85,7 +79,6 @@ def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
 
     Args:
         model: The network, before it is prepared.
-        config: The options of the run.
         loader: The loader of the training split.
 
     Raises:
@@ -94,18 +87,33 @@ def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
     batch = next(iter(loader.epoch(0)), None)
     if batch is None:
         return
-    modes = {module: module.training for module in model.modules()}
     inputs = map_tensors(batch[0], lambda tensor: tensor[:SAMPLES])
     description = f"inputs {_shapes(inputs, with_dtype=True)}"
+    with (
+        _evaluation_mode(model),
+        torch.no_grad(),
+        _explained_errors("model.name", config.model.name, description),
+    ):
+        call_network(model, inputs)
+    names = find_lazy_modules(model)
+    if names:
+        raise UserError(
+            f"model.name={config.model.name!r}: "
+            f"the forward does not call its lazy layers {', '.join(names)}, so they have no weights; "
+            "remove them, or give them their sizes"
+        )
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put all modules into evaluation mode, and afterwards back into their own mode: some may be frozen."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
     try:
-        with torch.no_grad(), _asked("model.name", config.model.name, description):
-            call(model.eval(), inputs)
+        yield
     finally:
         for module, mode in modes.items():
             module.training = mode
-    if names := find_lazy_modules(model):
-        what = f"the forward does not call its lazy layers {', '.join(names)}, so they have no weights"
-        raise UserError(f"model.name={config.model.name!r}: {what}; remove them, or give them their sizes")
 
 
 def _run_first_samples(
@@ -120,10 +128,9 @@ def _run_first_samples(
     """Run network, scores and loss on the first samples of a batch; return outputs and targets.
 
     Args:
-        task: The loss and the scores.
-        model: The prepared model.
-        precision: The backend.
-        config: The options of the run.
+        task: Its loss is computed.
+        precision: The backend that prepared it.
+        config: It names the network and the loss, for messages.
         scores: The scores that are computed on such batches.
         whose: Which data these are, for the message: empty, or `the training data's `.
 
@@ -132,16 +139,19 @@ def _run_first_samples(
     """
     inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
     input_shapes = f"{whose}inputs {_shapes(inputs, with_dtype=True)}"
-    network = _asked("model.name", config.model.name, input_shapes, _converted_hint(precision))
-    with network, precision.forward_context():
-        outputs = call(model, inputs)
+    hint = _converted_hint(precision)
+    with (
+        _explained_errors("model.name", config.model.name, input_shapes, hint),
+        precision.forward_context(),
+    ):
+        outputs = call_network(model, inputs)
     description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
     with torch.no_grad():  # first, because the built-in scores explain best what does not fit
         evaluated = EvalBatch(outputs, targets)
         for score in scores:
-            with _asked(*score.option, description):
+            with _explained_errors(*score.option, description):
                 score.sums(evaluated)
-    with _asked("task.loss", config.task.loss, description), precision.forward_context():
+    with _explained_errors("task.loss", config.task.loss, description), precision.forward_context():
         _check_loss(task.loss(outputs, targets))
     return outputs, targets
 
@@ -171,28 +181,35 @@ def _check_loss(loss: Any) -> None:
 
 def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) -> None:
     """Raise UserError for a class without an output of the network, as far as the data are in memory."""
-    labels_or_fractions = find_tensor(targets, "labels")
-    if config.task.loss != CROSS_ENTROPY or (
-        labels_or_fractions is not None and labels_or_fractions.is_floating_point()
-    ):
+    if config.task.loss != CROSS_ENTROPY:
         return
-    count = flatten_by_class(outputs, targets)[0].shape[1]
+    labels_or_fractions = find_tensor(targets, "labels")
+    if labels_or_fractions is not None and labels_or_fractions.is_floating_point():
+        return
+    logits, _ = flatten_by_class(outputs, targets)
+    count = logits.shape[1]
     for split in (data.train, data.test):
         labels = split.labels if isinstance(split, ImageSplit) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():
             continue
-        for wrong in labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))][:1].tolist():
-            what = f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {wrong}"
-            todo = (
-                f"give it at least {wrong + 1} outputs, or correct the target"
-                if wrong > 0
-                else f"correct it, or use {IGNORED_TARGET} for targets to ignore"
-            )
-            raise UserError(f"model.name={config.model.name!r}: {what}; {todo}")
+        wrong = labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))]
+        if not len(wrong):
+            continue
+        target = int(wrong[0])
+        advice = (
+            f"give it at least {target + 1} outputs, or correct the target"
+            if target > 0
+            else f"correct it, or use {IGNORED_TARGET} for targets to ignore"
+        )
+        raise UserError(
+            f"model.name={config.model.name!r}: "
+            f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {target}; "
+            f"{advice}"
+        )
 
 
 @contextmanager
-def _asked(option: str, text: str, description: str, hint: str = "") -> Iterator[None]:
+def _explained_errors(option: str, text: str, description: str, hint: str = "") -> Iterator[None]:
     """Turn any exception of a part into a UserError; the traceback is shown for user code.
 
     Args:
@@ -206,20 +223,25 @@ def _asked(option: str, text: str, description: str, hint: str = "") -> Iterator
     except TrainingError as problem:
         raise UserError(f"{option}={text!r}: {problem}") from None
     except (Exception, SystemExit) as problem:
-        left = text.partition(":")[0]
-        why = describe_exception(problem, Path(left).resolve() if left.endswith(".py") else None)
-        todo = NO_LAYER if NO_KERNEL in str(problem) else hint
-        if any(text in str(problem) for text in NO_TRANSFORM):
-            todo = KEEP_IT
-        error = UserError(f"{option}={text!r}: cannot take {description} ({why}){todo}")
-        raise (error.with_cause(problem) if is_object_path(text) else error) from None
+        file = text.partition(":")[0]
+        path = Path(file).resolve() if file.endswith(".py") else None
+        if NO_KERNEL in str(problem):
+            hint = NO_LAYER
+        if any(message in str(problem) for message in NO_TRANSFORM):
+            hint = KEEP_IT
+        error = UserError(
+            f"{option}={text!r}: cannot take {description} ({describe_exception(problem, path)}){hint}"
+        )
+        if is_object_path(text):
+            error = error.with_cause(problem)
+        raise error from None
 
 
 def _shapes(value: Any, *, with_dtype: bool = False) -> str:
     """Return a shape as text: `[2, 3, 32, 32]` or `float32 [2, 3, 32, 32]`; by name for a dict."""
     if isinstance(value, Tensor):
-        dtype = f"{str(value.dtype).removeprefix('torch.')} " if with_dtype else ""
-        return f"{dtype}{list(value.shape)}"
+        shape = str(list(value.shape))
+        return f"{name_dtype(value.dtype)} {shape}" if with_dtype else shape
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_shapes(part, with_dtype=with_dtype)}" for name, part in value.items())
     return f"of type {type(value).__name__}"

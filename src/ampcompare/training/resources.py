@@ -46,7 +46,9 @@ class PeakMemory:
 
     def _peak(self) -> float | None:
         peak = peak_mib(self._device) if self._is_readable else None
-        return None if peak is None else max(peak, self._before_pause)
+        if peak is None:
+            return None
+        return max(peak, self._before_pause)
 
 
 class EnergyCounter:
@@ -61,7 +63,8 @@ class EnergyCounter:
     def __init__(self, device: torch.device) -> None:
         self._handle = None
         self._start_mj: int | None = None
-        if (name := nvml_name(device)) is None:
+        name = nvml_name(device)
+        if name is None:
             return
         import pynvml
 
@@ -83,8 +86,10 @@ class EnergyCounter:
 
     def joules(self) -> float | None:
         """Return the joules since `start`, or None if the GPU does not tell or `start` was not called."""
-        start, now = self._start_mj, self._read_mj()
-        return None if start is None or now is None else (now - start) / 1e3
+        now = self._read_mj()
+        if self._start_mj is None or now is None:
+            return None
+        return (now - self._start_mj) / 1e3
 
     def _read_mj(self) -> int | None:
         if self._handle is None:

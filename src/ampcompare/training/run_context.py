@@ -11,7 +11,7 @@ from ampcompare import metrics
 from ampcompare.config.load import Config, check_sweep_values, config_from_cli
 from ampcompare.config.schema import WEIGHTS
 from ampcompare.config.validate import resolve_backend, validate
-from ampcompare.data.batch import Batch, map_tensors
+from ampcompare.data.batch import Batch, Field, map_tensors
 from ampcompare.data.dataset import LoaderSplit, SampleSplit, TensorSplit
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
@@ -90,8 +90,6 @@ class RunContext:
     """The data and loaders of a config, from which trainers are built under any backend.
 
     Attributes:
-        config: The options of the run.
-        world: The processes of the run.
         data: The training and the test split.
         train: The loader of the training split, as `make_loader` returns it.
         test: The loader of the test split.
@@ -112,78 +110,91 @@ class RunContext:
         Raises:
             UserError: Model, data and options do not fit, in all processes.
         """
-        world = self.world
-        return build_trainer(
-            config or self.config, self.data, self.train, world.device, world, test=self.test
-        )
+        config = config or self.config
+        return build_trainer(config, self.data, self.train, self.world.device, self.world, test=self.test)
 
     def has_data_of(self, config: Config, world: DistributedContext) -> bool:
         """Return whether the data of this context are those of other options, which may have another seed.
 
         They are if they lie in memory, where a training does not change them, and no function took the seed.
         """
-        same = dataclasses.replace(self.config, **{key: getattr(config, key) for key in PER_RUN})
-        splits = self.data.train, self.data.test
-        in_memory = all(isinstance(split, TensorSplit) for split in splits)
-        return in_memory and not self.data.takes_seed and same == config and world == self.world
+        are_in_memory = isinstance(self.data.train, TensorSplit) and isinstance(self.data.test, TensorSplit)
+        if not are_in_memory or self.data.takes_seed or world != self.world:
+            return False
+        own = dataclasses.replace(self.config, **{key: getattr(config, key) for key in PER_RUN})
+        return own == config
 
     def first_steps(self, steps: int, *, samples: int | None = None) -> list[list[Batch]]:
         """Return the micro-batches of the first steps, a list for each step.
 
         Args:
-            steps: The number of steps.
             samples: The number of samples that are kept of each micro-batch; None: all.
         """
-        each_step = self.config.training.accumulate
-        endless = chain.from_iterable(self.train.epoch(number) for number in count())
-        parts = (
-            (map_tensors(x, lambda t: t[:samples].clone()), map_tensors(y, lambda t: t[:samples].clone()))
-            for x, y in endless
-        )
-        return [[*islice(parts, each_step)] for _ in range(steps)]
+
+        def copy_samples(field: Field) -> Field:
+            return map_tensors(field, lambda tensor: tensor[:samples].clone())
+
+        batches = chain.from_iterable(self.train.epoch(number) for number in count())
+        copies = ((copy_samples(inputs), copy_samples(targets)) for inputs, targets in batches)
+        return [[*islice(copies, self.config.training.accumulate)] for _ in range(steps)]
 
     def describe_environment(self, trainer: Trainer) -> dict[str, Any]:
         """Return what the record says of machine, effective settings, and user code.
 
         Call it in all processes: they exchange the names of their machines.
         """
-        config, device, precision = self.config, self.world.device, trainer.precision
-        in_fp32 = list_fp32_operations(device, precision.metadata.dtype)
-        last = machine.is_channels_last(config.memory_format, device)
-        weights = list_trainable_dtypes(trainer.model.parameters())
-        dtype = precision.metadata.dtype
-        if precision.metadata.is_fp32:  # with `precision.weights=keep` it may train in 16 bits
-            dtype = find_16bit_dtype(weights) or dtype
-        frozen = describe_frozen_parts(trainer.model)
+        config = self.config
+        device = self.world.device
         settings = {
             **machine.current_numerics(),
-            "memory_format": "channels_last" if last else "contiguous",
+            "memory_format": (
+                "channels_last" if machine.is_channels_last(config.memory_format, device) else "contiguous"
+            ),
             "execution": config.execution,
             "fused": is_fused(config, device),
             "processes": self.world.size,
-            metrics.PRECISION_DTYPE: dtype,
-            metrics.WEIGHT_DTYPES: weights,
-            **({metrics.FROZEN_WEIGHTS: frozen} if frozen else {}),
-            **describe_arithmetic(device),
-            **({metrics.FP32_OPERATIONS: [*in_fp32]} if in_fp32 else {}),
-            **precision.metadata.record(),
-            **({metrics.KEPT_FP32: [*precision.fp32_modules]} if precision.fp32_modules else {}),
+            **self._describe_precision(trainer),
             **describe_source(config.model.name, trainer.model),
             **trainer.task.record(),
             **self.data.recorded,
             "data_fingerprint": self.data.fingerprint,
-            **({"train_data": self.data.train_fingerprint} if self.data.train_fingerprint else {}),
         }
+        if self.data.train_fingerprint:
+            settings["train_data"] = self.data.train_fingerprint
         if isinstance(self.data.train, SampleSplit):
             settings["data_workers"] = count_workers(config, self.world)
         return describe_environment(device, **settings, machine=name_machine(device, self.world))
 
+    def _describe_precision(self, trainer: Trainer) -> dict[str, Any]:
+        """Return the dtypes of weights and arithmetic, and the metadata of a plug-in backend."""
+        device = self.world.device
+        precision = trainer.precision
+        weights = list_trainable_dtypes(trainer.model.parameters())
+        dtype = precision.metadata.dtype
+        if precision.metadata.is_fp32:  # with `precision.weights=keep` it may train in 16 bits
+            dtype = find_16bit_dtype(weights) or dtype
+        settings = {
+            metrics.PRECISION_DTYPE: dtype,
+            metrics.WEIGHT_DTYPES: weights,
+            **describe_arithmetic(device),
+            **precision.metadata.record(),
+        }
+        lists: dict[str, Any] = {
+            metrics.FROZEN_WEIGHTS: describe_frozen_parts(trainer.model),
+            metrics.FP32_OPERATIONS: [*list_fp32_operations(device, precision.metadata.dtype)],
+            metrics.KEPT_FP32: [*precision.fp32_modules],
+        }
+        return settings | {key: value for key, value in lists.items() if value}
+
     def describe_data(self) -> dict[str, Any]:
         """Return what the summary of a run says of its data, by metric key."""
-        test, classes = self.data.test, self.data.classes
-        samples = test.samples if isinstance(test, LoaderSplit) else len(test)
-        facts = {metrics.TEST_SET: test.fingerprint(classes), metrics.TEST_IMAGES: samples}
-        facts[metrics.CLASSES] = len(classes) or None
+        test = self.data.test
+        classes = self.data.classes
+        facts = {
+            metrics.TEST_SET: test.fingerprint(classes),
+            metrics.TEST_IMAGES: test.samples if isinstance(test, LoaderSplit) else len(test),
+            metrics.CLASSES: len(classes) or None,
+        }
         return {key: value for key, value in facts.items() if value is not None}
 
 
@@ -195,7 +206,6 @@ def prepare_run(
     The options of the context have the batch size of the user's DataLoader, if no batch size is given.
 
     Args:
-        config: The options of the run.
         world: The processes of the run; None: this process alone.
         before: The context of an earlier run of this process. Its data are used again if the options differ
             only in the seed, and if the seed cannot change the data.

@@ -26,13 +26,11 @@ class StepObserver:
     Args:
         model: The prepared model.
         optimizer: The prepared optimizer. Its parameters are the model's in their order, or their masters.
-        precision: The backend.
         restores_buffers: Whether buffers that a skipped step spoiled are restored.
         compiled: Whether forward and loss are compiled. A compiled graph has no place for hooks, so nothing
             is known of activations then.
 
     Attributes:
-        buffers: The buffers of the model.
         overflows: Finds where gradients overflowed.
     """
 
@@ -45,10 +43,11 @@ class StepObserver:
         restores_buffers: bool,
         compiled: bool,
     ) -> None:
-        self.optimizer, self.precision = optimizer, precision
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
-        self._layer_groups = [name.partition(".")[0] for name in names]
+        self.optimizer = optimizer
+        self.precision = precision
         self.may_skip = type(precision).step is not Precision.step
+        self._layer_groups = [name.partition(".")[0] for name in names]
         self.buffers = BufferMonitor(model, restores=restores_buffers)
         self.overflows = OverflowDetector(names, precision.device, [*model.parameters()])
         self.activations = None if compiled else ActivationRecorder(model, precision.device)
@@ -73,7 +72,8 @@ class StepObserver:
         """Return the updated parameters by layer group, or their gradients where there are any."""
         groups: dict[str, list[Tensor]] = {}
         for name, parameter in zip(self._layer_groups, self.updated_parameters(), strict=True):
-            if (tensor := parameter.grad if gradients else parameter) is not None:
+            tensor = parameter.grad if gradients else parameter
+            if tensor is not None:
                 groups.setdefault(name, []).append(tensor)
         return groups
 
@@ -90,10 +90,13 @@ class StepObservation:
     """
 
     def __init__(self, observer: StepObserver, diagnose: bool) -> None:
-        self._observer, self.diagnose = observer, diagnose
+        self._observer = observer
+        self.diagnose = diagnose
+        # What is observed.
         self.diagnostics: dict[str, Tensor] = {}
         self.overflow: OverflowSource | None = None
         self.norm: Tensor | None = None
+        # What is compared after the update.
         self._saved_buffers = observer.buffers.save() if observer.buffers.restores else None
         self._weights: dict[str, WeightSample] = {}
         self._skipped_before: Tensor | None = None
@@ -101,13 +104,15 @@ class StepObservation:
     def recording_activations(self) -> AbstractContextManager[Any]:
         """Return the context of a forward, which records activations in a diagnostic step."""
         activations = self._observer.activations
-        return activations.recording() if self.diagnose and activations is not None else NO_CONTEXT
+        if not self.diagnose or activations is None:
+            return NO_CONTEXT
+        return activations.recording()
 
     def see_losses(self, losses: Sequence[Tensor]) -> None:
         """Locate the overflow behind a loss that is not finite.
 
-        It has to be done before the update: afterwards the weights may be nan because the loss is. On a
-        device that nobody waits for, the steps that are in doubt are checked instead.
+        It has to be done before the update: afterwards the weights may be nan because the loss is. On a GPU
+        the host does not wait for the losses, so diagnostic steps and those after a skip are checked instead.
         """
         overflows = self._observer.overflows
         if overflows.on_host:
@@ -135,7 +140,8 @@ class StepObservation:
 
     def before_update(self) -> None:
         """Keep what is compared after the update: the count of skipped steps, and a sample of weights."""
-        observer, precision = self._observer, self._observer.precision
+        observer = self._observer
+        precision = observer.precision
         if self.diagnose and precision.metadata.updates_half:
             self._weights = {name: sample_weights(group) for name, group in observer.by_layer().items()}
         may_be_known = observer.overflows.on_host and observer.may_skip

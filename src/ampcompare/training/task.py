@@ -26,7 +26,9 @@ from ampcompare.training.losses_and_metrics import EvalBatch, Sums
 Classify = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
 # Logits of a batch with more bytes are replaced by predicted classes until the row is made.
 MAX_LOGITS_BYTES = 2**16
-LOSS, METRICS = "task.loss", "task.metrics"  # option names
+# Names of options.
+LOSS = "task.loss"
+METRICS = "task.metrics"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Score:
         better: Which direction is better, `higher` or `lower`.
         sums: Returns the sum over a batch and the number of values.
         option: The option that names the score, and its value.
+        source: The hash of the user's file; "" for a built-in loss or metric.
     """
 
     key: str
@@ -46,6 +49,7 @@ class Score:
     better: str
     sums: Callable[[EvalBatch], Sums]
     option: tuple[str, str]
+    source: str = ""
 
 
 def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
@@ -88,7 +92,6 @@ class Task:
         compared: The score that runs are compared by.
         classify: Returns what the accuracy of a training batch is computed from (`logits_and_classes`), or
             None if there is no accuracy.
-        sources: Hashes of the files of user code, by recorded key.
         weigh: Returns the number of targets that the loss averages, 0-d on the device. None: every sample has
             the same number.
     """
@@ -97,7 +100,6 @@ class Task:
     scores: tuple[Score, ...]
     compared: Score
     classify: Classify = logits_and_classes
-    sources: dict[str, str] = dataclasses.field(default_factory=dict)
     weigh: Callable[[Any], Tensor] | None = None
 
     def sum_scores(self, outputs: Any, targets: Any) -> Tensor:
@@ -106,7 +108,8 @@ class Task:
         Raises:
             TrainingError: A score returned values of a wrong shape.
         """
-        batch, sums = EvalBatch(outputs, targets), []
+        batch = EvalBatch(outputs, targets)
+        sums = []
         for score in self.scores:
             try:
                 total, count = score.sums(batch)
@@ -120,13 +123,18 @@ class Task:
     def record(self) -> dict[str, Any]:
         """Return what the record says of the task, so that a reader needs none of its functions."""
         scores = {score.key: {"words": score.label, "better": score.better} for score in self.scores}
-        return {metrics.TASK: {"metric": self.compared.key, "metrics": scores}, **self.sources}
+        sources = {
+            f"task_{score.key.removeprefix(metrics.EVAL_PREFIX)}_source": score.source
+            for score in self.scores
+            if score.source
+        }
+        return {metrics.TASK: {"metric": self.compared.key, "metrics": scores}, **sources}
 
     def weighted_by_targets(self) -> Self:
         """Return the task for steps in parts (micro-batches, processes) with unequal numbers of targets.
 
-        Sequences are padded, or classes are -100. The gradient is then that of the whole batch. Nobody knows
-        what a loss of the user averages, so such a loss is still weighted by samples.
+        Sequences are padded, or classes are -100. The gradient is then that of the whole batch. It is not
+        known what a loss of the user averages, so such a loss is still weighted by samples.
         """
         _, name = self.scores[0].option
         if name not in losses_and_metrics.LOSSES:
@@ -141,65 +149,94 @@ def build_task(config: Config, device: torch.device) -> Task:
     Raises:
         UserError: A loss or metric of the user cannot be loaded.
     """
-    options, sources = config.task, {}
-    if options.loss in losses_and_metrics.LOSSES:
-        loss, sums = losses_and_metrics.LOSSES[options.loss], losses_and_metrics.SUMS[options.loss]
-        if smoothing := config.training.label_smoothing:
-            loss = partial(loss, label_smoothing=smoothing)
+    options = config.task
+    metric_names = names.metric_names(options.loss, options.metrics)
+    loss, loss_score = _build_loss(config, device)
+    scores = (loss_score, *(_build_metric(name, device) for name in metric_names))
+    compared_key = names.compared_key(options.loss, options.metrics, options.metric)
+    has_classes = any(name in losses_and_metrics.CLASS_SCORES for name in (options.loss, *metric_names))
+    return Task(
+        loss,
+        scores,
+        compared=next(score for score in scores if score.key == compared_key),
+        classify=logits_and_classes if has_classes else no_classes,
+    )
+
+
+def _build_loss(config: Config, device: torch.device) -> tuple[Callable[..., Tensor], Score]:
+    """Return the loss of a step, and the loss as a score of an evaluation.
+
+    Raises:
+        UserError: The loss cannot be loaded.
+    """
+    name = config.task.loss
+    listed = metrics.METRICS[metrics.EVAL_LOSS]
+    if name in losses_and_metrics.LOSSES:
+        loss = losses_and_metrics.LOSSES[name]
+        sums = losses_and_metrics.SUMS[name]
+        source = ""
+        if config.training.label_smoothing:
+            loss = partial(loss, label_smoothing=config.training.label_smoothing)
     else:
-        loss, sources["task_loss_source"] = _function(plugins.LOSSES, options.loss, device)
+        loss, source = _load_function(plugins.LOSSES, name, device)
         sums = losses_and_metrics.build_sums(loss)
-    scores = [_listed(metrics.EVAL_LOSS, sums, LOSS, options.loss)]
-    names_given = names.metric_names(options.loss, options.metrics)
-    for text in names_given:
-        if text in losses_and_metrics.SUMS:
-            scores.append(_listed(names.metric_key(text), losses_and_metrics.SUMS[text], METRICS, text))
-        else:
-            score, sources[f"task_{names.metric_name(text)}_source"] = _score(text, device)
-            scores.append(score)
-    key = names.compared_key(options.loss, options.metrics, options.metric)
-    compared = next(score for score in scores if score.key == key)
-    has_classes = any(name in losses_and_metrics.CLASS_SCORES for name in (options.loss, *names_given))
-    return Task(loss, tuple(scores), compared, logits_and_classes if has_classes else no_classes, sources)
+    return loss, Score(listed.key, listed.label, listed.better, sums, (LOSS, name), source)
 
 
-def _listed(key: str, sums: Callable[[EvalBatch], Sums], option: str, text: str) -> Score:
-    listed = metrics.METRICS[key]
-    return Score(key, listed.label, listed.better, sums, (option, text))
-
-
-def _score(text: str, device: torch.device) -> tuple[Score, str]:
-    """Return the score of a user's metric, and the hash of its file.
+def _build_metric(text: str, device: torch.device) -> Score:
+    """Return the score of a metric.
 
     Raises:
         UserError: The metric cannot be loaded, or nothing says which direction is better.
     """
-    function, source = _function(plugins.METRICS, text, device)
-    key, name = names.metric_key(text), names.metric_name(text)
-    declared, listed = getattr(function, "better", None), metrics.find(key)
-    known = listed.better if listed else metrics.guess_direction(name)
-    better = known if declared is None else declared
-    if better not in (metrics.HIGHER, metrics.LOWER):
-        what = (
-            'its attribute `better` is neither "higher" nor "lower"'
-            if declared is not None
-            else "it is not known whether higher or lower values are better"
-        )
-        todo = f'write {name}.better = "{metrics.HIGHER}" or "{metrics.LOWER}" below the function'
-        raise plugins.METRICS.make_error(text, f"{what}; {todo}")
-    if listed:
-        if better != known:
-            why = f"has better={better!r}, but {key} is a listed metric with better={known!r}; rename it"
-            raise plugins.METRICS.make_error(text, why)
-        display_name = listed.label
+    key = names.metric_key(text)
+    if text in losses_and_metrics.SUMS:
+        declared = metrics.METRICS[key]
+        return Score(key, declared.label, declared.better, losses_and_metrics.SUMS[text], (METRICS, text))
+    function, source = _load_function(plugins.METRICS, text, device)
+    better = _find_direction(function, text)
+    listed = metrics.find(key)
+    if listed is None:
+        label = str(getattr(function, "words", "") or names.display_name_of(text))
+    elif better == listed.better:
+        label = listed.label
     else:
-        display_name = getattr(function, "words", "") or names.display_name_of(text)
-    return Score(
-        key, str(display_name), better, losses_and_metrics.build_sums(function), (METRICS, text)
-    ), source
+        raise plugins.METRICS.make_error(
+            text,
+            f"has better={better!r}, but {key} is a listed metric with better={listed.better!r}; rename it",
+        )
+    return Score(key, label, better, losses_and_metrics.build_sums(function), (METRICS, text), source)
 
 
-def _function(kind: PluginKind, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
+def _find_direction(function: Callable[..., Any], text: str) -> str:
+    """Return which direction is better: by the function's attribute, the listed metric, or its name.
+
+    Raises:
+        UserError: The attribute is wrong, or nothing says the direction.
+    """
+    directions = (metrics.HIGHER, metrics.LOWER)
+    name = names.metric_name(text)
+    declared = getattr(function, "better", None)
+    if declared is not None:
+        if declared not in directions:
+            raise plugins.METRICS.make_error(
+                text,
+                'its attribute `better` is neither "higher" nor "lower"; '
+                f'write {name}.better = "higher" or "lower" below the function',
+            )
+        return declared
+    listed = metrics.find(names.metric_key(text))
+    known = listed.better if listed else metrics.guess_direction(name)
+    if known not in directions:
+        raise plugins.METRICS.make_error(
+            text,
+            "it is not known whether higher or lower values are better; "
+            f'write {name}.better = "higher" or "lower" below the function',
+        )
+    return known
+
+
+def _load_function(kind: PluginKind, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
     """Return the loss or metric that the text names, and the hash of its file."""
     plugin = plugins.load(kind, text)
     value = plugin.value
@@ -214,13 +251,18 @@ def _function(kind: PluginKind, text: str, device: torch.device) -> tuple[Callab
         value = value.to(device)
     if not callable(value):
         raise kind.make_error(text, f"is {describe_type(value)}; expected a function of outputs and targets")
-    return _late_bound(value), plugin.source
+    return _look_up_at_each_call(value), plugin.source
 
 
-def _late_bound(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of torch as its module has it at each call: a backend may replace it."""
-    module, name = sys.modules.get(getattr(function, "__module__", "")), getattr(function, "__name__", "")
-    is_its_own = isinstance(function, types.FunctionType) and getattr(module, name, None) is function
-    if not is_its_own or not function.__module__.startswith("torch."):
+def _look_up_at_each_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch as its module has it at each call: a backend may replace it.
+
+    Any other function is returned as it is.
+    """
+    module_name = getattr(function, "__module__", None) or ""
+    module = sys.modules.get(module_name)
+    name = getattr(function, "__name__", "")
+    is_attribute = isinstance(function, types.FunctionType) and getattr(module, name, None) is function
+    if not is_attribute or not module_name.startswith("torch."):
         return function
     return lambda outputs, targets: getattr(module, name)(outputs, targets)

@@ -25,7 +25,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.precision.base import Precision
 from ampcompare.precision.o1.patches import list_registered_functions
 from ampcompare.system.device import is_cuda
-from ampcompare.training.losses_and_metrics import call, find_tensor
+from ampcompare.training.losses_and_metrics import call_network, find_tensor
 from ampcompare.training.network_description import (
     describe_callable,
     describe_network,
@@ -50,7 +50,7 @@ class Forward:
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
         """Return the outputs and the loss of a batch."""
-        outputs = self.model(inputs) if isinstance(inputs, Tensor) else call(self.model, inputs)
+        outputs = self.model(inputs) if isinstance(inputs, Tensor) else call_network(self.model, inputs)
         return outputs, self.criterion(outputs, targets)
 
 

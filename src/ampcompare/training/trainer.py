@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
@@ -36,13 +37,11 @@ class Trainer:
 
     Args:
         model: The prepared model, in DDP for several processes.
-        optimizer: The prepared optimizer.
-        scheduler: The schedule of the learning rate.
-        precision: The backend.
-        config: The options of training.
+        scheduler: It is advanced once a step.
+        precision: The backend that prepared model and optimizer.
         task: The loss, and what predictions are compared with.
         compiled: Whether forward and loss are compiled.
-        world: The processes of the training.
+        world: The processes of the training; None: this process alone.
     """
 
     def __init__(
@@ -57,9 +56,15 @@ class Trainer:
         compiled: bool = False,
         world: DistributedContext | None = None,
     ) -> None:
-        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
-        self.precision, self.config, self.world = precision, config, world or DistributedContext()
+        # What is trained, and how.
+        self.model = model
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.precision = precision
+        self.config = config
         self.task = task
+        self.world = world or DistributedContext()
+
         self._is_compiled = compiled
         self.forward = self.build_forward(model)
         self.observer = StepObserver(
@@ -81,7 +86,9 @@ class Trainer:
 
         With several processes each batch comes with the samples that all of them have together.
         """
-        return loader.epoch(epoch, start) if self.world.size == 1 else loader.epoch_with_sizes(epoch, start)
+        if self.world.size == 1:
+            return loader.epoch(epoch, start)
+        return loader.epoch_with_sizes(epoch, start)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """Take one optimizer step on the micro-batches, as if they were one batch. Waits for nothing.
@@ -102,14 +109,15 @@ class Trainer:
         """Do what the device does in a step: all but the schedule."""
         if not self.model.training:  # after an evaluation; the walk over all modules is not for every step
             self.model.train()
-        clip_norm, clip_value = self.config.clip_norm, self.config.clip_value
+        clips_norm = bool(self.config.clip_norm)
+        clips_value = bool(self.config.clip_value)
         batches, weights, samples = self._weigh(batches)
         observation = self.observer.begin(diagnose)
         losses, classified, compiled = self._forward_backward(batches, weights, observation)
         observation.see_losses(losses)
-        if diagnose or clip_norm or clip_value:
+        if diagnose or clips_norm or clips_value:
             self.precision.unscale_(self.optimizer)
-            observation.see_gradients(clips_norm=bool(clip_norm), clips_value=bool(clip_value))
+            observation.see_gradients(clips_norm=clips_norm, clips_value=clips_value)
             self._clip(observation.norm)
         observation.before_update()
         self.precision.step(self.optimizer)
@@ -147,18 +155,27 @@ class Trainer:
         Returns:
             The weighted loss of each, what is classified (`StepResult`), and whether something was compiled.
         """
-        losses, classified, compiled, last = [], [], False, len(batches) - 1
-        for number, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
-            # Processes add up their gradients in the last micro-batch of a step alone.
-            is_last = number == last
-            with NO_CONTEXT if is_last or self.world.size == 1 else self.model.no_sync():  # type: ignore[operator]
+        losses = []
+        classified = []
+        compiled = False
+        for number, (batch, weight) in enumerate(zip(batches, weights, strict=True), 1):
+            is_last = number == len(batches)
+            with self._gradient_sync(is_last=is_last):
                 outputs, loss = self._forward(batch, observation)
                 loss = self._backward(loss, weight, sync=is_last)
             compiled |= self.forward.compiled
             losses.append(loss)
-            if (pair := self.task.classify(outputs, batch[1])) is not None:
+            _, targets = batch
+            pair = self.task.classify(outputs, targets)
+            if pair is not None:
                 classified.append(pair)
         return losses, classified, compiled
+
+    def _gradient_sync(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Return the context of a micro-batch: processes add up their gradients in the last one alone."""
+        if is_last or self.world.size == 1:
+            return NO_CONTEXT
+        return self.model.no_sync()  # type: ignore[operator]
 
     def _forward(self, batch: Batch, observation: StepObservation) -> tuple[Any, Tensor]:
         """Return the outputs and the loss of a micro-batch."""
@@ -166,25 +183,25 @@ class Trainer:
             with self.precision.forward_context(), observation.recording_activations():
                 return self.forward(*batch)
         except Exception as problem:
-            if self.world.size > 1 and (line := name_unused(self.model, problem)):
-                raise TrainingError(line) from None
+            unused = explain_unused_parameters(self.model, problem) if self.world.size > 1 else ""
+            if unused:
+                raise TrainingError(unused) from None
             note_batch(problem, batch)
             raise
 
     def _backward(self, loss: Tensor, weight: float | Tensor, *, sync: bool) -> Tensor:
         """Accumulate the gradients of a micro-batch, and return its loss with penalty and weight."""
-        if self.config.gradient_penalty:
-            loss = loss.float() + self.config.gradient_penalty * self._gradient_penalty(loss)
+        penalty = self.config.gradient_penalty
+        if penalty:
+            loss = loss.float() + penalty * self._gradient_penalty(loss)
         if isinstance(weight, Tensor) or weight != 1:
             loss = loss * weight
         try:
             self.precision.backward(loss, sync=sync)
         except RuntimeError as problem:
-            line = explain_second_derivative(problem) if self.config.gradient_penalty else ""
-            if line:
-                raise TrainingError(
-                    f"training.gradient_penalty={self.config.gradient_penalty:g}: {line}"
-                ) from None
+            cause = explain_second_derivative(problem) if penalty else ""
+            if cause:
+                raise TrainingError(f"training.gradient_penalty={penalty:g}: {cause}") from None
             raise
         return loss.detach()
 
@@ -194,18 +211,21 @@ class Trainer:
         Args:
             norm: Their norm; None if it was not measured.
         """
-        config = self.config
+        max_value = self.config.clip_value
+        max_norm = self.config.clip_norm
         parameters = [p for p in self.observer.updated_parameters() if p.grad is not None]
-        if config.clip_value:
+        if max_value:
+            real = [p for p in parameters if not p.is_complex()]
+            if real:
+                clip_grad_value_(real, max_value)
             # PyTorch clamps no complex numbers: their real and imaginary parts are clipped.
-            if real := [p for p in parameters if not p.is_complex()]:
-                clip_grad_value_(real, config.clip_value)
-            for gradient in (p.grad for p in parameters if p.is_complex() and p.grad is not None):
-                view_as_real(gradient).clamp_(-config.clip_value, config.clip_value)
-        if config.clip_norm:
-            if config.clip_value or norm is None:
+            for parameter in parameters:
+                if parameter.is_complex() and parameter.grad is not None:
+                    view_as_real(parameter.grad).clamp_(-max_value, max_value)
+        if max_norm:
+            if max_value or norm is None:
                 norm = norm_of(parameters)
-            torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
         """Return the L2 norm of the true gradients, differentiable; a weight that the loss lacks counts 0.
@@ -221,29 +241,37 @@ class Trainer:
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
 
 
-def name_unused(model: nn.Module, problem: Exception) -> str:
+def explain_unused_parameters(model: nn.Module, problem: Exception) -> str:
     """Return one line with the parameters that DDP misses in the loss, or "" for any other problem."""
     if "find_unused_parameters" not in str(problem):
         return ""
     names = [name.removeprefix("module.") for name, p in model.named_parameters() if p.requires_grad]
     missing = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(problem))
     unused = [names[int(index)] for index in missing[1].split()] if missing else []
-    what = f"parameters that take no part in the loss: {', '.join(unused) or 'unknown'}"
-    return f"{what}; freeze or remove them, or use training.find_unused_parameters=true"
+    return (
+        f"parameters that take no part in the loss: {', '.join(unused) or 'unknown'}; "
+        "freeze or remove them, or use training.find_unused_parameters=true"
+    )
 
 
 def explain_second_derivative(problem: RuntimeError) -> str:
     """Return which operation has no second derivative, and what to do; "" for any other problem."""
     message = str(problem).partition("\n")[0]
-    operation = re.search(r"derivative for '?([\w:.]+)'? is not implemented", message)
-    if operation is None:
-        is_other = "differentiate twice" in message or "double backward" in message
-        return f"the network has no second derivative ({message})" if is_other else ""
-    line = f"{operation[1]} has no second derivative"
-    if "attention" in operation[1]:
-        math = "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
-        return f"{line}; call the attention inside {math}, or train without the gradient penalty"
-    return f"{line}; replace the operation in the network, or train without the gradient penalty"
+    match = re.search(r"derivative for '?([\w:.]+)'? is not implemented", message)
+    if match is None:
+        if "differentiate twice" in message or "double backward" in message:
+            return f"the network has no second derivative ({message})"
+        return ""
+    operation = match[1]
+    if "attention" in operation:
+        return (
+            f"{operation} has no second derivative; call the attention inside "
+            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), or train without the gradient penalty"
+        )
+    return (
+        f"{operation} has no second derivative; replace the operation in the network, "
+        "or train without the gradient penalty"
+    )
 
 
 def wrap_in_ddp(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:
@@ -256,10 +284,9 @@ def wrap_in_ddp(model: nn.Module, *, find_unused_parameters: bool = False) -> nn
     device = next(model.parameters()).device
     known = inspect.signature(DistributedDataParallel).parameters
     # Renamed between PyTorch 2.11 and 2.14.
-    quiet = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    ids = [device] if is_cuda(device) else None
-    options: dict[str, Any] = {quiet: False, "find_unused_parameters": find_unused_parameters}
-    return DistributedDataParallel(model, device_ids=ids, **options)
+    sync_buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {sync_buffers: False, "find_unused_parameters": find_unused_parameters}
+    return DistributedDataParallel(model, device_ids=[device] if is_cuda(device) else None, **options)
 
 
 def micro_batches(batches: Iterator[Any], count: int) -> Iterator[list[Any]]:
@@ -285,10 +312,10 @@ def learning_rate_factor(
     Args:
         step: The number of the step, from 0.
         name: `constant`, `cosine` or `multistep`.
-        warmup_steps: The steps of warm-up.
-        total_steps: The steps of the whole run.
+        warmup_steps: May have a fraction, because the warm-up is given in epochs.
+        total_steps: The steps of the whole run; the cosine ends there.
         milestones: Steps, for `multistep`.
-        gamma: The factor of a milestone.
+        gamma: The factor at each milestone.
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)

@@ -24,8 +24,6 @@ def perturb_weights(optimizer: Optimizer, precision: Precision, seed: int) -> No
 
     Args:
         optimizer: The prepared optimizer. Its parameters are the model's, or their fp32 masters.
-        precision: The backend.
-        seed: The seed of the run.
     """
     # A stream of its own: the initial weights were drawn from a generator with the seed itself.
     digest = hashlib.sha256(f"perturb_weights {seed}".encode()).digest()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.data.batch import Batch
-from ampcompare.training.losses_and_metrics import call
+from ampcompare.training.losses_and_metrics import call_network
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.step_capture import CapturedStep, floating_tensors, map_tensors
 
@@ -160,7 +160,7 @@ def read_call_order(trainer: Trainer, batch: Batch) -> CallOrder:
         precision.forward_context(),
         _CallHooks(before, after).on(trainer.model),
     ):
-        trainer.task.loss(call(trainer.model, inputs), targets)
+        trainer.task.loss(call_network(trainer.model, inputs), targets)
     return order
 
 

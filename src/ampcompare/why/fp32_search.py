@@ -23,7 +23,7 @@ from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.system.device import seed_process
-from ampcompare.training.losses_and_metrics import call
+from ampcompare.training.losses_and_metrics import call_network
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.op_profile import measure_interleaved, speed_ratio
@@ -198,7 +198,7 @@ def list_called_modules(context: RunContext | Moment, config: Config) -> list[st
     (micro_batches,) = context.first_steps(1)
     inputs, _ = micro_batches[0]
     with torch.no_grad():
-        call(model.train(), map_tensors(inputs, lambda tensor: tensor[:2]))
+        call_network(model.train(), map_tensors(inputs, lambda tensor: tensor[:2]))
     for hook in hooks:
         hook.remove()
     try:

@@ -21,7 +21,7 @@ from ampcompare.data.batch import Batch, list_tensors
 from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.system.device import seed_process
-from ampcompare.training.losses_and_metrics import call
+from ampcompare.training.losses_and_metrics import call_network
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.step_capture import floating_tensors
 
@@ -38,9 +38,9 @@ O1_REASONS = {
     "recurrent": O1_HALF,
     "float": O1_FP32,
     "banned": O1_FP32,
-    "refuse": O1_FP32,
+    "refuse_16_bit_target": O1_FP32,
     "promote": O1_PROMOTE,
-    "match": O1_PROMOTE,
+    "cast_to_target_dtype": O1_PROMOTE,
 }
 ATTENTION = "scaled_dot_product_attention"
 COMPOSITES = ("multi_head_attention_forward",)  # functions that call many ops, which are traced one by one
@@ -109,7 +109,7 @@ def trace_forward(trainer: Trainer, batch: Batch) -> ForwardTrace:
         ):
             stack.enter_context(context)
         inputs, targets = batch
-        outputs = call(model, inputs)
+        outputs = call_network(model, inputs)
         tracer.module_stack.append(LOSS)
         trainer.task.loss(outputs, targets)
     return trace

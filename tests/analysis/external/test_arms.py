@@ -1,4 +1,4 @@
-"""Arms: the name that somebody gives to a source (`ampcompare report fp32=logs/a bf16=logs/b`)."""
+"""Arms: the name that a user gives to a source (`ampcompare report fp32=logs/a bf16=logs/b`)."""
 
 from pathlib import Path
 

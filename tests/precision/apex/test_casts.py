@@ -38,7 +38,7 @@ def test_casts_can_be_disabled_and_enabled_again_in_nested_contexts():
 
 
 def test_threads_open_and_close_contexts_of_their_own_at_once():
-    """Each has the casts within its own, nobody outside, and in the end no function is wrapped."""
+    """Each thread has the casts within its context, none outside, and in the end no function is wrapped."""
     found: set[tuple[torch.dtype, torch.dtype]] = set()
     plain, together = vars(torch)["mm"], threading.Barrier(3)
 

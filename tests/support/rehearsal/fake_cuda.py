@@ -169,7 +169,7 @@ class _Event:
 
     def elapsed_time(self, end: _Event) -> float:
         if not (self.query() and end.query()):
-            raise RuntimeError("device not ready: nobody has waited for this event")
+            raise RuntimeError("device not ready: the host has not waited for this event")
         return (end._done - self._done) / 1e3
 
 

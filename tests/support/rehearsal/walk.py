@@ -44,7 +44,7 @@ def walk(roots: Sequence[Tensor], *, create_graph: bool = False) -> list[tuple[T
 
 
 def _reachable(starts: Sequence[Any]) -> list[Any]:
-    """Every node from `starts` on, held: a node's Python object is the same only while somebody holds it."""
+    """Every node from `starts` on, held: a node's Python object is the same only while it is referenced."""
     found: dict[Any, None] = {}
     stack = list(starts)
     while stack:

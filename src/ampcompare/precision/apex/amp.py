@@ -13,7 +13,7 @@ the model's forward. As in apex, an initialized optimizer's `step` accepts no cl
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import MethodType
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.apex.opt_levels import check_model, resolve_properties, to_list
+from ampcompare.precision.apex.opt_levels import Properties, check_model, resolve_properties, to_list
 from ampcompare.precision.casting import (
     SIXTEEN_BIT_DTYPES,
     convert_network,
@@ -53,8 +53,6 @@ class _State:
     Attributes:
         enabled: The argument `enabled` of `initialize`, None before the call.
         scalers: One loss scaler per loss.
-        models: The initialized models.
-        optimizers: The initialized optimizers.
         undo: Callbacks for `reset`.
     """
 
@@ -130,9 +128,7 @@ def initialize(
     True
     """
     if not enabled:
-        _state.enabled, _state.scalers = False, []
-        CastState.on = False  # after an earlier O1
-        STATE.copies.clear()
+        _disable()
         return models if optimizers is None else (models, optimizers)
     properties = resolve_properties(
         opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale
@@ -147,42 +143,87 @@ def initialize(
     )
     for model in model_list:
         check_model(model)
-    for new, known in ((model_list, _state.models), (optimizer_list, _state.optimizers)):
-        if len({*new} - {*known}) < len(new):
-            message = f"The same {'model' if new is model_list else 'optimizer'} was given to amp.initialize"
-            raise RuntimeError(f"{message} twice; call amp.reset() to start again.")
+    _check_given_once("model", model_list, _state.models)
+    _check_given_once("optimizer", optimizer_list, _state.optimizers)
 
-    first = next((parameter for model in model_list for parameter in model.parameters()), None)
-    device = torch.device(patches.get_default_device_type()) if first is None else first.device
-    bounds: dict[str, Any] = {"min_loss_scale": min_loss_scale, "max_loss_scale": max_loss_scale}
-    scaler_options = PrecisionOptions(properties.loss_scale, **bounds)
-    _state.enabled, _state.scalers = True, [LossScaler(scaler_options, device) for _ in range(num_losses)]
-    dtype = properties.cast_model_type
-    wrapping: dict[str, Any] = {"outputs": cast_model_outputs}
-    if dtype is not None:
-        wrapping = {"inputs": dtype, "outputs": cast_model_outputs or torch.float32}
+    device = _find_device(model_list)
+    scaler_options = PrecisionOptions(
+        properties.loss_scale, min_loss_scale=min_loss_scale, max_loss_scale=max_loss_scale
+    )
+    _state.enabled = True
+    _state.scalers = [LossScaler(scaler_options, device) for _ in range(num_losses)]
     if properties.patch_torch_functions:
         _state.undo.enter_context(patches.install_wrappers())
-        wrapping |= {"context": patches.casts, "device_type": device.type, "allow_banned": allow_banned}
     CastState.on = properties.patch_torch_functions and casts == "everywhere"
-    CastState.device_type, CastState.allow_banned = device.type, allow_banned
+    CastState.device_type = device.type
+    CastState.allow_banned = allow_banned
     for model in model_list:
-        if properties.patch_torch_functions and (names := find_scripted(model)):
-            message = f"{NOT_CAST} {', '.join(name or type(model).__name__ for name in names)}"
-            warnings.warn(f"{message}. It computes in the dtype of its inputs and weights.", stacklevel=2)
-        if dtype in SIXTEEN_BIT_DTYPES:
-            convert_network(model, dtype, keep_batchnorm_fp32=bool(properties.keep_batchnorm_fp32))
-            for hook in save_in_fp32(model):
-                _state.undo.callback(hook.remove)
-        wrap_forward(model, **wrapping)
+        _prepare_model(model, properties, device, cast_model_outputs, allow_banned=allow_banned)
     for optimizer in optimizer_list:
-        if dtype in SIXTEEN_BIT_DTYPES and not properties.master_weights:
-            _recast_state(optimizer)
-        gradients = OptimizerGradients(optimizer, device, has_masters=bool(properties.master_weights))
-        _patch_optimizer(optimizer, gradients, dynamic=properties.loss_scale == "dynamic")
+        _prepare_optimizer(optimizer, properties, device)
     _state.models.update(model_list)
     _state.optimizers.update(optimizer_list)
     return models if optimizers is None else (models, optimizers)
+
+
+def _disable() -> None:
+    """Leave models and optimizers alone, and end the casts of an earlier O1."""
+    _state.enabled = False
+    _state.scalers = []
+    CastState.on = False
+    STATE.copies.clear()
+
+
+def _check_given_once(kind: str, new: Sequence[Any], known: Collection[Any]) -> None:
+    """Raise RuntimeError if an object is twice among the new ones, or is known from an earlier call."""
+    if len({*new} - {*known}) < len(new):
+        raise RuntimeError(
+            f"The same {kind} was given to amp.initialize twice; call amp.reset() to start again."
+        )
+
+
+def _find_device(models: Sequence[nn.Module]) -> torch.device:
+    """Return the device of the first parameter; without parameters the GPU, if there is one."""
+    for model in models:
+        for parameter in model.parameters():
+            return parameter.device
+    return torch.device(patches.get_default_device_type())
+
+
+def _prepare_model(
+    model: nn.Module,
+    properties: Properties,
+    device: torch.device,
+    output_dtype: torch.dtype | None,
+    *,
+    allow_banned: bool,
+) -> None:
+    """Convert the weights and wrap the forward, as the level says."""
+    wrapping: dict[str, Any] = {"outputs": output_dtype}
+    if properties.patch_torch_functions:
+        wrapping |= {"context": patches.casts, "device_type": device.type, "allow_banned": allow_banned}
+        names = find_scripted(model)
+        if names:
+            shown = ", ".join(name or type(model).__name__ for name in names)
+            warnings.warn(
+                f"{NOT_CAST} {shown}. It computes in the dtype of its inputs and weights.", stacklevel=3
+            )
+    dtype = properties.cast_model_type
+    if dtype is not None:
+        wrapping |= {"inputs": dtype, "outputs": output_dtype or torch.float32}
+    if dtype in SIXTEEN_BIT_DTYPES:
+        convert_network(model, dtype, keep_batchnorm_fp32=bool(properties.keep_batchnorm_fp32))
+        for hook in save_in_fp32(model):
+            _state.undo.callback(hook.remove)
+    wrap_forward(model, **wrapping)
+
+
+def _prepare_optimizer(optimizer: Optimizer, properties: Properties, device: torch.device) -> None:
+    """Create masters if the level has them, and make the optimizer skip its step after an overflow."""
+    if properties.cast_model_type in SIXTEEN_BIT_DTYPES and not properties.master_weights:
+        _recast_state(optimizer)
+    gradients = OptimizerGradients(optimizer, device, has_masters=bool(properties.master_weights))
+    _patch_optimizer(optimizer, gradients, dynamic=properties.loss_scale == "dynamic")
 
 
 @contextmanager
@@ -215,21 +256,25 @@ def scale_loss(
         IndexError: There is no such `loss_id`.
     """
     if _state.enabled is None:
-        todo = "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called before."
-        message = "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized"
-        raise RuntimeError(f"{message}: {todo}")
+        raise RuntimeError(
+            "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized: "
+            "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called before."
+        )
     if not _state.enabled:
         yield loss
         return
     count = len(_state.scalers)
     if loss_id not in range(count):
-        why = f"amp.initialize was told num_losses={count}, so 0 to {count - 1} are there"
-        raise IndexError(f"loss_id={loss_id}: {why}; pass a larger num_losses")
+        raise IndexError(
+            f"loss_id={loss_id}: amp.initialize got num_losses={count}, so there are 0 to {count - 1}; "
+            "pass a larger num_losses"
+        )
     optimizer_list = to_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
     gradients = [vars(optimizer).get("_amp") for optimizer in dict.fromkeys(optimizer_list)]  # each once
     if None in gradients:
-        message = "amp.scale_loss was given an optimizer that amp.initialize never saw"
-        raise RuntimeError(f"{message}; initialize it first.")
+        raise RuntimeError(
+            "amp.scale_loss was given an optimizer that amp.initialize never saw; initialize it first."
+        )
     scaler = _state.scalers[loss_id]
     with scaled_backward(scaler, gradients, delay=delay_unscale) as needs_update:
         yield scaler.scale_loss(loss)
@@ -241,9 +286,8 @@ def scale_loss(
 def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
     """Yield the parameters that the optimizer updates: fp32 masters under O2, else the model's own."""
     if optimizer in _state.optimizers:
-        vars(optimizer)[
-            "_amp"
-        ].synchronize()  # a parameter group may have been added since, a checkpoint loaded
+        # A parameter group may have been added since, or a checkpoint loaded.
+        vars(optimizer)["_amp"].synchronize()
     for group in optimizer.param_groups:
         yield from group["params"]
 
@@ -252,7 +296,7 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the state of the loss scalers as apex does; waits for the device.
 
     Args:
-        destination: A dict to fill.
+        destination: A dict to fill; None: a new one.
 
     Returns:
         {"loss_scaler0": {"loss_scale": float, "unskipped": int}, ...}.
@@ -273,10 +317,14 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
     if unexpected:
         keys = ", ".join(unexpected)
         raise RuntimeError(f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}.")
-    saved, used = len(state_dict), len(_state.scalers)
+    saved = len(state_dict)
+    used = len(_state.scalers)
     if saved != used:
-        message = f"state_dict contains {saved} entries, while {used} loss_scalers are used"
-        warnings.warn(f"{message}; those that both have are loaded", stacklevel=2)
+        warnings.warn(
+            f"state_dict contains {saved} entries, while {used} loss_scalers are used; "
+            "those that both have are loaded",
+            stacklevel=2,
+        )
     for scaler, state in zip(_state.scalers, state_dict.values(), strict=False):
         scaler.load_state_dict(state)
 
@@ -311,7 +359,9 @@ def register_promote_function(module: Any, function: str) -> None:
 def reset() -> None:
     """Undo casts, registered functions, and changes to models and optimizers, which become fp32."""
     global _state
-    CastState.on, CastState.device_type, CastState.allow_banned = False, "cpu", False
+    CastState.on = False
+    CastState.device_type = "cpu"
+    CastState.allow_banned = False
     patches.clear_registered()
     _state.undo.close()
     for optimizer in _state.optimizers:
@@ -332,14 +382,16 @@ def _patch_optimizer(optimizer: Optimizer, gradients: OptimizerGradients, *, dyn
     plain one, since PyTorch copies only state and groups.
     """
     own = {name: vars(optimizer).get(name) for name in ("step", "zero_grad")}  # wrapped by another library
-    plain_step, plain_zero_grad = optimizer.step, optimizer.zero_grad
+    plain_step = optimizer.step
+    plain_zero_grad = optimizer.zero_grad
 
     def step(optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         if "_amp" not in vars(optimizer):  # after a reset, if a scheduler has wrapped this `step`
             return plain_step(closure)
         if closure is not None:
-            message = "Currently, Amp does not support closure use with optimizers"
-            raise RuntimeError(f"{message}: call step() alone.")
+            raise RuntimeError(
+                "Currently, Amp does not support closure use with optimizers: call step() alone."
+            )
         with disable_casts():  # casts do not apply to the optimizer's arithmetic
             result = gradients.step(plain_step, dynamic=dynamic)
         STATE.copies.clear()
@@ -353,8 +405,12 @@ def _patch_optimizer(optimizer: Optimizer, gradients: OptimizerGradients, *, dyn
     def undo() -> None:
         del vars(optimizer)["_amp"], vars(optimizer)["_undo_amp"]
         for name, before in own.items():
-            if vars(optimizer)[name] is patched[name]:
-                delattr(optimizer, name) if before is None else setattr(optimizer, name, before)
+            if vars(optimizer)[name] is not patched[name]:  # another library has wrapped it since
+                continue
+            if before is None:
+                delattr(optimizer, name)
+            else:
+                setattr(optimizer, name, before)
         gradients.release_masters()
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):

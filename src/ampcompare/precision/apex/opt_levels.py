@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
+from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES, name_dtype
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,20 @@ def resolve_properties(opt_level: str, *overrides: Any) -> Properties:
         ValueError: A loss scale that is not allowed.
     """
     if opt_level not in LEVELS:
-        note = "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
         known = ", ".join(map(repr, LEVELS))
-        raise RuntimeError(f"Unexpected optimization level {opt_level!r}. Options are {known}. {note}")
-    named = zip((property.name for property in fields(Properties)), overrides, strict=True)
+        raise RuntimeError(
+            f"Unexpected optimization level {opt_level!r}. Options are {known}. "
+            "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
+        )
+    names = [field.name for field in fields(Properties)]
+    named = zip(names, overrides, strict=True)
     overridden = {name: value for name, value in named if value is not None}
     for name in overridden.keys() & OPTION_VALUES.keys():
-        if str(overridden[name]) not in OPTION_VALUES[name]:
-            raise RuntimeError(
-                f"{name}={overridden[name]!r}: expected {', '.join(OPTION_VALUES[name])} or None"
-            )
-        overridden[name] = OPTION_VALUES[name][str(overridden[name])]
+        value = overridden[name]
+        allowed = OPTION_VALUES[name]
+        if str(value) not in allowed:
+            raise RuntimeError(f"{name}={value!r}: expected {', '.join(allowed)} or None")
+        overridden[name] = allowed[str(value)]
     if opt_level == "O1":
         for name, why in REFUSED_BY_O1.items():
             if overridden.get(name) not in (None, torch.float32):
@@ -105,14 +108,14 @@ def check_model(model: nn.Module) -> None:
             f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be "
             "applied to the model(s) AFTER the model(s) have been returned from amp.initialize."
         )
-    parameters = dict(model.named_parameters())
-    for name, tensor in (parameters | dict(model.named_buffers())).items():
-        if tensor.is_floating_point() and tensor.dtype is not torch.float32:
-            message = f"Found {'param' if name in parameters else 'buffer'} {name} with type"
-            raise RuntimeError(
-                f"{message} {str(tensor.dtype).removeprefix('torch.')}, expected float32. "
-                "When using amp.initialize, you do not need to call .half() on your model before passing it."
-            )
+    for kind, tensors in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in tensors:
+            if tensor.is_floating_point() and tensor.dtype is not torch.float32:
+                raise RuntimeError(
+                    f"Found {kind} {name} with type {name_dtype(tensor.dtype)}, expected float32. "
+                    "When using amp.initialize, you do not need to call .half() on your model before "
+                    "passing it."
+                )
 
 
 def to_list(values: Any, kind: type, name: str, type_name: str) -> list[Any]:
@@ -123,6 +126,7 @@ def to_list(values: Any, kind: type, name: str, type_name: str) -> list[Any]:
     """
     items = [values] if isinstance(values, kind) else values
     if not isinstance(items, list | tuple) or not all(isinstance(item, kind) for item in items):
-        expected = f"either a single {type_name} or a list of them"
-        raise TypeError(f"{name} must be {expected}, not {type(values).__name__}")
+        raise TypeError(
+            f"{name} must be either a single {type_name} or a list of them, not {type(values).__name__}"
+        )
     return list(items)

@@ -29,10 +29,13 @@ class ApexO1(ScaledPrecision):
         Raises:
             UnsupportedModel: torch.jit compiled the model or a part of it.
         """
-        if names := find_scripted(model):
-            message = f"{NOT_CAST} {', '.join(name or 'the network' for name in names)}"
-            todo = "use the module without torch.jit, or backend=native"
-            raise UnsupportedModel(f"backend={self.metadata.label}: {message}; {todo}")
+        names = find_scripted(model)
+        if names:
+            shown = ", ".join(name or "the network" for name in names)
+            raise UnsupportedModel(
+                f"backend={self.metadata.label}: {NOT_CAST} {shown}; "
+                "use the module without torch.jit, or backend=native"
+            )
         return super().convert(model, optimizer)
 
     def session(self) -> AbstractContextManager[Any]:

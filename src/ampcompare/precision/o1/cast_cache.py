@@ -54,8 +54,9 @@ def copy_to_flat_buffer(weights: Sequence[Tensor]) -> Sequence[Tensor]:
     that do not share a storage are returned as they are.
     """
     storage = weights[0].untyped_storage()
-    if any(w.dtype is not torch.float32 or w.untyped_storage()._cdata != storage._cdata for w in weights):
-        return weights
+    for w in weights:
+        if w.dtype is not torch.float32 or w.untyped_storage()._cdata != storage._cdata:
+            return weights
     copies = [_find_valid_copy(w) for w in weights]
     if any(copy is None for copy in copies):
         options: dict[str, Any] = {"dtype": STATE.half, "device": weights[0].device}
@@ -73,10 +74,14 @@ def _find_valid_copy(weight: Tensor) -> Tensor | None:
     A copy from under no_grad, or from before requires_grad changed, would not pass a gradient to the weight.
     """
     entry = STATE.copies.get(id(weight))
-    if entry is None or entry[1] != weight._version or entry[2].dtype is not STATE.half:
+    if entry is None:
         return None
-    copy = entry[2]
-    return copy if copy.requires_grad == weight.requires_grad or not torch.is_grad_enabled() else None
+    _, version, copy = entry
+    if version != weight._version or copy.dtype is not STATE.half:
+        return None
+    if torch.is_grad_enabled() and copy.requires_grad != weight.requires_grad:
+        return None
+    return copy
 
 
 def _remember(weight: Tensor, copy: Tensor) -> Tensor:

@@ -41,15 +41,18 @@ TENSOR_PROMOTE = [
     *(f"__{name}__" for name in ("eq", "ge", "gt", "le", "lt", "ne")),
 ]
 TENSOR_PROMOTE_IN_PLACE = [f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv")]
+CAST_TO_TARGET = "cast_to_target_dtype"
+REFUSE_16_BIT = "refuse_16_bit_target"
+# Namespace, names, the rule of the functions, and the rule of their in-place variants.
 LISTS: list[tuple[Any, list[str], str, str]] = [
-    (F, FUNCTIONAL_HALF, "half", "match"),
-    (F, FUNCTIONAL_FLOAT, "float", "refuse"),
-    (torch, TORCH_HALF, "half", "match"),
-    (torch, TORCH_FLOAT, "float", "refuse"),
-    (torch, TORCH_PROMOTE, "promote", "match"),
-    (torch.Tensor, TENSOR_HALF, "half", "match"),
-    (torch.Tensor, TENSOR_FLOAT, "float", "refuse"),
-    (torch.Tensor, TENSOR_PROMOTE, "promote", "match"),
+    (F, FUNCTIONAL_HALF, "half", CAST_TO_TARGET),
+    (F, FUNCTIONAL_FLOAT, "float", REFUSE_16_BIT),
+    (torch, TORCH_HALF, "half", CAST_TO_TARGET),
+    (torch, TORCH_FLOAT, "float", REFUSE_16_BIT),
+    (torch, TORCH_PROMOTE, "promote", CAST_TO_TARGET),
+    (torch.Tensor, TENSOR_HALF, "half", CAST_TO_TARGET),
+    (torch.Tensor, TENSOR_FLOAT, "float", REFUSE_16_BIT),
+    (torch.Tensor, TENSOR_PROMOTE, "promote", CAST_TO_TARGET),
 ]
 
 # Functions that PyTorch has fused since. Each has the dtype that its parts had under apex: attention is a
@@ -84,12 +87,12 @@ INTERNALS: list[tuple[Any, str, str]] = [
 def list_entries() -> list[tuple[Any, str, str]]:
     """Return every (namespace, name, rule) that exists in this PyTorch.
 
-    A later entry for a name overrides an earlier one. In-place methods have their own rules: "match" casts
-    the other arguments to the tensor's dtype; "refuse" raises, since an fp32 function cannot write into a
-    16-bit tensor.
+    A later entry for a name overrides an earlier one. In-place functions have their own rules. Their target
+    keeps its dtype, so `cast_to_target_dtype` casts the other arguments. An fp32 function cannot write into a
+    16-bit tensor, so `refuse_16_bit_target` raises.
     """
     listed: list[tuple[Any, str, str]] = [(F, "binary_cross_entropy", "banned")]
-    listed += [(torch.Tensor, name, "match") for name in TENSOR_PROMOTE_IN_PLACE]
+    listed += [(torch.Tensor, name, CAST_TO_TARGET) for name in TENSOR_PROMOTE_IN_PLACE]
     for namespace, names, rule, in_place in LISTS:
         listed += [(namespace, name, rule) for name in names]
         listed += [(namespace, f"{name}_", in_place) for name in names if not name.startswith("__")]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.o1.cast_cache import STATE, cast_weight, copy_to_flat_buffer
 
 Function = Callable[..., Any]
@@ -31,7 +32,8 @@ def _list_floating(x: Any) -> list[Tensor]:
     tensors: list[Tensor] = []
     if isinstance(x, SEQUENCES):
         for item in x:
-            if not (inner := _list_floating(item)):
+            inner = _list_floating(item)
+            if not inner:
                 return []
             tensors += inner
     return tensors
@@ -55,14 +57,18 @@ def _cast_nested(cast: Cast, x: Any) -> Any:
 
 
 def _cast_arguments(cast: Cast, args: Args, kwargs: Kwargs) -> Arguments:
-    # Most arguments are tensors or numbers; a call for each would cost too much.
-    new_args = [
-        cast(x) if isinstance(x, Tensor) else _cast_nested(cast, x) if isinstance(x, SEQUENCES) else x
-        for x in args
-    ]
+    cast_args: list[Any] = []
+    for x in args:
+        # Most arguments are tensors or numbers; a call of `_cast_nested` for each would cost too much.
+        if isinstance(x, Tensor):
+            cast_args.append(cast(x))
+        elif isinstance(x, SEQUENCES):
+            cast_args.append(_cast_nested(cast, x))
+        else:
+            cast_args.append(x)
     if kwargs:
-        kwargs = {k: v if k == "out" else _cast_nested(cast, v) for k, v in kwargs.items()}
-    return new_args, kwargs
+        kwargs = {key: x if key == "out" else _cast_nested(cast, x) for key, x in kwargs.items()}
+    return cast_args, kwargs
 
 
 def _is_cast_target(x: Any) -> bool:
@@ -71,7 +77,8 @@ def _is_cast_target(x: Any) -> bool:
 
 def to_half(x: Tensor) -> Tensor:
     """Return x in the 16-bit dtype, for an fp32 parameter its cached copy."""
-    dtype, half = x.dtype, STATE.half
+    dtype = x.dtype
+    half = STATE.half
     if dtype is half or not dtype.is_floating_point or x.device.type != STATE.device_type:
         return x
     if dtype is FLOAT and isinstance(x, Parameter):
@@ -88,14 +95,11 @@ def to_float(x: Tensor) -> Tensor:
 
 
 def make_rule(change: Callable[[str, Args, Kwargs], Arguments]) -> Callable[[Function], Function]:
-    """Make a rule from a function that changes arguments while casts are on.
+    """Make a rule, which wraps a function, from a function that changes arguments while casts are on.
 
     Args:
         change: Gets the name of the wrapped function, its positional and its keyword arguments, and returns
             the new arguments.
-
-    Returns:
-        The rule, which wraps a function.
     """
 
     @functools.wraps(change)
@@ -136,41 +140,55 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     if len(dtypes) < 2 or not any(map(_is_cast_target, tensors)):
         return args, kwargs
     if dtypes != {STATE.half, FLOAT}:
-        mix = ", ".join(sorted(map(_name_dtype, dtypes)))
-        message = f"apex O1 does not know how to promote {{{mix}}} in {name}"
-        why = f"only a mix of {_name_dtype(STATE.half)} and float32 is defined"
-        raise NotImplementedError(f"{message}: {why}; cast one of the arguments yourself")
+        mix = ", ".join(sorted(map(name_dtype, dtypes)))
+        raise NotImplementedError(
+            f"apex O1 does not know how to promote {{{mix}}} in {name}: "
+            f"only a mix of {name_dtype(STATE.half)} and float32 is defined; "
+            "cast one of the arguments yourself"
+        )
     return _cast_arguments(to_float, args, kwargs)
 
 
 @make_rule
-def match(name: str, args: Args, kwargs: Kwargs) -> Arguments:
+def cast_to_target_dtype(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Run in the dtype of the tensor that is changed in place."""
     args, kwargs = _put_target_first(args, kwargs)
-    return _cast_others(args[0].dtype, args, kwargs) if _is_cast_target(args[0]) else (args, kwargs)
+    target = args[0]
+    if not _is_cast_target(target):
+        return args, kwargs
+    return _cast_all_but_target(target.dtype, args, kwargs)
 
 
 @make_rule
-def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Raise if an fp32 function would change a 16-bit tensor in place."""
+def refuse_16_bit_target(name: str, args: Args, kwargs: Kwargs) -> Arguments:
+    """Raise if an fp32 function would change a 16-bit tensor in place, else run in fp32."""
     args, kwargs = _put_target_first(args, kwargs)
-    if not _is_cast_target(args[0]):
+    target = args[0]
+    if not _is_cast_target(target):
         return args, kwargs
-    if args[0].dtype is STATE.half:
-        instead = name.rstrip("_")
-        why = f"{name} cannot write into a {_name_dtype(STATE.half)} tensor"
-        todo = f"use {instead}, or call .float() first"
-        raise NotImplementedError(f"apex O1 runs {instead} in float32, so {why}; {todo}")
-    return _cast_others(FLOAT, args, kwargs)
+    if target.dtype is STATE.half:
+        function = name.rstrip("_")
+        raise NotImplementedError(
+            f"apex O1 runs {function} in float32, "
+            f"so {name} cannot write into a {name_dtype(STATE.half)} tensor; "
+            f"use {function}, or call .float() first"
+        )
+    return _cast_all_but_target(FLOAT, args, kwargs)
 
 
 def _put_target_first(args: Args, kwargs: Kwargs) -> Arguments:
     """Return the arguments of an in-place function with its target first, even if it is named `input`."""
-    return (args, kwargs) if args else ((kwargs["input"],), {k: v for k, v in kwargs.items() if k != "input"})
+    if args:
+        return args, kwargs
+    others = {key: x for key, x in kwargs.items() if key != "input"}
+    return (kwargs["input"],), others
 
 
-def _cast_others(dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Arguments:
-    others, kwargs = _cast_arguments(lambda x: x.to(dtype) if _is_cast_target(x) else x, args[1:], kwargs)
+def _cast_all_but_target(dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Arguments:
+    def cast(x: Tensor) -> Tensor:
+        return x.to(dtype) if _is_cast_target(x) else x
+
+    others, kwargs = _cast_arguments(cast, args[1:], kwargs)
     return [args[0], *others], kwargs
 
 
@@ -180,15 +198,13 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     if STATE.allow_banned:
         return _cast_arguments(to_float, args, kwargs)
     if any(x.dtype is STATE.half and _is_cast_target(x) for x in _list_arguments(args, kwargs)):
-        message = f"apex O1 does not run {name} on {_name_dtype(STATE.half)}"
-        why = "the log of a sigmoid output underflows there. Drop the sigmoid and use"
-        use = "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss)"
-        raise NotImplementedError(f"{message}: {why} {use}, or pass allow_banned=True to run it in float32")
+        raise NotImplementedError(
+            f"apex O1 does not run {name} on {name_dtype(STATE.half)}: "
+            "the log of a sigmoid output underflows there. Drop the sigmoid and use "
+            "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss), "
+            "or pass allow_banned=True to run it in float32"
+        )
     return args, kwargs
-
-
-def _name_dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @make_rule
@@ -209,7 +225,8 @@ def attention(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
     mask_index = 0 if name == "baddbmm" else 3
     args = [bound(x) if index == mask_index else x for index, x in enumerate(args)]
-    return _cast_arguments(to_half, args, {k: bound(v) if k == "attn_mask" else v for k, v in kwargs.items()})
+    kwargs = {key: bound(x) if key == "attn_mask" else x for key, x in kwargs.items()}
+    return _cast_arguments(to_half, args, kwargs)
 
 
 def no_fast_path(function: Function) -> Function:
@@ -226,9 +243,8 @@ def recurrent(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
     Source: `apex/amp/{rnn_compat,wrap}.py` at the last commit that had them.
     """
-    return _cast_arguments(
-        to_half, [copy_to_flat_buffer(x) if isinstance(x, list) else x for x in args], kwargs
-    )
+    args = [copy_to_flat_buffer(x) if isinstance(x, list) else x for x in args]
+    return _cast_arguments(to_half, args, kwargs)
 
 
 @make_rule
@@ -244,8 +260,8 @@ _RULE_FUNCTIONS = (
     half,
     float_,
     promote,
-    match,
-    refuse,
+    cast_to_target_dtype,
+    refuse_16_bit_target,
     banned,
     attention,
     no_fast_path,

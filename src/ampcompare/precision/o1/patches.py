@@ -48,13 +48,11 @@ def casts(
     if device_type is None and not STATE.on:
         device_type = get_default_device_type()
     settings = {"device_type": device_type, "allow_banned": allow_banned, "half": half}
+    given = {name: value for name, value in settings.items() if value is not None}
     if is_outermost:
         STATE.copies.clear()  # an edit of `.data` does not change a weight's version
     try:
-        with (
-            install_wrappers(),
-            _override_state(on=True, **{k: v for k, v in settings.items() if v is not None}),
-        ):
+        with install_wrappers(), _override_state(on=True, **given):
             yield
     finally:
         if is_outermost:
@@ -105,8 +103,7 @@ def register(namespace: Any, name: str, rule: str) -> None:
 
     Args:
         namespace: The module or class that has the function.
-        name: The name of the function.
-        rule: The name of a rule in RULES.
+        rule: A key of RULES.
 
     Raises:
         ValueError: There is no such function.
@@ -155,7 +152,10 @@ def _wrap_functions() -> None:
 def _unwrap_functions() -> None:
     while _installed:
         namespace, name, own = _installed.pop()
-        delattr(namespace, name) if own is _MISSING else setattr(namespace, name, own)
+        if own is _MISSING:
+            delattr(namespace, name)
+        else:
+            setattr(namespace, name, own)
         if isinstance(own, FunctionType) and own.__module__ == ORIGINALS:
             own.__module__ = F.__name__
 
@@ -201,8 +201,9 @@ def _capture_casts() -> Callable[[], AbstractContextManager[None]]:
     """Return a function that makes the context of the casts of now."""
     if not STATE.on:
         return disable_casts
-    half, device_type, allow = STATE.half, STATE.device_type, STATE.allow_banned
-    return functools.partial(casts, half=half, device_type=device_type, allow_banned=allow)
+    return functools.partial(
+        casts, half=STATE.half, device_type=STATE.device_type, allow_banned=STATE.allow_banned
+    )
 
 
 def remember_casts(function: Function) -> Function:
@@ -260,9 +261,9 @@ def carry_casts_to_hooks(function: Function) -> Function:
     def wrapper(owner: Any, *args: Any, **kwargs: Any) -> Any:
         if not STATE.on:
             return function(owner, *args, **kwargs)
-        return function(
-            owner, *(carry(value) for value in args), **{key: carry(value) for key, value in kwargs.items()}
-        )
+        args = tuple(carry(value) for value in args)
+        kwargs = {name: carry(value) for name, value in kwargs.items()}
+        return function(owner, *args, **kwargs)
 
     return wrapper
 

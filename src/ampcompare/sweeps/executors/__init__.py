@@ -56,7 +56,7 @@ class Executor(Protocol):
         """Return the run that is under way in each process, or waits in the executor's queue.
 
         A run that was among them and is not any more has ended, and the facts about its end are there if
-        anybody saw it. Runs that wait for their turn in a process are in `assigned`.
+        it was observed. Runs that wait for their turn in a process are in `assigned`.
         """
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:

@@ -24,7 +24,7 @@ class CheckpointManager:
     Attributes:
         tracker: Records the run; its state is part of the checkpoint.
         store: The folder of the checkpoints.
-        config: The options of the run.
+        config: It says when a checkpoint is due.
         identity: What a later run must have in common to resume this one.
         machine: What the environment says of the machine, for a run that continues on another one.
         is_main_process: Whether this process writes.
@@ -47,10 +47,16 @@ class CheckpointManager:
         return self.config.checkpoint.every_minutes is not None
 
     def is_due(self, epochs: int | None = None) -> bool:
-        """Return whether a checkpoint is due after so many epochs, or now by the clock."""
-        every, minutes = self.config.checkpoint.every_epochs, self.config.checkpoint.every_minutes
+        """Return whether a checkpoint is due.
+
+        Args:
+            epochs: The epochs that are complete, at the end of an epoch; None within an epoch, where the
+                clock decides.
+        """
         if epochs is not None:
+            every = self.config.checkpoint.every_epochs
             return every is not None and epochs % every == 0
+        minutes = self.config.checkpoint.every_minutes
         return minutes is not None and time.monotonic() - self.saved_at >= minutes * 60
 
     def save(
@@ -81,5 +87,7 @@ class CheckpointManager:
             self.store.save({**state, **run}, saved_identity(self.identity), best=best, anomaly=anomaly)
             self.saved_step = step
         except OSError as problem:
-            where = f"could not be written to {self.store.folder} ({reason(problem)})"
-            log.warning(f"the checkpoint at step {step} {where}; the training continues without it")
+            log.warning(
+                f"the checkpoint at step {step} could not be written to {self.store.folder} "
+                f"({reason(problem)}); the training continues without it"
+            )

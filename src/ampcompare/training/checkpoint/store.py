@@ -34,11 +34,28 @@ log = logging.getLogger(__name__)
 FORMAT = 5  # raise it when what a checkpoint holds changes
 FORMAT_UNKNOWN = 0  # of checkpoints without run.json, as versions before 0.2 wrote them
 FOLDER = "checkpoints"
-_NAME = re.compile(r"step-(\d{9})(\.best)?\.pt")
+MAX_SHOWN = 5  # differences in a message
+_NAME = re.compile(r"step-\d{9}(\.best)?\.pt")
 
 
 class CheckpointError(Exception):
     """The file is not a complete checkpoint."""
+
+
+class NotResumable(Exception):
+    """A run cannot be resumed.
+
+    The message continues `run NAME`: it says why.
+
+    Attributes:
+        advice: What the user can do.
+        is_other_format: Whether its checkpoints are of another version of AMP Compare.
+    """
+
+    def __init__(self, why: str, advice: str, *, is_other_format: bool = False) -> None:
+        super().__init__(why)
+        self.advice = advice
+        self.is_other_format = is_other_format
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -88,10 +105,9 @@ class CheckpointStore:
         """
         if not self.folder.is_dir():
             return []
-        checkpoints = [
-            (int(m[1]), bool(m[2]), p) for p in self.folder.iterdir() if (m := _NAME.fullmatch(p.name))
-        ]
-        return [path for _, _, path in sorted(checkpoints, reverse=True)]
+        checkpoints = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+        # Of two files of one step, the one with `.best` comes first.
+        return sorted(checkpoints, key=lambda path: (_step_of(path), _is_best(path)), reverse=True)
 
     def read_description(self) -> dict[str, Any]:
         """Return what `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before.
@@ -142,9 +158,8 @@ class CheckpointStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         before = [] if self._is_begun else self.files()
         self._note_anomaly(anomaly, identity)
-        if not (
-            self._is_begun and (self.folder / "run.json").exists()
-        ):  # first: without it the checkpoint would not be found
+        if not self._is_begun or not (self.folder / "run.json").exists():
+            # First: without it the checkpoint would not be found.
             self._write_description(identity, 0)
         buffer = io.BytesIO()  # on a full disk PyTorch's own writer ends the process
         torch.save(state, buffer)
@@ -159,28 +174,35 @@ class CheckpointStore:
         if not self._is_begun or self._before_anomaly is not None:
             return
         self._before_anomaly = self.read_description().get("before_anomaly")  # of an earlier part of the run
-        earlier = [step for file in self.files() if anomaly and (step := _step_of(file)) < anomaly]
-        if self._before_anomaly is None and earlier:
+        if self._before_anomaly is not None or anomaly is None:
+            return
+        earlier = [step for step in map(_step_of, self.files()) if step < anomaly]
+        if earlier:
             self._before_anomaly = max(earlier)
             self._write_description(identity, 0)
 
     def end(self, step: int) -> None:
         """Note that the run ended at this step with a complete record, so it cannot be resumed."""
         try:
-            if (about := self.read_description())["format"] == FORMAT:
-                self._before_anomaly = about.get("before_anomaly")
-                self._write_description(about["identity"], step)
+            description = self.read_description()
+            if description["format"] == FORMAT:
+                self._before_anomaly = description.get("before_anomaly")
+                self._write_description(description["identity"], step)
                 self._delete_all_but(1)
         except (OSError, ValueError) as problem:
-            why = f"could not be noted in {self.folder} ({reason(problem)})"
-            log.warning(f"the run's end {why}; resume=auto will end the run again")
+            log.warning(
+                f"the run's end could not be noted in {self.folder} ({reason(problem)}); "
+                "resume=auto will end the run again"
+            )
 
     def _delete_all_but(self, count: int, old: Collection[Path] = ()) -> None:
+        """Delete all checkpoints but the newest ones, the best one, and the one before the first anomaly."""
         files = [file for file in self.files() if file not in old]
-        bests = [file for file in files if file.name.endswith(".best.pt")]
-        before = [file for file in files if _step_of(file) == self._before_anomaly]
+        bests = [file for file in files if _is_best(file)]
+        before_anomaly = [file for file in files if _step_of(file) == self._before_anomaly]
+        kept = {*files[:count], *bests[:1], *before_anomaly}
         temporary = self.folder.glob("*.tmp")  # from a process that was killed while writing
-        for file in {*old, *files, *temporary} - {*files[:count], *bests[:1], *before}:
+        for file in {*old, *files, *temporary} - kept:
             file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
@@ -190,13 +212,15 @@ class CheckpointStore:
         """
         for path in self.files():
             try:
-                state, self._is_begun = read_checkpoint(path), True
-                return state
+                state = read_checkpoint(path)
             except CheckpointError as problem:
                 renamed = path.replace(path.with_name(path.name + ".damaged"))
                 log.warning(
                     f"checkpoint {path.name} is damaged ({problem}); it is skipped and renamed to {renamed}"
                 )
+                continue
+            self._is_begun = True
+            return state
         log.warning(f"none of the checkpoints in {self.folder} can be read")
         return None
 
@@ -204,6 +228,11 @@ class CheckpointStore:
 def _step_of(path: Path) -> int:
     """Return the step of a checkpoint by the name of its file."""
     return int(path.name[5:14])
+
+
+def _is_best(path: Path) -> bool:
+    """Return whether a checkpoint was the best one when it was written, by the name of its file."""
+    return path.name.endswith(".best.pt")
 
 
 def saved_identity(identity: RunIdentity) -> dict[str, Any]:
@@ -230,7 +259,9 @@ def describe_difference(difference: Difference, identity: RunIdentity) -> str:
         TRAIN_DATA: "the training data (different data for the same seed)",
     }
     key, there, here = difference
-    return special.get(key, f"{name_of(key)} ({there} in that run, {here} now)")
+    if key in special:
+        return special[key]
+    return f"{name_of(key)} ({there} in that run, {here} now)"
 
 
 def find_resumable(
@@ -243,7 +274,7 @@ def find_resumable(
     locked. With `resume=never` such a run is only mentioned.
 
     Args:
-        config: The options of the run.
+        config: It names the folder, and says whether to resume.
         identity: The run of now.
         total_steps: The steps of the whole run.
         run_id: The id of the run; None: it has none yet.
@@ -251,55 +282,110 @@ def find_resumable(
     Raises:
         UserError: The run with this id cannot be resumed, or an unfinished run is of an earlier version.
     """
-    named, auto = run_id, config.resume == "auto"
     top = Path(config.output_dir) / FOLDER
+    if config.resume != "auto":
+        if not run_id:
+            _mention_unfinished_run(top, identity, total_steps)
+        return None
     passed_over: list[str] = []
-    for store in map(CheckpointStore, _newest_first(top) if not named else [top / named] if auto else []):
-        about: dict[str, Any] = {"format": FORMAT}
+    for store in map(CheckpointStore, [top / run_id] if run_id else _newest_first(top)):
         try:
-            about = store.read_description()
-            is_candidate = about["format"] == FORMAT or (about["format"] is not None and auto)
-            if not is_candidate or (about["ended"] >= total_steps and not named):
-                continue
-            files, obstacle = store.files(), _obstacle(store, about, identity)
-        except Exception as problem:  # another program's folder, or one that is being removed
-            obstacle = f"cannot be read ({reason(problem)})", "repair or remove it"
-        if obstacle:
-            passed_over.append(f"run {store.folder.name} {obstacle[0]}")
-            if named or about["format"] != FORMAT:
-                raise UserError(f"resume=auto: {passed_over[-1]}; {obstacle[1]}, or use resume=never")
-        elif not auto:
-            store.unlock()
-            if not files:
-                continue
-            stopped = f"run {store.folder.name} of this config stopped at step {int(files[0].name[5:14])}"
-            log.info(f"{stopped}; resume=auto would continue it. This is a new run")
-            return None
-        elif store.read_description()["ended"] < total_steps and (state := store.load()):
+            state = _lock_and_load(store, identity, total_steps, even_if_ended=bool(run_id))
+        except NotResumable as obstacle:
+            if run_id or obstacle.is_other_format:
+                raise UserError(
+                    f"resume=auto: run {store.folder.name} {obstacle}; {obstacle.advice}, or use resume=never"
+                ) from None
+            passed_over.append(f"run {store.folder.name} {obstacle}")
+            continue
+        if state is not None:
             return store, state
-        else:
-            store.unlock()
-            if named and files:
-                return store, {}
-    if passed_over and auto:
+        if run_id and store.files():
+            return store, {}
+    if passed_over:
         log.warning(f"resume=auto: starting a new run, because {passed_over[0]}")
     return None
 
 
-def _obstacle(
-    store: CheckpointStore, about: Mapping[str, Any], identity: RunIdentity
-) -> tuple[str, str] | None:
-    """Return why a run cannot be resumed and what to do, or None: this process has locked it now."""
-    if about["format"] != FORMAT:
-        number = about["format"]
+def _mention_unfinished_run(top: Path, identity: RunIdentity, total_steps: int) -> None:
+    """Log the newest run that `resume=auto` would continue, if there is one."""
+    for store in map(CheckpointStore, _newest_first(top)):
+        with suppress(Exception):  # another program's folder, or one that is being removed
+            description = store.read_description()
+            if description["format"] != FORMAT or description["ended"] >= total_steps:
+                continue
+            try:
+                _lock(store, description, identity)
+            except NotResumable:
+                continue
+            store.unlock()
+            newest = store.files()[0]
+            log.info(
+                f"run {store.folder.name} of this config stopped at step {_step_of(newest)}; "
+                "resume=auto would continue it. This is a new run"
+            )
+            return
+
+
+def _lock_and_load(
+    store: CheckpointStore, identity: RunIdentity, total_steps: int, *, even_if_ended: bool
+) -> dict[str, Any] | None:
+    """Lock a run and return its newest state; None, not locked: it has ended, or has no checkpoint.
+
+    Args:
+        store: The folder of the run's checkpoints.
+        identity: The run of now.
+        total_steps: The steps of the whole run.
+        even_if_ended: Whether a run that has ended must be resumable, too.
+
+    Raises:
+        NotResumable: The run has another identity or format, is running, or cannot be read.
+    """
+    description: dict[str, Any] = {"format": FORMAT}
+    try:
+        description = store.read_description()
+        if description["format"] is None:
+            return None
+        if description["ended"] >= total_steps and not even_if_ended:
+            return None
+        _lock(store, description, identity)
+    except NotResumable:
+        raise
+    except Exception as problem:  # another program's folder, or one that is being removed
+        raise NotResumable(
+            f"cannot be read ({reason(problem)})",
+            "repair or remove it",
+            is_other_format=description["format"] != FORMAT,
+        ) from None
+    # Read again: another process may have ended the run before this one had the lock.
+    is_unfinished = store.read_description()["ended"] < total_steps
+    state = store.load() if is_unfinished else None
+    if state is None:
+        store.unlock()
+    return state
+
+
+def _lock(store: CheckpointStore, description: Mapping[str, Any], identity: RunIdentity) -> None:
+    """Lock a run for this process, if it can be resumed with this identity.
+
+    Raises:
+        NotResumable: The run has another identity or format, or is running.
+    """
+    number = description["format"]
+    if number != FORMAT:
         their_format = "an unknown format (no run.json)" if number == FORMAT_UNKNOWN else f"format {number}"
-        why = f"has checkpoints of {their_format}, this version reads format {FORMAT}"
-        return why, "finish it with the version that started it, or move its folder away"
-    if differing := differences_from(about["identity"], identity):
-        named = [describe_difference(difference, identity) for difference in differing[:5]]
-        more = ", ..." if differing[5:] else ""
-        return f"differs in {', '.join(named)}{more}", "use the same options"
-    return None if store.lock() else ("is running in another process", "wait for it")
+        raise NotResumable(
+            f"has checkpoints of {their_format}, this version reads format {FORMAT}",
+            "finish it with the version that started it, or move its folder away",
+            is_other_format=True,
+        )
+    differing = differences_from(description["identity"], identity)
+    if differing:
+        shown = ", ".join(describe_difference(each, identity) for each in differing[:MAX_SHOWN])
+        more = ", ..." if len(differing) > MAX_SHOWN else ""
+        raise NotResumable(f"differs in {shown}{more}", "use the same options")
+    if not store.lock():
+        raise NotResumable("is running in another process", "wait for it")
 
 
 def _newest_first(top: Path) -> list[Path]:

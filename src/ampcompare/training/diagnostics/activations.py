@@ -50,7 +50,8 @@ class ActivationRecorder:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self._model, self._device = model, device
+        self._model = model
+        self._device = device
         self._stats: defaultdict[str, list[ActivationStats]] = defaultdict(list)
         # The tensors that the last module returned, with their versions.
         self._last: list[tuple[weakref.ref[Tensor], int]] = []
@@ -72,7 +73,8 @@ class ActivationRecorder:
 
         The values are 0-d tensors on the device; `docs/metrics.md` describes them.
         """
-        stats, self._stats = self._stats, defaultdict(list)
+        stats = self._stats
+        self._stats = defaultdict(list)
         if not stats:
             return {}
         values: dict[str, Tensor] = {}
@@ -98,7 +100,8 @@ class ActivationRecorder:
     @torch.no_grad()
     def _measure(self, x: Tensor) -> ActivationStats:
         low, high = torch.aminmax(x)  # reads all elements, and allocates nothing of that size
-        wide, stride = widest_float(self._device), even_stride(x.numel() // SAMPLE)
+        wide = widest_float(self._device)
+        stride = even_stride(x.numel() // SAMPLE)
         sample = _in_memory_order(x)[::stride].to(torch.float32, copy=True).abs_()
         counts = [
             (sample == 0).sum(),

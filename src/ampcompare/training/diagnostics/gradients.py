@@ -41,10 +41,6 @@ def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
     Does not wait for the device. From a group with more than `SAMPLE` elements an even sample is taken;
     totals weight groups by the size of the sample.
 
-    Args:
-        groups: The gradients by layer group.
-        scale: The loss scale, 0-d.
-
     Returns:
         Values on the device by metric key, over all (`NAME`) and for each group (`NAME/GROUP`). Fractions of
         the non-zero elements: `grad/underflow_fraction` would be flushed to zero at the scale,
@@ -72,7 +68,8 @@ def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
         )
         exponents = torch.frexp(size)[1] - 1 - FIRST_EXPONENT  # frexp's mantissa is in [0.5, 1)
         histogram.scatter_add_(0, exponents.clamp(0, BINS - 1).long(), (nonzero & size.isfinite()).long())
-    values, wide = {}, widest_float(scale.device)
+    values = {}
+    wide = widest_float(scale.device)
     for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
         suffix = f"/{name}" if name else ""
         for key, count in zip(TOTALS, row, strict=False):

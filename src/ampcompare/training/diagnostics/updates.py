@@ -49,18 +49,17 @@ def lost_updates(groups: Mapping[str, WeightSample], skipped: Tensor) -> dict[st
     counts: dict[str, Tensor] = {}
     for name, (stride, group) in groups.items():
         if group:
-            lost = torch.stack(
-                [(had & (_sample(p, stride) == before)).sum() for p, before, had in group]
-            ).sum()
-            counts[name] = stride * torch.stack([lost, torch.stack([had.sum() for *_, had in group]).sum()])
+            lost = [(had & (_sample(p, stride) == before)).sum() for p, before, had in group]
+            moved = [had.sum() for _, _, had in group]
+            counts[name] = stride * torch.stack([torch.stack(lost).sum(), torch.stack(moved).sum()])
     if not counts:
         return {}
-    fractions, wide = {}, widest_float(skipped.device)
+    fractions = {}
+    wide = widest_float(skipped.device)
     for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
-        lost, moved = row.to(wide).unbind()
-        fractions[f"{metrics.LOST_UPDATES}/{name}".rstrip("/")] = torch.where(
-            skipped, torch.nan, lost / moved
-        )
+        lost_count, moved_count = row.to(wide).unbind()
+        key = f"{metrics.LOST_UPDATES}/{name}" if name else metrics.LOST_UPDATES
+        fractions[key] = torch.where(skipped, torch.nan, lost_count / moved_count)
     return fractions
 
 
