@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from support import warm_python
 from support.fakes import plan
 from support.quick import QUICK, ROOT
 from support.shell import run_in_shell
@@ -300,7 +301,7 @@ def test_the_examples_of_a_help_run(command: str, runs: Path, capsys):
 
 
 def run_words(text: str, *words: str) -> str:
-    return " ".join([shlex.quote(sys.executable), "-m", "ampcompare", text, *words])
+    return " ".join([shlex.quote(warm_python.python()), "-m", "ampcompare", text, *words])
 
 
 def test_the_page_of_the_command_line_is_that_of_the_help():

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from support import warm_python
 from support.fakes import make
 from support.quick import ROOT
 
@@ -49,7 +50,7 @@ def test_what_the_demo_cannot_do_is_refused_before_anything_is_trained(overrides
 
 
 def run_demo(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ampcompare", "demo", *TINY, "output_dir=out", *overrides]
+    command = [warm_python.python(), "-m", "ampcompare", "demo", *TINY, "output_dir=out", *overrides]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
