@@ -361,7 +361,7 @@ def test_a_reader_who_leaves_is_no_traceback(words: list[str]):
 
 
 def launch(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "run_experiment.py"), *words]
+    command = [warm_python.python(), str(ROOT / "run_experiment.py"), *words]
     return subprocess.run(command, cwd=cwd, env=os.environ | env, capture_output=True, text=True)
 
 

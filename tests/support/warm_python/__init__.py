@@ -31,7 +31,9 @@ def programs() -> Path:
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
     for name, words in MODULES.items():
-        client = f'exec "{sys.executable}" -ISE "{HERE / "client.py"}" "{sys.executable}" "{folder}" {words}"$@"'
+        client = (
+            f'exec "{sys.executable}" -ISE "{HERE / "client.py"}" "{sys.executable}" "{folder}" {words}"$@"'
+        )
         (folder / name).write_text(f"#!/bin/sh\n{client}\n")
         (folder / name).chmod(0o755)
 
