@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from support import warm_python
 from support.fakes import plan
 from support.quick import QUICK, ROOT
 from support.shell import run_in_shell
@@ -316,7 +317,7 @@ def test_the_examples_of_a_help_run(command: str, runs: Path, capsys):
 
 
 def run_words(text: str, *words: str) -> str:
-    return " ".join([shlex.quote(sys.executable), "-m", "ampcompare", text, *words])
+    return " ".join([shlex.quote(warm_python.python()), "-m", "ampcompare", text, *words])
 
 
 def test_the_page_of_the_command_line_is_that_of_the_help():
@@ -376,7 +377,7 @@ def test_a_reader_who_leaves_is_no_traceback(words: list[str]):
 
 
 def launch(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "run_experiment.py"), *words]
+    command = [warm_python.python(), str(ROOT / "run_experiment.py"), *words]
     return subprocess.run(command, cwd=cwd, env=os.environ | env, capture_output=True, text=True)
 
 

@@ -4,7 +4,6 @@ import doctest
 import importlib
 import io
 import json
-import os
 import re
 import runpy
 import subprocess
@@ -12,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.documents import read_blocks
+from support.documents import read_blocks, run_commands
 from support.outside import Outside
 from support.quick import QUICK, ROOT
 from support.training import play
@@ -134,21 +133,6 @@ def files(way: str, kind: str = "python") -> dict[str, str]:
     return {found[1]: text for found, text in zip(named, blocks(way, kind), strict=True) if found is not None}
 
 
-def do(folder: Path, script: str) -> str:
-    """Run a script in the folder with this environment's programs; return its output."""
-    programs = folder / "bin"
-    programs.mkdir(exist_ok=True)
-    for name, call in {"python": "", "ampcompare": "-m ampcompare"}.items():
-        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {call} "$@"\n')
-        (programs / name).chmod(0o755)
-    own = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    env = os.environ | own | {"WANDB_MODE": "offline"}
-    words = ["bash", "-ec", script]
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize("way", ["1", "2", "3"])
 def test_a_way_is_short(way: str):
     (text,) = files(way).values()
@@ -167,7 +151,7 @@ def test_a_way_is_short(way: str):
 def test_a_way_comes_to_its_verdict(tmp_path: Path, way: str, told: tuple[str, ...]):
     for name, text in files(way).items():
         (tmp_path / name).write_text(text)
-    said = [" ".join(do(tmp_path, script).split()) for script in blocks(way, "sh")]
+    said = [" ".join(run_commands(script, tmp_path).split()) for script in blocks(way, "sh")]
     assert [words for words in told if words not in said[0]] == [], said[0]
     assert all("paired by seed" in text and text.endswith("page: report/index.html") for text in said), said
     assert (tmp_path / "report" / "index.html").is_file()
@@ -183,6 +167,6 @@ def test_the_sweep_of_the_page_drives_the_program_of_the_page_as_w_and_b_would(t
         block.text for block in read_blocks("docs/custom-models.md") if block.file_name == "sweep.yaml"
     )
     (tmp_path / "sweep.yaml").write_text(sweep.replace("[1, 2, 3]", "[1]"))
-    said = do(tmp_path, "ampcompare sweep sweep.yaml")
+    said = run_commands("ampcompare sweep sweep.yaml", tmp_path)
     assert "native" in said
     assert (tmp_path / "runs" / "sweep" / "report" / "index.html").is_file(), said[-2000:]

@@ -339,7 +339,7 @@ def told(use: Callable[..., object], given: Any) -> int:
 
 
 @pytest.mark.parametrize(("original", "read"), [(CONFIG, load_config), (SWEEP, read_sweep)])
-@examples(150, 1500)
+@examples(50, 1500)
 def test_no_file_raises_anything_but_printable_lines(
     tmp_path: Path, examples: int, original: Path, read: Any
 ):
@@ -364,7 +364,7 @@ KEY = st.sampled_from([*OPTIONS, "optimizer", "x"]) | st.text(max_size=6)
 WORD = st.builds("{}{}={}".format, st.sampled_from(["", "--", "+", "++"]), KEY, VALUE) | st.text(max_size=12)
 
 
-@examples(150, 1500)
+@examples(50, 1500)
 def test_no_words_raise_anything_but_a_line(examples: int):
     @settings(max_examples=examples)
     @given(st.lists(WORD, max_size=3))

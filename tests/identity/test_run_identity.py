@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.properties import examples
 from support.quick import QUICK
 
 from ampcompare import load_runs
@@ -101,9 +102,12 @@ def of(config: Config) -> RunIdentity:
     return RunIdentity.of_run(nested(config), environment_of(config), {"data/test_set": "beef"})
 
 
-@settings(max_examples=2_000, deadline=None)
-@given(pairs())
-def test_all_who_ask_whether_two_trainings_are_the_same_agree(pair: tuple[Config, Config]):
+@examples(200, 2_000)
+def test_all_who_ask_whether_two_trainings_are_the_same_agree(examples: int):
+    settings(max_examples=examples)(given(pairs())(assert_all_agree))()
+
+
+def assert_all_agree(pair: tuple[Config, Config]) -> None:
     """A run that may be resumed is a repeat of itself, a point of its sweep, and fits its own benchmark."""
     one, other = pair
     first, second, run_of_other = of(one), of(other), record_of(other)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support import warm_python
 from support.quick import ONLINE, ROOT
 from support.wandb_server import ENTITY, Server
 from support.wandb_server.clients import create_sweep, environment
@@ -38,7 +39,7 @@ def test_the_commands_are_those_that_are_tested_here():
 
 
 def sweep(where: Path, *words: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "ampcompare", "sweep", *words]
+    command = [warm_python.python(), "-m", "ampcompare", "sweep", *words]
     done = subprocess.run(command, cwd=where, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 

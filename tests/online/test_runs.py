@@ -4,11 +4,11 @@ a dying server.
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from support import warm_python
 from support.quick import ONLINE
 from support.wandb_server import TROUBLES, Server
 from support.wandb_server.clients import asking, environment, start, wait_until, wandb
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def train(server: Server, folder: Path, *words: str, **env: str) -> subprocess.Popen[bytes]:
     """A run of the training; with $HOLD it waits as `held_run.py` says."""
     program = ["tests/support/held_run.py", "run_experiment.py", *ONLINE, "wandb.project=p"]
-    command = [sys.executable, *program, f"output_dir={folder}", *words]
+    command = [warm_python.python(), *program, f"output_dir={folder}", *words]
     return start(command, environment(server, folder, **env), folder / "log")
 
 
@@ -80,7 +80,7 @@ with Recorder(project="p", backend="none", seed=1, every=1) as record:
 
 
 def test_somebodys_loop_whose_machine_is_taken_away_is_preempted_there(wandb_server: Server, tmp_path: Path):
-    process = start([sys.executable, "-c", LOOP], environment(wandb_server, tmp_path), tmp_path / "log")
+    process = start([warm_python.python(), "-c", LOOP], environment(wandb_server, tmp_path), tmp_path / "log")
     assert process.wait() == 128 + signal.SIGUSR1
     (run,) = wandb_server.runs.values()
     assert (run.state, run.preempting, run.exit_code) == ("preempted", True, 255)

@@ -1,13 +1,13 @@
 """`wandb sweep` and `wandb agent`, the real ones, against the stand-in server."""
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support import warm_python
 from support.quick import ONLINE, ROOT
 from support.wandb_server import ENTITY, Server, Sweep
 from support.wandb_server.clients import create_sweep, environment, start_agent, wait_until
@@ -129,7 +129,7 @@ with wandb.init(config=given, settings=wandb.Settings(console="off")) as run:
 
 
 def ampcompare(*words: str, env: dict[str, str], folder: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "ampcompare", *words]
+    command = [warm_python.python(), "-m", "ampcompare", *words]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import warm_python
 from support.outside import Outside
 from support.plugins import BACKEND, install
 from support.quick import QUICK
@@ -112,13 +113,13 @@ def leaves(num_classes):
 )
 def test_the_traceback_of_a_users_file_begins_at_its_own_line(here: Path, name, code, first, message):
     (here / "net.py").write_text(FAILS)
-    words = ["-m", "ampcompare", "run", *QUICK, f"model.name=./net.py:{name}"]
-    done = subprocess.run([sys.executable, *words, "--debug"], capture_output=True, text=True)
+    words = [warm_python.python(), "-m", "ampcompare", "run", *QUICK, f"model.name=./net.py:{name}"]
+    done = subprocess.run([*words, "--debug"], capture_output=True, text=True)
     before, _, after = done.stderr.partition("Traceback (most recent call last):\n")
     assert done.returncode == code
     assert before.splitlines()[-1] == f"error: model.name='./net.py:{name}': {message}"
     assert after.startswith(f'  File "{here / "net.py"}", line {first}, in ')
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == code
     last = done.stderr.splitlines()[-1]
     assert last == f"error: model.name='./net.py:{name}': {message}; --debug shows the traceback"

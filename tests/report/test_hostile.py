@@ -80,7 +80,7 @@ def answer(runs: list[RunRecord], **asked: Any) -> int:
     return sum(len(group.all_rows) for group in analysis.groups)
 
 
-@examples(80, 600)
+@examples(30, 600)
 def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_path, examples: int):
     named = {"group_by": ["trainer.precision"], "baseline": "32-true", "metric": "val_acc:max"}
     asked = [{}, named, {"reproduce": write_publication(tmp_path)}]

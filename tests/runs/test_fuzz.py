@@ -33,7 +33,7 @@ def payloads(data: st.DataObject) -> list[bytes]:
     return [begin.SerializeToString(), *rows, end.SerializeToString()]
 
 
-@examples(100, 1000)
+@examples(40, 1000)
 def test_mutated_records_are_analysed_or_refused_in_a_sentence(tmp_path: Path, examples: int):
     seen: Counter[str] = Counter()
     path = tmp_path / "offline-run-20260101_000000-one" / "run-one.wandb"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import warm_python
 from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
 
@@ -35,7 +36,7 @@ loop()
 def python(code: str, folder: Path) -> tuple[str, list[str]]:
     """Return what a program prints on stdout, and its lines on stderr without those of W&B's client."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
+        [warm_python.python(), "-c", code], capture_output=True, text=True, check=True, cwd=folder
     )
     return done.stdout, [line for line in done.stderr.splitlines() if not line.startswith("wandb: ")]
 

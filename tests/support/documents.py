@@ -8,11 +8,11 @@ if it needs something that a test does not have; the page says so in a comment b
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import warm_python
 from support.quick import ROOT
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
@@ -74,11 +74,7 @@ def write_files(blocks: list[Block], folder: Path, replace: Mapping[str, str] | 
 
 def run_commands(script: str, folder: Path, replace: Mapping[str, str] | None = None) -> str:
     """Run a script in the folder with this environment's `python` and `ampcompare`; return its output."""
-    programs = folder / "bin"
-    programs.mkdir(exist_ok=True)
-    for name, call in {"python": "", "ampcompare": "-m ampcompare"}.items():
-        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {call} "$@"\n')
-        (programs / name).chmod(0o755)
+    programs = warm_python.programs()
     own = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     env = os.environ | own | {"PYTHONPATH": str(ROOT / "src"), "WANDB_MODE": "offline"}
     command = ["bash", "-ec", _replaced(script, replace or {})]

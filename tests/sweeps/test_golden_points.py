@@ -116,18 +116,18 @@ def grid_orders() -> Iterator[tuple[str, Any]]:
     hyperband = Hyperband(type="hyperband", min_iter=3)
     for path in GRIDS:
         sweep, name = read_sweep(path), path.stem
-        bookends = ready(sweep, control="bookends")
-        yield name, lines(ready(sweep))
+        plain, bookends = ready(sweep), ready(sweep, control="bookends")
+        yield name, lines(plain)
         yield f"{name}, bookends", lines(bookends)
-        yield f"{name}, run_cap 7", lines(dataclasses.replace(ready(sweep), run_cap=7))
+        yield f"{name}, run_cap 7", lines(dataclasses.replace(plain, run_cap=7))
         cap = 2 * sweep.seeds + 4
         yield f"{name}, bookends, run_cap {cap}", lines(dataclasses.replace(bookends, run_cap=cap))
         if sweep.seed:
-            yield f"{name}, added seeds", lines(with_seeds(ready(sweep)))
+            yield f"{name}, added seeds", lines(with_seeds(plain))
             yield f"{name}, bookends, added seeds", lines(with_seeds(bookends))
             capped = dataclasses.replace(with_seeds(bookends), run_cap=len(bookends.points) + 7)
             yield f"{name}, bookends, added seeds, run_cap", lines(capped)
-        yield f"{name}, hyperband", lines(dataclasses.replace(ready(sweep), hyperband=hyperband))
+        yield f"{name}, hyperband", lines(dataclasses.replace(plain, hyperband=hyperband))
     words = ["backend=[none,native_bf16]", "seed=[1,2]"]
     yield "compare_backends, words", lines(ready(read_sweep("compare_backends", words), words))
     renamed = dataclasses.replace(read_sweep("compare_backends"), name="näme")

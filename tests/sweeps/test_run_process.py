@@ -139,20 +139,26 @@ def test_the_guard_outlives_a_batch_systems_signals_to_every_process():
     wait_until(lambda: not heeds_sigterm(pid))  # it has begun
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(pid, number)
+    collecting = threading.Thread(target=run.wait)  # else the guard waits for the run that has ended
+    collecting.start()
     guard.close()  # its input ends, as by the death of the driver
-    assert run.wait() == -signal.SIGTERM
+    collecting.join()
+    assert run.returncode == -signal.SIGTERM
 
 
 def test_what_a_run_writes_after_the_guards_sigterm_is_younger_than_its_mark(tmp_path: Path):
     """Else a record that the interruption completed counts as one that was complete before."""
     written, facts = tmp_path / "written", tmp_path / "facts"
-    code = f"trap 'echo > {written}; kill $!; exit' TERM; sleep 600 & echo; wait"
+    code = f"trap 'echo > {written}; kill $!; wait $!; exit' TERM; sleep 600 & echo; wait"
     with subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True) as run:
         assert run.stdout
         run.stdout.readline()
         guard = ProcessGuard()
         guard.watch(run.pid, facts)
+        collecting = threading.Thread(target=run.wait)  # else the guard waits for the run that has ended
+        collecting.start()
         guard.close()
+        collecting.join()
     end = read_end(facts)
     assert (end.asked_by, end.is_seen) == (GUARD, False)
     assert written.stat().st_mtime > end.asked_at + CLOCK_TICK_SECONDS

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
+from support import warm_python
 from support.quick import ROOT
 
 from ampcompare import load_runs
@@ -36,6 +38,7 @@ def marks(command: str) -> list[pytest.MarkDecorator]:
 )
 def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", warm_python.python())
     (tmp_path / "paper.yaml").write_text(PAPER)
     for there, here in (
         ("/shared/", "shared/"),

@@ -115,9 +115,17 @@ def test_a_network_that_casts_to_bf16_itself_is_told_of_the_option(
     play("model.name=./net.py:hard_cast", "precision.weights=keep", "epochs=1")
 
 
-@pytest.mark.parametrize("name", ["in_bf16", "in_fp16", "encoder_in_bf16"])
+WHY_NETWORKS = ("in_bf16", "in_fp16", "encoder_in_bf16")
+WHY_WORDS = (("backend=native",), ("backend=fp16",), ("backend=bf16", "precision.weights=keep"))
+
+
 @pytest.mark.parametrize(
-    "words", [("backend=native",), ("backend=fp16",), ("backend=bf16", "precision.weights=keep")]
+    ("name", "words"),
+    [  # quick: each network and each backend once
+        pytest.param(name, words, marks=[] if row == column else [pytest.mark.slow])
+        for row, name in enumerate(WHY_NETWORKS)
+        for column, words in enumerate(WHY_WORDS)
+    ],
 )
 def test_why_compares_with_fp32(
     net: Path, name: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]

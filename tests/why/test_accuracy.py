@@ -365,15 +365,17 @@ FAULTS = [
 ]
 
 
-QUICK_FAULTS = ("blocks.2.out", "blocks.1")
+# One fault of each kind under loss scaling, too.
+UNDER_FP16 = [FAULTS[0], FAULTS[8], FAULTS[-1]]
+QUICK_FAULTS = (("blocks.1", "forward", "blocks.1"), ("blocks.2.out", "backward", "blocks.2.out"))
 
 
 @pytest.mark.parametrize(
     ("fault", "kind", "place", "backend"),
     [
-        pytest.param(*fault, backend, marks=[pytest.mark.slow] * (fault[0] not in quick))
-        for backend, quick in (("native_bf16", QUICK_FAULTS), ("native", ()))
-        for fault in FAULTS
+        pytest.param(*fault, backend, marks=[] if fault in quick else [pytest.mark.slow])
+        for backend, faults, quick in (("native_bf16", FAULTS, QUICK_FAULTS), ("native", UNDER_FP16, ()))
+        for fault in faults
     ],
 )
 def test_a_fault_of_the_compiled_step_is_found_at_its_layer(

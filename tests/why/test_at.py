@@ -5,10 +5,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import warm_python
 
 from ampcompare.cli import main
 from ampcompare.config.load import load_config
@@ -235,7 +235,7 @@ def test_a_replay_changes_nothing_in_the_folder_of_the_run(capsys: pytest.Captur
 
 
 def ampcompare(*words: str, dies_at: int | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ampcompare", *words]
+    command = [warm_python.python(), "-m", "ampcompare", *words]
     environment = {**os.environ, **({"DIES_AT": str(dies_at)} if dies_at else {})}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -356,7 +356,7 @@ def test_a_replay_that_differs_says_by_how_much_and_why(capsys: pytest.CaptureFi
     )
     Path("net.py").write_text(text.replace("self.body(images)", "self.body(images * FACTOR)"))
     environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}"}
-    command = [sys.executable, "-m", "ampcompare"]
+    command = [warm_python.python(), "-m", "ampcompare"]
     train_words = [*command, "run", *WORDS, "backend=native_bf16"]
     done = subprocess.run(train_words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

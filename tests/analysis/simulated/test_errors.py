@@ -1,7 +1,7 @@
 """How often a report claims a difference that does not exist.
 
-Experiments without any true difference go through `analyse_runs`. Sixty sets of each are compared with the
-rule; the error rates are those of the rule.
+Experiments without any true difference go through `analyse_runs`. Twenty sets of each, in the slow tests
+sixty, are compared with the rule; the error rates are those of the rule.
 """
 
 from collections import Counter
@@ -19,16 +19,16 @@ from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.runs import RunRecord
 from ampcompare.sweeps.randomized_blocks import orders
 
-SETS = 60
+SETS = pytest.mark.parametrize("sets", [20, pytest.param(60, marks=pytest.mark.slow)])
 RUN_TO_RUN = 0.005  # standard deviation of the logarithm of throughput
 MARGIN = 0.5
 DRIFT = 0.03
 Chance = np.random.Generator
 
 
-def most(rate: float) -> float:
+def most(rate: float, sets: int) -> float:
     """Return the number of wrong sets that a true rate exceeds in one case of a hundred."""
-    return float(stats.binom.ppf(0.99, SETS, rate))
+    return float(stats.binom.ppf(0.99, sets, rate))
 
 
 def nothing_differs(chance: Chance, k: int, n: int, margin: float = 0.0) -> list[np.ndarray]:
@@ -58,22 +58,23 @@ def differs(values: np.ndarray, level: float, margin: float | None = None) -> np
     return center > half_width if margin is None else center + half_width < margin
 
 
-def check(wrong: Counter[str], rate: float = 0.05) -> None:
+def check(wrong: Counter[str], sets: int, rate: float = 0.05) -> None:
     """Check that no error is more frequent than its rate allows."""
-    assert max(wrong.values(), default=0) <= most(rate), wrong
+    assert max(wrong.values(), default=0) <= most(rate, sets), wrong
 
 
+@SETS
 @pytest.mark.parametrize(("k", "n"), [(2, 4)])
-def test_false_differences_are_claimed_in_at_most_one_set_in_twenty(k, n):
+def test_false_differences_are_claimed_in_at_most_one_set_in_twenty(k, n, sets):
     """And it is claimed where the rule says so, which `test_the_rule_errs...` holds to more."""
     chance, wrong = np.random.default_rng([k, n]), Counter()
-    for _ in range(SETS):
+    for _ in range(sets):
         speeds, peaks, quality = nothing_differs(chance, k, n)
         analysis = claimed(analyse_runs(experiment(speeds, peaks, quality)))
         sides = {SPEED: np.log(speeds), MEMORY: np.log(peaks), QUALITY: quality}
         assert analysis == {q for q, s in sides.items() if differs(s[1:] - s[0], joint_level(k)).any()}
         wrong.update(analysis)
-    check(wrong)
+    check(wrong, sets)
 
 
 @pytest.mark.parametrize("looks", [(3,), (5,), (3, 6, 10), (6, 10)])
@@ -88,30 +89,32 @@ def test_the_rule_errs_in_at_most_55_sets_of_1000(k, looks):
     assert max(error_rates.values()) <= 0.055
 
 
+@SETS
 @pytest.mark.parametrize(("k", "n"), [(1, 4)])
-def test_false_equivalence_at_the_margin_is_claimed_in_at_most_one_set_in_twenty(k, n):
+def test_false_equivalence_at_the_margin_is_claimed_in_at_most_one_set_in_twenty(k, n, sets):
     chance, wrong = np.random.default_rng(3), Counter()
-    for _ in range(SETS):
+    for _ in range(sets):
         every = nothing_differs(chance, k, n, MARGIN)
         analysis = analyse_runs(experiment(*every), margin=MARGIN)
         is_wrong = EQUIVALENT in {word for c in analysis.comparisons for word in c.shown}
         assert is_wrong == differs(every[-1][1:] - every[-1][0], joint_level(k), MARGIN).any()
         wrong.update({EQUIVALENT} if is_wrong else {})
-    check(wrong)
+    check(wrong, sets)
 
 
+@SETS
 @pytest.mark.parametrize("looks", [(3, 5)])
-def test_all_looks_together_err_in_at_most_one_set_in_twenty(looks):
+def test_all_looks_together_err_in_at_most_one_set_in_twenty(looks, sets):
     """A sweep that is looked at as planned, and ends with the first claim."""
     chance, wrong = np.random.default_rng(looks), Counter()
-    for _ in range(SETS):
+    for _ in range(sets):
         every = nothing_differs(chance, len(looks) - 1, looks[-1])
         at_a_look = set()
         for n in looks:
             runs = experiment(*(side[:, :n] for side in every), plan={"looks": list(looks)})
             at_a_look |= claimed(analyse_runs(runs))
         wrong.update(at_a_look)
-    check(wrong)
+    check(wrong, sets)
 
 
 def in_blocks(name: str, values: int, seeds: int) -> list[tuple[int, int]]:
@@ -132,15 +135,16 @@ def drifting(chance: Chance, name: str, k: int, n: int) -> tuple[np.ndarray, np.
     return chance.normal(0, RUN_TO_RUN, places.shape) - DRIFT * places / (places.size - 1), places
 
 
+@SETS
 @pytest.mark.parametrize(("k", "n"), [(1, 3)])
-def test_with_random_order_drift_is_claimed_as_a_difference_in_at_most_7_of_100_sets(k, n):
+def test_with_random_order_drift_is_claimed_as_a_difference_in_at_most_7_of_100_sets(k, n, sets):
     chance, wrong = np.random.default_rng([k, n, 1]), Counter()
-    for i in range(SETS):
+    for i in range(sets):
         logs, places = drifting(chance, f"sweep {i}", k, n)
         analysis = claimed(analyse_runs(experiment(100 * np.exp(logs), places=places)))
         assert ("speed" in analysis) == differs(logs[1:] - logs[0], joint_level(k)).any()
         wrong.update(analysis)
-    check(wrong, 0.07)
+    check(wrong, sets, 0.07)
 
 
 def with_control(chance: Chance, k: int, n: int, drift: float) -> list[RunRecord]:
@@ -165,13 +169,14 @@ def alarms(analysis: Analysis) -> bool:
     return bool(control.drift and control.drift.side_of(1.0))
 
 
+@SETS
 @pytest.mark.parametrize(("k", "n"), [(1, 3)])
-def test_the_control_shows_false_drift_in_at_most_one_sweep_in_twenty(k, n):
+def test_the_control_shows_false_drift_in_at_most_one_sweep_in_twenty(k, n, sets):
     chance, wrong = np.random.default_rng([k, n, 8]), Counter()
-    for _ in range(SETS):
+    for _ in range(sets):
         analysis = analyse_runs(with_control(chance, k, n, 0.0))
         wrong.update(claimed(analysis) | ({"alarm"} if alarms(analysis) else set()))
-    check(wrong)
+    check(wrong, sets)
 
 
 def test_the_control_shows_a_true_drift():

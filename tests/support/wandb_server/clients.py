@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
+from support import warm_python
 from support.quick import ROOT
 from support.wandb_server.server import ENTITY, Server
 from support.wandb_server.store import Sweep
 
 
 def environment(server: Server, folder: Path, **more: str) -> dict[str, str]:
-    """Return a complete environment, with this Python first on PATH: the agent runs any `python` there."""
+    """Return a complete environment, with `warm_python` first on PATH: the agent runs any `python` there."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{warm_python.programs()}{os.pathsep}{os.environ['PATH']}"
     ours = {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     # The client sends what was logged every 15 s; a test has no such time.
     return kept | ours | server.environment(folder) | {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": "1"} | more

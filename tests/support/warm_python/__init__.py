@@ -1,0 +1,51 @@
+"""A `python` that needs no time to load PyTorch and W&B's client: half of the time of a short training.
+
+`programs()` is a folder with the programs `python` and `ampcompare`. Each call of them is a fork of one
+process that has loaded what a training loads. The fork has the arguments, the folder, the environment and the
+open files of the call, and is in its process group. It gets the signals of the call, and the call ends as the
+fork ends. Tests of the start itself take `sys.executable`.
+"""
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MODULES = {"python": "", "ampcompare": "-m ampcompare "}
+
+
+@functools.cache
+def programs() -> Path:
+    """Return the folder with the programs; start the process that they fork when it is first called."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-python-"))
+    reader, writer = os.pipe()  # the process ends when the pipe is closed, however this process ends
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    command = [sys.executable, str(HERE / "server.py"), str(folder / "socket")]
+    server = subprocess.Popen(command, stdin=reader, stdout=subprocess.PIPE, env=environment)
+    os.close(reader)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    for name, words in MODULES.items():
+        client = (
+            f'exec "{sys.executable}" -ISE "{HERE / "client.py"}" "{sys.executable}" "{folder}" {words}"$@"'
+        )
+        (folder / name).write_text(f"#!/bin/sh\n{client}\n")
+        (folder / name).chmod(0o755)
+
+    def end() -> None:
+        os.close(writer)
+        server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    return folder
+
+
+def python() -> str:
+    """Return the path of the `python` among the programs."""
+    return str(programs() / "python")
