@@ -41,12 +41,13 @@ class Forward:
     """Computes outputs and loss of a batch eagerly.
 
     Attributes:
-        compiled: Whether the last call compiled something; its time says nothing then.
+        compiled: Whether the last call was the first of a compiled forward with its shapes. The time of such
+            a step says nothing. It compiles, unless an earlier training of the process has.
     """
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
         self.model, self.criterion = model, criterion
-        self.compiled = False  # whether the last call did more than its work: it compiled
+        self.compiled = False
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
         """Return the outputs and the loss of a batch."""
@@ -71,13 +72,14 @@ class CompiledForward(Forward):
         super().__init__(model, criterion)
         # Inputs of the graph, so that gradients reach parameters and statistics are written back.
         self._state = dict(model.named_parameters()) | dict(model.named_buffers())
+        self._shapes: set[tuple[torch.Size, ...]] = set()  # of the batches so far
         self._code = find_compiled_code(model, criterion, precision)
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
         """Return the outputs and the loss of a batch."""
         shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in list_tensors(field))
-        self.compiled = shapes not in self._code.shapes
-        self._code.shapes.add(shapes)
+        self.compiled = shapes not in self._shapes
+        self._shapes.add(shapes)
         return self._code.run(self.model, self.criterion, self._state, inputs, targets)
 
 
@@ -90,9 +92,6 @@ class CompiledCode:
     Args:
         settings: What the graph depends on besides the network: the backend and the loss.
         network: The description of the network (`network_description`).
-
-    Attributes:
-        shapes: The shapes of the batches that were compiled.
     """
 
     def __init__(self, settings: Any, network: Mapping[str, Any]) -> None:
@@ -102,7 +101,6 @@ class CompiledCode:
         # backend replaces them: the replacements would cast again what is kept in fp32.
         import_module("torch._inductor.lowering")
         self.settings, self.network = settings, network
-        self.shapes: set[tuple[torch.Size, ...]] = set()
         # Of the current call. Between calls no network is kept alive.
         self._parts: tuple[nn.Module, Criterion] | None = None
 
