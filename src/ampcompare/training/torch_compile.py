@@ -11,7 +11,7 @@ the casts and is not used.
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -27,6 +27,8 @@ from ampcompare.precision.o1.patches import list_registered_functions
 from ampcompare.system.device import is_cuda
 from ampcompare.training.losses_and_metrics import call, find_tensor
 from ampcompare.training.network_description import (
+    Description,
+    Difference,
     describe_callable,
     describe_network,
     find_difference,
@@ -94,7 +96,7 @@ class CompiledCode:
         network: The description of the network (`network_description`).
     """
 
-    def __init__(self, settings: Any, network: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Any, network: Description) -> None:
         from torch._dynamo import nonstrict_trace  # public, as torch.compiler's, only after PyTorch 2.11
 
         # This module stores PyTorch's functions (`torch.addmm`) when it is imported. Import it before a
@@ -155,19 +157,30 @@ def find_compiled_code(model: nn.Module, criterion: Criterion, precision: Precis
         precision.tf32,
         list_registered_functions(),
     )
-    network = {"loss": describe_callable(criterion)} | describe_network(model)
+    loss = "the loss", describe_callable(criterion)
+    network = Description("training", (loss, *describe_network(model).parts))
     if _latest is None or _latest.settings != settings:
         _latest = CompiledCode(settings, network)
     elif difference := find_difference(_latest.network, network):
-        is_other_network = difference.endswith("__class__")  # not the next seed's
-        if not (_has_said_difference or is_other_network):
+        if not (_has_said_difference or difference.is_class):  # another class: not the next seed's network
             _has_said_difference = True
-            log.warning(
-                f"compiling again: {difference} may differ from that of the network before; "
-                "the same holds for later seeds in this process"
-            )
+            log.warning(_explain_difference(difference))
         _latest = CompiledCode(settings, network)
     return _latest
+
+
+def _explain_difference(difference: Difference) -> str:
+    """Return why compiled code is not used again, and what to do."""
+    if difference.unknown is not None:
+        return (
+            f"compiling again for each seed: {difference.where} is a {difference.unknown.__name__}, which "
+            "cannot be compared with that of the network before; make a tensor a parameter or a buffer "
+            "(register_buffer), and give other attributes plain values"
+        )
+    return (
+        f"compiling again for each seed: {difference.where} is not that of the network before; give it the "
+        "same value for each seed, or make it a buffer (register_buffer), whose value may differ"
+    )
 
 
 def uses_compile(execution: str) -> bool:
