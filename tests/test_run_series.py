@@ -268,13 +268,17 @@ class Clock:
         return self.now
 
 
+def use_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Compile with this compiler. "aot_eager" leaves out the last stage, which generates and builds C++ code.
+
+    Whether a call is traced again is decided before that stage.
+    """
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=name))
+
+
 @pytest.fixture
 def quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the compiler's last stage, which generates and compiles C++ code.
-
-    Whether a call is traced again is decided before.
-    """
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    use_compiler(monkeypatch, "aot_eager")
 
 
 def check_compiled_once(
@@ -291,10 +295,12 @@ def check_compiled_once(
     assert "compiling again" not in caplog.text
 
 
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_only_the_first_seed_compiles_and_no_time_to_target_counts_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    compiler: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     """Each step takes a second by the clock of the training, and 1000 s more if it compiles something."""
+    use_compiler(monkeypatch, compiler)
     clock, step = Clock(), Trainer.step
 
     def timed_step(trainer: Trainer, *args: Any, **options: Any) -> StepResult:
