@@ -35,11 +35,7 @@ _HOOKS = re.compile(r"_\w*hooks\w*")  # of nn.Module: by a number that differs i
 
 
 class _Unknown:
-    """Something that cannot be described; it equals nothing but itself.
-
-    Attributes:
-        kind: Its type.
-    """
+    """Something that cannot be described; it equals nothing but itself. `kind` is its type."""
 
     def __init__(self, kind: type) -> None:
         self.kind = kind

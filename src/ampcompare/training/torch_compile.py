@@ -93,7 +93,7 @@ class CompiledCode:
 
     Args:
         settings: What the graph depends on besides the network: the backend and the loss.
-        network: The description of the network (`network_description`).
+        network: What the graph depends on of the network and of the loss, as `find_difference` compares it.
     """
 
     def __init__(self, settings: Any, network: Description) -> None:
