@@ -8,7 +8,9 @@ import re
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,13 +25,17 @@ from support.same_run import assert_same_state, history
 from torch._dynamo.utils import counters
 
 from ampcompare import load_runs
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.run_metrics import seconds_to_target
 from ampcompare.config.load import load_config
 from ampcompare.experiment import ProcessHistory, run
 from ampcompare.precision import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.system.process_state import list_switches, restored_process_state
-from ampcompare.training import torch_compile
+from ampcompare.training import timing, torch_compile
 from ampcompare.training.checkpoint.store import CheckpointStore, read_checkpoint
+from ampcompare.training.interval import StepResult
+from ampcompare.training.trainer import Trainer
 
 # Steps are skipped at the start, and the weights are saved at the end.
 WORDS = (*QUICK, DROPOUT, "precision.init_scale=2097152", "log.every=1", "checkpoint.every_epochs=1")
@@ -111,8 +117,9 @@ def assert_same_run(one: Path, other: Path, seed: int) -> None:
     assert lines_of(one, seed) == lines_of(other, seed)
 
 
-def check_series(tmp_path: Path, *words: str) -> None:
-    done = run_series(tmp_path / "series", range(1, 6), *words)
+def check_series(tmp_path: Path, seeds: Sequence[int], *words: str) -> None:
+    """Train the seeds in one process, and the third again in a process of its own."""
+    done = run_series(tmp_path / "series", seeds, *words)
     assert done["code"] == 0, done["said"]
     run_alone(tmp_path / "alone", 3, *words)
     assert_same_run(tmp_path / "series", tmp_path / "alone", 3)
@@ -121,7 +128,7 @@ def check_series(tmp_path: Path, *words: str) -> None:
 @pytest.mark.parametrize("backend", ["native", "apex_o1"])
 def test_the_third_of_five_runs_equals_the_run_in_a_process_of_its_own(backend: str, tmp_path: Path):
     words = f"backend={backend}", "recipe=reference"
-    check_series(tmp_path, *words)
+    check_series(tmp_path, range(1, 6), *words)
     series = tmp_path / "series"
     # Steps were skipped in the runs before.
     skipped = record_of(series, 2).summary["amp/skipped_steps"]
@@ -202,12 +209,40 @@ def test_a_run_after_one_that_failed_equals_a_run_of_its_own(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("execution", ["eager", "compile"])
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_the_third_of_five_runs_of_any_backend_equals_a_run_of_its_own(
-    backend: str, execution: str, tmp_path: Path
+def test_the_third_run_of_any_backend_equals_a_run_of_its_own(backend: str, tmp_path: Path):
+    check_series(tmp_path, (1, 2, 3), f"backend={backend}", "recipe=reference")
+
+
+@pytest.fixture(scope="module")
+def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the compiler's cache that all backends share."""
+    return tmp_path_factory.mktemp("compiler-cache")
+
+
+def list_graphs(cache: Path) -> set[str]:
+    """Return the keys of the compiled graphs in the compiler's cache."""
+    return {folder.name for folder in (cache / "fxgraph").glob("*/*")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ON_CPU)
+def test_the_third_compiled_run_equals_a_run_in_another_process_that_shares_the_cache(
+    backend: str, tmp_path: Path, compiler_cache: Path
 ):
-    check_series(tmp_path, f"backend={backend}", "recipe=reference", f"execution={execution}")
+    """The second process finds the graphs of the first in the cache, and no graph of another backend."""
+    words = f"backend={backend}", "recipe=reference", "execution=compile"
+    before = list_graphs(compiler_cache)
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(compiler_cache)}
+    done = run_series(tmp_path / "series", (1, 2, 3), *words, env=environment)
+    assert done["code"] == 0, done["said"]
+    graphs = list_graphs(compiler_cache)
+    checks = 1  # Each process compiles a graph that no other has, to see whether the compiler works.
+    if backend in ("none", "native_bf16", "apex_o1_bf16"):  # no other backend has the graphs of one of these
+        assert len(graphs - before) == 2 + checks  # forward and backward
+    run_alone(tmp_path / "alone", 3, *words, **environment)
+    assert len(list_graphs(compiler_cache) - graphs) == checks
+    assert_same_run(tmp_path / "series", tmp_path / "alone", 3)
 
 
 def count_compilations() -> tuple[int, int]:
@@ -222,27 +257,110 @@ def train_compiled(folder: Path, history_: ProcessHistory, *words: str) -> None:
         assert run(config, Console(file=io.StringIO()), history=history_).exit_code == 0
 
 
-def check_compiled_once(folder: Path, caplog: pytest.LogCaptureFixture, *words: str) -> None:
-    """Train three seeds; the second and the third must compile nothing, not even the last, short batch."""
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def use_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Compile with this compiler. "aot_eager" leaves out the last stage, which generates and builds C++ code.
+
+    Whether a call is traced again is decided before that stage.
+    """
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=name))
+
+
+@pytest.fixture
+def quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiler(monkeypatch, "aot_eager")
+
+
+def check_compiled_once(
+    folder: Path, caplog: pytest.LogCaptureFixture, seeds: Sequence[int], *words: str
+) -> None:
+    """Train the seeds; only the first may compile anything."""
+    torch_compile._latest = None
     history_, counts = ProcessHistory(), []
-    for seed in (1, 2, 3):
-        train_compiled(folder, history_, f"seed={seed}", "data.train_limit=20", *words)
+    for seed in seeds:
+        train_compiled(folder, history_, f"seed={seed}", *words)
         counts.append(count_compilations())
     assert counts[0][0] > 0
-    assert counts[1] == counts[2] == counts[0]
+    assert counts[1:] == [counts[0]] * (len(seeds) - 1)
     assert "compiling again" not in caplog.text
 
 
-def test_only_the_first_seed_compiles(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    check_compiled_once(tmp_path, caplog, "backend=native_bf16")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ON_CPU)
-def test_only_the_first_seed_compiles_under_any_backend(
-    backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_only_the_first_seed_compiles_and_no_time_to_target_counts_it(
+    compiler: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    check_compiled_once(tmp_path, caplog, f"backend={backend}")
+    """Each step takes a second by the clock of the training, and 1000 s more if it compiles something."""
+    use_compiler(monkeypatch, compiler)
+    clock, step = Clock(), Trainer.step
+
+    def timed_step(trainer: Trainer, *args: Any, **options: Any) -> StepResult:
+        before = count_compilations()
+        result = step(trainer, *args, **options)
+        clock.now += 1 if count_compilations() == before else 1001
+        return result
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(Trainer, "step", timed_step)
+    words = "backend=native_bf16", "data.train_limit=20"  # the last batch of an epoch has 4 samples
+    check_compiled_once(tmp_path, caplog, (1, 2, 3), *words)
+    first, second, third = sorted(load_runs([tmp_path]), key=lambda run: run.config["seed"])
+    metric = ComparedMetric(target=0.0)  # the first evaluation reaches it, after 3 steps
+    assert [seconds_to_target(run, metric) for run in (first, second, third)] == [1, 1, 1]
+    # The first step, and the first with a short batch.
+    assert [run.summary["time/startup_seconds"] for run in (first, second, third)] == [2002, 2, 2]
+    assert [run.summary["time/train_seconds"] for run in (first, second, third)] == [2006, 6, 6]
+
+
+# The blocks of all built-in networks and, if timm is installed, of three kinds of its networks: attention
+# with layer scale and stochastic depth, ConvNeXt's block, and EfficientNet's with squeeze-and-excitation.
+ALL_NETWORKS = """
+from importlib.util import find_spec
+from torch import nn
+from torchvision.models.resnet import Bottleneck, ResNet
+from ampcompare.models.builtin import resnet20, tiny
+
+class Sum(nn.Module):
+    def __init__(self, networks):
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x):
+        return sum(network(x) for network in self.networks)
+
+def build(num_classes):
+    networks = [tiny(num_classes), resnet20(num_classes)]
+    networks += [ResNet(Bottleneck, [1, 1, 1, 1], num_classes, width_per_group=4)]
+    if find_spec("timm"):
+        import timm
+        options = {"num_classes": num_classes, "drop_path_rate": 0.1}
+        vit = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "depth": 1}
+        networks += [
+            timm.create_model("test_vit", init_values=1e-4, **vit, **options),
+            timm.create_model("test_convnext", depths=(1, 1, 1, 1), dims=(8, 8, 8, 8), **options),
+            timm.create_model("test_efficientnet", drop_rate=0.1, **options),
+        ]
+    return Sum(networks)
+"""
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[pytest.mark.slow] * (name != "apex_o1_bf16")) for name in ON_CPU]
+)
+def test_only_the_first_seed_compiles_the_networks_of_timm_and_our_own(
+    backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, quick_compiler: None
+):
+    (tmp_path / "networks.py").write_text(ALL_NETWORKS)
+    network = f"model.name={tmp_path / 'networks.py'}:build"
+    short = "data.train_limit=8", "data.test_limit=8", "epochs=1", "diagnostics.every=1"
+    check_compiled_once(tmp_path / "runs", caplog, (1, 2), network, f"backend={backend}", *short)
 
 
 NETWORK = """
@@ -266,7 +384,7 @@ def build(num_classes):
 
 @pytest.mark.parametrize(("factor", "compiles_again"), [("2.0", False), ("2.0 + next(numbers)", True)])
 def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once(
-    factor: str, compiles_again: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    factor: str, compiles_again: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, quick_compiler: None
 ):
     (tmp_path / f"net{compiles_again}.py").write_text(NETWORK.format(factor=factor))
     network = f"model.name={tmp_path / f'net{compiles_again}.py'}:build"
@@ -278,57 +396,10 @@ def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once
         )
         graphs.append(count_compilations()[0])
     assert (graphs[1] > graphs[0]) == (graphs[2] > graphs[1]) == compiles_again
-    assert caplog.text.count("compiling again: factor may differ") == compiles_again
-
-
-READS_GLOBAL = """
-from torch import nn
-
-SCALE = 2.0
-
-def scaled(x):
-    return x * SCALE
-
-class Net(nn.Module):
-    def __init__(self, num_classes):
-        super().__init__()
-        self.last = nn.Linear(3072, num_classes)
-
-    def forward(self, x):
-        return scaled(self.last(x.flatten(1)))
-
-def build(num_classes):
-    global SCALE
-    SCALE = {after}
-    return Net(num_classes)
-"""
-
-
-@pytest.mark.parametrize(("after", "compiles_again"), [("SCALE", False), ("SCALE + 1", True)])
-def test_compiled_code_that_holds_a_global_value_is_not_used_with_another(
-    after: str, compiles_again: bool, tmp_path: Path
-):
-    name = f"reads{compiles_again}.py"
-    (tmp_path / name).write_text(READS_GLOBAL.format(after=after))
-    history_, graphs = ProcessHistory(), []
-    for seed in (1, 2):
-        words = "backend=none", f"seed={seed}", "diagnostics.every=null"
-        train_compiled(tmp_path / "runs", history_, f"model.name={tmp_path / name}:build", *words)
-        graphs.append(count_compilations()[0])
-    assert (graphs[1] > graphs[0]) == compiles_again
-
-
-@pytest.mark.slow
-def test_backends_that_share_the_compilers_cache_on_the_disk_share_no_wrong_code(tmp_path: Path):
-    """Each backend has the losses and weights that it has with a cache of its own, also as the second one."""
-    shared = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "shared")}
-    for backend in ("none", "native_bf16", "apex_o1_bf16"):
-        words = f"backend={backend}", "recipe=reference", "execution=compile"
-        own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"cache-{backend}")}
-        run_alone(tmp_path / f"{backend}-own", 1, *words, **own)
-        for number in (1, 2):  # the second process finds the code of the first
-            run_alone(tmp_path / f"{backend}-{number}", 1, *words, **shared)
-            assert_same_state_and_rows(tmp_path / f"{backend}-{number}", tmp_path / f"{backend}-own", 1)
+    message = (
+        "compiling again for each seed: attribute factor in the network is not that of the network before"
+    )
+    assert caplog.text.count(message) == compiles_again
 
 
 KEPT = """

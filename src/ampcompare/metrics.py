@@ -153,6 +153,9 @@ STEP = declare("global_step", "optimizer step", ALWAYS, "steps")
 EPOCH = declare("epoch", "epoch", ALWAYS, "epochs")
 ELAPSED = declare("time/elapsed_seconds", "elapsed time", ALWAYS, "s", better=LOWER)
 TRAIN_SECONDS = declare("time/train_seconds", "training time", ALWAYS, "s", better=LOWER)
+# The part of the training time in start-up: the first step of each process, and steps that compiled or
+# captured something. Records of version 0.3 lack it.
+STARTUP_SECONDS = declare("time/startup_seconds", "start-up time", ALWAYS, "s", better=LOWER)
 
 LOSS = declare("train/loss", "training loss", INTERVAL, better=LOWER)
 ACCURACY = declare("train/accuracy", "training accuracy", INTERVAL, FRACTION, better=HIGHER)

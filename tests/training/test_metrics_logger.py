@@ -138,6 +138,39 @@ def test_step_times_exclude_warm_up_pauses_rows_and_compilation():
     assert made.logger.summary()[metrics.STEP_TIME_P50] == pytest.approx(10)
 
 
+def test_the_time_of_start_up_is_that_of_the_first_step_and_of_steps_that_compiled():
+    made = Made(every=2)
+    made.row_seconds = 100.0
+    for seconds, compiled in [(3.0, False), (0.5, False), (7.0, True), (0.5, False)]:
+        made.step(seconds=seconds, compiled=compiled)
+    made.logger.pause()
+    made.clock.now += 50  # an evaluation
+    made.logger.resume()
+    made.step(seconds=0.25)
+    made.logger.flush()
+    assert [row[metrics.STARTUP_SECONDS] for row in made.rows] == pytest.approx([3, 10, 10])
+    assert [row[metrics.TRAIN_SECONDS] for row in made.rows] == pytest.approx([3.5, 11, 11.25])
+
+
+def test_the_first_step_of_a_resumed_run_is_start_up_too():
+    first, second = Made(every=1), Made(every=1)
+    first.step(seconds=3.0)
+    first.step(seconds=0.5)
+    state = first.logger.state_dict()
+    second.logger.load_state_dict(state)
+    for seconds in (2.0, 0.5):
+        second.step(seconds=seconds)
+    assert [row[metrics.STARTUP_SECONDS] for row in second.rows] == pytest.approx([5, 5])
+    assert [row[metrics.TRAIN_SECONDS] for row in second.rows] == pytest.approx([5.5, 6])
+    # A run that an earlier version began has not recorded the start-up of its beginning.
+    del state["startup_seconds"]
+    old = Made(every=1)
+    old.logger.load_state_dict(state)
+    old.step(seconds=2.0)
+    assert metrics.STARTUP_SECONDS not in old.rows[0]
+    assert "startup_seconds" not in old.logger.state_dict()
+
+
 def test_making_the_batch_is_timed_apart_and_part_of_the_step(made: Made):
     for _ in range(2):
         made.clock.now += 0.02

@@ -14,7 +14,15 @@ from ampcompare.analysis.grouping import run_table, validity_checks
 from ampcompare.analysis.grouping.backend_info import display_name, has_tf32
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group, name_run
-from ampcompare.analysis.grouping.run_metrics import IMAGES, QUALITY, SCORE, SPEED, rows_at_target
+from ampcompare.analysis.grouping.run_metrics import (
+    IMAGES,
+    QUALITY,
+    SCORE,
+    SPEED,
+    TO_TARGET,
+    rows_at_target,
+    separates_startup,
+)
 from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
 from ampcompare.analysis.statistics.multiplicity import highest_failure_rate
@@ -65,6 +73,7 @@ def find_caveats(findings: Findings) -> list[str]:
         *_records(findings.table),
         *([f"Differences in {ignored} are ignored, as --ignore says."] if ignored else []),
         *_reached(findings),
+        *_startup(findings),
         *_seeds_that_agree(findings),
         *_identical_arms(findings),
         *_rare_failures(findings),
@@ -290,6 +299,23 @@ def _reached(findings: Findings) -> Iterator[str]:
         )
     if none:
         yield f"No run of {some(none, MAX_NAMED)} reached the target of {target}."
+
+
+def _startup(findings: Findings) -> Iterator[str]:
+    """Yield the groups whose time to target includes start-up, where that is long or differs from others."""
+    timed = [
+        group for group in findings.groups if not group.is_control and group.rows[TO_TARGET].notna().any()
+    ]
+    including = [group for group in timed if not all(map(separates_startup, group.records))]
+    is_recorded = any(separates_startup(run) for group in timed for run in group.records)
+    is_compiled = any(run.option("execution") not in (None, "eager") for g in including for run in g.records)
+    # Without compilation, start-up is the first step. It is the same in all groups if none records it.
+    if including and (is_recorded or is_compiled):
+        labels = some([group.display_name for group in including], MAX_NAMED)
+        yield (
+            f"The time to target of {labels} includes start-up, such as compilation, which was not recorded "
+            "separately."
+        )
 
 
 def _test_set(compared: Sequence[Group]) -> Iterator[str]:

@@ -28,8 +28,8 @@ class StepResult:
             classes [N]. They are compared when the row is made, since to count at each step took two thirds
             of the loop's own time.
         diagnostics: Diagnostic values by metric key, where the step was asked for them.
-        compiled: Whether code was compiled or a CUDA graph captured in the step, so that its time says
-            nothing.
+        compiled: Whether a CUDA graph was captured in the step, or its compiled code was called for the first
+            time with these shapes, so that its time says nothing.
         overflow: Where gradients and weights were not finite, if the step was or may have been skipped, or if
             its loss is not finite.
     """

@@ -12,8 +12,10 @@ import re
 import types
 import weakref
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,46 +30,95 @@ _BY_IDENTITY = (
     *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
 )
 _GLOBALS = bool, int, float, complex, str, bytes, list, tuple, dict, set, Tensor, np.ndarray, torch.Generator
-_STATE = ("_parameters", "_buffers", "_modules")
+_STATE = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "module"}
 _HOOKS = re.compile(r"_\w*hooks\w*")  # of nn.Module: by a number that differs in each network
 
 
 class _Unknown:
-    """Something that cannot be described; it equals nothing but itself."""
+    """Something that cannot be described; it equals nothing but itself. `kind` is its type."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
 
 
-def describe_network(model: nn.Module) -> dict[str, Any]:
-    """Return what the computation of a network may depend on, by the path of module and attribute.
+class Description(NamedTuple):
+    """The description of an object, which can be compared with ==.
+
+    Attributes:
+        kind: What the object is, apart from its parts.
+        parts: The name and the description of each part, a `Description` or another value.
+    """
+
+    kind: Any
+    parts: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first difference between two descriptions.
+
+    Attributes:
+        where: The part that differs, from the innermost name to the outermost:
+            "attribute rate in attribute config in module blocks.0".
+        is_class: Whether modules at one path have different classes: these are two different networks.
+        unknown: The type of an object that cannot be compared; None: the difference is known.
+    """
+
+    where: str
+    is_class: bool
+    unknown: type | None
+
+
+def describe_network(model: nn.Module) -> Description:
+    """Return what the computation of a network may depend on, by module and attribute.
 
     Shapes, strides, dtypes and flags of parameters and buffers are included, their values are not.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     describer = _Describer(modules, _list_state(model))
-    description: dict[str, Any] = {}
+    parts: list[tuple[str, Any]] = []
     for path, module in modules.items():
-        prefix = f"{path}." if path else ""
-        description[f"{prefix}__class__"] = type(module)
-        description[f"{prefix}__globals__"] = describer.describe(_methods(type(module)))
-        for name in _STATE:
-            entries = vars(module)[name].items()
-            description[prefix + name] = tuple((key, describer.describe(value)) for key, value in entries)
-        for name, value in vars(module).items():
-            if name in _STATE:
-                continue
-            if _HOOKS.fullmatch(name) and isinstance(value, Mapping):
-                value = [*value.values()]
-            description[prefix + name] = describer.describe(value)
+        parts.append((f"module {path}" if path else "the network", _describe_module(module, describer)))
     for name, tensor in _list_state(model).items():
-        description[f"{name} (tensor)"] = _describe_tensor(tensor)
-    return description
+        parts.append((f"tensor {name}", _describe_tensor(tensor)))
+    return Description("network", tuple(parts))
 
 
-def find_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the first path at which two descriptions differ, "" if they are equal."""
-    for path in (*one, *(path for path in other if path not in one)):
-        if path not in one or path not in other or one[path] != other[path]:
-            return path
-    return ""
+def _describe_module(module: nn.Module, describer: "_Describer") -> Description:
+    parts: list[tuple[str, Any]] = [("class", type(module))]
+    parts += [(name, describer.describe(value)) for name, value in _class_parts(type(module))]
+    for name, noun in _STATE.items():
+        entries = vars(module)[name].items()
+        described = tuple((f"{noun} {key}", describer.describe(value)) for key, value in entries)
+        parts.append((f"its {noun}s", Description(noun, described)))
+    for name, value in vars(module).items():
+        if name in _STATE:
+            continue
+        if _HOOKS.fullmatch(name) and isinstance(value, Mapping):
+            value = [*value.values()]
+        parts.append((f"attribute {name}", describer.describe(value)))
+    return Description("module", tuple(parts))
+
+
+def find_difference(one: Description, other: Description) -> Difference | None:
+    """Return the first difference of two descriptions; None if they are equal."""
+    if one == other:
+        return None
+    names: list[str] = []
+    left: Any = one
+    right: Any = other
+    while isinstance(left, Description) and isinstance(right, Description) and left.kind == right.kind:
+        ours, theirs = dict(left.parts), dict(right.parts)
+        lacking = ours.keys() ^ theirs.keys()
+        differing = (name for name in (*ours, *theirs) if name in lacking or ours[name] != theirs[name])
+        name = next(differing, None)
+        if name is None:  # the same parts in another order
+            break
+        names.append(name)
+        left, right = ours.get(name), theirs.get(name)
+    unknown = next((value.kind for value in (right, left) if isinstance(value, _Unknown)), None)
+    is_class = names[-1:] == ["class"]
+    return Difference(" in ".join(reversed(names)), is_class, unknown)
 
 
 def describe_callable(function: Any) -> Any:
@@ -79,16 +130,17 @@ def _list_state(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
-def _describe_tensor(tensor: Tensor) -> tuple[Any, ...]:
+def _describe_tensor(tensor: Tensor) -> Description:
     is_strided = tensor.layout is torch.strided
-    return (
-        type(tensor),
-        tensor.shape,
-        tensor.stride() if is_strided else None,
-        tensor.dtype,
-        tensor.device,
-        tensor.requires_grad,
-    )
+    parts = {
+        "type": type(tensor),
+        "shape": tensor.shape,
+        "stride": tensor.stride() if is_strided else None,
+        "dtype": tensor.dtype,
+        "device": tensor.device,
+        "requires_grad": tensor.requires_grad,
+    }
+    return Description("tensor", tuple(parts.items()))
 
 
 class _Describer:
@@ -122,51 +174,78 @@ class _Describer:
         try:
             return self._describe_object(value)
         except RecursionError:
-            return _Unknown()
+            return _Unknown(type(value))
 
     def _describe_object(self, value: Any) -> Any:
         if isinstance(value, types.FunctionType):
-            parts: list[Any] = [value.__defaults__, value.__kwdefaults__, *self._closure(value)]
-            parts += _globals(value).items()
-            return value.__code__, self.describe(parts)
+            return self._describe_parts(value.__code__, _function_parts(value))
         if isinstance(value, types.MethodType):
-            return "method", self.describe(value.__func__), self.describe(value.__self__)
+            return self._describe_parts(
+                "method", {"its function": value.__func__, "its object": value.__self__}
+            )
         if isinstance(value, weakref.ref):  # recurrent modules refer to their weights so
-            return "reference", self.describe(value())
+            return self._describe_parts("reference", {"its object": value()})
         if isinstance(value, functools.partial):
-            return "partial", self.describe([value.func, value.args, value.keywords])
+            parts = {"its function": value.func}
+            parts |= {f"argument {number}": argument for number, argument in enumerate(value.args)}
+            parts |= {f"keyword argument {name}": argument for name, argument in value.keywords.items()}
+            return self._describe_parts("partial", parts)
         if isinstance(value, np.ndarray):
             return value.dtype, value.shape, value.tobytes()
         if isinstance(value, np.generic):
             return type(value), value.tobytes()
         if isinstance(value, Tensor | torch.Generator):
-            return _Unknown()
-        contents: list[Any] = []
+            return _Unknown(type(value))
+        contents: dict[str, Any] = {}
         if isinstance(value, Mapping):
-            contents += [item for pair in value.items() for item in pair]
+            for number, (key, entry) in enumerate(value.items()):
+                contents[f"key {number}"] = key
+                contents[f"entry {key!r}" if type(key) in (str, int) else f"entry number {number}"] = entry
         elif isinstance(value, list | tuple | deque):
-            contents += value
+            contents |= {f"entry {number}": entry for number, entry in enumerate(value)}
         elif isinstance(value, set | frozenset):
             return type(value), frozenset(map(self.describe, value)), len(value)
         elif not hasattr(value, "__dict__") and not _slots(value):
-            return _Unknown()
+            return _Unknown(type(value))
         attributes = _slots(value) | getattr(value, "__dict__", {})
-        return (
-            type(value),
-            tuple(map(self.describe, contents)),
-            tuple((name, self.describe(attribute)) for name, attribute in attributes.items()),
-        )
+        contents |= {f"attribute {name}": attribute for name, attribute in attributes.items()}
+        return self._describe_parts(type(value), contents)
 
-    @staticmethod
-    def _closure(function: types.FunctionType) -> list[Any]:
-        cells = function.__closure__ or ()
-        return [cell.cell_contents for cell in cells if cell != types.CellType()]
+    def _describe_parts(self, kind: Any, parts: Mapping[str, Any]) -> Description:
+        return Description(kind, tuple((name, self.describe(part)) for name, part in parts.items()))
 
 
-def _methods(kind: type) -> list[types.FunctionType]:
-    """Return the methods of a class of the user's, also of its base classes."""
-    own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("torch", "builtins")]
-    return [value for base in own for value in vars(base).values() if isinstance(value, types.FunctionType)]
+def _function_parts(function: types.FunctionType) -> dict[str, Any]:
+    """Return what a function computes with besides its arguments and its code, by name."""
+    code = function.__code__
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
+    parts = {f"default of {name}": value for name, value in zip(names, defaults, strict=True)}
+    parts |= {f"default of {name}": value for name, value in (function.__kwdefaults__ or {}).items()}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if cell != types.CellType():  # it is not empty
+            parts[f"closure variable {name}"] = cell.cell_contents
+    file = Path(code.co_filename).name
+    for name, value in _globals(function).items():
+        noun = "function" if isinstance(value, types.FunctionType) else "global"
+        parts[f"{noun} {name} of {file}"] = value
+    return parts
+
+
+def _class_parts(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the methods, properties and plain attributes of a class of the user's and of its base classes."""
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] in ("torch", "builtins"):
+            continue
+        for name, value in vars(base).items():
+            if isinstance(value, types.FunctionType):
+                yield f"method {name} of {base.__name__}", value
+            elif isinstance(value, staticmethod | classmethod):
+                yield f"method {name} of {base.__name__}", value.__func__
+            elif isinstance(value, property):
+                yield f"property {name} of {base.__name__}", value.fget
+            elif isinstance(value, _GLOBALS) and not name.startswith("__"):
+                yield f"class attribute {name} of {base.__name__}", value
 
 
 def _globals(function: types.FunctionType) -> dict[str, Any]:

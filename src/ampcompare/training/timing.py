@@ -27,7 +27,9 @@ class Timing:
     """Times steps without waiting for the device, except to read an energy counter.
 
     A training alternates between steps and pauses (evaluations, checkpoints). Throughput, step times and
-    energy leave out pauses, the warm-up steps and steps that compiled something.
+    energy leave out pauses, the warm-up steps and steps that compiled something. The training time includes
+    every step. Its part in start-up is recorded too: that of the first step, in which libraries load their
+    kernels, and of steps that compiled something.
 
     Args:
         device: The device that runs the steps.
@@ -58,6 +60,8 @@ class Timing:
         self._steps, self._peak_starts = 0, min(warmup_steps, FIRST_STEPS)
         self._started = self._since = clock()
         self._train_seconds = 0.0
+        # None: an earlier version began the run and did not record the time of its start-up.
+        self._startup_seconds: float | None = 0.0
         self.is_paused = True
         self._step_start: TimingEvent = self._mark()
         self._batch_ready: TimingEvent | None = None
@@ -101,6 +105,9 @@ class Timing:
         now = self._clock()
         if not self.is_paused:
             self._train_seconds += now - self._since
+            is_startup = compiled or self._steps == 1
+            if is_startup and self._startup_seconds is not None:
+                self._startup_seconds += now - self._since
         self._since, self.is_paused = now, False
 
     def end_row(self) -> None:
@@ -120,9 +127,14 @@ class Timing:
         self.is_paused = True
 
     def clocks(self) -> Row:
-        """Return elapsed and training seconds by metric key, now."""
-        elapsed = self._clock() - self._started
-        return {metrics.ELAPSED: elapsed, metrics.TRAIN_SECONDS: self._train_seconds}
+        """Return elapsed, training and start-up seconds by metric key, now."""
+        clocks = {
+            metrics.ELAPSED: self._clock() - self._started,
+            metrics.TRAIN_SECONDS: self._train_seconds,
+        }
+        if self._startup_seconds is not None:
+            clocks[metrics.STARTUP_SECONDS] = self._startup_seconds
+        return clocks
 
     @property
     def has_energy(self) -> bool:
@@ -180,9 +192,11 @@ class Timing:
 
     def state_dict(self) -> Row:
         """Return plain values and tensors for a checkpoint. No row may wait."""
+        startup = {} if self._startup_seconds is None else {"startup_seconds": self._startup_seconds}
         return {
             "elapsed_seconds": self._clock() - self._started,
             "train_seconds": self._train_seconds,
+            **startup,
             # NumPy arrays, since torch.tensor reads Python's number by number: 0.3 s for 2,000,000.
             "step_times": torch.tensor(np.asarray(self._step_times)),
             "throughputs": torch.tensor(np.asarray(self._throughputs)),
@@ -193,6 +207,7 @@ class Timing:
         """Continue from a state of `state_dict`. Warm-up starts again, as in any new process."""
         self._started = self._clock() - state["elapsed_seconds"]
         self._train_seconds = state["train_seconds"]
+        self._startup_seconds = state.get("startup_seconds")
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
         self._steps_of_row = array("l", state["steps_of"].tolist())

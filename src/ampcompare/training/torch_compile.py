@@ -11,7 +11,7 @@ the casts and is not used.
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -27,6 +27,8 @@ from ampcompare.precision.o1.patches import list_registered_functions
 from ampcompare.system.device import is_cuda
 from ampcompare.training.losses_and_metrics import call_network, find_tensor
 from ampcompare.training.network_description import (
+    Description,
+    Difference,
     describe_callable,
     describe_network,
     find_difference,
@@ -41,12 +43,13 @@ class Forward:
     """Computes outputs and loss of a batch eagerly.
 
     Attributes:
-        compiled: Whether the last call compiled something; its time says nothing then.
+        compiled: Whether the last call was the first of a compiled forward with its shapes. The time of such
+            a step says nothing. It compiles, unless an earlier training of the process has.
     """
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
         self.model, self.criterion = model, criterion
-        self.compiled = False  # whether the last call did more than its work: it compiled
+        self.compiled = False
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
         """Return the outputs and the loss of a batch."""
@@ -71,13 +74,14 @@ class CompiledForward(Forward):
         super().__init__(model, criterion)
         # Inputs of the graph, so that gradients reach parameters and statistics are written back.
         self._state = dict(model.named_parameters()) | dict(model.named_buffers())
+        self._shapes: set[tuple[torch.Size, ...]] = set()  # of the batches so far
         self._code = find_compiled_code(model, criterion, precision)
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
         """Return the outputs and the loss of a batch."""
         shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in list_tensors(field))
-        self.compiled = shapes not in self._code.shapes
-        self._code.shapes.add(shapes)
+        self.compiled = shapes not in self._shapes
+        self._shapes.add(shapes)
         return self._code.run(self.model, self.criterion, self._state, inputs, targets)
 
 
@@ -89,20 +93,16 @@ class CompiledCode:
 
     Args:
         settings: What the graph depends on besides the network: the backend and the loss.
-        network: The description of the network (`network_description`).
-
-    Attributes:
-        shapes: The shapes of the batches that were compiled.
+        network: What the graph depends on of the network and of the loss, as `find_difference` compares it.
     """
 
-    def __init__(self, settings: Any, network: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Any, network: Description) -> None:
         from torch._dynamo import nonstrict_trace  # public, as torch.compiler's, only after PyTorch 2.11
 
         # This module stores PyTorch's functions (`torch.addmm`) when it is imported. Import it before a
         # backend replaces them: the replacements would cast again what is kept in fp32.
         import_module("torch._inductor.lowering")
         self.settings, self.network = settings, network
-        self.shapes: set[tuple[torch.Size, ...]] = set()
         # Of the current call. Between calls no network is kept alive.
         self._parts: tuple[nn.Module, Criterion] | None = None
 
@@ -157,19 +157,30 @@ def find_compiled_code(model: nn.Module, criterion: Criterion, precision: Precis
         precision.tf32,
         list_registered_functions(),
     )
-    network = {"loss": describe_callable(criterion)} | describe_network(model)
+    loss = "the loss", describe_callable(criterion)
+    network = Description("training", (loss, *describe_network(model).parts))
     if _latest is None or _latest.settings != settings:
         _latest = CompiledCode(settings, network)
     elif difference := find_difference(_latest.network, network):
-        is_other_network = difference.endswith("__class__")  # not the next seed's
-        if not (_has_said_difference or is_other_network):
+        if not (_has_said_difference or difference.is_class):  # another class: not the next seed's network
             _has_said_difference = True
-            log.warning(
-                f"compiling again: {difference} may differ from that of the network before; "
-                "the same holds for later seeds in this process"
-            )
+            log.warning(_explain_difference(difference))
         _latest = CompiledCode(settings, network)
     return _latest
+
+
+def _explain_difference(difference: Difference) -> str:
+    """Return why compiled code is not used again, and what to do."""
+    if difference.unknown is not None:
+        return (
+            f"compiling again for each seed: {difference.where} is a {difference.unknown.__name__}, which "
+            "cannot be compared with that of the network before; make a tensor a parameter or a buffer "
+            "(register_buffer), and give other attributes plain values"
+        )
+    return (
+        f"compiling again for each seed: {difference.where} is not that of the network before; give it the "
+        "same value for each seed, or make it a buffer (register_buffer), whose value may differ"
+    )
 
 
 def uses_compile(execution: str) -> bool:

@@ -223,6 +223,50 @@ def test_runs_that_miss_the_target_have_no_time_and_are_named():
     assert caveat in analysis.caveats
 
 
+def timed_run(backend: str, seed: int, startup: float | None, execution: str = "eager"):
+    """Return a run that reaches 94% after 200 s of training, of which `startup` seconds were start-up."""
+
+    def edit(made):
+        made["config"]["execution"] = execution
+        for number, row in enumerate(made["rows"], 1):
+            row[metrics.TRAIN_SECONDS] = 100.0 * number
+            row[metrics.EVAL_ACCURACY] = 0.94 if number > 1 else 0.5
+            if startup is not None:
+                row[metrics.STARTUP_SECONDS] = startup
+
+    return make(backend, seed, edit=edit)
+
+
+def test_the_time_to_target_counts_no_start_up():
+    startups = {1: 70.0, 2: 0.5, 3: 0.0}
+    runs = [timed_run("none", seed, startup, "compile") for seed, startup in startups.items()]
+    analysis = analyse_runs([*runs, *(timed_run("native", seed, 0.5, "compile") for seed in startups)])
+    assert list(analysis.table["seconds_to_target"]) == pytest.approx([130, 199.5, 200] + [199.5] * 3)
+    assert "includes start-up" not in " ".join(analysis.caveats)
+
+
+@pytest.mark.parametrize(
+    ("startup", "execution", "who"),
+    [
+        (None, "eager", None),  # the start-up of eager runs is that of their first step
+        (None, "compile", "fp32 (none) and native"),
+        (None, "cuda_graph", "fp32 (none) and native"),
+        (None, "compile_graph", "fp32 (none) and native"),
+        (2.0, "compile", "fp32 (none)"),  # only one of two groups records it
+        (2.0, "eager", "fp32 (none)"),
+    ],
+)
+def test_records_that_do_not_separate_start_up_are_named(startup, execution, who):
+    runs = [timed_run("none", seed, None, execution) for seed in (1, 2, 3)]
+    analysis = analyse_runs([*runs, *(timed_run("native", seed, startup, execution) for seed in (1, 2, 3))])
+    assert list(analysis.table["seconds_to_target"]) == pytest.approx(
+        [200.0] * 3 + [200.0 - (startup or 0)] * 3
+    )
+    caveats = [line for line in analysis.caveats if "start-up" in line and "target" in line]
+    assert len(caveats) == (who is not None)
+    assert who is None or f"The time to target of {who} includes start-up" in caveats[0], caveats
+
+
 def test_a_target_of_a_loss_is_reached_from_above():
     def losses(*values):
         def edit(made):

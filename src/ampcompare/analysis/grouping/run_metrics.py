@@ -163,16 +163,25 @@ def count_clock_jumps(run: RunRecord) -> int:
 
 
 def seconds_to_target(run: RunRecord, metric: ComparedMetric) -> float:
-    """Return the training time in seconds at which the metric reached its target.
+    """Return the training time in seconds, without start-up, at which the metric reached its target.
 
-    NaN if the run did not reach it, or if its clock went backwards.
+    If the record does not separate start-up (`separates_startup`), the time includes it. NaN if the run did
+    not reach the target, or if its clock went backwards.
     """
     reached = rows_at_target(run, metric)
     if not len(reached) or count_clock_jumps(run):
         return math.nan
-    times = run.numbers(metrics.TRAIN_SECONDS)[: reached[0] + 1]
+    clock = run.numbers(metrics.TRAIN_SECONDS)
+    if separates_startup(run):
+        clock = clock - run.numbers(metrics.STARTUP_SECONDS)
+    times = clock[: reached[0] + 1]
     times = times[np.isfinite(times)]  # a row without a clock has the time of the row before it
     return float(times[-1]) if len(times) else math.nan
+
+
+def separates_startup(run: RunRecord) -> bool:
+    """Return whether the record has the part of its training time that was start-up."""
+    return metrics.STARTUP_SECONDS in run.logged
 
 
 def rows_at_target(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
