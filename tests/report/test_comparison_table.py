@@ -143,7 +143,7 @@ def test_energy_and_time_to_target_have_columns_where_they_were_recorded():
     everything = analyse_runs([make(b, seed, edit=full) for b in ("none", "native") for seed in (1, 2, 3)])
     table = comparison_table(everything)
     assert [column.head for column in table.columns][3:] == ["Energy per image", "Time to 93.00%"]
-    assert table.rows[1].cells["energy"].text == "+25%"
+    assert table.rows[1].cells["energy"].text.startswith("+25.0")
 
 
 @pytest.mark.parametrize(("joules", "is_open"), [((0.31, 0.35, 0.32), True), ((0.21, 0.22, 0.2), False)])
@@ -242,3 +242,32 @@ def test_a_score_and_data_from_outside_are_named_whole(tmp_path):
     assert "my_data.py:build" in text
     assert "labels high" not in text
     assert str(tmp_path) not in text
+
+
+NOISE = (0.004, -0.003, 0.001, 0.002, -0.0042)  # of an accuracy of 0..1; the mean is -0.004 points
+
+
+@pytest.mark.parametrize("points", [0.0, 0.0037, -0.3, 2.0, -30.0])
+@pytest.mark.parametrize("spread", [0.001, 0.02, 1.0, 3.0])
+def test_a_difference_has_as_many_decimals_as_its_interval(points, spread):
+    """In the cell, the badge's long form and the gate: `+0.31 (CI −0.20 to +0.83)`."""
+    changed = [base + spread * noise + points / 100 for base, noise in zip(BASE, NOISE, strict=True)]
+    records = [*runs("none", BASE), *runs("native", changed)]
+    cell = rows_of(analyse_runs(records))["native"].cells["quality"]
+    assert cell.mark is not None
+    numbers = re.findall(r"\d+(?:\.\d+)?", f"{cell.text} {cell.span}")
+    assert len(numbers) == 3
+    assert len({len(number.partition(".")[2]) for number in numbers}) == 1
+    decimals = len(numbers[0].partition(".")[2])
+    low, high = cell.mark.ends
+    # One digit of the width of the interval, and at least two decimals; more only to tell an end from a mark.
+    marks = (0.0, 0.5, -0.5)
+    by_width = max(2, -math.floor(math.log10(high - low)))
+    is_clear = all(round(end, by_width) != mark for end in (low, high) for mark in marks)
+    assert decimals == by_width if is_clear else decimals > by_width
+    rounded = [float(number) for number in numbers]
+    assert rounded == [round(abs(value), decimals) for value in (cell.mark.value, low, high)]
+    gate = analyse_runs(records, require=["native: equivalent within 0.4"]).gate_results[0].why
+    shown = re.search(r"([+−±][\d.]+) points \(.* CI ([+−±][\d.]+) to ([+−±][\d.]+)\)", gate)
+    assert shown is not None
+    assert len({len(text.partition(".")[2]) for text in shown.groups()}) == 1

@@ -28,3 +28,27 @@ def test_an_interval_that_varied_is_never_without_spread():
     assert formatting.interval(1.8996, 1.9004, formatting.number) == "1.90 to 1.90"
     assert formatting.interval(1.9, 1.9, formatting.number) == "no spread"
     assert formatting.interval(None, None, formatting.number) == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "least", "decimals"),
+    [
+        ((-0.31, 0.30), 2, 2),
+        ((-8.2, 30.1), 2, 2),
+        ((-8.2, 30.1), 0, 0),
+        ((0.0012, 0.0034), 2, 3),
+        ((-27.7, -0.4), 0, 1),  # "±0" would look as if the interval held no change
+        ((1.0, 1.0), 2, 2),
+        ((-math.inf, 3.0), 2, 2),
+    ],
+)
+def test_decimals_follow_the_width_of_an_interval(ends, least, decimals):
+    assert formatting.decimals_of_interval(ends, (0.0,), least) == decimals
+
+
+def test_a_change_has_the_decimals_of_its_interval():
+    assert formatting.change_between(0.59, 0.566, 0.614) == "−41% (−43% to −39%)"
+    assert formatting.change_between(1.08, 0.946, 1.23) == "+8% (−5% to +23%)"
+    assert formatting.change_between(0.998, 0.9971, 0.9989) == "−0.2% (−0.3% to −0.1%)"
+    assert formatting.change_between(0.59, None, None) == "−41%"
+    assert formatting.change_between(0.59, 0.59, 0.59) == "−41% (no spread)"

@@ -70,7 +70,7 @@ def ready(sweep: Sweep, words: Sequence[str] = (), control: str | None = None) -
 def combined(sweep: Sweep, words: Sequence[str] = ()) -> dict[str, Any]:
     """Return which points are runs, and what is printed about it."""
     found = prepare_sweep(sweep, words)
-    cells = found.sweep.cells
+    cells = found.sweep.distinct_points
     return {
         "keys": list(cells.keys) if cells else None,
         "kept": [rendered(numbers) for numbers in sorted(cells.combinations)] if cells else None,

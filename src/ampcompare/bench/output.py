@@ -104,18 +104,28 @@ def _cells(arm: ArmResult, *, is_baseline: bool) -> dict[str, str]:
     return {
         RATE: formatting.number(arm.images_per_second),
         STEP: formatting.number(arm.step_ms),
-        SPEED: f"{arm.ratio:.2f}x",
+        SPEED: _speed_up(arm),
         INTERVAL: "" if is_baseline else _interval(arm) or "-",
         PEAK: "" if arm.peak_mib is None else f"{arm.peak_mib:,.0f}",
         ROUNDS: str(arm.rounds),
     }
 
 
+def _decimals(arm: ArmResult) -> int:
+    """Return the decimals of a speed-up and of its interval: two, or as many as tell the ends from 1."""
+    if arm.low is None or arm.high is None:
+        return 2
+    return formatting.digits_to_distinguish((arm.low, arm.high), (1.0,), lambda x, n: f"{x:.{n}f}", 2)
+
+
+def _speed_up(arm: ArmResult) -> str:
+    return f"{arm.ratio:.{_decimals(arm)}f}x"
+
+
 def _interval(arm: ArmResult) -> str:
-    """Return the interval with at least two decimals, and as many as tell its ends from 1."""
     if arm.low is None or arm.high is None:
         return ""
-    decimals = formatting.digits_to_distinguish((arm.low, arm.high), (1.0,), lambda x, n: f"{x:.{n}f}", 2)
+    decimals = _decimals(arm)
     return f"{arm.low:.{decimals}f} to {arm.high:.{decimals}f}"
 
 
@@ -257,7 +267,7 @@ def _describe_control(result: Benchmark, baseline: ArmResult) -> str:
             f"{name}: {control.ratio:.2f}x. Below {MIN_ROUNDS} rounds there are no intervals: speed-ups near "
             "1 may be chance."
         )
-    measured = f"{control.ratio:.2f}x (95% CI {_interval(control)})"
+    measured = f"{_speed_up(control)} (95% CI {_interval(control)})"
     if not is_even(control.low, control.high):
         percent = formatting.number(100 * smallest_difference(control.low, control.high), 2)
         return f"{name}: {measured}. The machine is uneven: differences up to {percent}% mean nothing."

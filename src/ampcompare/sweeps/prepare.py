@@ -276,7 +276,7 @@ def prepare_sweep(
     if sweep.on_server and (conflicting := [override for override in overrides if override not in own]):
         raise UserError(f"{conflicting[0]}: the sweep varies it; leave it out")
     sweep, followed = follow_task(sweep, overrides)
-    plan, cells, messages, config = check(sweep, own)
+    plan, distinct_points, messages, config = check(sweep, own)
     control = None if sweep.on_server else _control_of(plan, sweep, own, options.control)
     looks, shares = _looks_of(plan) if options.until_decided else ((), ())
     values = dict(parse_override(override) for override in own)
@@ -285,7 +285,7 @@ def prepare_sweep(
     if per_process > 1:
         _check_series(sweep, options, trains_here=is_ours)
     return PreparedSweep(
-        replace(sweep, control=control, cells=cells, seeds_per_process=per_process),
+        replace(sweep, control=control, distinct_points=distinct_points, seeds_per_process=per_process),
         plan,
         all_overrides=tuple(overrides),
         overrides=tuple(override for override in own if key_of(override) != "output_dir"),

@@ -169,13 +169,13 @@ class Point:
     series: int = 0
 
 
-# A run without its seed: for each parameter's key, the index of its value. Runs of the control CHAOS have
-# CHAOS_KEY, too.
+# A cell of the factorial design, which is a run without its seed: for each parameter's key, the index of its
+# value. Runs of the control CHAOS have CHAOS_KEY, too.
 Cell = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Cells:
+class DistinctPoints:
     """The points of a grid that are runs, where several train the same (`training_options.py`).
 
     Attributes:
@@ -207,7 +207,7 @@ class Sweep:
         control: How the baseline is run once more: BOOKENDS, before and after all other runs; or CHAOS, with
             the last bits of its initial weights changed, in every block. None: not at all.
         added: Groups of seeds beyond the file's, oldest first.
-        cells: Which points are runs, where some train the same or cannot run; None: all.
+        distinct_points: Which points are runs, where some train the same or cannot run; None: all.
         on_server: Whether W&B's server knows the sweep under its name.
         seeds_per_process: How many seeds one process trains at most, one after the other.
         unused: Keys of the file that have no effect here.
@@ -227,7 +227,7 @@ class Sweep:
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
     control: str | None = None
     added: tuple[tuple[Any, ...], ...] = ()
-    cells: Cells | None = None
+    distinct_points: DistinctPoints | None = None
     on_server: bool = False
     seeds_per_process: int = 1
     unused: tuple[str, ...] = ()
@@ -349,16 +349,16 @@ class Sweep:
     def _blocks(self) -> list[list[Cell]]:
         """Return the cells in blocks: one block for each combination of the other parameters.
 
-        Others are those that are neither compared nor in `cells`; the first of them changes fastest.
+        Others are neither compared nor in `distinct_points`. The first of them changes fastest.
         """
-        keys = self.cells.keys if self.cells else ()
+        keys = self.distinct_points.keys if self.distinct_points else ()
         others = [p for p in self.parameters if p not in (self.seed, self.compared)]
         within = [p for p in others if p.key in keys] + ([self.compared] if self.compared else [])
         outer = [p for p in reversed(others) if p.key not in keys]
         blocks: list[list[Cell]] = [[{**at, **cell} for cell in _numbered(within)] for at in _numbered(outer)]
-        if self.cells is None:
+        if self.distinct_points is None:
             return blocks
-        combinations = self.cells.combinations
+        combinations = self.distinct_points.combinations
         return [
             [cell for cell in block if tuple(cell[key] for key in keys) in combinations] for block in blocks
         ]

@@ -38,8 +38,11 @@ def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
         content["run_cap"] = sweep.run_cap
     if sweep.seeds_per_process > 1:  # the order of the runs depends on it
         content["seeds per process"] = sweep.seeds_per_process
-    if sweep.cells:  # another version of AMP Compare may find other equal points
-        content["points that are runs"] = [sweep.cells.keys, sorted(sweep.cells.combinations)]
+    if sweep.distinct_points:  # another version of AMP Compare may find other equal points
+        content["points that are runs"] = [
+            sweep.distinct_points.keys,
+            sorted(sweep.distinct_points.combinations),
+        ]
     if settings := resolved_options(sweep, overrides):
         content[SETTINGS] = settings
     return json.loads(json.dumps(content))

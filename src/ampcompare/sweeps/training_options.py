@@ -33,7 +33,7 @@ from ampcompare.runtime.formatting import plural, some
 from ampcompare.runtime.strict_model import file_error
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.sweep import BACKEND, Cells, Objective, Sweep, count_of
+from ampcompare.sweeps.sweep import BACKEND, DistinctPoints, Objective, Sweep, count_of
 
 MAX_TRIED = 200  # combinations of backend and precision; if there are more, every point is a run
 MAX_NAMED = 3
@@ -55,13 +55,13 @@ class CheckedOptions(NamedTuple):
 
     Attributes:
         plan: The plan that all runs have. For another program that of the file and the overrides.
-        cells: Which points of the grid are runs; None for all of them.
+        distinct_points: Which points of the grid are runs; None for all of them.
         messages: Lines to print before the first run.
         config: The options of the first run; None for another program.
     """
 
     plan: PlanConfig
-    cells: Cells | None
+    distinct_points: DistinctPoints | None
     messages: list[str]
     config: Config | None
 
@@ -109,8 +109,8 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> CheckedOptions:
     except UserError as problem:
         raise UserError(f"{sweep.path}: the first run would fail: {problem}") from None
     _check_metric(sweep, config)
-    cells, notes = _same_runs(sweep, deciding, configs, refusals)
-    return CheckedOptions(config.plan, cells, [*unused, *notes], config)
+    distinct_points, notes = _same_runs(sweep, deciding, configs, refusals)
+    return CheckedOptions(config.plan, distinct_points, [*unused, *notes], config)
 
 
 def follow_task(sweep: Sweep, overrides: Sequence[str]) -> tuple[Sweep, list[str]]:
@@ -344,7 +344,7 @@ def _same_runs(
     deciding: Sequence[Parameter],
     configs: Mapping[Numbers, Config],
     refusals: Mapping[Numbers, UserError],
-) -> tuple[Cells | None, list[str]]:
+) -> tuple[DistinctPoints | None, list[str]]:
     """Return which points are runs where several train the same or cannot run, and the messages about it."""
     representatives: dict[str, Numbers] = {}  # by effect, the first point with it
     for numbers, config in configs.items():
@@ -354,11 +354,11 @@ def _same_runs(
     points = count_of(deciding)
     if len(representatives) == points or points > MAX_TRIED or sweep.on_server:  # the server runs all points
         return None, []
-    cells = Cells(tuple(p.key for p in deciding), frozenset(representatives.values()))
-    runs = len(replace(sweep, cells=cells, control=None, run_cap=None).points)
+    distinct_points = DistinctPoints(tuple(p.key for p in deciding), frozenset(representatives.values()))
+    runs = len(replace(sweep, distinct_points=distinct_points, control=None, run_cap=None).points)
     why = "; points that train the same share a run" if len(representatives) < len(configs) else ""
     messages = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
     if refusals:
         reasons = dict.fromkeys(str(problem).partition("; ")[0] for problem in refusals.values())
         messages.append(f"left out, because they cannot run: {some([*reasons], MAX_NAMED)}")
-    return cells, messages
+    return distinct_points, messages
