@@ -1,20 +1,19 @@
 """The one place where tests replace code: of the machine, of Python or of a library, never of the package.
 
-A test gets it as the fixture `outside`. All replacements end with the test.
+A test gets it as the fixture `outside`. All replacements end with the test. The command of a `SweepProject`
+has it too. So this module imports no library before it replaces something of it.
 """
 
 import inspect
 import platform
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pynvml
 import pytest
-import torch
-from torch import Tensor
 
 
 class ManualClock:
@@ -101,7 +100,7 @@ class Outside:
         self.replace(time, "perf_counter", clock)
         return clock
 
-    def speed_up_time(self, factor: float) -> None:
+    def scale_time(self, factor: float) -> None:
         """Let the clocks run so many times as fast, and sleeps end after as small a part of their time."""
         real = {name: getattr(time, name) for name in ("perf_counter", "monotonic", "sleep")}
         self.replace(time, "perf_counter", lambda: real["perf_counter"]() * factor)
@@ -113,8 +112,21 @@ class Outside:
         sleep = time.sleep
         self.replace(time, "sleep", lambda wanted: sleep(min(wanted, seconds)))
 
+    def limit_program(self, program: str, seconds: float) -> None:
+        """Let `subprocess.run` wait at most so many seconds for a program."""
+        run = subprocess.run
+
+        def limited(command: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+            if Path(command[0]).name == program:
+                kwargs["timeout"] = min(seconds, kwargs.get("timeout") or seconds)
+            return run(command, *args, **kwargs)
+
+        self.replace(subprocess, "run", limited)
+
     def set_nvidia_gpus(self, count: int) -> None:
         """Let NVML tell of so many GPUs."""
+        import pynvml
+
         self.replace(pynvml, "nvmlInit", lambda: None)
         self.replace(pynvml, "nvmlDeviceGetCount", lambda: count)
 
@@ -128,6 +140,8 @@ class Outside:
             supported: The 16-bit dtypes for which oneDNN has kernels on it.
             machine: Its architecture, as `platform.machine` names it.
         """
+        import torch
+
         read = Path.read_text
 
         def read_text(path: Path, *args: Any, **kwargs: Any) -> str:
@@ -152,9 +166,11 @@ class Outside:
         Returns:
             The dtype and the number of output values of each convolution; the list grows.
         """
+        import torch
+
         clock, calls = self.stop_clock(), list[tuple[str, int]]()
 
-        def convolve(x: Tensor, weight: Tensor, **_: Any) -> Tensor:
+        def convolve(x: torch.Tensor, weight: torch.Tensor, **_: Any) -> torch.Tensor:
             dtype = str(x.dtype).removeprefix("torch.")
             calls.append((dtype, x.numel()))
             if dtype not in rates:
@@ -173,6 +189,8 @@ class Outside:
             name: Its name.
             hip: The version of HIP of a PyTorch for AMD's GPUs; None: it is one for NVIDIA's.
         """
+        import torch
+
         self.replace(torch.cuda, "is_available", lambda: True)
         self.replace(torch.cuda, "device_count", lambda: 1)
         self.replace(torch.cuda, "get_device_capability", lambda *_: capability)

@@ -55,6 +55,18 @@ with wandb.init(mode="offline", config=given, settings=settings) as run:
 """
 
 
+# For `SweepProject.replace_outside`: the driver is killed as it is about to write an event to the journal.
+DIES_BEFORE = """
+import json, os, signal
+
+def die(content, **_):
+    if isinstance(content, dict) and content.get("event") == "{event}":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+outside.call_before(json, "dumps", die)
+"""
+
+
 class SweepProject:
     """A folder with the programs, in which `ampcompare sweep` runs.
 
@@ -70,6 +82,12 @@ class SweepProject:
         self.before = "pass"
         (folder / "program.py").write_text(PROGRAM)
         (folder / "logger.py").write_text(LOGGER)
+
+    def replace_outside(self, code: str) -> None:
+        """Let the command's process run this code first; `outside` replaces what is not of the package."""
+        lines = [f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})"]
+        lines += ["import pytest", "from support.outside import Outside"]
+        self.before = "\n".join([*lines, "outside = Outside(pytest.MonkeyPatch())", code])
 
     def write_file(self, **content: object) -> Path:
         """Write the sweep file with these keys."""

@@ -12,14 +12,14 @@ import pytest
 from support.outside import Outside
 from support.quick import QUICK, ROOT
 from support.slurm import Slurm
-from support.sweep_project import SweepProject
+from support.sweep_project import DIES_BEFORE, SweepProject
 
 from ampcompare import load_runs
 from ampcompare.sweeps.journal import read_journal
+from ampcompare.sweeps.process_guard import write_end
+from ampcompare.sweeps.run_end import RunEnd, end_file
 
 XS = {"x": {"values": [1, 2, 3]}}
-DIES = "os.kill(os.getpid(), 9)"
-SUBMIT = "ampcompare.sweeps.executors.slurm as s; s"
 
 
 def xs(project: SweepProject, kind: str) -> list[str]:
@@ -244,7 +244,7 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     put_back(sbatch)
     says("3 waiting or running, nothing new was submitted")
     slurm.cancel("101")
-    project.before = f"import os, {SUBMIT}.array_of = lambda run: {DIES}"
+    project.replace_outside(DIES_BEFORE.format(event="started"))
     says("", code=-9)
     project.before = "pass"
     says("3 waiting or running, nothing new was submitted")
@@ -276,16 +276,18 @@ def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(
 def test_of_a_sweep_that_is_too_large_for_one_array_the_rest_is_submitted_later(
     project: SweepProject, slurm: Slurm, says
 ):
-    project.write_file(parameters=XS)
-    project.before = f"import {SUBMIT}.SlurmExecutor.slots = 2"
+    project.write_file(parameters={"x": {"values": [*range(1001)]}})
     slurm.slots = 0
     says(
-        "2 submitted as job 101, 1 at a time, time limit 4:00:00, 1 not submitted yet; run the same",
+        "1000 submitted as job 101, 1 at a time, time limit 4:00:00, 1 not submitted yet; run the same",
         "--workers",
         "1",
     )
-    project.before = "pass"
-    says("2 waiting or running, 1 submitted as job 104")
-    says("3 waiting or running, nothing new")
-    run_all(slurm)
-    assert once_each(project)
+    says("1000 waiting or running, nothing new")
+    state = read_journal(project.out)
+    assert state is not None
+    for run in state.runs.values():
+        write_end(end_file(project.out, run.run_id, run.last_start), RunEnd(0).facts())
+    slurm.cancel("101")
+    says("1000 finished, 1 submitted as job")
+    says("1000 finished, 1 waiting or running, nothing new")

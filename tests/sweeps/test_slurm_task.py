@@ -46,7 +46,7 @@ def play(folder: Path, task: str | SlurmTask) -> tuple[int, int, int | None, str
 
 
 def test_a_run_that_a_signal_ends_ends_its_job_and_the_driver_decides(folder: Path, outside: Outside):
-    outside.speed_up_time(20)
+    outside.scale_time(20)
     task = task_of(folder, "os.kill(os.getpid(), signal.SIGHUP)")
     assert play(folder, task) == (129, 1, -1, None)
     assert play(folder, task) == (0, 1, -1, None)  # a warning came just then, and the job is requeued

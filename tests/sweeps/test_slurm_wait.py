@@ -19,11 +19,11 @@ from ampcompare.sweeps.journal import read_journal
 
 pytestmark = pytest.mark.slow
 
-QUICK_LOOKS = "import ampcompare.sweeps.executors.slurm as s; s.FACTS_SECONDS = 0.05; s.QUEUE_SECONDS = 0.5"
+QUICK_LOOKS = "outside.scale_time(20)"  # runs and queue are looked at so many times as often
 
 
 def start(project: SweepProject, slurm: Slurm, *words: str, before: str = "") -> subprocess.Popen[str]:
-    project.before = f"{QUICK_LOOKS}; {before}"
+    project.replace_outside(f"{QUICK_LOOKS}; {before}")
     return subprocess.Popen(
         project.command("--cluster", "slurm", "--wait", *words),
         cwd=project.folder,
@@ -176,7 +176,7 @@ def test_ctrl_c_ends_the_command_with_a_line_where_scancel_does_not_answer(
     scancel.rename(scancel.with_suffix(".own"))
     scancel.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{answer}\n')
     scancel.chmod(0o755)
-    driver = start(project, slurm, before="s.SCANCEL_SECONDS = 0.5")
+    driver = start(project, slurm, before="outside.limit_program('scancel', 0.5)")
     project.wait_for("began", 2)
     driver.send_signal(signal.SIGINT)
     output, _ = driver.communicate()
