@@ -84,7 +84,7 @@ def decimals_of_interval(ends: Sequence[float], marks: Sequence[float], least: i
     """Return the decimals with which an interval is shown, and the value that it belongs to.
 
     They follow the width of the interval, of which one digit is shown: more would claim a precision that the
-    interval denies. Each end differs from each mark, too.
+    interval denies. At most two are added to `least`, unless an end would look like a mark.
 
     Args:
         ends: The two ends.
@@ -100,7 +100,7 @@ def decimals_of_interval(ends: Sequence[float], marks: Sequence[float], least: i
     width = max(ends) - min(ends)
     decimals = least
     if 0 < width < math.inf:
-        decimals = min(MAX_DIGITS, max(least, -math.floor(math.log10(width))))
+        decimals = min(least + 2, max(least, -math.floor(math.log10(width))))
     return digits_to_distinguish(ends, marks, signed_fixed, decimals)
 
 
