@@ -71,7 +71,7 @@ class PublicationMatch:
     Attributes:
         arms: The largest group of each arm.
         scaled: How the training was scaled down, "" in full size.
-        deviations: Options that differ from the publication, in words by key.
+        deviations: The options that differ from the publication, as text by key.
         left_out: Which runs were left out, and why.
         same_card: Whether all runs were made on the published device.
     """
@@ -98,8 +98,6 @@ def match_runs(
     and most of the arms.
 
     Args:
-        publication: The publication with the settings of its arms.
-        rows: The table of runs.
         metric: The metric of the groups, which a publication need not report.
         ignored: Settings that may differ within a group.
 

@@ -233,8 +233,6 @@ def assess_reproduction(
     """Assess whether the runs reproduce a publication.
 
     Args:
-        publication: The publication with its arms and values.
-        runs: The table of runs.
         metric: The compared metric. Its margin is that of accuracies.
         ignored: Settings that may differ within a group.
         within: The margin of ratios, as a fraction.

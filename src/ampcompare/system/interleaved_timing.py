@@ -110,7 +110,6 @@ def run_rounds(
         contestants: The trainings; the first one is the baseline.
         seconds: The limit of all rounds together.
         turn_seconds: About how long a turn takes.
-        max_rounds: The largest number of rounds.
         is_enough: Called after each round with its number, from 1, and the seconds that are left; returns
             whether the rounds may end.
     """

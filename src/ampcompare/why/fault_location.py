@@ -257,7 +257,6 @@ def locate_fault(order: CallOrder, is_bad: Callable[[ValueKey], bool]) -> tuple[
     """Return the module where the first bad value was computed from good ones, and which value that is.
 
     Args:
-        order: The calls of the step.
         is_bad: Returns whether a value is bad; false for a value that was not compared.
     """
     for value in order.values:

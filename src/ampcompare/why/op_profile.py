@@ -87,9 +87,7 @@ def measure_steps(
     The profiler runs after all rounds, so its own cost is in none of them. Waits for the device.
 
     Args:
-        trainers: The trainings.
         batches: The micro-batches of a step.
-        device: Where the trainings run.
         seconds: About how long the rounds take together.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler reports each start on stderr

@@ -97,7 +97,6 @@ def build_moment(path: Path, overrides: Sequence[str]) -> Moment:
     """Return the moment before a first step from trained weights, with a new optimizer.
 
     Args:
-        path: The file of the weights.
         overrides: Options of a run, with eager execution.
 
     Raises:

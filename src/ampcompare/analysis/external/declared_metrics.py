@@ -16,7 +16,6 @@ class DeclaredMetric:
     """A declared metric.
 
     Attributes:
-        key: The logged key.
         goal: `maximize` or `minimize`, "" if only the key is declared.
         unit: The unit of its values, None if it is not declared.
     """
