@@ -4,7 +4,7 @@ import ast
 import textwrap
 from dataclasses import asdict
 
-from support.mutants import GROUPS, ROOT, mutants_of, sample, table
+from support.mutants import GROUPS, ROOT, Executed, choose, mutants_of, sample, table
 
 MODULE = '''
     """A docstring with 1 number, and not one fault."""
@@ -72,6 +72,24 @@ def test_the_same_seed_gives_the_same_mutants():
     assert sample(20, 3, groups) == sample(20, 3, groups)
     assert sample(20, 3, groups) != sample(20, 4, groups)
     assert len(sample(20, 3, groups)) == 20
+
+
+def test_the_quickest_tests_that_execute_the_statement_are_chosen_file_by_file():
+    module = "src/ampcompare/training/checkpoint/manager.py"
+    (line,) = (
+        n for n, text in enumerate((ROOT / module).read_text().splitlines(), 1) if "epochs % every" in text
+    )
+    mutant = next(m for m in mutants_of(module, (ROOT / module).read_text()) if m.line == line)
+    here, elsewhere = {module: [line]}, {module: [line + 100]}
+    coverage = {
+        "a.py": {"a.py::slow": Executed(9.0, here), "a.py::quick": Executed(2.0, here)},
+        "b.py": {"b.py::other": Executed(0.1, elsewhere), "b.py::quick": Executed(1.0, here)},
+        "c.py": {"c.py::none": Executed(0.1, {}), "c.py::first": Executed(0.5, here)},
+    }
+    assert choose(mutant, coverage, 5.0) == (["c.py::first", "b.py::quick", "a.py::quick"], 3.5, True)
+    coverage["b.py"]["b.py::last"] = Executed(2.5, here)
+    chosen, spent, _ = choose(mutant, coverage, 7.0)
+    assert (chosen, spent) == (["c.py::first", "b.py::quick", "b.py::last", "a.py::quick"], 6.0)
 
 
 def test_a_result_is_shown_with_what_survived_and_what_each_test_file_found():

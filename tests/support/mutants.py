@@ -499,7 +499,7 @@ def choose(mutant: Mutant, coverage: Coverage, budget: float) -> tuple[list[str]
     Args:
         mutant: The fault.
         coverage: What each test executes.
-        budget: Seconds that the tests may take. Quick test files come first, and quick tests in each.
+        budget: Seconds that the tests may take. The quickest tests are chosen.
     """
     first, last = mutant.statement
     executing = []
@@ -516,14 +516,14 @@ def choose(mutant: Mutant, coverage: Coverage, budget: float) -> tuple[list[str]
     is_covered = any(covering) and is_in_function(mutant)
     chosen: list[str] = []
     spent = 0.0
-    candidates = covering if is_covered else executing
-    for tests in sorted(candidates, key=lambda tests: sum(seen.seconds for seen in tests.values())):
-        for test, seen in sorted(tests.items(), key=lambda item: item[1].seconds):
-            if spent + seen.seconds > budget:
-                break
-            chosen.append(test)
-            spent += seen.seconds
-    return chosen, spent, is_covered
+    candidates = [item for tests in (covering if is_covered else executing) for item in tests.items()]
+    for test, seen in sorted(candidates, key=lambda item: item[1].seconds):
+        if spent + seen.seconds > budget:
+            break
+        chosen.append(test)
+        spent += seen.seconds
+    order = list(dict.fromkeys(map(suite_of, chosen)))
+    return sorted(chosen, key=lambda test: order.index(suite_of(test))), spent, is_covered
 
 
 def is_in_function(mutant: Mutant) -> bool:
