@@ -11,7 +11,7 @@ from ampcompare.config.schema import PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.run_process import recorded_parameters
+from ampcompare.sweeps.run_launcher import recorded_parameters
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 from ampcompare.sweeps.sweep_identity import definition
 

@@ -11,7 +11,7 @@ from support.quick import QUICK
 from ampcompare import entrypoint
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
-from ampcompare.sweeps.run_process import RunLauncher
+from ampcompare.sweeps.run_launcher import RunLauncher
 from ampcompare.sweeps.sweep_file import Sweep
 
 AGENT = {"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}

@@ -17,9 +17,11 @@ from support.zygote import children_of, of_process
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD, ProcessGuard, heeds_sigterm
 from ampcompare.sweeps.run_end import DRIVER, EndRules, RecordEnd, RunEnd, end_file, read_end, state_of_end
-from ampcompare.sweeps.run_process import RunLauncher, end_leftovers, last_line, offline_environment
+from ampcompare.sweeps.run_launcher import RunLauncher, offline_environment
+from ampcompare.sweeps.run_log import last_line
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.sweep_file import Sweep
 
@@ -197,7 +199,7 @@ print("ended")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_CHILD_SUBREAPER")
-def test_a_run_has_ended_although_nobody_collects_its_orphans(tmp_path):
+def test_a_run_has_ended_although_its_orphans_are_not_collected(tmp_path):
     """As in a container whose first process does not wait for any child."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", UNCOLLECTED, str(tmp_path / "log")]

@@ -11,7 +11,7 @@ from support.outside import Outside
 from ampcompare.sweeps.executors.slurm_task import SlurmTask
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.run_end import SCHEDULER, RunEnd, end_file, read_end
-from ampcompare.sweeps.run_process import RunLauncher
+from ampcompare.sweeps.run_launcher import RunLauncher
 from ampcompare.sweeps.sweep_file import Sweep
 
 

@@ -21,7 +21,7 @@ from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.paths import find_shipped, shell_command
 from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.journal import DEFINITION_FILE, read_journal
-from ampcompare.sweeps.run_process import RunLauncher, offline_environment
+from ampcompare.sweeps.run_launcher import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, Sweep
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
 from ampcompare.sweeps.training_options import check, follow_task, trains_here, trains_on_cpu

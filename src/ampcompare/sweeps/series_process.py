@@ -9,31 +9,15 @@ end. The training itself notes which run it has begun and finished (`ampcompare.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from ampcompare.run_series import read_progress
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
 from ampcompare.sweeps.run_end import RunEnd, end_file, read_end
+from ampcompare.sweeps.run_process import POLL_SECONDS, RunProcess
 
-POLL_SECONDS = 0.1
-
-
-class Process(Protocol):
-    """The program of a series: a `RunProcess`. Its module starts series, so this one does not import it."""
-
-    @property
-    def pid(self) -> int:
-        """The process id, which is also the id of its process group."""
-
-    def poll(self) -> RunEnd | None:
-        """Return the facts about the end once the program and all its processes have ended."""
-
-    def stop(self, number: int, patience: float, asked_by: str) -> None:
-        """Ask the program to end, and kill it if it has not ended after `patience` seconds."""
-
-    def kill(self) -> None:
-        """Kill the program and all its processes at once."""
+# The ids of all runs of a process that trains several: its environment has W&B's variable of the first one.
+SERIES_VARIABLE = "AMPCOMPARE_SERIES"
 
 
 class SeriesProcess:
@@ -53,7 +37,7 @@ class SeriesProcess:
 
     def __init__(
         self,
-        process: Process,
+        process: RunProcess,
         runs: Sequence[SweepRun],
         folder: Path,
         guard: ProcessGuard,

@@ -38,7 +38,7 @@ from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, 
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
 from ampcompare.sweeps.run_end import EndRules, reconcile
-from ampcompare.sweeps.run_process import last_line
+from ampcompare.sweeps.run_log import last_line
 from ampcompare.sweeps.run_records import FolderFacts, RunRecords
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep

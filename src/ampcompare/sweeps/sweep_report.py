@@ -37,7 +37,7 @@ from ampcompare.runtime.formatting import count_range, listed, plural, some
 from ampcompare.sweeps.distributions import Parameter, whole
 from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import SweepRun, read_journal
-from ampcompare.sweeps.run_process import CODE_KEY
+from ampcompare.sweeps.run_launcher import CODE_KEY
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
 from ampcompare.sweeps.training_options import trains_here
 

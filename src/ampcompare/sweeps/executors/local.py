@@ -11,9 +11,11 @@ from typing import Any
 import psutil
 
 from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS
-from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers
+from ampcompare.sweeps.run_launcher import RunLauncher
+from ampcompare.sweeps.run_process import STOP_SECONDS
 from ampcompare.sweeps.series_process import SeriesProcess
 
 

@@ -39,7 +39,8 @@ from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop, write_end
 from ampcompare.sweeps.run_end import DRIVER, RunEnd, read_end
-from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher
+from ampcompare.sweeps.run_launcher import RunLauncher
+from ampcompare.sweeps.run_process import STOP_SECONDS
 from ampcompare.sweeps.series_process import end_file_of, runs_left
 
 KILL_REPEAT_SECONDS = 1.0  # between requests to kill a run: Ray may merge two in quick succession

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
 from ampcompare.sweeps.run_end import (
     DRIVER,
@@ -31,7 +32,8 @@ from ampcompare.sweeps.run_end import (
     read_end,
     state_of_end,
 )
-from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers
+from ampcompare.sweeps.run_launcher import RunLauncher
+from ampcompare.sweeps.run_process import STOP_SECONDS
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.series_process import SeriesProcess, end_file_of, train_in_series
 from ampcompare.sweeps.stop_request import SweepStopRequest

@@ -32,7 +32,7 @@ from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop
 from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS
-from ampcompare.sweeps.run_process import RunLauncher
+from ampcompare.sweeps.run_launcher import RunLauncher
 from ampcompare.sweeps.series_process import end_file_of, runs_left
 
 MAX_TASKS = 1000  # of one array: Slurm's own MaxArraySize is 1001

@@ -22,7 +22,7 @@ from ampcompare.runtime.signals import StopRequest
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_end import SCHEDULER, EndRules, RunEnd, read_end, state_of_end
-from ampcompare.sweeps.run_process import RunLauncher
+from ampcompare.sweeps.run_launcher import RunLauncher
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.series_process import POLL_SECONDS, SeriesProcess, end_file_of, train_in_series
 from ampcompare.sweeps.sweep import Sweep
