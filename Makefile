@@ -4,7 +4,8 @@ VENV := .venv
 # The oldest PyTorch that pyproject.toml allows, for the rehearsal.
 OLDEST := 2.11
 OLDEST_VENV := .venv-$(OLDEST)
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
+# The tests are compiled once and kept, also where PYTHONDONTWRITEBYTECODE is set: half of the time to collect them.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 MARKS ?= not slow

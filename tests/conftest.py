@@ -18,11 +18,14 @@ settings.register_profile(
 )
 settings.load_profile("ampcompare")
 
+# Folders of test files that take long, in this order.
 LONG = (
-    "faults",
+    "tests",
+    "why",
     "online",
     "sweeps",
-    "tests",
+    "bench",
+    "faults",
     "training",
     "page",
     "report",
@@ -30,6 +33,8 @@ LONG = (
     "recorder",
     "system",
     "plugins",
+    "simulated",
+    "runs",
 )
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
@@ -90,7 +95,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
     # Files are handed out in this order: those that take long first, so that no processor is idle at the end.
-    items.sort(key=lambda item: item.path.parent.name not in LONG)
+    order = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.parent.name, len(LONG)))
     if torch.cuda.is_available():
         return
     for item in items:

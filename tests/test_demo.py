@@ -12,6 +12,7 @@ import torch
 from support import warm_python
 from support.fakes import make
 from support.quick import ROOT
+from support.sweep_project import replacing_outside
 
 from ampcompare import analyse_runs, demo, load_runs
 from ampcompare.bench.doctor import default_backends
@@ -49,7 +50,7 @@ def test_what_the_demo_cannot_do_is_refused_before_anything_is_trained(overrides
     assert not [*tmp_path.rglob("*.wandb")]
 
 
-SHORT_BENCH = "from ampcompare import demo; demo.BENCH_MINUTES = 0.05"
+SHORT_BENCH = replacing_outside("outside.scale_time(10)")
 
 
 def run_demo(folder: Path, *overrides: str, before: str = "") -> subprocess.CompletedProcess[str]:

@@ -6,11 +6,9 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ import torch
 from rich.console import Console
 from support import zygote
 from support.hooks import before_forward
+from support.outside import ManualClock, Outside
 from support.quick import DROPOUT, QUICK
 from support.same_run import assert_same_state, history
 from torch._dynamo.utils import counters
@@ -32,10 +31,8 @@ from ampcompare.experiment import ProcessHistory, run
 from ampcompare.precision import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.system.process_state import list_switches, restored_process_state
-from ampcompare.training import timing, torch_compile
 from ampcompare.training.checkpoint.store import CheckpointStore, read_checkpoint
-from ampcompare.training.interval import StepResult
-from ampcompare.training.trainer import Trainer
+from ampcompare.training.torch_compile import forget_compiled_code
 
 # Steps are skipped at the start, and the weights are saved at the end.
 WORDS = (*QUICK, DROPOUT, "precision.init_scale=2097152", "log.every=1", "checkpoint.every_epochs=1")
@@ -257,33 +254,44 @@ def train_compiled(folder: Path, history_: ProcessHistory, *words: str) -> None:
         assert run(config, Console(file=io.StringIO()), history=history_).exit_code == 0
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def use_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def use_compiler(outside: Outside, name: str, clock: ManualClock | None = None) -> None:
     """Compile with this compiler. "aot_eager" leaves out the last stage, which generates and builds C++ code.
 
     Whether a call is traced again is decided before that stage.
+
+    Args:
+        outside: Replaces `torch.compile`.
+        name: The compiler, a backend of `torch.compile`.
+        clock: Each call of compiled code takes a second of it, and 1000 s more if something is compiled.
     """
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=name))
+    compile_ = torch.compile
+
+    def compile_with_name(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        compiled = compile_(function, **{"backend": name, **options})
+        if clock is None:
+            return compiled
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before = count_compilations()
+            result = compiled(*args, **kwargs)
+            clock.now += 1 if count_compilations() == before else 1001
+            return result
+
+        return call
+
+    outside.replace(torch, "compile", compile_with_name)
 
 
 @pytest.fixture
-def quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_compiler(monkeypatch, "aot_eager")
+def quick_compiler(outside: Outside) -> None:
+    use_compiler(outside, "aot_eager")
 
 
 def check_compiled_once(
     folder: Path, caplog: pytest.LogCaptureFixture, seeds: Sequence[int], *words: str
 ) -> None:
     """Train the seeds; only the first may compile anything."""
-    torch_compile._latest = None
+    forget_compiled_code()
     history_, counts = ProcessHistory(), []
     for seed in seeds:
         train_compiled(folder, history_, f"seed={seed}", *words)
@@ -295,20 +303,11 @@ def check_compiled_once(
 
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_only_the_first_seed_compiles_and_no_time_to_target_counts_it(
-    compiler: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    compiler: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, outside: Outside
 ):
     """Each step takes a second by the clock of the training, and 1000 s more if it compiles something."""
-    use_compiler(monkeypatch, compiler)
-    clock, step = Clock(), Trainer.step
-
-    def timed_step(trainer: Trainer, *args: Any, **options: Any) -> StepResult:
-        before = count_compilations()
-        result = step(trainer, *args, **options)
-        clock.now += 1 if count_compilations() == before else 1001
-        return result
-
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=clock))
-    monkeypatch.setattr(Trainer, "step", timed_step)
+    clock = outside.stop_clock()
+    use_compiler(outside, compiler, clock)
     words = "backend=native_bf16", "data.train_limit=20"  # the last batch of an epoch has 4 samples
     check_compiled_once(tmp_path, caplog, (1, 2, 3), *words)
     first, second, third = sorted(load_runs([tmp_path]), key=lambda run: run.config["seed"])
@@ -389,7 +388,7 @@ def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once
     (tmp_path / f"net{compiles_again}.py").write_text(NETWORK.format(factor=factor))
     network = f"model.name={tmp_path / f'net{compiles_again}.py'}:build"
     history_, graphs = ProcessHistory(), []
-    torch_compile._has_said_difference, torch_compile._latest = False, None
+    forget_compiled_code()
     for seed in (1, 2, 3):
         train_compiled(
             tmp_path / "runs", history_, network, "backend=none", f"seed={seed}", "diagnostics.every=null"

@@ -5,11 +5,11 @@ torchrun starts the processes again and the run is resumed, or a second command 
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support import warm_python
 from support.quick import DROPOUT, QUICK, ROOT
 from support.same_run import assert_same_run, end_of, record_of, steps_of
 
@@ -35,7 +35,7 @@ def torchrun(
     folder: Path, *options: str, words: tuple[str, ...] = (), kills: str = ""
 ) -> tuple[int, str, str]:
     """Exit code, what it said, what torchrun said."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options]
+    command = [warm_python.python(), "-m", "torch.distributed.run", "--nproc-per-node=2", *options]
     program = [str(ROOT / "tests" / "support" / "ddp_worker.py"), *WORDS, *words, f"output_dir={folder}"]
     given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "KILLS": kills}
     done = subprocess.run([*command, *program], capture_output=True, text=True, env=given, check=False)

@@ -89,7 +89,9 @@ def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(
     slurm: Slurm, tmp_path: Path, wandb_server: Server
 ):
     """Twice, as the time is up or for another job (`send_user_signal`): one curve."""
-    env = environment(wandb_server, tmp_path) | {"HOLD": str(tmp_path / "hold"), "HELD_AT": f"{HELD},119"}
+    # The stand-in for Slurm finds the processes of a job by their first environment, so Python starts anew.
+    env = environment(wandb_server, tmp_path, HOLD=str(tmp_path / "hold"), HELD_AT=f"{HELD},119")
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     held = ["${env}", "${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}"]
     definition = {
         "program": "run_experiment.py",

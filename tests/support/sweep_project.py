@@ -67,6 +67,13 @@ outside.call_before(json, "dumps", die)
 """
 
 
+def replacing_outside(code: str) -> str:
+    """Return a program in which `code` replaces what is outside by `outside`, the fixture of the tests."""
+    lines = [f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})"]
+    lines += ["import pytest", "from support.outside import Outside"]
+    return "\n".join([*lines, "outside = Outside(pytest.MonkeyPatch())", code])
+
+
 class SweepProject:
     """A folder with the programs, in which `ampcompare sweep` runs.
 
@@ -85,9 +92,7 @@ class SweepProject:
 
     def replace_outside(self, code: str) -> None:
         """Let the command's process run this code first; `outside` replaces what is not of the package."""
-        lines = [f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})"]
-        lines += ["import pytest", "from support.outside import Outside"]
-        self.before = "\n".join([*lines, "outside = Outside(pytest.MonkeyPatch())", code])
+        self.before = replacing_outside(code)
 
     def write_file(self, **content: object) -> Path:
         """Write the sweep file with these keys."""

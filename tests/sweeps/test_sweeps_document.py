@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import warm_python
+from support.outside import Outside
 from support.quick import ROOT
 
 from ampcompare import load_runs
@@ -36,9 +37,11 @@ def marks(command: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     "command", [pytest.param(c, marks=marks(c), id=c[:60]) for c in COMMANDS if ONLINE not in c]
 )
-def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str):
+def test_a_command_of_the_document_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outside: Outside, command: str
+):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "executable", warm_python.python())
+    outside.replace(sys, "executable", warm_python.python())
     (tmp_path / "paper.yaml").write_text(PAPER)
     for there, here in (
         ("/shared/", "shared/"),

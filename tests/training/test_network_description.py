@@ -7,9 +7,8 @@ import pytest
 from torch import nn
 
 from ampcompare.precision import build_precision
-from ampcompare.training import torch_compile
 from ampcompare.training.network_description import describe_network, find_difference
-from ampcompare.training.torch_compile import find_compiled_code
+from ampcompare.training.torch_compile import find_compiled_code, forget_compiled_code
 
 HEAD = """
 import functools, itertools, types
@@ -204,10 +203,9 @@ def build():
 }
 
 
-def compile_two(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+def compile_two(source: str, folder: Path) -> bool:
     """Return whether the second network of a file gets the compiled code of the first."""
-    monkeypatch.setattr(torch_compile, "_latest", None)
-    monkeypatch.setattr(torch_compile, "_has_said_difference", False)
+    forget_compiled_code()
     (folder / "net.py").write_text(HEAD + source)
     build = runpy.run_path(str(folder / "net.py"))["build"]
     precision = build_precision("none")
@@ -216,28 +214,22 @@ def compile_two(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> b
 
 
 @pytest.mark.parametrize("where", DIFFERENCES)
-def test_a_difference_is_named_once(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    assert not compile_two(DIFFERENCES[where], tmp_path, monkeypatch)
+def test_a_difference_is_named_once(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    assert not compile_two(DIFFERENCES[where], tmp_path)
     (message,) = caplog.messages
     assert message.startswith(f"compiling again for each seed: {where} is not that of the network before; ")
 
 
 @pytest.mark.parametrize("what", UNKNOWN)
-def test_what_cannot_be_compared_is_named(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    assert not compile_two(UNKNOWN[what], tmp_path, monkeypatch)
+def test_what_cannot_be_compared_is_named(what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    assert not compile_two(UNKNOWN[what], tmp_path)
     (message,) = caplog.messages
     assert message.startswith(f"compiling again for each seed: {what}, which cannot be compared ")
 
 
 @pytest.mark.parametrize("what", EQUAL)
-def test_equal_networks_share_compiled_code(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    assert compile_two(EQUAL[what], tmp_path, monkeypatch)
+def test_equal_networks_share_compiled_code(what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    assert compile_two(EQUAL[what], tmp_path)
     assert not caplog.messages
 
 

@@ -169,6 +169,13 @@ def find_compiled_code(model: nn.Module, criterion: Criterion, precision: Precis
     return _latest
 
 
+def forget_compiled_code() -> None:
+    """Let the next training of this process compile anew, as the first one did. The code's memory is freed."""
+    global _latest, _has_said_difference
+    _latest = None
+    _has_said_difference = False
+
+
 def _explain_difference(difference: Difference) -> str:
     """Return why compiled code is not used again, and what to do."""
     if difference.unknown is not None:

@@ -2,8 +2,9 @@
 
 `programs()` is a folder with the programs `python` and `ampcompare`. Each call of them is a fork of one
 process that has loaded what a training loads. The fork has the arguments, the folder, the environment and the
-open files of the call, and is in its process group. It gets the signals of the call, and the call ends as the
-fork ends. Tests of the start itself take `sys.executable`.
+open files of the call, and is in its process group, unless the caller is in another session. It gets the signals of the call, and the call ends as the
+fork ends. What /proc tells of a fork's first environment and of its parent is that of the process that was
+forked, so tests that look for processes by these take `sys.executable`, as do tests of the start itself.
 """
 
 import atexit
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
+# The programs, and the arguments that each of them has before its own.
 MODULES = {"python": "", "ampcompare": "-m ampcompare "}
 
 
@@ -30,11 +32,9 @@ def programs() -> Path:
     os.close(reader)
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
+    client = f'exec "{sys.executable}" -ISE "{HERE / "client.py"}" "{sys.executable}" "{folder}"'
     for name, words in MODULES.items():
-        client = (
-            f'exec "{sys.executable}" -ISE "{HERE / "client.py"}" "{sys.executable}" "{folder}" {words}"$@"'
-        )
-        (folder / name).write_text(f"#!/bin/sh\n{client}\n")
+        (folder / name).write_text(f'#!/bin/sh\n{client} {words}"$@"\n')
         (folder / name).chmod(0o755)
 
     def end() -> None:

@@ -11,13 +11,14 @@ import signal
 import socket
 import sys
 
+WARM_MODULES = ("ampcompare", "ampcompare.cli", "torch.distributed.run")
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 def is_warm(words: list[str]) -> bool:
     """Return whether the server can run a command."""
     if words[:1] == ["-m"]:
-        return words[1:2] in (["ampcompare"], ["ampcompare.cli"])
+        return words[1] in WARM_MODULES
     is_script = words[:1] != [] and words[0].endswith(".py") and "site-packages" not in words[0]
     return is_script or words[:1] == ["-c"]
 
