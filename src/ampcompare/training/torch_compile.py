@@ -170,7 +170,7 @@ def find_compiled_code(model: nn.Module, criterion: Criterion, precision: Precis
 
 
 def forget_compiled_code() -> None:
-    """Let the next training of this process compile anew, as the first one did. The code's memory is freed."""
+    """Let the next training of this process compile anew, as the first one did, and free the code."""
     global _latest, _has_said_difference
     _latest = None
     _has_said_difference = False
