@@ -2,9 +2,10 @@
 
 `programs()` is a folder with the programs `python` and `ampcompare`. Each call of them is a fork of one
 process that has loaded what a training loads. The fork has the arguments, the folder, the environment and the
-open files of the call, and is in its process group, unless the caller is in another session. It gets the signals of the call, and the call ends as the
-fork ends. What /proc tells of a fork's first environment and of its parent is that of the process that was
-forked, so tests that look for processes by these take `sys.executable`, as do tests of the start itself.
+open files of the call. It is in the call's process group, unless the caller is in another session. It gets
+the signals of the call, and the call ends as the fork ends. What /proc tells of a fork's first environment
+and of its parent is that of the process that was forked, so tests that look for processes by these take
+`sys.executable`, as do tests of the start itself.
 """
 
 import atexit
