@@ -190,11 +190,11 @@ class Dice(nn.Module):
 
     def forward(self, x):
         if self.always or self.training:
-            x = x * (1 + torch.rand(torch.tensor(SIDES), dtype=x.dtype).mean() / 10)
+            x = x * (1 + torch.rand(torch.tensor(DICE_SIDES), dtype=x.dtype).mean() / 10)
         return x
 
 
-SIDES = 1
+DICE_SIDES = 1
 
 
 class WithDice(Net):
@@ -306,13 +306,13 @@ class Sides(NativeBFloat16):
 
     @contextmanager
     def two_sides(self):
-        for module in [m for m in sys.modules.values() if hasattr(m, "SIDES")]:
-            module.SIDES = 2
+        for module in [m for m in sys.modules.values() if hasattr(m, "DICE_SIDES")]:
+            module.DICE_SIDES = 2
         try:
             yield
         finally:
-            for module in [m for m in sys.modules.values() if hasattr(m, "SIDES")]:
-                module.SIDES = 1
+            for module in [m for m in sys.modules.values() if hasattr(m, "DICE_SIDES")]:
+                module.DICE_SIDES = 1
 '''
 TOKENS = ("data.source=./net.py:data", "device=cpu", "batch_size=8")
 TEXT = ("model.name=./net.py:build", *TOKENS)
