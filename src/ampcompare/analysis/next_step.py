@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ampcompare.analysis.external.inferred_grouping import SEED_IN_SETTINGS_FILE
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
@@ -49,8 +50,12 @@ def _missing_seed(findings: Findings) -> list[str]:
     groups = [comparison.group for comparison in findings.comparisons]
     if not groups or any(group.rows[SEED].notna().any() for group in groups):
         return []
-    option = "Recorder(seed=...)" if _has_recorded_runs(findings) else "--seed KEY"
-    return [f"No run records a seed, so runs are not paired: {option} pairs them."]
+    if _has_recorded_runs(findings):
+        return ["No run records a seed, so runs are not paired: Recorder(seed=...) pairs them."]
+    return [
+        "No run records a seed, so runs are not paired: --seed KEY pairs them if a setting has the seed; if "
+        f"none has it, {SEED_IN_SETTINGS_FILE}."
+    ]
 
 
 def _has_recorded_runs(findings: Findings) -> bool:

@@ -14,6 +14,7 @@ from ampcompare import analyse_runs
 from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
+from ampcompare.report.charts.training_curves import throughput as throughput_chart
 from ampcompare.report.options import ReportOptions
 from ampcompare.report.text_renderer import to_markdown
 from ampcompare.runs import RunRecord
@@ -254,7 +255,10 @@ def test_runs_of_an_arm_are_repeats_unless_split_by_a_listed_difference():
 def test_speeds_without_a_recorded_device_are_compared_only_with_ignore_device():
     named = NAMED | {"throughput": "samples_per_sec:per_second"}
     runs = [replace(run, machine=MachineFacts()) for run in several()]
-    assert analyse_runs(runs, **named).comparison(MIXED).claims["speed"].why == "the device is not recorded"
+    reason = "the device is not recorded: if all runs had the same one, add --ignore device"
+    assert analyse_runs(runs, **named).comparison(MIXED).claims["speed"].why == reason
+    page = to_markdown(analyse_runs(runs, **named)).replace("\\", "")
+    assert "--ignore device" in page
     analysis = analyse_runs(runs, **named, ignore=["device"]).comparison(MIXED)
     assert "faster" in analysis.claims["speed"].shown
     mixed = [
@@ -263,6 +267,49 @@ def test_speeds_without_a_recorded_device_are_compared_only_with_ignore_device()
         for s in (1, 2, 3)
     ]
     assert "different devices" in analyse_runs(mixed, **named).comparison(MIXED).claims["speed"].why
+
+
+def test_a_device_that_some_runs_record_is_that_of_all_runs_with_ignore_device():
+    named = NAMED | {"throughput": "samples_per_sec:per_second", "memory": "gpu_mem:MiB"}
+    unknown = MachineFacts()
+    runs = [external(p, s, machine=None if s == 1 else unknown) for p in (FULL, MIXED) for s in (1, 2, 3)]
+    comparison = analyse_runs(runs, **named).comparison(MIXED)
+    for question in ("speed", "memory"):
+        assert comparison.claims[question].why == (
+            "the device of some runs is not recorded: if all runs had the same one, add --ignore device"
+        )
+    declared = analyse_runs(runs, **named, ignore=["device"])
+    assert "faster" in declared.comparison(MIXED).claims["speed"].shown
+    assert declared.setting.devices == ("Test Device 9000 (CUDA)",)
+
+
+def test_a_speed_that_nobody_named_is_no_question_of_the_device():
+    runs = [replace(run, machine=MachineFacts()) for run in several()]
+    for named in (NAMED, NAMED | {"memory": "gpu_mem:MiB"}, NAMED | {"ignore": ["device"]}):
+        analysis = analyse_runs(runs, **named)
+        assert "no speed is named: add --throughput KEY:per_second or --time KEY:seconds" in (
+            analysis.recommendation.text
+        )
+
+
+@pytest.mark.parametrize(
+    ("logged", "option", "unit", "shown"),
+    [
+        (40.5, "odd:seconds", "s (odd)", "40.5"),
+        (40500.0, "odd:ms", "ms (odd)", "40,500"),
+        (0.021, "odd:seconds", "s (odd)", "0.0210"),
+        (21.3, "odd:ms", "ms (odd)", "21.3"),
+    ],
+)
+def test_a_logged_time_is_shown_as_a_time(logged: float, option: str, unit: str, shown: str):
+    analysis = analyse_runs(several(logs={"odd": logged}), **NAMED, time=option, ignore=["device"])
+    assert (analysis.quantities.shown_speed, analysis.quantities.show_speed(1.0)) != ("1/s", "1.00")
+    text = to_markdown(analysis).replace("\\", "")
+    assert f"{shown} {unit}" in text
+    assert "1/s" not in text
+    spec = throughput_chart(analysis)
+    assert unit in str(spec)
+    assert "1/s" not in str(spec)
 
 
 def recorded(backend: str, seed: int, scores: tuple[str, ...], better: str = "") -> RunRecord:

@@ -27,6 +27,7 @@ UNITS = {
     TIME: {"seconds": 1.0, "ms": 1e-3},
     MEMORY: {"MiB": 1.0, "GiB": 1024.0, "bytes": 2.0**-20},
 }
+TIME_UNITS = {"seconds": "s", "ms": "ms"}  # as a value is shown
 FORMS = {
     THROUGHPUT: "KEY:per_second",
     TIME: "KEY:seconds or KEY:ms, with :cumulative where it counts from the start",
