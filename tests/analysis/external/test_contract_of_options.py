@@ -59,6 +59,46 @@ def test_values_are_converted_from_the_named_unit(option, text, value, column, s
     assert analysis.groups[0].estimates[column].value == pytest.approx(shown)
 
 
+def with_times(*times: list[float]) -> list[RunRecord]:
+    """Return runs whose training rows log these times under `odd`, in turn."""
+    runs = several()
+    for number, run in enumerate(runs):
+        column = np.full(run.rows, np.nan)
+        rows = np.flatnonzero(np.isfinite(run.numbers("train_loss")))
+        values = times[number % len(times)]
+        column[rows[: len(values)]] = values
+        runs[number] = run.with_columns({"odd": column})
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("option", "times", "error"),
+    [
+        ("odd:seconds", [[40.0, 80.1, 120.3, 160.0, 200.2]], "--time odd:seconds:cumulative"),
+        ("odd:ms", [[100.0, 110.0, 130.0, 150.0], [5.0, 6.0, 7.0, 8.0]], "--time odd:ms:cumulative"),
+        ("odd:seconds:cumulative", [[40.1, 40.0, 40.3, 40.2, 40.1]], "--time odd:seconds"),
+        ("odd:seconds:cumulative", [[3.0, 2.0, 5.0, 4.0], [4.0, 3.0, 2.0, 1.0]], "--time odd:seconds"),
+        ("odd:seconds", [[40.1, 40.0, 40.3, 40.2, 40.1]], ""),
+        ("odd:seconds", [[40.0, 40.1, 40.2, 40.3, 40.4]], ""),  # it grows, but hardly
+        ("odd:seconds", [[40.0, 80.0, 120.0, 160.0], [40.0, 41.0, 40.0, 40.0]], ""),  # not in every run
+        ("odd:seconds", [[10.0, 20.0, 30.0]], ""),  # too few to tell
+        ("odd:seconds:cumulative", [[40.0, 80.0, 120.0, 160.0, 200.0]], ""),
+        ("odd:seconds:cumulative", [[40.0, 80.0, 120.0, 80.0, 120.0, 160.0]], ""),  # a resumed run
+    ],
+)
+def test_a_time_of_the_other_kind_is_refused_with_the_option_to_write(
+    option: str, times: list[list[float]], error: str
+):
+    runs = with_times(*times)
+    if not error:
+        analyse_runs(runs, **NAMED, time=option)
+        return
+    with pytest.raises(UserError) as caught:
+        analyse_runs(runs, **NAMED, time=option)
+    assert caught.value.lines[0].endswith(f"; write {error}")
+    assert len(caught.value.lines) == 1
+
+
 def test_a_cumulative_time_gives_steps_per_second_and_training_seconds():
     runs = [run.with_columns({"clock": 1000 * run.numbers("_runtime")}) for run in several()]
     for run in runs:  # an evaluation of 3 s after every second row is no part of this clock
