@@ -132,6 +132,7 @@ def test_a_cumulative_time_gives_steps_per_second_and_training_seconds():
         ({"metric": "train_loss:min:percent"}, "a loss is no percentage"),
         ({"seed": "sed"}, "--seed 'sed': no run has this setting; did you mean seed"),
         ({"split_by": ["width"]}, "--split-by 'width': no run has this setting"),
+        ({"seed": "sed"}, "a log without a seed gets one from a file hparams.yaml with the line `seed: 3`"),
         (
             {"group_by": ["precision"]},
             "--group-by 'precision': no run has this setting; did you",
@@ -145,6 +146,16 @@ def test_a_wrong_option_is_refused_in_one_line_with_what_is_allowed(options, mes
         analyse_runs(several(1), **(NAMED | options))
     assert message in caught.value.lines[0]
     assert len(caught.value.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("mixed", "full"), [("bf16", "fp32"), ("amp", "full"), ("bf16-mixed", "32-true"), ("fp16", "fp32")]
+)
+def test_the_example_of_a_missing_baseline_is_the_value_in_full_precision(mixed: str, full: str):
+    runs = [external(precision, seed) for precision in (mixed, full) for seed in (1, 2, 3)]
+    with pytest.raises(MissingInput) as caught:
+        analyse_runs(runs, group_by=["trainer.precision"], **METRIC)
+    assert [*caught.value.arguments] == ["--baseline", full]
 
 
 def test_missing_input_is_listed_with_candidates_last_values_and_arguments():
