@@ -95,10 +95,10 @@ def with_work(
     ("steps", "epochs", "joules", "expected"),
     [
         # 3,910 / 10 * 128 = 50,048 samples: at 500 and 1,000 per second 100 s and 50 s; 0.2 J each: 2.8 Wh.
-        (3910, 10.0, None, "An epoch takes 50 s instead of 100 s with native."),
-        (3910, 10.0, 0.2, "An epoch takes 50 s instead of 100 s (2.8 Wh instead of 2.8 Wh) with native."),
+        (3910, 10.0, None, "An epoch takes 100 s with fp32 (none) and 50 s with native."),
+        (3910, 10.0, 0.2, "An epoch takes 100 s (2.8 Wh) with fp32 (none) and 50 s (2.8 Wh) with native."),
         # Without a whole epoch, 128,000 samples.
-        (16, 0.16, None, "1,000 steps take 128 s instead of 256 s with native."),
+        (16, 0.16, None, "1,000 steps take 4.27 min with fp32 (none) and 2.13 min with native."),
     ],
 )
 def test_an_epoch_costs_what_throughput_and_energy_say(
@@ -109,10 +109,35 @@ def test_an_epoch_costs_what_throughput_and_energy_say(
         for backend, rate in (("none", 500.0), ("native", 1000.0))
         for seed in (1, 2, 3)
     ]
-    expected = expected.replace("256 s", "4 min 16 s")
     analysis = analyse_runs(made)
     assert analysis.costs.startswith(expected)
     assert analysis.costs.endswith("The comparison took 6.0 h on Test Device 9000 (6 runs).")
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        # 50,048 samples an epoch, three backends: the baseline is named once, and all times have one unit.
+        ((382.0, 216.0, 379.0), "An epoch takes 2.18 min with {0}, 3.86 min with {1} and 2.20 min with {2}."),
+        (
+            (500.0, 250.0, 5000.0),
+            "An epoch takes 1.67 min with {0}, 3.34 min with {1} and 0.167 min with {2}.",
+        ),
+        ((300.0, 500.0, 5000.0), "An epoch takes 167 s with {0}, 100 s with {1} and 10 s with {2}."),
+        ((4.0, 8.0, 16.0), "An epoch takes 3.48 h with {0}, 1.74 h with {1} and 0.869 h with {2}."),
+    ],
+)
+def test_the_cost_of_several_backends_names_the_baseline_once_and_has_one_unit(
+    rates: tuple[float, ...], expected: str
+):
+    backends = ("none", "native", "apex_o1")
+    made = [
+        with_work(backend, seed, rate, None, 3910, 10.0)
+        for backend, rate in zip(backends, rates, strict=True)
+        for seed in (1, 2, 3)
+    ]
+    costs = analyse_runs(made).costs
+    assert costs.startswith(expected.format("fp32 (none)", "native", "apex_o1"))
 
 
 def test_hours_count_each_process_and_name_runs_without_a_time():

@@ -160,6 +160,41 @@ def test_an_undecided_throughput_sends_to_the_benchmark_and_not_to_more_seeds():
     assert analysis.advice == f"To decide the throughput of native, {bench}"
 
 
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (
+            {"model": {"name": "./net.py:build"}, "data": {"source": "./data.py:build"}},
+            "model.name=./net.py:build data.source=./data.py:build ",
+        ),
+        ({"model": {"name": "./my nets/net.py:build"}}, "'model.name=./my nets/net.py:build' "),
+        ({"model": {"name": "timm:convnext_tiny"}}, "model.name=timm:convnext_tiny "),
+        ({"batch_size": 512, "execution": "cuda_graph"}, "execution=cuda_graph batch_size=512 "),
+        ({"batch_size": 128, "execution": "eager"}, ""),  # the defaults
+    ],
+)
+def test_the_command_of_the_benchmark_measures_what_the_runs_trained(config: Any, options: str):
+    made = [
+        *runs("none", BASE, NOT_FASTER, config=config),
+        *runs("native", SAME, (41, 44, 42, 45, 40), config=config),
+    ]
+    advice = analyse_runs(made).advice
+    assert f"measure it with `ampcompare bench {options}--json FILE` and add `--bench FILE`." in advice
+
+
+def test_runs_of_a_sweep_on_wandbs_server_get_seeds_by_a_second_sweep():
+    near = [*runs("none", BASE[:3], (40, 41, 42)), *runs("native", NOISY[:3], (41, 44, 42))]
+    for run in near:
+        run.sweep_id = "abc123"
+    analysis = analyse_runs(near)
+    assert "`wandb sweep FILE`" in analysis.advice
+    assert "`ampcompare report wandb:ENTITY/PROJECT`" in analysis.advice
+    assert "--until-decided" not in analysis.advice
+    analysis = analyse_runs(near)
+    analysis.sweep_command = "`ampcompare sweep own --until-decided`"  # the folder of a sweep of this machine
+    assert "`ampcompare sweep own --until-decided` adds seeds" in analysis.advice
+
+
 def test_an_undecided_accuracy_does_not_send_to_the_benchmark():
     differences = (0.001, -0.012, 0.006, -0.009, 0.002)
     unsure = [value + one for value, one in zip(BASE, differences, strict=True)]

@@ -1,5 +1,6 @@
 """Runs of TensorBoard event files, CSV files and trainer_state.json, written by the libraries themselves."""
 
+import json
 import math
 import struct
 from argparse import Namespace
@@ -190,6 +191,24 @@ def test_hugging_faces_callback_and_state_give_the_same_run(tmp_path):
     (run,), _ = _load(tmp_path / "events")
     assert run.option("learning_rate") == 0.25
     assert run.values("train/loss").tolist() == [1.5]
+
+
+@pytest.mark.parametrize("place", ["", "checkpoint-10", "checkpoint-20"])
+@pytest.mark.parametrize("model", [False, True])
+def test_a_settings_file_of_the_output_folder_gives_a_hugging_face_run_its_seed(place, model, tmp_path):
+    for seed in (3, 4):
+        out = tmp_path / f"run{seed}"
+        for step in (10, 20):
+            log = [{"step": step, "eval_loss": 1 / step}]
+            state = {"global_step": step, "log_history": log}
+            _file(out / f"checkpoint-{step}" / "trainer_state.json", json.dumps(state))
+            if model:
+                _file(out / f"checkpoint-{step}" / "config.json", '{"model_type": "bert"}')
+        _file(out / place / "hparams.yaml", f"seed: {seed}\nprecision: bf16\n")
+    runs, _ = _load(tmp_path)
+    expected = [None, None] if place == "checkpoint-10" else [3, 4]
+    assert sorted((run.option("seed") for run in runs), key=str) == expected  # of the latest checkpoint
+    assert [run.problems for run in runs] == [[], []]
 
 
 # CSV

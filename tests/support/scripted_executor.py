@@ -34,6 +34,7 @@ class ScriptedExecutor:
     Args:
         ending: Returns the facts about the end of a run.
         slots: Number of processes at a time.
+        process: Further facts about where a run was started.
 
     Attributes:
         folder: Where the facts are written; `drive` sets it.
@@ -45,8 +46,9 @@ class ScriptedExecutor:
     poll_seconds = 0.0
     max_signal_ends = MAX_SIGNAL_ENDS
 
-    def __init__(self, ending: Ending = finishes, slots: int = 1) -> None:
+    def __init__(self, ending: Ending = finishes, slots: int = 1, **process: object) -> None:
         self.ending, self.slots = ending, slots
+        self.process = {"host": "here", "pid": 1, **process}
         self.folder = Path()
         self.submitted: list[SweepRun] = []
         self.groups: list[tuple[int, ...]] = []
@@ -63,7 +65,7 @@ class ScriptedExecutor:
             self.submitted += runs
             self.groups.append(tuple(run.index for run in runs))
             self._processes.append([*runs])
-        return [{"host": "here", "pid": 1} for _ in groups]
+        return [dict(self.process) for _ in groups]
 
     def alive(self) -> dict[int, dict[str, object]]:
         if self._processes:
@@ -90,6 +92,7 @@ def drive(
     looks: Sequence[int] = (),
     look: Callable[[Sweep], Look] = lambda sweep: Look(True, ()),
     see: Callable[[SweepDriver], object] = lambda driver: None,
+    describe_first_run: Callable[..., list[str]] | None = None,
 ) -> list[SweepRun]:
     """Drive a sweep in a folder until nothing is left to do; return its runs."""
     folder.mkdir(exist_ok=True)
@@ -105,7 +108,13 @@ def drive(
         progress = SweepProgress(console, prepared.sweep, journal.state, folder, executor.slots)
         stop = SweepStopRequest()
         driver = SweepDriver(
-            prepared, journal, executor, progress, stop, lambda sweep, folder, runs: look(sweep)
+            prepared,
+            journal,
+            executor,
+            progress,
+            stop,
+            lambda sweep, folder, runs: look(sweep),
+            describe_first_run,
         )
         see(driver)
         driver.run()

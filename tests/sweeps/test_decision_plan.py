@@ -145,7 +145,40 @@ def test_the_first_run_tells_the_time_of_the_others(tmp_path):
     write_runs(tmp_path, [first])
     own = ready("model.name=timm:resnet18", "data.source=synthetic", "backend=none,native")
     lines = describe_first_run(own, tmp_path, SweepRun(0, "first"))
-    assert lines[0].startswith("5 seeds: 10 runs, about 10 min one after the other (60 s a run")
+    assert lines[0] == (
+        "5 seeds: 10 runs, about 10 min one after the other "
+        "(60 s a run, as the first run took without the start of its process)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("training", "process", "per_process", "expected"),
+    [
+        (1.0, 24.0, None, "about 4 min one after the other (24 s a run, as the first run took)"),  # 10 x 24 s
+        (600.0, 615.0, None, "about 1.7 h one after the other (10 min a run, as the first run took)"),
+        # Five runs share a start of 20 s: 10 x (10 + 4) s.
+        (10.0, 30.0, 5, "about 2 min one after the other (14 s a run, as the first run took)"),
+        (30.0, 24.0, None, "about 4 min one after the other (24 s a run, as the first run took)"),
+        (None, 24.0, 5, "about 4 min one after the other (24 s a run, as the first run took)"),
+    ],
+)
+def test_the_time_of_a_run_includes_the_start_of_its_process(
+    tmp_path, training: float | None, process: float, per_process: int | None, expected: str
+):
+    first = plan("none", id="first")
+    for row in first["rows"]:
+        del row["time/elapsed_seconds"]
+        if training is not None:
+            row["time/elapsed_seconds"] = training
+    write_runs(tmp_path, [first])
+    own = ready(
+        "model.name=timm:resnet18",
+        "data.source=synthetic",
+        "backend=none,native",
+        seeds_per_process=per_process,
+    )
+    lines = describe_first_run(own, tmp_path, SweepRun(0, "first"), process)
+    assert lines[0] == f"5 seeds: 10 runs, {expected}"
 
 
 def test_earlier_runs_of_the_recipe_give_time_and_standard_deviation(tmp_path):

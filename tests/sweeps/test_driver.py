@@ -46,6 +46,30 @@ def test_every_point_is_run_once_in_the_order_of_the_blocks(tmp_path, sweep, slo
     assert again.submitted == []
 
 
+@pytest.mark.parametrize(
+    ("process", "has_time"), [({}, True), ({"gpu": 1}, True), ({"job": "7"}, False), ({"ray": "r"}, False)]
+)
+def test_the_first_finished_run_is_described_once_with_the_time_of_its_process(
+    tmp_path, sweep, process, has_time
+):
+    """A run of Slurm or Ray has waited in a queue, so the time since its submission is not its own."""
+    described = []
+
+    def describe(prepared, folder, run, process_seconds):
+        described.append((run.index, process_seconds))
+        return []
+
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(3) if len(executor.submitted) == 1 else finishes(run)
+
+    executor = ScriptedExecutor(ending, **process)
+    drive(tmp_path / "out", sweep(4), executor, describe_first_run=describe)
+    ((index, seconds),) = described
+    assert index == executor.submitted[1].index  # the first one failed
+    assert (seconds is not None) is has_time
+    assert seconds is None or seconds >= 0
+
+
 def test_a_run_that_signals_end_is_started_three_times_under_its_id_and_has_failed_then(tmp_path, sweep):
     def ending(run: SweepRun) -> RunEnd:
         return RunEnd(-9) if run.index == 0 else finishes(run)

@@ -437,11 +437,17 @@ def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric)
 def _no_estimate_reason(comparison: Comparison, base: Group, run_metric: RunMetric) -> str:
     """Return why a question has no estimate."""
     sides = (comparison.group, base)
+    runs = [run for side in sides for run in side.all_rows["run"]]
+    is_external = not any(run.is_own_training or run.is_recorded for run in runs)
+    is_empty = all(side.sample(run_metric.column).empty for side in sides)
+    if run_metric.question == SPEED and is_external and is_empty:
+        return "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds"
     devices = comparison.group.devices | base.devices
+    if run_metric.question != QUALITY and "" in devices:
+        unknown = "the device of some runs is not recorded" if any(devices) else "the device is not recorded"
+        return f"{unknown}: if all runs had the same one, add --ignore device" if is_external else unknown
     if run_metric.question != QUALITY and len(devices) > 1:
         return "the runs used different devices"
-    if run_metric.question != QUALITY and "" in devices:
-        return "the device is not recorded"
     if run_metric.question == SPEED:
         not_native = no_native_arithmetic(sides)
         if not_native:

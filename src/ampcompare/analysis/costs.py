@@ -1,6 +1,7 @@
 """Costs of a comparison, and the time and energy of an epoch under each backend."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +14,13 @@ from ampcompare.analysis.grouping.run_metrics import EPOCHS, SPEED, STEPS, THROU
 from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, is_machine_shared
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_float, is_number
-from ampcompare.runtime.formatting import duration, listed, number, plural
+from ampcompare.runtime.formatting import listed, number, plural
 
 PER_STEPS = 1000
 EPOCH, STEP_BLOCK = "epoch", "1,000 steps"
+SUBJECTS = {EPOCH: "An epoch takes", STEP_BLOCK: "1,000 steps take"}
+# By the longest time of a comparison, in seconds: unit, seconds in a unit, significant digits.
+TIME_FORMS = ((180.0, "s", 1.0, 2), (3 * 3600.0, "min", 60.0, 3), (math.inf, "h", 3600.0, 3))
 ITEMS = ("image", "sample", "step")  # of a throughput whose items per step are known
 JOULES_PER_IMAGE = "joules_per_image"
 JOULES_PER_WATT_HOUR = 3600.0
@@ -41,15 +45,6 @@ class WorkCost:
     baseline_seconds: float
     watt_hours: float | None = None
     baseline_watt_hours: float | None = None
-
-    @property
-    def text(self) -> str:
-        """The cost relative to the baseline: `41 s instead of 71 s (0.9 Wh instead of 1.8 Wh)`."""
-        text = f"{_seconds(self.seconds)} instead of {_seconds(self.baseline_seconds)}"
-        if self.watt_hours is None or self.baseline_watt_hours is None:
-            return text
-        energy = f"{number(self.watt_hours, 2)} Wh instead of {number(self.baseline_watt_hours, 2)} Wh"
-        return f"{text} ({energy})"
 
 
 def sum_hours(findings: Findings) -> dict[str, float]:
@@ -88,16 +83,19 @@ def compare_work(findings: Findings) -> list[WorkCost]:
     that the report shows: start-up and evaluation are not included. Where no whole epoch is recorded, it is
     the cost of 1,000 steps.
     """
+    return [cost for _, _, cost in _compared_work(findings)]
+
+
+def _compared_work(findings: Findings) -> Iterator[tuple[Group, Group, WorkCost]]:
+    """Yield each group whose speed is compared, its baseline, and the costs of both."""
     if findings.has_bench_speed and findings.bench is not None and not findings.bench.is_even:
-        return []  # the machine was not stable
-    costs = []
+        return  # the machine was not stable
     for comparison in findings.comparisons:
         if comparison.is_control or comparison.baseline is None or SPEED not in comparison.estimates:
             continue
         cost = _compare_work(findings, comparison.group, comparison.baseline)
         if cost is not None:
-            costs.append(cost)
-    return costs
+            yield comparison.group, comparison.baseline, cost
 
 
 def _compare_work(findings: Findings, group: Group, base: Group) -> WorkCost | None:
@@ -167,24 +165,38 @@ def _mean(values: np.ndarray) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _seconds(seconds: float) -> str:
-    """Return `3.4 s` or `71 s`; `12 min 3 s` from three minutes on."""
-    return duration(seconds) if seconds >= 180 else f"{number(seconds, 2)} s"
-
-
 def _hours(hours: float) -> str:
     """Return `0.8 h`, or minutes below half an hour."""
     return f"{number(hours, 2)} h" if hours >= 0.5 else f"{max(1, round(60 * hours))} min"
 
 
 def describe_work(findings: Findings) -> list[str]:
-    """Return one sentence for each unit: `An epoch takes 41 s instead of 71 s with native`."""
-    names = {group.label: group.display_name for group in findings.groups}
-    by_unit: dict[str, list[str]] = {}
-    for cost in compare_work(findings):
-        by_unit.setdefault(cost.unit, []).append(f"{cost.text} with {names[cost.label]}")
-    subjects = {EPOCH: "An epoch takes", STEP_BLOCK: "1,000 steps take"}
-    return [f"{subjects[unit]} {'; '.join(texts)}." for unit, texts in by_unit.items()]
+    """Return a sentence for each amount of training and baseline.
+
+    For example: `An epoch takes 71 s (1.8 Wh) with fp32 (none) and 41 s (0.9 Wh) with native.`
+    """
+    compared: dict[tuple[str, str], list[tuple[str, float, float | None]]] = {}
+    for group, base, cost in _compared_work(findings):
+        of_baseline = (base.display_name, cost.baseline_seconds, cost.baseline_watt_hours)
+        costs = compared.setdefault((cost.unit, base.label), [of_baseline])
+        costs.append((group.display_name, cost.seconds, cost.watt_hours))
+    return [f"{SUBJECTS[unit]} {_describe_costs(costs)}." for (unit, _), costs in compared.items()]
+
+
+def _describe_costs(costs: Sequence[tuple[str, float, float | None]]) -> str:
+    """Return times in one unit, and energies where all are recorded.
+
+    Args:
+        costs: Name of a backend, seconds, and Wh; the baseline first.
+    """
+    longest = max(seconds for _, seconds, _ in costs)
+    _, unit, seconds_per_unit, digits = next(form for form in TIME_FORMS if longest < form[0])
+    has_energy = all(watt_hours is not None for _, _, watt_hours in costs)
+    texts = []
+    for name, seconds, watt_hours in costs:
+        energy = f" ({number(watt_hours, 2)} Wh)" if has_energy else ""
+        texts.append(f"{number(seconds / seconds_per_unit, digits)} {unit}{energy} with {name}")
+    return listed(texts)
 
 
 def costs_as_values(findings: Findings) -> dict[str, Any]:

@@ -1,21 +1,25 @@
 """The next step: what would decide the open claims, how long it takes, and the command."""
 
 import math
+import shlex
 from collections.abc import Iterator
 
 import numpy as np
 
+from ampcompare.analysis.external.inferred_grouping import SEED_IN_SETTINGS_FILE
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import SEED
 from ampcompare.analysis.grouping.validity_checks import explain_chance
-from ampcompare.config.schema import SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
+from ampcompare.config.schema import OPTIONS, SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
+from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import count_range, listed, plural, some
 
 MAX_NAMED = 4
 UNTIL_DECIDED = "`ampcompare sweep FILE --until-decided`"
-BENCH_COMMANDS = "`ampcompare bench --json FILE` and add `--bench FILE`"
+# Options of the runs that the command of a benchmark repeats where they are not the default.
+BENCH_OPTIONS = ("model.name", "data.source", "execution", "batch_size", "memory_format")
 SECONDS_IN_ALL = "seconds_in_all"
 TOO_UNCERTAIN = "the runs so far vary too much to say how many more seeds it takes"
 
@@ -49,8 +53,12 @@ def _missing_seed(findings: Findings) -> list[str]:
     groups = [comparison.group for comparison in findings.comparisons]
     if not groups or any(group.rows[SEED].notna().any() for group in groups):
         return []
-    option = "Recorder(seed=...)" if _has_recorded_runs(findings) else "--seed KEY"
-    return [f"No run records a seed, so runs are not paired: {option} pairs them."]
+    if _has_recorded_runs(findings):
+        return ["No run records a seed, so runs are not paired: Recorder(seed=...) pairs them."]
+    return [
+        "No run records a seed, so runs are not paired: --seed KEY pairs them if a setting has the seed; if "
+        f"none has it, {SEED_IN_SETTINGS_FILE}."
+    ]
 
 
 def _has_recorded_runs(findings: Findings) -> bool:
@@ -102,8 +110,14 @@ def _describe_sweep(findings: Findings, needed: int) -> Iterator[str]:
         needed: The number of further seeds that one of the claims needs at least; 0 if it is not known.
     """
     limit = _last_look(findings)
-    command = findings.sweep_command or UNTIL_DECIDED
-    yield f"{command} adds seeds, up to {limit}, and ends when each claim is decided."
+    if not findings.sweep_command and any(run.sweep_id for run in findings.table["run"]):
+        yield (
+            "W&B's server adds no seeds to a sweep: write further seeds into its file, create a second sweep "
+            "(`wandb sweep FILE`), and compare both: `ampcompare report wandb:ENTITY/PROJECT`."
+        )
+    else:
+        command = findings.sweep_command or UNTIL_DECIDED
+        yield f"{command} adds seeds, up to {limit}, and ends when each claim is decided."
     spent = findings.plan.spent_until(findings.ended_seeds)
     if len(findings.plan.looks) == 1 and spent:
         error = 5 * (spent + SEQUENTIAL_SHARES[-1])
@@ -168,4 +182,17 @@ def _benchmark(findings: Findings) -> list[str]:
     ]
     if not labels or not findings.is_own or findings.bench is not None:
         return []
-    return [f"To decide the throughput of {listed(labels)}, measure it with {BENCH_COMMANDS}."]
+    command = " ".join(["ampcompare bench", *_bench_options(findings), "--json FILE"])
+    return [
+        f"To decide the throughput of {listed(labels)}, measure it with `{command}` and add `--bench FILE`."
+    ]
+
+
+def _bench_options(findings: Findings) -> list[str]:
+    """Return the options with which a benchmark measures what all runs trained, as they are typed."""
+    options = []
+    for key in BENCH_OPTIONS:
+        values = {as_text(run.option(key)) for run in findings.table["run"] if run.option(key) is not None}
+        if len(values) == 1 and values != {as_text(OPTIONS[key].default)}:
+            options.append(shlex.quote(f"{key}={values.pop()}"))
+    return options

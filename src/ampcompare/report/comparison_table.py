@@ -204,7 +204,7 @@ def _make_columns(analysis: Analysis) -> list[Column]:
     baseline = formatting.short(formatting.printable(analysis.baseline_name), MAX_BASELINE_CHARS)
     speed = f"Throughput relative to {FP32 if baseline == FP32_NAME else baseline}"
     every = (
-        Column(run_metrics.SPEED, speed, "throughput", formatting.number, units.speed, TIMES),
+        Column(run_metrics.SPEED, speed, "throughput", units.show_speed, units.shown_speed, TIMES),
         Column(run_metrics.MEMORY, "Peak memory", "peak memory", units.show_memory, units.memory),
         Column(run_metrics.QUALITY, quality, name, metric.show_value, "", POINTS, margin),
         Column(run_metrics.ENERGY, f"Energy per {units.item}", "energy", formatting.number, "J"),
@@ -328,7 +328,7 @@ def runs_table(analysis: Analysis) -> TextRows:
     units = analysis.quantities
     peak = f"peak {units.memory or 'memory'}"
     # Not the benchmark's speed: whole runs, minutes apart, with evaluations and other work in between.
-    speed = f"{units.speed} in training" if analysis.has_bench_speed else units.speed
+    speed = f"{units.shown_speed} in training" if analysis.has_bench_speed else units.shown_speed
     heads = ["run", "group", "seed", "outcome", "epochs", speed, peak, metric.name, "training time"]
     rows: list[Sequence[str]] = [[*heads, "problems"]]
     names = {group.label: group.display_name for group in analysis.groups}
@@ -342,7 +342,7 @@ def runs_table(analysis: Analysis) -> TextRows:
             run[run_table.SEED] or formatting.NOTHING,
             outcome,
             _format_known(formatting.count, run[run_metrics.EPOCHS]),
-            _format_known(formatting.number, run[run_metrics.THROUGHPUT]),
+            _format_known(units.show_speed, run[run_metrics.THROUGHPUT]),
             _format_known(units.show_memory, run[run_metrics.PEAK]),
             _format_known(metric.show_value, run[run_metrics.SCORE]),
             _format_known(formatting.duration, run[run_metrics.SECONDS]),

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import pickle
+import re
 import stat
 import time
 import warnings
@@ -119,11 +120,14 @@ def _group_by_arm(sources: Iterable[str | Path]) -> dict[str, list[str]]:
     """Return the sources of each arm, without their names; "" is the arm of sources without a name.
 
     Raises:
-        UserError: Some sources have a name, and others have none.
+        UserError: Some sources have a name, and others have none. Or a source is a part of NAME=SOURCE.
     """
     arms: dict[str, list[str]] = {}
-    for arm, source in map(split_arm, sources):
+    for text in map(str, sources):
+        arm, source = split_arm(text)
         arms.setdefault(arm, []).extend(_expand(source))
+        if arms[arm][-1] == source and not os.path.lexists(source):
+            _check_separators(text)
     if "" in arms and len(arms) > 1:
         nameless = arms[""][0]
         names = ", ".join(arm for arm in arms if arm)
@@ -131,6 +135,18 @@ def _group_by_arm(sources: Iterable[str | Path]) -> dict[str, list[str]]:
             f"{nameless}: has no name, but the other sources have ({names}); name it too: NAME={nameless}"
         )
     return arms
+
+
+def _check_separators(text: str) -> None:
+    """Refuse a source that spaces or commas have split or joined.
+
+    Raises:
+        UserError: The source begins or ends with `=`, or a comma joins two named sources.
+    """
+    if text.startswith("=") or text.endswith("="):
+        raise UserError(f"{text}: a name without its source; write NAME=SOURCE without spaces: fp32=logs/a")
+    if re.fullmatch(r"[^,/=]+=[^,]+,[^,/=]+=.*", text):
+        raise UserError(f"{text}: names several sources; separate them by spaces: fp32=logs/a bf16=logs/b")
 
 
 def _expand(source: str) -> list[str]:

@@ -307,6 +307,10 @@ def _last_step(run: RunRecord) -> float:
 
 def _read_state(path: Path, folder: Path) -> RunRecord:
     run = _make_run(folder, path)
+    if folder.is_dir() and folder != path.parent:  # the state is that of a checkpoint in the folder
+        settings, problems = read_settings_in(folder)
+        run.config |= settings
+        run.problems += problems
     try:
         if not path.is_file():
             raise OSError("it is not a plain file")

@@ -168,27 +168,50 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     return lines
 
 
-def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> list[str]:
+def describe_first_run(
+    prepared: PreparedSweep, folder: Path, run: SweepRun, process_seconds: float | None = None
+) -> list[str]:
     """Return what the first finished run tells of the others: time, resolution, and whether it learned.
 
     Args:
         folder: Its output folder.
         run: The first run that finished.
+        process_seconds: Time from the start of its process to its end; None if it is not known.
     """
     plan = make_decision_plan(prepared)
     record = _read_record(folder, run.run_id)
     if plan is None or record is None:
         return []
     lines = []
-    seconds = _elapsed(record)
-    if seconds is not None and prepared.options.bench is None:
-        lines.append(_describe_cost(plan, seconds, "as the first run took"))
+    if prepared.options.bench is None:
+        training_seconds = _elapsed(record)
+        if process_seconds is not None:
+            seconds = _seconds_with_start(process_seconds, training_seconds, prepared.sweep.seeds_per_process)
+            lines.append(_describe_cost(plan, seconds, "as the first run took"))
+        elif training_seconds is not None:
+            source = "as the first run took without the start of its process"
+            lines.append(_describe_cost(plan, training_seconds, source))
     if learning := _describe_learning(record):
         return [*lines, *learning]
     samples = record.summary_number(metrics.TEST_IMAGES)
     if plan.margin is not None and plan.has_intervals and plan.test_samples is None and samples and plan.unit:
         lines.append(_describe_guess(plan, int(samples)))
     return lines
+
+
+def _seconds_with_start(
+    process_seconds: float, training_seconds: float | None, runs_per_process: int
+) -> float:
+    """Return the mean time of a run in seconds, with its part of the start of its process.
+
+    Args:
+        process_seconds: Time from the start of a process to the end of its first run.
+        training_seconds: Recorded time of that run; None if it is not recorded.
+        runs_per_process: Number of runs that share the start of a process.
+    """
+    if training_seconds is None or training_seconds > process_seconds:
+        return process_seconds
+    return training_seconds + (process_seconds - training_seconds) / runs_per_process
 
 
 def _describe_learning(record: RunRecord) -> list[str]:
@@ -302,7 +325,8 @@ def _seconds_per_run(
             return seconds, f"training alone, from {bench}"
     elapsed = [seconds for record in records if (seconds := _elapsed(record)) is not None]
     if elapsed:
-        return fmean(elapsed), f"from {plural(len(elapsed), 'earlier run')}"
+        earlier = plural(len(elapsed), "earlier run")
+        return fmean(elapsed), f"from {earlier}, without the start of a process"
     return None, ""
 
 

@@ -74,7 +74,7 @@ class SweepDriver:
         progress: SweepProgress,
         stop: SweepStopRequest,
         look: Callable[[Sweep, Path, Sequence[SweepRun]], Look],
-        describe_first_run: Callable[[PreparedSweep, Path, SweepRun], list[str]] | None = None,
+        describe_first_run: Callable[[PreparedSweep, Path, SweepRun, float | None], list[str]] | None = None,
     ) -> None:
         self.prepared, self.journal, self.executor = prepared, journal, executor
         self.progress, self.stop = progress, stop
@@ -231,10 +231,14 @@ class SweepDriver:
             self.progress.start(state.runs[action.fields["index"]])
         elif action.event == "ended":
             run = state.runs[action.fields["index"]]
-            self.progress.end(run)
+            seconds = self.progress.end(run)
             is_first = run.state is RunState.FINISHED and state.count(RunState.FINISHED) == 1
             if is_first and self._describe_first_run is not None:
-                for line in self._describe_first_run(self.prepared, self.journal.folder, run):
+                # A run of Slurm or Ray has also waited in a queue.
+                is_local = not {"job", "ray"} & run.process.keys()
+                process_seconds = seconds if is_local else None
+                folder = self.journal.folder
+                for line in self._describe_first_run(self.prepared, folder, run, process_seconds):
                     log.info(one_line(line))
 
 

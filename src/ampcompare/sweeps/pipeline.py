@@ -203,11 +203,13 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: st
     return sweep_report.look_at_runs(sweep, folder, runs, bench)
 
 
-def describe_first_run(prepared: PreparedSweep, folder: Path, run: SweepRun) -> list[str]:
+def describe_first_run(
+    prepared: PreparedSweep, folder: Path, run: SweepRun, process_seconds: float | None
+) -> list[str]:
     """Return what the first finished run tells of the others; the report's analysis is imported only here."""
     from ampcompare.sweeps import decision_plan
 
-    return decision_plan.describe_first_run(prepared, folder, run)
+    return decision_plan.describe_first_run(prepared, folder, run, process_seconds)
 
 
 def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:

@@ -89,14 +89,18 @@ class SweepProgress:
         if running := self._running.get(run.index):
             running.value = value
 
-    def end(self, run: SweepRun) -> None:
-        """Tell how a run ended."""
+    def end(self, run: SweepRun) -> float | None:
+        """Tell how a run ended.
+
+        Returns:
+            The seconds since its start was told; None if it was not, as another driver had started the run.
+        """
         running = self._running.pop(run.index, None)
-        seconds = time.monotonic() - running.began if running else 0.0
-        if run.state in (RunState.FINISHED, RunState.STOPPED):
+        seconds = time.monotonic() - running.began if running else None
+        if seconds is not None and run.state in (RunState.FINISHED, RunState.STOPPED):
             self._seconds.append(seconds)
         metric, number, count = self.sweep.metric, run.index, self._count(", ")
-        after = f" after {_duration(seconds)}" if running else ""
+        after = "" if seconds is None else f" after {_duration(seconds)}"
         value = f", {metric.name} {run.value:.6g}" if metric and run.value is not None else ""
         if run.state is RunState.FAILED:
             log = self._folder / "logs" / f"{run.run_id}.log"
@@ -110,6 +114,7 @@ class SweepProgress:
             self._print(f"run {number} {run.state.value}{after}{value} ({count})")
         if run.state is RunState.FINISHED and metric and run.value is None:
             self._print(f"run {number} never logged {metric.name}, so the search cannot use it")
+        return seconds
 
     def _print(self, line: str) -> None:
         print_line(self.console, one_line(line))

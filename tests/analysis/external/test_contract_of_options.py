@@ -14,6 +14,7 @@ from ampcompare import analyse_runs
 from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
+from ampcompare.report.charts.training_curves import throughput as throughput_chart
 from ampcompare.report.options import ReportOptions
 from ampcompare.report.text_renderer import to_markdown
 from ampcompare.runs import RunRecord
@@ -58,6 +59,46 @@ def test_values_are_converted_from_the_named_unit(option, text, value, column, s
     assert analysis.groups[0].estimates[column].value == pytest.approx(shown)
 
 
+def with_times(*times: list[float]) -> list[RunRecord]:
+    """Return runs whose training rows log these times under `odd`, in turn."""
+    runs = several()
+    for number, run in enumerate(runs):
+        column = np.full(run.rows, np.nan)
+        rows = np.flatnonzero(np.isfinite(run.numbers("train_loss")))
+        values = times[number % len(times)]
+        column[rows[: len(values)]] = values
+        runs[number] = run.with_columns({"odd": column})
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("option", "times", "error"),
+    [
+        ("odd:seconds", [[40.0, 80.1, 120.3, 160.0, 200.2]], "--time odd:seconds:cumulative"),
+        ("odd:ms", [[100.0, 110.0, 130.0, 150.0], [5.0, 6.0, 7.0, 8.0]], "--time odd:ms:cumulative"),
+        ("odd:seconds:cumulative", [[40.1, 40.0, 40.3, 40.2, 40.1]], "--time odd:seconds"),
+        ("odd:seconds:cumulative", [[3.0, 2.0, 5.0, 4.0], [4.0, 3.0, 2.0, 1.0]], "--time odd:seconds"),
+        ("odd:seconds", [[40.1, 40.0, 40.3, 40.2, 40.1]], ""),
+        ("odd:seconds", [[40.0, 40.1, 40.2, 40.3, 40.4]], ""),  # it grows, but hardly
+        ("odd:seconds", [[40.0, 80.0, 120.0, 160.0], [40.0, 41.0, 40.0, 40.0]], ""),  # not in every run
+        ("odd:seconds", [[10.0, 20.0, 30.0]], ""),  # too few to tell
+        ("odd:seconds:cumulative", [[40.0, 80.0, 120.0, 160.0, 200.0]], ""),
+        ("odd:seconds:cumulative", [[40.0, 80.0, 120.0, 80.0, 120.0, 160.0]], ""),  # a resumed run
+    ],
+)
+def test_a_time_of_the_other_kind_is_refused_with_the_option_to_write(
+    option: str, times: list[list[float]], error: str
+):
+    runs = with_times(*times)
+    if not error:
+        analyse_runs(runs, **NAMED, time=option)
+        return
+    with pytest.raises(UserError) as caught:
+        analyse_runs(runs, **NAMED, time=option)
+    assert caught.value.lines[0].endswith(f"; write {error}")
+    assert len(caught.value.lines) == 1
+
+
 def test_a_cumulative_time_gives_steps_per_second_and_training_seconds():
     runs = [run.with_columns({"clock": 1000 * run.numbers("_runtime")}) for run in several()]
     for run in runs:  # an evaluation of 3 s after every second row is no part of this clock
@@ -91,6 +132,7 @@ def test_a_cumulative_time_gives_steps_per_second_and_training_seconds():
         ({"metric": "train_loss:min:percent"}, "a loss is no percentage"),
         ({"seed": "sed"}, "--seed 'sed': no run has this setting; did you mean seed"),
         ({"split_by": ["width"]}, "--split-by 'width': no run has this setting"),
+        ({"seed": "sed"}, "a log without a seed gets one from a file hparams.yaml with the line `seed: 3`"),
         (
             {"group_by": ["precision"]},
             "--group-by 'precision': no run has this setting; did you",
@@ -104,6 +146,16 @@ def test_a_wrong_option_is_refused_in_one_line_with_what_is_allowed(options, mes
         analyse_runs(several(1), **(NAMED | options))
     assert message in caught.value.lines[0]
     assert len(caught.value.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("mixed", "full"), [("bf16", "fp32"), ("amp", "full"), ("bf16-mixed", "32-true"), ("fp16", "fp32")]
+)
+def test_the_example_of_a_missing_baseline_is_the_value_in_full_precision(mixed: str, full: str):
+    runs = [external(precision, seed) for precision in (mixed, full) for seed in (1, 2, 3)]
+    with pytest.raises(MissingInput) as caught:
+        analyse_runs(runs, group_by=["trainer.precision"], **METRIC)
+    assert [*caught.value.arguments] == ["--baseline", full]
 
 
 def test_missing_input_is_listed_with_candidates_last_values_and_arguments():
@@ -254,7 +306,10 @@ def test_runs_of_an_arm_are_repeats_unless_split_by_a_listed_difference():
 def test_speeds_without_a_recorded_device_are_compared_only_with_ignore_device():
     named = NAMED | {"throughput": "samples_per_sec:per_second"}
     runs = [replace(run, machine=MachineFacts()) for run in several()]
-    assert analyse_runs(runs, **named).comparison(MIXED).claims["speed"].why == "the device is not recorded"
+    reason = "the device is not recorded: if all runs had the same one, add --ignore device"
+    assert analyse_runs(runs, **named).comparison(MIXED).claims["speed"].why == reason
+    page = to_markdown(analyse_runs(runs, **named)).replace("\\", "")
+    assert "--ignore device" in page
     analysis = analyse_runs(runs, **named, ignore=["device"]).comparison(MIXED)
     assert "faster" in analysis.claims["speed"].shown
     mixed = [
@@ -263,6 +318,64 @@ def test_speeds_without_a_recorded_device_are_compared_only_with_ignore_device()
         for s in (1, 2, 3)
     ]
     assert "different devices" in analyse_runs(mixed, **named).comparison(MIXED).claims["speed"].why
+
+
+def test_a_device_that_some_runs_record_is_that_of_all_runs_with_ignore_device():
+    named = NAMED | {"throughput": "samples_per_sec:per_second", "memory": "gpu_mem:MiB"}
+    unknown = MachineFacts()
+    runs = [external(p, s, machine=None if s == 1 else unknown) for p in (FULL, MIXED) for s in (1, 2, 3)]
+    comparison = analyse_runs(runs, **named).comparison(MIXED)
+    for question in ("speed", "memory"):
+        assert comparison.claims[question].why == (
+            "the device of some runs is not recorded: if all runs had the same one, add --ignore device"
+        )
+    declared = analyse_runs(runs, **named, ignore=["device"])
+    assert "faster" in declared.comparison(MIXED).claims["speed"].shown
+    assert declared.setting.devices == ("Test Device 9000 (CUDA)",)
+
+
+def test_a_speed_that_nobody_named_is_no_question_of_the_device():
+    runs = [replace(run, machine=MachineFacts()) for run in several()]
+    for named in (NAMED, NAMED | {"memory": "gpu_mem:MiB"}, NAMED | {"ignore": ["device"]}):
+        analysis = analyse_runs(runs, **named)
+        reason = "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds"
+        assert reason in analysis.recommendation.text
+
+
+def test_own_runs_without_a_speed_or_a_device_are_not_sent_to_the_options_of_other_logs():
+    def refused(plan: Any) -> None:
+        plan["rows"] = []
+        plan["summary"] = {}
+        plan["exit_code"] = 2
+
+    def without_device(plan: Any) -> None:
+        plan["summary"].pop("environment", None)
+
+    for edit in (refused, without_device):
+        runs = [make(backend, seed, edit=edit) for backend in ("none", "native") for seed in (1, 2, 3)]
+        text = to_markdown(analyse_runs(runs)).replace("\\", "")
+        assert "native" in text
+        assert "--throughput" not in text
+        assert "--ignore device" not in text
+
+
+@pytest.mark.parametrize(
+    ("logged", "option", "unit", "shown"),
+    [
+        (40.5, "odd:seconds", "s (odd)", "40.5"),
+        (40500.0, "odd:ms", "ms (odd)", "40,500"),
+        (0.021, "odd:seconds", "s (odd)", "0.0210"),
+        (21.3, "odd:ms", "ms (odd)", "21.3"),
+    ],
+)
+def test_a_logged_time_is_shown_as_a_time(logged: float, option: str, unit: str, shown: str):
+    analysis = analyse_runs(several(logs={"odd": logged}), **NAMED, time=option, ignore=["device"])
+    text = to_markdown(analysis).replace("\\", "")
+    assert f"{shown} {unit}" in text
+    assert "1/s" not in text
+    spec = throughput_chart(analysis)
+    assert unit in str(spec)
+    assert "1/s" not in str(spec)
 
 
 def recorded(backend: str, seed: int, scores: tuple[str, ...], better: str = "") -> RunRecord:

@@ -14,6 +14,7 @@ from ampcompare.analysis.external.missing_input import (
     MissingInput,
     arms_question,
     differing_settings,
+    is_other_than_fp32,
     values_in,
 )
 from ampcompare.analysis.grouping.distinguishing_settings import (
@@ -34,6 +35,10 @@ from ampcompare.runtime.formatting import numeric_sort_key, printable, short, so
 BASELINE = "none"  # for our own runs
 ENVIRONMENT_PREFIX = f"{metrics.ENVIRONMENT}."
 SEED = "seed"  # the key of a seed that needs no option
+SEED_IN_SETTINGS_FILE = (
+    "a log without a seed gets one from a file hparams.yaml with the line `seed: 3`, in a folder with that "
+    "log alone"
+)
 DEVICE_OPTION = "device"
 LEARNING_RATES = frozenset({"lr", "learning_rate", "base_lr", "max_lr", "peak_lr", "initial_lr"})
 NULLS = frozenset({"null", "none"})
@@ -264,7 +269,17 @@ def _find_key(option: str, named: str, columns: Columns) -> str:
 
 
 def _seed_key(columns: Columns, seed: str | None) -> str:
-    return SEED if seed is None else _find_key("--seed", seed, columns)
+    """Return the key of the seed.
+
+    Raises:
+        UserError: No run has the named key.
+    """
+    if seed is None:
+        return SEED
+    try:
+        return _find_key("--seed", seed, columns)
+    except UserError as unknown:
+        raise UserError(f"{unknown}; {SEED_IN_SETTINGS_FILE}") from None
 
 
 def _compared_keys(
@@ -300,7 +315,8 @@ def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence
     if swept and swept[0] in values:
         return swept[0]
     question = f"baseline: add --baseline VALUE, one of the values of {printable(key)}: {values_in(values)}"
-    raise MissingInput([question], ["--baseline", values[0]])
+    likely = min(values, key=is_other_than_fp32)
+    raise MissingInput([question], ["--baseline", likely])
 
 
 def _named_baseline(key: str, values: Sequence[str], named: str) -> str:

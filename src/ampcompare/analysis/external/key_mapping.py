@@ -21,12 +21,16 @@ from ampcompare.runtime.formatting import printable
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
 CUMULATIVE = "cumulative"
 MAX_RUN_SECONDS = 3e8  # ten years; a larger time is a date in seconds since 1970
+MIN_TIMES = 4  # values of a run from which it shows whether a time counts from the start
+MIN_GROWTH = 1.5  # last value relative to the first: the time of a step hardly grows so much in every run
+MIN_FALLS = 0.25  # fraction of the differences between rows
 # Factors from logged values to our units: items per second, seconds, MiB.
 UNITS = {
     THROUGHPUT: {"per_second": 1.0},
     TIME: {"seconds": 1.0, "ms": 1e-3},
     MEMORY: {"MiB": 1.0, "GiB": 1024.0, "bytes": 2.0**-20},
 }
+TIME_UNITS = {"seconds": "s", "ms": "ms"}  # as a value is shown
 FORMS = {
     THROUGHPUT: "KEY:per_second",
     TIME: "KEY:seconds or KEY:ms, with :cumulative where it counts from the start",
@@ -149,7 +153,37 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
             f"--time {text!r}: its values are dates in seconds since 1970, and no time of a step; write "
             f"--time {text}:{CUMULATIVE}"
         )
+    if is_step_time and _counts_from_start(key, runs):
+        raise UserError(
+            f"--time {text!r}: its values grow from row to row in every run, so they count from the start; "
+            f"write --time {text}:{CUMULATIVE}"
+        )
+    if is_cumulative and _falls_often(key, runs):
+        raise UserError(
+            f"--time {text!r}: its values fall again and again in every run, so they do not count from the "
+            f"start; write --time {bare}"
+        )
     return KeyMapping(role, key, unit, is_cumulative)
+
+
+def _counts_from_start(key: str, runs: Sequence[RunRecord]) -> bool:
+    """Return whether a time grows from row to row in every run that logs it, by half at least."""
+    columns = [values for run in runs if len(values := run.values(key))]
+    return bool(columns) and all(
+        len(values) >= MIN_TIMES and (np.diff(values) > 0).all() and values[-1] >= MIN_GROWTH * values[0]
+        for values in columns
+    )
+
+
+def _falls_often(key: str, runs: Sequence[RunRecord]) -> bool:
+    """Return whether a time falls in every run that logs it, and in a quarter of its steps at least.
+
+    A time that counts from the start falls only where a run was resumed.
+    """
+    columns = [values for run in runs if len(values := run.values(key))]
+    return bool(columns) and all(
+        len(values) >= MIN_TIMES and (np.diff(values) < 0).mean() >= MIN_FALLS for values in columns
+    )
 
 
 def _not_logged(role: str, key: str, runs: Sequence[RunRecord]) -> UserError:

@@ -12,6 +12,8 @@ from ampcompare.analysis.external.key_mapping import (
     MEMORY,
     THROUGHPUT,
     TIME,
+    TIME_UNITS,
+    UNITS,
     KeyMapping,
     counts_rows,
     parse_key_mappings,
@@ -194,7 +196,15 @@ def _quantities(quantities: Quantities, mappings: Sequence[KeyMapping]) -> Quant
             quantities = replace(quantities, memory=mapping.shown_unit)
         elif mapping.is_cumulative:
             counted = quantities.step if quantities.step in ("epoch", "row") else "step"
-            quantities = replace(quantities, speed=f"{counted}s/s")
+            time = "s per epoch" if counted == "epoch" else ""  # an epoch takes longer than a second
+            quantities = replace(quantities, speed=f"{counted}s/s", time=time)
+        elif mapping.role == TIME:
+            quantities = replace(
+                quantities,
+                speed=mapping.shown_unit,
+                time=f"{TIME_UNITS[mapping.unit]} ({printable(mapping.key)})",
+                times_per_second=1 / UNITS[TIME][mapping.unit],
+            )
         else:
             quantities = replace(quantities, speed=mapping.shown_unit)
     return quantities
@@ -252,13 +262,18 @@ def _steps_are_epochs(run: RunRecord) -> bool:
 def _with_machines(runs: Sequence[RunRecord], is_one_device: bool) -> list[RunRecord]:
     """Return the runs with the machine that W&B's client recorded.
 
-    Runs without a device get a name for it if the user says that all runs had the same device.
+    If the user says that all runs had the same device, runs without one get the device of the others, or a
+    name for it.
     """
     completed = []
+    recorded = [run.machine.facts for run in runs if run.machine.facts.get("device_name")]
+    device = {"device_name": ONE_DEVICE}
+    if len({facts["device_name"] for facts in recorded}) == 1:
+        device = {key: recorded[0][key] for key in ("device_name", "device_type") if key in recorded[0]}
     for run in runs:
         facts = run.machine.facts
         if is_one_device and not facts.get("device_name"):
-            facts = facts | {"device_name": ONE_DEVICE}
+            facts = facts | device
         if facts:
             run = replace(run, summary={metrics.ENVIRONMENT: facts, **run.summary})
         completed.append(run)

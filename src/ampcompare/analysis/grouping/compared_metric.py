@@ -142,17 +142,33 @@ class Quantities:
         speed: Unit of throughput.
         memory: Unit of memory.
         step: What counts the rows.
+        time: Unit in which the inverse of a throughput is shown, where the runs log a time: `s (epoch_time)`.
+            "" where the throughput itself is shown.
+        times_per_second: Number of these units in a second: 1000 for milliseconds.
     """
 
     speed: str = IMAGES
     memory: str = MIB
     step: str = "optimizer step"
+    time: str = ""
+    times_per_second: float = 1.0
 
     @property
     def item(self) -> str:
         """One unit of what throughput counts: `image`, `sample`, `step`."""
         noun, per, _ = self.speed.rpartition("/")
         return noun.removesuffix("s") if per and noun else "item"
+
+    @property
+    def shown_speed(self) -> str:
+        """The unit of `show_speed`."""
+        return self.time or self.speed
+
+    def show_speed(self, throughput: float) -> str:
+        """Return a throughput as text, without its unit; as a time, where the runs log a time."""
+        if self.time and throughput > 0:
+            return number(self.times_per_second / throughput)
+        return number(throughput)
 
     def show_memory(self, value: float) -> str:
         """Return a peak of memory as text, without its unit."""

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.report.charts.series import (
@@ -72,12 +74,25 @@ def training_loss(analysis: Analysis) -> Spec | None:
 
 
 def throughput(analysis: Analysis) -> Spec | None:
-    """Draw the throughput by optimizer step, from 0."""
+    """Draw the throughput by optimizer step, from 0. Where the runs log a time, draw that time."""
+    units = analysis.quantities
     lines = make_lines(analysis.groups, metrics.STEP, metrics.THROUGHPUT)
-    speed = analysis.quantities.speed
-    return line_chart(
-        analysis, "Throughput", f"{speed}, by step", lines, (analysis.quantities.step, speed), y_min=0.0
-    )
+    title = "Throughput"
+    if units.time:
+        title = "Time"
+        lines = [_as_time(line, units.times_per_second) for line in lines]
+    unit = units.shown_speed
+    return line_chart(analysis, title, f"{unit}, by step", lines, (units.step, unit), y_min=0.0)
+
+
+def _as_time(line: ChartLine, times_per_second: float) -> ChartLine:
+    """Return a line of throughputs as one of times: the highest throughput is the lowest time."""
+
+    def inverse(values: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.where(values > 0, times_per_second / values, np.nan)
+
+    return replace(line, y=inverse(line.y), low=inverse(line.high), high=inverse(line.low))
 
 
 def lost_updates(analysis: Analysis) -> Spec | None:
