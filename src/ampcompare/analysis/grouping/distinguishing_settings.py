@@ -41,16 +41,13 @@ CHANGED_CODE = "changed_code."  # prefix of keys for user files that changed dur
 SUFFIX_CHARS = 32  # a longer list of differing settings is replaced by a number
 
 
-def settings_of(
-    run: RunRecord, external_settings: Mapping[str, str] | None = None, ignored: Collection[str] = ()
-) -> dict[str, str]:
+def settings_of(run: RunRecord, ignored: Collection[str] = ()) -> dict[str, str]:
     """Return everything that must be equal for runs to be pooled, as text; not the seed.
 
     For our own runs these are the canonical options and whatever else their config has. Machine and software
     are always included.
 
     Args:
-        external_settings: For a run of another program, the settings that its reading found.
         ignored: Keys that may differ.
     """
     environment = run.environment
@@ -61,8 +58,6 @@ def settings_of(
     for key, value in flatten(environment):
         if is_distinguishing(key):
             facts[f"{ENVIRONMENT}{key}"] = as_text(value)
-    if external_settings is not None:
-        return facts | dict(external_settings)
     if as_text(run.option("data.source")) in sources.SOURCES:
         facts.pop(DATA, None)  # the name of built-in data says which they are, and older records have only it
     options = RunIdentity.of_run(run.config, environment).options
