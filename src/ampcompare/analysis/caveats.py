@@ -73,11 +73,11 @@ def find_caveats(findings: Findings) -> list[str]:
         *_records(findings.table),
         *([f"Differences in {ignored} are ignored, as --ignore says."] if ignored else []),
         *_reached(findings),
-        *_startup(findings),
         *_seeds_that_agree(findings),
         *_identical_arms(findings),
         *_rare_failures(findings),
         *_test_set(compared),
+        *_startup(findings),
     ]
 
 
