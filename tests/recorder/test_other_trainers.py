@@ -1,5 +1,6 @@
 """Lightning's, Hugging Face's and accelerate's own trainers on a CPU, recorded and read back as our runs."""
 
+import os
 import runpy
 import subprocess
 import sys
@@ -198,7 +199,8 @@ def test_a_batch_without_a_loss_is_a_step_and_two_optimizers_count_once_also_aft
 
 def test_pytorch_lightning_under_its_old_name_is_recorded_too(tmp_path: Path):
     pytest.importorskip("pytorch_lightning")
-    subprocess.run([sys.executable, __file__, tmp_path], check=True, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    subprocess.run([sys.executable, __file__, tmp_path], check=True, capture_output=True, env=environment)
     assert set(read_runs(tmp_path, 16, 14.4)) == {"32-true"}
 
 
