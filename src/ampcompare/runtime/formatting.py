@@ -64,7 +64,7 @@ def signed_fixed(value: float, decimals: int) -> str:
     """Format a difference with its sign and so many decimals: `+0.32`; `±0.00` if it rounds to 0."""
     if not math.isfinite(value):
         return f"+{number(value)}" if value > 0 else number(value)
-    text = f"{abs(value):.{decimals}f}"
+    text = amount(value, decimals)
     if float(text) == 0:
         return f"±{text}"
     return f"{'+' if value > 0 else '−'}{text}"
@@ -84,7 +84,8 @@ def decimals_of_interval(ends: Sequence[float], marks: Sequence[float], least: i
     """Return the decimals with which an interval is shown, and the value that it belongs to.
 
     They follow the width of the interval, of which one digit is shown: more would claim a precision that the
-    interval denies. At most two are added to `least`, unless an end would look like a mark.
+    interval denies. At most two are added to `least`, unless both ends are smaller than that shows, or an end
+    would look like a mark.
 
     Args:
         ends: The two ends.
@@ -100,7 +101,9 @@ def decimals_of_interval(ends: Sequence[float], marks: Sequence[float], least: i
     width = max(ends) - min(ends)
     decimals = least
     if 0 < width < math.inf:
-        decimals = min(least + 2, max(least, -math.floor(math.log10(width))))
+        is_tiny = max(map(abs, ends)) < 0.5 * 10 ** -(least + 2)
+        most = MAX_DIGITS if is_tiny else least + 2
+        decimals = min(most, max(least, -math.floor(math.log10(width))))
     return digits_to_distinguish(ends, marks, signed_fixed, decimals)
 
 
@@ -128,8 +131,9 @@ def digits_to_distinguish(
 
 
 def amount(value: float, decimals: int) -> str:
-    """Format the magnitude of a value."""
-    return f"{abs(value):.{decimals}f}"
+    """Format the magnitude of a value; with two digits if no decimals would show it."""
+    text = f"{abs(value):.{decimals}f}"
+    return number(abs(value), 2) if value and decimals >= MAX_DIGITS and float(text) == 0 else text
 
 
 def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:

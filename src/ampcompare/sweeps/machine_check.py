@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -16,11 +17,13 @@ from ampcompare.config.load import config_from_cli
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import PLAIN, REGISTRY
 from ampcompare.runtime.paths import shell_command
+from ampcompare.sweeps.decisions import Situation, SlotsFree, decide
+from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepState, read_journal
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.sweep import BACKEND
 from ampcompare.sweeps.sweep_file import key_of
-from ampcompare.sweeps.training_options import MAX_TRIED, options_of_run, point_of
+from ampcompare.sweeps.training_options import MAX_TRIED, options_of_run, point_of, starts_with_this_python
 
 KEYS = ("device", BACKEND, "execution")  # the options that depend on the machine
 EVERYWHERE = ("auto", "cpu")  # devices that every machine has
@@ -50,9 +53,11 @@ def check_machine(prepared: PreparedSweep) -> None:
     """
     sweep = prepared.sweep
     runs_elsewhere = prepared.options.cluster is not None or sweep.on_server
-    if runs_elsewhere or not prepared.trains_here:
+    if runs_elsewhere or not prepared.trains_here or not starts_with_this_python(sweep):
         return
     state = read_journal(prepared.output)
+    if state is not None and _is_over(prepared, state):
+        return
     needs = [_needs_of(prepared, parameters) for parameters in _points_left(prepared, state)]
     known = [one for one in needs if one is not None]
     refusals = _ask({one for one in known if one.may_be_refused})
@@ -84,6 +89,14 @@ def check_machine(prepared: PreparedSweep) -> None:
     )
 
 
+def _is_over(prepared: PreparedSweep, state: SweepState) -> bool:
+    """Return whether no run is left: all have ended, or the target is reached."""
+    if prepared.options.rerun or state.startable or state.own_running:
+        return False
+    sweep = replace(prepared.sweep, added=tuple(state.added_seeds))
+    return not decide(Situation(state, sweep, slots=1), SlotsFree())
+
+
 def _points_left(prepared: PreparedSweep, state: SweepState | None) -> Iterator[Mapping[str, Any]]:
     """Yield the parameters of a run for each combination of values of KEYS that is left to train.
 
@@ -92,9 +105,9 @@ def _points_left(prepared: PreparedSweep, state: SweepState | None) -> Iterator[
     """
     sweep = prepared.sweep
     if not sweep.is_grid:
-        varied = [p for p in sweep.parameters if p.key in KEYS and p.is_listed]
-        for numbers in product(*(range(p.grid_size()) for p in varied)):
-            yield point_of(sweep, varied, numbers)
+        varied = [p for p in sweep.parameters if p.key in KEYS]
+        for values in product(*map(_drawn_values, varied)):
+            yield point_of(sweep, [], ()) | dict(zip((p.key for p in varied), values, strict=True))
         return
     begun = {} if state is None else state.runs
     combinations: dict[str, Mapping[str, Any]] = {}
@@ -103,6 +116,14 @@ def _points_left(prepared: PreparedSweep, state: SweepState | None) -> Iterator[
         if run is None or run.is_startable:
             combinations.setdefault(str([point.parameters.get(key) for key in KEYS]), point.parameters)
     yield from list(combinations.values())[:MAX_TRIED]
+
+
+def _drawn_values(parameter: Parameter) -> Sequence[Any]:
+    """Return the values that a search may draw."""
+    shares = parameter.settings.get("probabilities")
+    if shares is None:
+        return parameter.values() if parameter.is_listed else parameter.examples()
+    return [value for value, share in zip(parameter.settings["values"], shares, strict=True) if share]
 
 
 def _needs_of(prepared: PreparedSweep, parameters: Mapping[str, Any]) -> Needs | None:

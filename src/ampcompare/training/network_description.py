@@ -8,6 +8,7 @@ nothing, so that code which depends on it is never shared.
 
 import enum
 import functools
+import random
 import re
 import types
 import weakref
@@ -88,7 +89,7 @@ def _describe_module(module: nn.Module, describer: "_Describer") -> Description:
     parts: list[tuple[str, Any]] = [("class", type(module))]
     parts += [(name, describer.describe(value)) for name, value in _class_parts(type(module))]
     for name, noun in _STATE.items():
-        entries = vars(module)[name].items()
+        entries = getattr(module, name).items()  # torch.jit keeps them elsewhere
         described = tuple((f"{noun} {key}", describer.describe(value)) for key, value in entries)
         parts.append((f"its {noun}s", Description(noun, described)))
     for name, value in vars(module).items():
@@ -173,7 +174,7 @@ class _Describer:
         self._kept.append(value)
         try:
             return self._describe_object(value)
-        except RecursionError:
+        except Exception:  # too deep, or it cannot be read: a config of OmegaConf with a missing value
             return _Unknown(type(value))
 
     def _describe_object(self, value: Any) -> Any:
@@ -205,6 +206,8 @@ class _Describer:
             contents |= {f"entry {number}": entry for number, entry in enumerate(value)}
         elif isinstance(value, set | frozenset):
             return type(value), frozenset(map(self.describe, value)), len(value)
+        elif isinstance(value, random.Random):
+            return type(value), value.getstate()
         elif not hasattr(value, "__dict__") and not _slots(value):
             return _Unknown(type(value))
         attributes = _slots(value) | getattr(value, "__dict__", {})
@@ -252,7 +255,7 @@ def _globals(function: types.FunctionType) -> dict[str, Any]:
     """Return the global values that a function's own code reads, and the functions of its file."""
     found = {
         name: function.__globals__[name]
-        for name in function.__code__.co_names
+        for name in dict.fromkeys(_names_of(function.__code__))
         if name in function.__globals__
     }
     return {
@@ -262,10 +265,20 @@ def _globals(function: types.FunctionType) -> dict[str, Any]:
     }
 
 
+def _names_of(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that code reads, also in its lambdas and comprehensions."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_of(constant)
+
+
 def _slots(value: Any) -> dict[str, Any]:
     """Return the attributes of an object that lie in slots."""
     names: list[str] = []
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else slots
+        own = [slots] if isinstance(slots, str) else slots
+        private = f"_{kind.__name__.lstrip('_')}"
+        names += [private + n if n.startswith("__") and not n.endswith("__") else n for n in own]
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
