@@ -244,6 +244,15 @@ def test_settings_that_a_users_loop_wrote_beside_its_only_log_are_read(log, name
     assert run.option("optimizer.lr") == 0.1
 
 
+def test_json_beside_a_log_is_read_as_json(tmp_path):
+    _file(tmp_path / "metrics.csv", "step,loss\n1,2\n")
+    (tmp_path / "config.json").write_text('{\n\t"seed": 3,\n\t"eps": 1e-05,\n\t"clip": NaN\n}\n')
+    (run,), _ = _load(tmp_path)
+    assert not run.problems
+    assert run.option("seed") == 3
+    assert run.option("eps") == 1e-5
+
+
 def test_settings_beside_several_logs_belong_to_none(tmp_path):
     for seed in range(2):
         _file(tmp_path / f"seed{seed}.csv", "step,loss\n1,2\n")

@@ -389,8 +389,11 @@ def _estimate_from_runs(group: Group, base: Group, run_metric: RunMetric) -> Est
 
 
 def reaches_in_all_runs(group: Group) -> bool:
-    """Return whether every counted run reached the target of the training time."""
-    return bool(group.rows[TO_TARGET].notna().all())
+    """Return whether every counted run reached the target, after a time that a ratio can compare.
+
+    A run that reached it within its start-up has a time of 0.
+    """
+    return bool((group.rows[TO_TARGET] > 0).all())
 
 
 def _claim(comparison: Comparison, base: Group, question: str) -> Claim:

@@ -359,12 +359,20 @@ def read_settings_in(folder: Path, configs: Sequence[str] = ()) -> tuple[dict[st
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
-        settings = yaml.load(path.read_bytes(), _Loader) or {}  # noqa: S506 - a SafeLoader
+        settings = _parse_settings(path)
         if not isinstance(settings, dict):
             raise ValueError(f"it is a {type(settings).__name__}")
         return _as_json(settings), []
     except UNREADABLE as problem:
         return {}, [f"{path.name} cannot be read: {reason(problem)}."]
+
+
+def _parse_settings(path: Path) -> Any:
+    """Return the content of a settings file; an empty one has no settings."""
+    text = path.read_bytes()
+    if path.suffix == ".json":  # not all JSON is YAML: tabs, and numbers such as 1e-05
+        return json.loads(text)
+    return yaml.load(text, _Loader) or {}  # noqa: S506 - a SafeLoader
 
 
 def _as_json(settings: dict[Any, Any]) -> dict[str, Any]:

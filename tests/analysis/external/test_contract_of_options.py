@@ -75,15 +75,18 @@ def with_times(*times: list[float]) -> list[RunRecord]:
     ("option", "times", "error"),
     [
         ("odd:seconds", [[40.0, 80.1, 120.3, 160.0, 200.2]], "--time odd:seconds:cumulative"),
-        ("odd:ms", [[100.0, 110.0, 130.0, 150.0], [5.0, 6.0, 7.0, 8.0]], "--time odd:ms:cumulative"),
+        ("odd:ms", [[100.0, 190.0, 310.0, 400.0], [5.0, 9.0, 15.5, 20.0]], "--time odd:ms:cumulative"),
         ("odd:seconds:cumulative", [[40.1, 40.0, 40.3, 40.2, 40.1]], "--time odd:seconds"),
-        ("odd:seconds:cumulative", [[3.0, 2.0, 5.0, 4.0], [4.0, 3.0, 2.0, 1.0]], "--time odd:seconds"),
+        ("odd:seconds:cumulative", [[3.0, 2.0, 5.0, 4.0], [4.0, 3.5, 3.1, 2.9]], "--time odd:seconds"),
         ("odd:seconds", [[40.1, 40.0, 40.3, 40.2, 40.1]], ""),
         ("odd:seconds", [[40.0, 40.1, 40.2, 40.3, 40.4]], ""),  # it grows, but hardly
+        ("odd:seconds", [[10.0, 14.0, 19.0, 25.0]], ""),  # epochs with larger and larger images
         ("odd:seconds", [[40.0, 80.0, 120.0, 160.0], [40.0, 41.0, 40.0, 40.0]], ""),  # not in every run
         ("odd:seconds", [[10.0, 20.0, 30.0]], ""),  # too few to tell
         ("odd:seconds:cumulative", [[40.0, 80.0, 120.0, 160.0, 200.0]], ""),
         ("odd:seconds:cumulative", [[40.0, 80.0, 120.0, 80.0, 120.0, 160.0]], ""),  # a resumed run
+        ("odd:seconds:cumulative", [[10.0, 20.0, 10.0, 20.0, 10.0, 20.0]], ""),  # begins anew in each epoch
+        ("odd:seconds:cumulative", [[10.0, 20.0, 30.0, 1.0, 20.0, 30.0, 2.0, 12.0]], ""),
     ],
 )
 def test_a_time_of_the_other_kind_is_refused_with_the_option_to_write(

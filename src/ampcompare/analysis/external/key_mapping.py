@@ -22,8 +22,9 @@ THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
 CUMULATIVE = "cumulative"
 MAX_RUN_SECONDS = 3e8  # ten years; a larger time is a date in seconds since 1970
 MIN_TIMES = 4  # values of a run from which it shows whether a time counts from the start
-MIN_GROWTH = 1.5  # last value relative to the first: the time of a step hardly grows so much in every run
+MIN_GROWTH = 0.75  # growth of a clock, as a fraction of the number of its values
 MIN_FALLS = 0.25  # fraction of the differences between rows
+MIN_LEFT = 0.7  # what a fall leaves of the value, where it is noise
 # Factors from logged values to our units: items per second, seconds, MiB.
 UNITS = {
     THROUGHPUT: {"per_second": 1.0},
@@ -167,23 +168,35 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
 
 
 def _counts_from_start(key: str, runs: Sequence[RunRecord]) -> bool:
-    """Return whether a time grows from row to row in every run that logs it, by half at least."""
+    """Return whether a time grows from row to row in every run that logs it, as a clock does.
+
+    The n-th value of a clock is about n times its first. Steps that become slower grow less.
+    """
     columns = [values for run in runs if len(values := run.values(key))]
     return bool(columns) and all(
-        len(values) >= MIN_TIMES and (np.diff(values) > 0).all() and values[-1] >= MIN_GROWTH * values[0]
+        len(values) >= MIN_TIMES
+        and (np.diff(values) > 0).all()
+        and values[-1] >= MIN_GROWTH * len(values) * values[0]
         for values in columns
     )
 
 
 def _falls_often(key: str, runs: Sequence[RunRecord]) -> bool:
-    """Return whether a time falls in every run that logs it, and in a quarter of its steps at least.
+    """Return whether a time falls in every run that logs it, a little and often.
 
-    A time that counts from the start falls only where a run was resumed.
+    A time that counts from the start falls seldom, where a run was resumed, or far, where each epoch begins
+    at 0.
     """
     columns = [values for run in runs if len(values := run.values(key))]
-    return bool(columns) and all(
-        len(values) >= MIN_TIMES and (np.diff(values) < 0).mean() >= MIN_FALLS for values in columns
-    )
+    return bool(columns) and all(_falls_a_little_and_often(values) for values in columns)
+
+
+def _falls_a_little_and_often(values: np.ndarray) -> bool:
+    falls = np.diff(values) < 0
+    if len(values) < MIN_TIMES or falls.mean() < MIN_FALLS:
+        return False
+    left = values[1:][falls] / values[:-1][falls]
+    return bool(np.median(left) >= MIN_LEFT)
 
 
 def _not_logged(role: str, key: str, runs: Sequence[RunRecord]) -> UserError:
