@@ -389,11 +389,8 @@ def _estimate_from_runs(group: Group, base: Group, run_metric: RunMetric) -> Est
 
 
 def reaches_in_all_runs(group: Group) -> bool:
-    """Return whether every counted run reached the target, after a time that a ratio can compare.
-
-    A run that reached it within its start-up has a time of 0.
-    """
-    return bool((group.rows[TO_TARGET] > 0).all())
+    """Return whether every counted run reached the target of the training time, and after its start-up."""
+    return bool(group.rows[TO_TARGET].notna().all())
 
 
 def _claim(comparison: Comparison, base: Group, question: str) -> Claim:
