@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,11 +16,10 @@ from ampcompare.config.load import config_from_cli
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import PLAIN, REGISTRY
 from ampcompare.runtime.paths import shell_command
-from ampcompare.sweeps.decisions import Situation, SlotsFree, decide
 from ampcompare.sweeps.distributions import Parameter
-from ampcompare.sweeps.journal import SweepState, read_journal
+from ampcompare.sweeps.journal import read_journal
 from ampcompare.sweeps.prepare import PreparedSweep
-from ampcompare.sweeps.sweep import BACKEND
+from ampcompare.sweeps.sweep import BACKEND, Sweep
 from ampcompare.sweeps.sweep_file import key_of
 from ampcompare.sweeps.training_options import MAX_TRIED, options_of_run, point_of, starts_with_this_python
 
@@ -45,20 +43,19 @@ class Needs(NamedTuple):
 
 
 def check_machine(prepared: PreparedSweep) -> None:
-    """Refuse a sweep with runs that this machine cannot train, unless they run elsewhere.
+    """Refuse a new sweep with runs that this machine cannot train, unless they run elsewhere.
 
     Raises:
-        UserError: The machine cannot train some of the runs that are left. The message names the command
-            that trains the others.
+        UserError: The machine cannot train some of the runs. The message names the command that trains the
+            others.
     """
     sweep = prepared.sweep
     runs_elsewhere = prepared.options.cluster is not None or sweep.on_server
     if runs_elsewhere or not prepared.trains_here or not starts_with_this_python(sweep):
         return
-    state = read_journal(prepared.output)
-    if state is not None and _is_over(prepared, state):
-        return
-    needs = [_needs_of(prepared, parameters) for parameters in _points_left(prepared, state)]
+    if read_journal(prepared.output) is not None:
+        return  # The sweep has begun; each run that is left says what its machine lacks.
+    needs = [_needs_of(prepared, parameters) for parameters in _points(sweep)]
     known = [one for one in needs if one is not None]
     refusals = _ask({one for one in known if one.may_be_refused})
     if not refusals:
@@ -68,11 +65,6 @@ def check_machine(prepared: PreparedSweep) -> None:
     reasons = "; ".join(
         dict.fromkeys(message.rpartition("; ")[0] or message for message in refusals.values())
     )
-    if state is not None:
-        raise UserError(
-            f"{sweep.name}: this machine cannot train all of the runs that are left: {reasons}; continue the "
-            "sweep on a machine that can"
-        )
     if not accepted:
         raise UserError(
             f"{sweep.name}: this machine can train none of the runs: {reasons}; change this option, or start "
@@ -89,32 +81,16 @@ def check_machine(prepared: PreparedSweep) -> None:
     )
 
 
-def _is_over(prepared: PreparedSweep, state: SweepState) -> bool:
-    """Return whether no run is left: all have ended, or the target is reached."""
-    if prepared.options.rerun or state.startable or state.own_running:
-        return False
-    sweep = replace(prepared.sweep, added=tuple(state.added_seeds))
-    return not decide(Situation(state, sweep, slots=1), SlotsFree())
-
-
-def _points_left(prepared: PreparedSweep, state: SweepState | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the parameters of a run for each combination of values of KEYS that is left to train.
-
-    Args:
-        state: The journal of the sweep; None before its first run.
-    """
-    sweep = prepared.sweep
+def _points(sweep: Sweep) -> Iterator[Mapping[str, Any]]:
+    """Yield the parameters of a run for each combination of values of KEYS."""
     if not sweep.is_grid:
         varied = [p for p in sweep.parameters if p.key in KEYS]
         for values in product(*map(_drawn_values, varied)):
             yield point_of(sweep, [], ()) | dict(zip((p.key for p in varied), values, strict=True))
         return
-    begun = {} if state is None else state.runs
     combinations: dict[str, Mapping[str, Any]] = {}
     for point in sweep.points:
-        run = begun.get(point.index)
-        if run is None or run.is_startable:
-            combinations.setdefault(str([point.parameters.get(key) for key in KEYS]), point.parameters)
+        combinations.setdefault(str([point.parameters.get(key) for key in KEYS]), point.parameters)
     yield from list(combinations.values())[:MAX_TRIED]
 
 
