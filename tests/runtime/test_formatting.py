@@ -52,3 +52,16 @@ def test_a_change_has_the_decimals_of_its_interval():
     assert formatting.change_between(0.998, 0.9971, 0.9989) == "−0.2% (−0.3% to −0.1%)"
     assert formatting.change_between(0.59, None, None) == "−41%"
     assert formatting.change_between(0.59, 0.59, 0.59) == "−41% (no spread)"
+
+
+@pytest.mark.parametrize(
+    ("ends", "shown"),
+    [
+        ((9.7e-9, 1.0e-8), ["+9.7e-09", "+1.0e-08"]),
+        ((9.7e-6, 1.0e-5), ["+0.0000097", "+0.0000100"]),
+        ((-0.31, 0.30), ["−0.31", "+0.30"]),
+    ],
+)
+def test_the_ends_of_a_tiny_interval_are_not_shown_as_zero(ends, shown):
+    decimals = formatting.decimals_of_interval(ends, (0.0,), 2)
+    assert [formatting.signed_fixed(end, decimals) for end in ends] == shown

@@ -56,6 +56,45 @@ def build():
     SCALE = next(count)
     return Net()
 """,
+    "global KEEP of net.py in method forward of Net in the network": """
+class Net(nn.Module):
+    def forward(self, x):
+        return sum([x * KEEP for _ in range(1)])
+def build():
+    global KEEP
+    KEEP = next(count)
+    return Net()
+""",
+    "global INNER of net.py in method forward of Net in the network": """
+class Net(nn.Module):
+    def forward(self, x):
+        return (lambda y: y * INNER)(x)
+def build():
+    global INNER
+    INNER = next(count)
+    return Net()
+""",
+    "attribute _Slotted__rate in attribute config in the network": """
+class Slotted:
+    __slots__ = ("__rate",)
+    def __init__(self, rate):
+        self.__rate = rate
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Slotted(next(count))
+def build():
+    return Net()
+""",
+    "attribute dice in the network": """
+import random
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dice = random.Random(next(count))
+def build():
+    return Net()
+""",
     "global SCALE of net.py in function scaled of net.py in method forward of Block in module 0": """
 class Block(nn.Module):
     def forward(self, x):
@@ -165,6 +204,15 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.random = torch.Generator()
+def build():
+    return Net()
+""",
+    "attribute config in the network is a DictConfig": """
+from omegaconf import OmegaConf
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = OmegaConf.create({"rate": 2.0, "checkpoint": "???"})
 def build():
     return Net()
 """,
