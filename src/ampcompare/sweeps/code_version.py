@@ -32,7 +32,9 @@ def code_files(sweep: Sweep, overrides: Sequence[str], *, trains_here: bool) -> 
     texts = [*_texts(values), *(word.partition("=")[2] for word in overrides)]
     plugins = [text.rpartition(":")[0] for text in texts if ".py:" in text]
     files = [word for word in sweep.command if Path(word).suffix]  # not /usr/bin/env and the like
-    programs = [] if trains_here else [*([sweep.program] if sweep.program else []), *files]
+    programs: list[str] = []
+    if not trains_here:
+        programs = [sweep.program, *files] if sweep.program else files
     paths = dict.fromkeys(Path(name) for name in [*programs, *plugins])
     return tuple(path for path in paths if _is_file(path))
 

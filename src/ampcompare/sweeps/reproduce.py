@@ -65,12 +65,14 @@ def _time(publication: Publication, seeds: int) -> str:
     estimate = f"about {_format_time(seeds * estimated)} on an H100"
     for figure in publication.figures:
         if figure.kind.is_time and figure.values.keys() == publication.arms.keys():
-            published = sum(
-                images[arm] / printed.value
-                if figure.measured == "images_per_second"
-                else printed.value * (configs[arm].epochs if figure.measured == "seconds_per_epoch" else 1)
-                for arm, printed in figure.values.items()
-            )
+            published = 0.0
+            for arm, printed in figure.values.items():
+                if figure.measured == "images_per_second":
+                    published += images[arm] / printed.value
+                elif figure.measured == "seconds_per_epoch":
+                    published += printed.value * configs[arm].epochs
+                else:
+                    published += printed.value
             card = publication.hardware or "their machine"
             return f"{_format_time(seeds * published)} on {card}, as published; {estimate}"
     return estimate

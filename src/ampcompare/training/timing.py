@@ -18,8 +18,8 @@ Row = dict[str, Any]
 FIRST_STEPS = 3
 
 
-# The start of a step, when its batch was ready (None: nobody told), its end, and its samples (None: nobody
-# told). One is made at each step, so it is a plain tuple.
+# The start of a step, when its batch was ready and its end, and its samples. None stands for a time or a number
+# that the loop did not give. One is made at each step, so it is a plain tuple.
 StepMarks = tuple[TimingEvent, TimingEvent | None, TimingEvent, int | None]
 
 
@@ -92,7 +92,7 @@ class Timing:
         self._steps += 1
         if self._steps == self._peak_starts:
             self.memory.restart()
-        # After a pause that nobody ended with `resume` the start of the step is not known.
+        # After a pause without `resume`, the start of the step is not known.
         if compiled or self.is_paused or self._steps == self._warmup_steps:
             self._start_energy()
         if self._steps > self._warmup_steps and not (compiled or self.is_paused):

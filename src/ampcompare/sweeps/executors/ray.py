@@ -181,7 +181,7 @@ class RayExecutor:
         Args:
             runs: The runs of the task.
             problem: The reason.
-            is_lost: Whether Ray lost the task, so that nobody has seen the end of the run.
+            is_lost: Whether Ray lost the task, so that the end of the run was not observed.
         """
         left = runs_left(runs, self._launcher.folder)
         if not left:
