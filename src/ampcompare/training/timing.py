@@ -18,7 +18,7 @@ Row = dict[str, Any]
 FIRST_STEPS = 3
 
 
-# The start of a step, when its batch was ready and its end, and its samples. None stands for a time or a number
+# The start of a step, when its batch was ready, its end, and its samples. None stands for a time or a number
 # that the loop did not give. One is made at each step, so it is a plain tuple.
 StepMarks = tuple[TimingEvent, TimingEvent | None, TimingEvent, int | None]
 
