@@ -51,7 +51,7 @@ START_SECONDS = 6.0  # to start a process with PyTorch and W&B
 RUN_SECONDS = 0.7  # to begin and end a run
 PAGE_SECONDS = 12.0  # to write the page
 EVALUATION_COST = 0.3  # the time to evaluate an image, as a fraction of the time to train on it
-# What to do with an own network after the demo: a purpose, and the words after `ampcompare`.
+# The commands for a network of the user's own after the demo: a purpose, and the words after `ampcompare`.
 OWN_NETWORK = ("model.name=./net.py:build", "data.source=./data.py:build")
 NEXT_COMMANDS = (
     ("speed and memory", ("bench", *OWN_NETWORK)),

@@ -176,7 +176,7 @@ class TrainingSession:
         history: ProcessHistory | None = None,
         on_step: Callable[[int], None] | None = None,
     ) -> None:
-        # What is asked for.
+        # Inputs.
         self.config = config
         self.world = world
         self.console = console
@@ -187,7 +187,7 @@ class TrainingSession:
         self._history = history or ProcessHistory()
         self._history.runs += 1
 
-        # What becomes of it.
+        # Results.
         self.is_complete = False
         self.exit_code = EXIT_FAILED
         self.summary: dict[str, Any] = {}

@@ -32,7 +32,9 @@ def test_a_lock_of_another_process_is_seen_and_one_that_was_released_is_not(tmp_
     assert not is_locked(file)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the question takes the lock for a moment")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux says whether a file is locked without locking it"
+)
 def test_a_program_that_needs_the_lock_gets_it_while_others_ask(tmp_path):
     file, is_over = tmp_path / "lock", threading.Event()
     file.touch()

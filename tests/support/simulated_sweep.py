@@ -240,7 +240,7 @@ class Simulation:
             if program.end is not None and not program.is_collected:
                 self.collect(program)
         assigned = [index for indices in self.assigned for index in indices]
-        alive = self.look()
+        alive = self.poll_processes()
         runs = [run for _, run in sorted(self.state.runs.items())]
         if not has_lost_driver:
             begun = [self.state.runs[index] for index in dict.fromkeys([*assigned, *alive])]
@@ -248,7 +248,7 @@ class Simulation:
         for change in reconcile(runs, alive, self, self.rules, has_lost_driver=has_lost_driver):
             self.handle(self.event_of(change))
 
-    def look(self) -> dict[int, dict[str, Any]]:
+    def poll_processes(self) -> dict[int, dict[str, Any]]:
         """Return what is under way in each process, as the executor sees it; note what waits there."""
         alive: dict[int, dict[str, Any]] = {}
         self.assigned = []

@@ -101,7 +101,7 @@ class TrainingLoop:
         lag: bool | None = None,
         is_first_in_process: bool = True,
     ) -> None:
-        # What the loop works with.
+        # Inputs.
         self.trainer = trainer
         self.train = train
         self.config = config
