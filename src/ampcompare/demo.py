@@ -1,10 +1,10 @@
 """`ampcompare demo`: a whole comparison in minutes on two CPU cores, on synthetic images.
 
-The demo goes the way of a user's own comparison. `bench` measures speed and memory. Then each backend trains
-with five seeds, in one process per backend (`run_series`), because starting PyTorch and W&B takes longer than
-a training. The report takes quality from these runs, and speed from `bench` alone. Network, steps and data
-are fixed in `configs/demo.yaml`. `benchmarks/demo_decisions.py` measures how often five seeds decide the
-accuracy.
+The demo goes the way of a user's own comparison. `bench` measures the speed of each backend whose dtype the
+device has instructions for. Then each backend trains with five seeds, in one process per backend
+(`run_series`), because starting PyTorch and W&B takes longer than a training. The report takes quality from
+these runs, and speed from `bench` alone. Network, steps and data are fixed in `configs/demo.yaml`.
+`benchmarks/demo_decisions.py` measures how often five seeds decide the accuracy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import typer
 
 from ampcompare.command_help import epilog
 from ampcompare.errors import UserError
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.run_series import FLAG
+from ampcompare.runtime.formatting import listed
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.startup import let_threads_sleep
@@ -72,14 +74,15 @@ def demo(
 ) -> None:
     """Run a complete comparison on synthetic images.
 
-    The demo measures the speed of fp32 and of the mixed-precision backends, trains each backend with five
-    seeds and writes a comparison page into runs/demo-DATE/report. It takes under three minutes on two CPU
-    cores. It needs no account and no download.
+    The demo measures the speed of the backends that this machine has instructions for, trains each backend
+    with five seeds and writes a comparison page into runs/demo-DATE/report. It takes under three minutes on
+    two CPU cores. It needs no account and no download.
     """
     from rich.console import Console
 
     from ampcompare.analysis.options import AnalysisOptions
     from ampcompare.bench.cli import build_arms
+    from ampcompare.bench.training_process import run_with_torch
     from ampcompare.config.load import config_from_cli
     from ampcompare.report.options import ReportOptions
     from ampcompare.report.pipeline import make_report
@@ -95,33 +98,57 @@ def demo(
     folder = Path(config.output_dir)
     arms = build_arms(own)
     names = [arm.options["backend"] for arm in arms]
-    parts = len(names) + 2  # before the trainings `bench`, after them the report
+    timed = run_with_torch(_backends_with_speed, names, config.device)
+    is_timed = len(timed) > 1
+    parts = is_timed + len(names) + 1  # bench, the trainings, the report
+    seeds = ", ".join(map(str, SEEDS))
     print_line(
         console,
         f"{config.model.name} on synthetic images: {', '.join(names)}, {len(SEEDS)} seeds each",
     )
+    untimed = [name for name in names if name not in timed]
+    if untimed:
+        dtypes = listed(dict.fromkeys(REGISTRY[name].dtype for name in untimed))
+        print_line(
+            console,
+            f"This device has no instructions for {dtypes}: the "
+            f"demo compares the accuracy of {listed(untimed)}, not the speed.",
+        )
 
-    bench_time = describe_seconds(60 * BENCH_MINUTES)
-    print_line(console, f"--- 1 of {parts}: speed and memory by bench, {bench_time}")
-    benchmark = _measure_speed(arms, folder / BENCH_FILE, console)
+    step_seconds = None
+    if is_timed:
+        print_line(console, f"--- 1 of {parts}: speed by bench, {describe_seconds(60 * BENCH_MINUTES)}")
+        measured = [arm for arm in arms if arm.options["backend"] in timed]
+        benchmark = _measure_speed(measured, folder / BENCH_FILE, console)
+        step_seconds = max(arm.step_ms or 0.0 for arm in benchmark.arms) / 1e3
 
-    seconds = [estimate_seconds(config, (arm.step_ms or 0.0) / 1e3) for arm in benchmark.arms]
     for position, name in enumerate(names):
-        left = describe_seconds(sum(seconds[position:]) + PAGE_SECONDS)
-        seeds = ", ".join(map(str, SEEDS))
-        print_line(console, f"--- {position + 2} of {parts}: {name}, seeds {seeds}; {left} left")
+        title = f"--- {is_timed + position + 1} of {parts}: {name}, seeds {seeds}"
+        if step_seconds is not None:
+            training = estimate_seconds(config, step_seconds)
+            left = describe_seconds((len(names) - position) * training + PAGE_SECONDS)
+            title = f"{title}; {left} left"
+        print_line(console, title)
         _train(name, own, folder / "seeds.json")
 
     print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")
-    options = AnalysisOptions(bench=str(folder / BENCH_FILE))
+    options = AnalysisOptions(bench=str(folder / BENCH_FILE) if is_timed else None)
     make_report(ReportOptions([config.output_dir], f"{config.output_dir}/report", options), console)
     print_line(console, f"done in {clock(time.monotonic() - began)}. Next, with your own network:")
     for purpose, arguments in NEXT_COMMANDS:
         print_line(console, f"{purpose + ':':<22}{shell_command('ampcompare', *arguments)}")
 
 
+def _backends_with_speed(names: Sequence[str], device: str) -> list[str]:
+    """Return the backends whose speed this device can show; needs PyTorch."""
+    from ampcompare.bench.doctor import backends_with_speed
+    from ampcompare.system.device import resolve_device
+
+    return backends_with_speed(names, resolve_device(device))
+
+
 def _measure_speed(arms: Sequence[BenchmarkArm], file: Path, console: Console) -> Benchmark:
-    """Measure speed and memory of the arms, and print and write the results.
+    """Measure the speed of the arms, and print and write the results.
 
     Raises:
         UserError: An arm cannot be measured.

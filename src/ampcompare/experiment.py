@@ -103,7 +103,7 @@ def run(
 
     Args:
         console: Where progress is shown; None: on the terminal.
-        brief: Whether to leave out which options have no effect and where the record is.
+        brief: Whether to leave out what is trained, and where the record is.
         stop: A request to stop, which may have received a signal before; None: a new one.
         history: The runs of this process so far; None: it has trained none.
         on_step: Called with the number of each step after it. An exception that it raises ends the run.
@@ -152,7 +152,7 @@ class TrainingSession:
     Args:
         console: Where progress is shown.
         stop: A request to stop, which may have received a signal before; None: a new one.
-        brief: Whether to leave out which options have no effect and where the record is.
+        brief: Whether to leave out what is trained, and where the record is.
         run_id: The id of the run, which is resumed if it has a checkpoint; None: the newest run with the same
             options is resumed, or the run gets a new id.
         history: The runs of this process so far, to which this one is added; None: it has trained none.
@@ -222,7 +222,8 @@ class TrainingSession:
         name = self.config.wandb.name or run_name(self.config)
         display = TrainingDisplay(self.console, total_steps, name, self._trainer.task.compared)
         self._display = self._resources.enter_context(display)
-        self._log_what_is_trained()
+        if not self.brief:
+            self._log_what_is_trained()
         self._find_checkpoint(total_steps)
 
     def _log_what_is_trained(self) -> None:
@@ -234,8 +235,11 @@ class TrainingSession:
             f"{self._environment['device_name']}"
         )
         log.info(describe_recipe(config))
-        ignored = [] if self.brief else ignored_options(config)
-        for line in (*ignored, *data_warnings(config, data), *_arithmetic_remarks(self._environment)):
+        for line in (
+            *ignored_options(config),
+            *data_warnings(config, data),
+            *_arithmetic_remarks(self._environment),
+        ):
             log.warning(line)
 
     def _find_checkpoint(self, total_steps: int) -> None:

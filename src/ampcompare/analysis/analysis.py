@@ -11,14 +11,9 @@ import numpy as np
 from ampcompare.analysis import verdict
 from ampcompare.analysis.bench_results import BenchResults, read_bench
 from ampcompare.analysis.best_per_value import find_best_per_value
-from ampcompare.analysis.caveats import (
-    describe_correlations,
-    describe_progress,
-    find_caveats,
-    find_deviations,
-)
-from ampcompare.analysis.comparison import Comparison, compare_all
-from ampcompare.analysis.costs import describe_hours, describe_work
+from ampcompare.analysis.caveats import describe_correlations, find_caveats, find_limits
+from ampcompare.analysis.comparison import Comparison, compare_all, has_too_few_values
+from ampcompare.analysis.costs import describe_work
 from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
 from ampcompare.analysis.external.reader import interpret_runs
@@ -35,8 +30,15 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
 )
 from ampcompare.analysis.grouping.groups import Group, count_ended_seeds, group_runs
 from ampcompare.analysis.grouping.outcome import determine_outcome
-from ampcompare.analysis.grouping.run_metrics import CHANCE, MEMORY, METRICS_BY_COLUMN, QUALITY, SPEED
-from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
+from ampcompare.analysis.grouping.run_metrics import (
+    CHANCE,
+    COMPARED_METRICS,
+    MEMORY,
+    METRICS_BY_COLUMN,
+    QUALITY,
+    SPEED,
+)
+from ampcompare.analysis.grouping.run_table import GROUP, ON_CPU, RUN, build_run_table
 from ampcompare.analysis.grouping.training_recipe import read_recipe
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
 from ampcompare.analysis.next_step import write_next_step
@@ -62,10 +64,11 @@ class Analysis(Findings):
 
     Attributes:
         gates: The required gates of `--require`.
-        headline: The strongest finding in one line.
-        accent: The label that the headline is about, "" if it is about all groups.
+        answers: The answer for each group: accuracy, then speed, then failed and unfinished runs.
+        headline: The answers in one line.
         basis: Setting, sample size, machine and margin or plan, in one line.
-        caption: What the intervals of the table are.
+        caption: What the intervals of the table are, in one sentence.
+        methods: How the intervals were made, a sentence each.
         gate_results: Whether each gate is shown.
     """
 
@@ -73,22 +76,24 @@ class Analysis(Findings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.headline, self.accent = verdict.write_headline(self)
+        self.answers = tuple(verdict.write_headline(self))
+        self.headline = " ".join(self.answers)
         self.basis = verdict.write_basis(self)
         self.caption = verdict.write_caption(self)
+        self.methods = verdict.write_methods(self)
         self.gate_results = check_gates(self, self.gates)
 
     def badge(self, group: Group) -> str:
         """Return the verdict on a group in a few words."""
+        return " · ".join(part.text for part in self.badge_parts(group))
+
+    def badge_parts(self, group: Group) -> list[verdict.BadgePart]:
+        """Return the answers of a group's badge, each with its tone: `good`, `bad`, `open` or `base`."""
         comparison = self.comparison(group.label)
         if comparison is not None:
             return verdict.write_badge(comparison)
-        return "baseline" if group.value == self.baseline_value else ""
-
-    def tone(self, group: Group) -> str:
-        """Return the tone of a group's badge: `good`, `bad`, `open` or `base`."""
-        comparison = self.comparison(group.label)
-        return verdict.choose_tone(comparison) if comparison else verdict.BASE
+        is_baseline = group.value == self.baseline_value
+        return [verdict.BadgePart("baseline", verdict.BASE)] if is_baseline else []
 
     @cached_property
     def numerics(self) -> dict[str, str]:
@@ -103,29 +108,17 @@ class Analysis(Findings):
     @cached_property
     def caveats(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, one sentence for each cause."""
-        sentences = self.bench.caveats(self.groups) if self.bench else []
-        drifts = [c.drift for c in self.comparisons if c.drift and c.drift.side_of(1.0)]
-        if drifts:
-            changed = _change(drifts[0])
-            sentences.append(
-                f"The throughput of the A/A control changed by {changed} from its first to its last runs."
-            )
-        progress = describe_progress(self)
-        if progress:
-            sentences.append(f"{progress}.")
-        deviations = find_deviations(self)
-        if deviations:
-            sentences.append(f"Not as planned: {listed(deviations)}.")
-        return (*sentences, *self.plan.doubts, *self.reading_doubts, *find_caveats(self))
+        return tuple(find_caveats(self))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Return notes on reading the runs, the best value of each backend, and the A/A control."""
+        """Return notes on reading the runs, the best of each backend, controls, and limits of the size."""
         notes = [f"{capital(note)}." for note in self.reading_notes]
         if self.best:
             notes.append(self.best.sentence)
         notes += [_describe_control(c) for c in self.comparisons if c.is_control and c.baseline]
         notes += describe_correlations(self)
+        notes += find_limits(self)
         return tuple(notes)
 
     @cached_property
@@ -135,8 +128,8 @@ class Analysis(Findings):
 
     @cached_property
     def costs(self) -> str:
-        """Return what each backend saves, and the hours of the comparison; "" if unknown."""
-        return " ".join(filter(None, [*describe_work(self), describe_hours(self)]))
+        """Return the time and energy of an epoch where the speed is decided; "" elsewhere."""
+        return " ".join(describe_work(self))
 
     @cached_property
     def advice(self) -> str:
@@ -222,7 +215,7 @@ def analyse_runs(
     if options.baseline is not None:
         _check_baseline(value, groups)
     bench = read_bench(options.bench, groups) if options.bench else None
-    groups = _with_bench_speed(groups, value, bench)
+    groups = _with_bench_values(groups, value, bench)
     group_of = {index: group.label for group in groups for index in group.all_rows.index}
 
     bases = [group for group in groups if group.value == value and not group.is_control]
@@ -261,12 +254,22 @@ def analyse_runs(
     )
 
 
-def _with_bench_speed(groups: Sequence[Group], baseline: str, bench: BenchResults | None) -> list[Group]:
-    """Return the groups with the speed of a benchmark, if it measured the training of their baseline."""
+def _with_bench_values(groups: Sequence[Group], baseline: str, bench: BenchResults | None) -> list[Group]:
+    """Return the groups with the speed of a benchmark, if it measured the training of their baseline.
+
+    The memory of all groups is from the benchmark, too, if the runs of one of them have too few values. The
+    memory of a process on a CPU is no result of a benchmark: PyTorch itself is most of it.
+    """
     bases = [group for group in groups if group.value == baseline and not group.is_control]
     if bench is None or not any(bench.ratios(base, base) for base in bases):
         return list(groups)
-    return [replace(group, bench_estimates=bench.group_estimates(group)) for group in groups]
+    arms = [group for group in groups if not group.is_control]
+    on_cpu = any(group.rows[ON_CPU].any() for group in arms)
+    has_memory = not on_cpu and any(has_too_few_values(group, COMPARED_METRICS[MEMORY]) for group in arms)
+    return [
+        replace(group, bench_estimates=bench.group_estimates(group, has_memory=has_memory))
+        for group in groups
+    ]
 
 
 def _check_baseline(baseline: str, groups: Sequence[Group]) -> None:

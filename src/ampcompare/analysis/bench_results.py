@@ -130,6 +130,27 @@ class BenchResults(BaseModel):
         return resolved_difference(self.control.low, self.control.high, self.starts)
 
     @property
+    def smallest_difference(self) -> str:
+        """The smallest difference in speed that is resolved: `5.6%`; "" if there is no such limit."""
+        return f"{100 * self.resolution:.2g}%" if self.resolution else ""
+
+    @property
+    def caption(self) -> str:
+        """The source of the speed and what limits it, as part of the table's caption."""
+        if not self.is_even:
+            control = formatting.ratio(self.control.ratio or 1.0)
+            return (
+                "throughput from `ampcompare bench`, without intervals, because the machine was not stable: "
+                f"a second run of the baseline measured {control}"
+            )
+        if self.smallest_difference:
+            return (
+                "throughput from `ampcompare bench`, where differences below "
+                f"{self.smallest_difference} are not resolved"
+            )
+        return "throughput from `ampcompare bench`"
+
+    @property
     def text(self) -> str:
         """A sentence that names the source of the speed."""
         rounds = max(arm.rounds for arm in self.arms)
@@ -144,10 +165,7 @@ class BenchResults(BaseModel):
             )
         if any(arm.low is not None for arm in self.arms[1:]):
             source = f"{source}, {formatting.level(self.level)} confidence intervals"
-        if not self.resolution:
-            return f"{source}. The A/A control measured {control}."
-        smallest = f"{100 * self.resolution:.2g}%"
-        return f"{source}. The A/A control measured {control}; differences below {smallest} are not resolved."
+        return f"{source}. The A/A control measured {control}."
 
     def find_arm(self, group: Group) -> BenchArm | None:
         """Return the arm that measured what the group's runs train, None if there is none.
@@ -187,17 +205,32 @@ class BenchResults(BaseModel):
             sentences.append(f"The benchmark ran with {'; '.join(map(str, differences))}.")
         return sentences
 
-    def group_estimates(self, group: Group) -> dict[str, Estimate]:
-        """Return a group's own speed, and its memory if its runs have none."""
+    def group_estimates(self, group: Group, *, has_memory: bool) -> dict[str, Estimate]:
+        """Return a group's own speed, and its memory.
+
+        Args:
+            has_memory: Whether the memory is from the benchmark, too, for all groups alike.
+        """
         arm = self.find_arm(group)
         if arm is None:
             return {}
         estimates: dict[str, Estimate] = {}
-        if arm.images_per_second is not None:
-            estimates[THROUGHPUT] = _without_interval(arm.images_per_second, arm.rounds)
-        if arm.peak_mib is not None and group.sample(PEAK).empty:
+        rate = self._rate(arm)
+        if rate is not None:
+            estimates[THROUGHPUT] = _without_interval(rate, arm.rounds)
+        if has_memory and arm.peak_mib is not None:
             estimates[PEAK] = _without_interval(arm.peak_mib, arm.rounds)
         return estimates
+
+    def _rate(self, arm: BenchArm) -> float | None:
+        """Return the baseline's rate times the speed-up of an arm, so that the two agree in a report.
+
+        The speed-up is the median of the ratios within rounds, not the quotient of two median rates.
+        """
+        baseline = self.arms[0].images_per_second
+        if baseline is None or arm.ratio is None:
+            return arm.images_per_second
+        return baseline * arm.ratio
 
     def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
         """Return the ratios of a group to the baseline of the benchmark, by question."""

@@ -29,12 +29,11 @@ class BestPerValue(NamedTuple):
 
     Attributes:
         sentence: The note.
-        label: The label of the group that the headline is about.
+        headline: The best of the others and of the baseline.
     """
 
     sentence: str
     headline: str
-    label: str
 
 
 def find_best_per_value(
@@ -94,7 +93,6 @@ def find_best_per_value(
         f"{title}: {'; '.join(texts)}. The best is chosen by the metric that is shown, which favours lucky "
         "runs: no difference is claimed.",
         f"{title}: {_name(top, key)} {scores[top]}, {_name(baseline, key)} {scores[baseline]}",
-        best[top].display_name,
     )
 
 

@@ -36,7 +36,6 @@ MAX_PROBLEMS = 3  # problems of records, one sentence each
 AGREE = 1e-6  # fraction of the resolution; smaller differences are rounding errors
 MIN_DRIFT = 0.01  # smaller drift is not worth a sentence
 ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth")
-SYNTHETIC = "The data are synthetic: the accuracy shows that training works, not how good the model is."
 CHOSEN = ". If poor runs were stopped, the finished runs look better than they should"
 TAILS = {
     RunState.FAILED.value: "",
@@ -50,8 +49,7 @@ TAILS = {
 
 def find_caveats(findings: Findings) -> list[str]:
     """Return the reasons for doubt, gravest first."""
-    pairs = [(c.group, c.baseline) for c in findings.comparisons if c.baseline is not None]
-    compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
+    compared = _compared_groups(findings)
     # Only speeds that are compared, and that are those of the runs.
     with_own_speed = [
         c for c in findings.comparisons if SPEED in c.estimates and not findings.has_bench_speed
@@ -59,45 +57,81 @@ def find_caveats(findings: Findings) -> list[str]:
     timed = [(c.group, c.baseline) for c in with_own_speed if c.baseline is not None]
     ignored = listed(sorted(findings.ignored))
     return [
-        *_arithmetic(findings.table, compared),
-        *_strict_fp32(findings.baseline),
         *_ended(findings.groups),
-        *_chaos(findings),
         *_learned(compared, findings.metric),
+        *findings.reading_doubts,
+        *_chaos(findings),
         *_flat_losses(compared),
         *_lengths(findings),
-        *_machine(compared, has_own_times=not findings.has_bench_speed),
-        *([SYNTHETIC] if findings.setting.is_synthetic else []),
+        *_plan(findings),
+        *_bench(findings),
         *_separate_groups(findings),
+        *_machine(compared, has_own_times=not findings.has_bench_speed),
+        *_control_drift(findings),
+        *_arithmetic(findings.table, compared),
+        *_strict_fp32(findings.baseline),
         *_speed(timed),
         *_records(findings.table),
         *([f"Differences in {ignored} are ignored, as --ignore says."] if ignored else []),
         *_reached(findings),
         *_seeds_that_agree(findings),
-        *_identical_arms(findings),
-        *_rare_failures(findings),
-        *_test_set(compared),
         *_startup(findings),
     ]
 
 
+def find_limits(findings: Findings) -> list[str]:
+    """Return what holds of every comparison of this size, a sentence each: no reason to doubt this one."""
+    return [
+        *_identical_arms(findings),
+        *_rare_failures(findings),
+        *_test_set(_compared_groups(findings)),
+    ]
+
+
+def _compared_groups(findings: Findings) -> list[Group]:
+    """Return the groups that are compared, each once and after its baseline, without controls."""
+    pairs = [(c.group, c.baseline) for c in findings.comparisons if c.baseline is not None]
+    return list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
+
+
+def _plan(findings: Findings) -> Iterator[str]:
+    """Yield how the comparison deviates from its plan, that it is not complete, and doubts about the plan."""
+    deviations = _find_deviations(findings)
+    if deviations:
+        yield f"Not as planned: {listed(deviations)}."
+    progress = _describe_progress(findings)
+    if progress:
+        yield f"{progress}."
+    yield from findings.plan.doubts
+
+
+def _bench(findings: Findings) -> Iterator[str]:
+    """Yield what a reader must know about the benchmark."""
+    if findings.bench is None:
+        return
+    if not findings.has_bench_speed:
+        yield "No arm of --bench has the backend, settings and device of these runs."
+    yield from findings.bench.caveats(findings.groups)
+
+
+def _control_drift(findings: Findings) -> Iterator[str]:
+    """Yield that the speed of the A/A control changed while the runs were trained."""
+    drifts = [c.drift for c in findings.comparisons if c.drift and c.drift.side_of(1.0)]
+    if drifts:
+        changed = formatting.change_between(drifts[0].value, drifts[0].low, drifts[0].high)
+        yield f"The throughput of the A/A control changed by {changed} from its first to its last runs."
+
+
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
-    """Yield that a CPU has no 16-bit instructions, or what CPU measurements mean."""
+    """Yield that a CPU has no 16-bit instructions, or that the records do not say whether it has them."""
     reasons = [(group.display_name, no_native_arithmetic([group])) for group in compared]
     slow = [(label, why) for label, why in reasons if why]
     for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
         yield f"The throughput of {labels} is not compared: {why}."
     on_cpu = rows[rows[run_table.ON_CPU]]
-    if not len(on_cpu):
-        return
     unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
-    tail = ""
     if unknown.any() and not slow:
-        tail = " The records do not say whether the CPU has instructions for 16-bit dtypes."
-    yield (
-        "Measured on a CPU: the throughput holds for this processor only, and memory is that of the whole "
-        f"process.{tail}"
-    )
+        yield "The records do not say whether the CPU has instructions for 16-bit dtypes."
 
 
 def _strict_fp32(baseline: Group | None) -> Iterator[str]:
@@ -179,7 +213,8 @@ def _lengths(findings: Findings) -> Iterator[str]:
             continue
         pair = (base, comparison.group)
         lengths = unequal_lengths(pair)
-        if not lengths:
+        # Where runs failed, that is the reason why nothing is claimed, and --best would change nothing.
+        if not lengths or any(side.outcomes.failed for side in pair):
             continue
         if findings.metric.is_best:
             yield f"Runs have different lengths: {lengths}. The best value of each run is compared."
@@ -413,7 +448,7 @@ def _run_label(row: pd.Series) -> str:
     return name if name == run_id else f"{name} ({run_id})"
 
 
-def find_deviations(findings: Findings) -> list[str]:
+def _find_deviations(findings: Findings) -> list[str]:
     """Return how the comparison deviates from its plan."""
     plan = findings.plan
     metric = findings.metric
@@ -446,7 +481,7 @@ def find_deviations(findings: Findings) -> list[str]:
     return deviations
 
 
-def describe_progress(findings: Findings) -> str:
+def _describe_progress(findings: Findings) -> str:
     """Return `First look (3 of up to 10 seeds)` while claims are undecided, else ""."""
     plan = findings.plan
     seeds = findings.ended_seeds

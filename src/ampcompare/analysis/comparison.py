@@ -337,9 +337,9 @@ def _estimates(group: Group, base: Group, levels: Levels, bench: BenchResults | 
     for question, run_metric in COMPARED_METRICS.items():
         if leaves_out_times and question in TIMED:
             continue
-        lacks_values = base.sample(run_metric.column).empty or has_too_few_processes(sides, run_metric)
-        if question in bench_ratios and (question == SPEED or lacks_values):
-            estimates[question] = bench_ratios[question]
+        if run_metric.column in base.bench_estimates:  # then the values of the runs are not shown, either
+            if question in bench_ratios:
+                estimates[question] = bench_ratios[question]
         elif _is_comparable(group, base, run_metric):
             estimate = _estimate_from_runs(group, base, run_metric)
             if estimate is not None:
@@ -357,6 +357,8 @@ def _is_comparable(group: Group, base: Group, run_metric: RunMetric) -> bool:
         return not group.is_unfinished and not base.is_unfinished
     devices = group.devices | base.devices
     if len(devices) > 1 or "" in devices:
+        return False
+    if run_metric.question == MEMORY and is_memory_of_shared_process((group, base)):
         return False
     return run_metric.question != TIME or (reaches_in_all_runs(group) and reaches_in_all_runs(base))
 
@@ -448,6 +450,8 @@ def _no_estimate_reason(comparison: Comparison, base: Group, run_metric: RunMetr
         return f"{unknown}: if all runs had the same one, add --ignore device" if is_external else unknown
     if run_metric.question != QUALITY and len(devices) > 1:
         return "the runs used different devices"
+    if run_metric.question == MEMORY and is_memory_of_shared_process(sides):
+        return "the runs of a group share a process, and on a CPU its memory is that of the whole process"
     if run_metric.question == SPEED:
         not_native = no_native_arithmetic(sides)
         if not_native:
@@ -458,6 +462,17 @@ def _no_estimate_reason(comparison: Comparison, base: Group, run_metric: RunMetr
             return "the runs overlapped on one GPU or CPU"
     empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
     return f"no value is recorded for {some(empty, 2)}"
+
+
+def is_memory_of_shared_process(sides: Sequence[Group]) -> bool:
+    """Return whether memory is that of one process on a CPU that trained several runs: no result of a run."""
+    on_cpu = any(side.rows[run_table.ON_CPU].any() for side in sides)
+    return on_cpu and has_too_few_processes(sides, COMPARED_METRICS[MEMORY])
+
+
+def has_too_few_values(group: Group, run_metric: RunMetric) -> bool:
+    """Return whether the runs of a group lack a metric, or share too few processes for an interval of it."""
+    return group.sample(run_metric.column).empty or has_too_few_processes([group], run_metric)
 
 
 def has_too_few_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:

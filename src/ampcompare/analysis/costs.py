@@ -11,10 +11,10 @@ from ampcompare import metrics
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import EPOCHS, SPEED, STEPS, THROUGHPUT, summary_or_maximum
-from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, is_machine_shared
+from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_float, is_number
-from ampcompare.runtime.formatting import listed, number, plural
+from ampcompare.runtime.formatting import listed, number
 
 PER_STEPS = 1000
 EPOCH, STEP_BLOCK = "epoch", "1,000 steps"
@@ -56,24 +56,6 @@ def sum_hours(findings: Findings) -> dict[str, float]:
             name = row[DEVICE] or NO_DEVICE
             hours[name] = hours.get(name, 0.0) + seconds * _count_processes(row[RUN]) / 3600
     return hours
-
-
-def describe_hours(findings: Findings) -> str:
-    """Return `The comparison took 0.8 h on NVIDIA H200 (9 runs).`; "" if no run records its time."""
-    table = findings.table
-    without = sum(not summary_or_maximum(run, metrics.ELAPSED) > 0 for run in table[RUN])
-    if without == len(table):
-        return ""
-    times = listed(
-        _hours(hours) if name == NO_DEVICE else f"{_hours(hours)} on {name}"
-        for name, hours in sum_hours(findings).items()
-    )
-    notes = [plural(len(table) - without, "run")]
-    if is_machine_shared(table).any():
-        notes.append("some of them at the same time")
-    if without:
-        notes.append(f"{plural(without, 'more run')} without a recorded time")
-    return f"The comparison took {times} ({', '.join(notes)})."
 
 
 def compare_work(findings: Findings) -> list[WorkCost]:
@@ -165,22 +147,26 @@ def _mean(values: np.ndarray) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _hours(hours: float) -> str:
-    """Return `0.8 h`, or minutes below half an hour."""
-    return f"{number(hours, 2)} h" if hours >= 0.5 else f"{max(1, round(60 * hours))} min"
-
-
 def describe_work(findings: Findings) -> list[str]:
-    """Return a sentence for each amount of training and baseline.
+    """Return a sentence for each amount of training and baseline, of the groups whose speed is decided.
 
     For example: `An epoch takes 71 s (1.8 Wh) with fp32 (none) and 41 s (0.9 Wh) with native.`
     """
     compared: dict[tuple[str, str], list[tuple[str, float, float | None]]] = {}
     for group, base, cost in _compared_work(findings):
+        if not _is_speed_shown(findings, group):
+            continue
         of_baseline = (base.display_name, cost.baseline_seconds, cost.baseline_watt_hours)
         costs = compared.setdefault((cost.unit, base.label), [of_baseline])
         costs.append((group.display_name, cost.seconds, cost.watt_hours))
     return [f"{SUBJECTS[unit]} {_describe_costs(costs)}." for (unit, _), costs in compared.items()]
+
+
+def _is_speed_shown(findings: Findings, group: Group) -> bool:
+    """Return whether the speed of a group is decided, so that its times can be set against each other."""
+    comparison = findings.comparison(group.label)
+    claim = comparison.claims.get(SPEED) if comparison else None
+    return claim is not None and bool(claim.shown)
 
 
 def _describe_costs(costs: Sequence[tuple[str, float, float | None]]) -> str:

@@ -40,7 +40,10 @@ def recommend(findings: Findings) -> Recommendation:
     if not compared:
         return Recommendation()
     if findings.setting.is_synthetic:
-        return Recommendation(text="No recommendation: the data are synthetic. Compare on your own data.")
+        return Recommendation(
+            text=f"No recommendation: the data are synthetic, so the {findings.metric.noun} shows that "
+            "training works, not how good the model is."
+        )
     bases = list(dict.fromkeys(c.baseline for c in compared if c.baseline is not None))
     names = listed(base.display_name for base in bases)
     if all(map(explain_chance, bases)):

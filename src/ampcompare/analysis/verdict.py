@@ -1,9 +1,10 @@
 """The findings in words: headline, badges, and the lines above and below the table.
 
-The answer has a fixed order: speed, memory, quality. Each is yes, no, or cannot tell because of a reason.
+The headline and the badges answer accuracy, then speed. Each answer is what is shown, or that nothing is.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.claims import (
@@ -22,7 +23,6 @@ from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED
-from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.grouping.training_recipe import describe_recipe
 from ampcompare.analysis.grouping.validity_checks import explain_degenerate
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
@@ -31,120 +31,105 @@ from ampcompare.analysis.sweep_plan import describe_plan
 from ampcompare.runs.loader import ARM
 from ampcompare.runtime import formatting
 
-GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a badge
+GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a part of a badge
 NOT_SHOWN = (INCONCLUSIVE, NO_VERDICT)
-MANY_FAILED = 1 / 3  # fraction of failed runs from which the headline mentions them
-QUESTION_NAMES = {SPEED: "throughput", MEMORY: "peak memory", QUALITY: "quality"}
 MAX_LABEL_CHARS = 40  # in the headline
 
 
-def write_badge(comparison: Comparison) -> str:
-    """Return the verdict on a group: `faster · same accuracy`, `inconclusive`, `2 of 5 failed`."""
+@dataclass(frozen=True)
+class BadgePart:
+    """One answer in the badge of a group: `same accuracy`, `faster`, `2 of 5 failed`.
+
+    Attributes:
+        text: The answer in a few words.
+        tone: GOOD or BAD for what is decided, OPEN for what is not, BASE for what is no answer.
+    """
+
+    text: str
+    tone: str
+
+
+def write_badge(comparison: Comparison) -> list[BadgePart]:
+    """Return the answers for one group: accuracy first, then speed."""
     if comparison.not_compared_reason:
-        return NOT_COMPARED
+        return [BadgePart(NOT_COMPARED, OPEN)]
     if comparison.is_control:
-        return "control"
-    if not comparison.claims or comparison.group.outcomes.failed:
-        return _failed(comparison.group) or NOT_FINISHED
-    estimates = [comparison.claims[question].estimate for question in (SPEED, QUALITY)]
+        return [BadgePart("control", BASE)]
+    outcomes = comparison.group.outcomes
+    if outcomes.failed:
+        return [BadgePart(f"{outcomes.failed} of {outcomes.ended} failed", BAD)]
+    if not comparison.claims:
+        return [BadgePart(NOT_FINISHED, OPEN)]
+    estimates = [comparison.claims[question].estimate for question in (QUALITY, SPEED)]
     known = [estimate for estimate in estimates if estimate is not None]
     if known and not comparison.degenerate_reason and not any(estimate.has_interval for estimate in known):
-        return INCONCLUSIVE
-    return " · ".join(brief for brief, _ in _describe_claims(comparison) if brief)
+        return [BadgePart(INCONCLUSIVE, OPEN)]
+    parts = [
+        BadgePart(_brief_quality(comparison), _quality_tone(comparison)),
+        BadgePart(_brief_speed(comparison.claims[SPEED]), _speed_tone(comparison.claims[SPEED])),
+    ]
+    return [part for part in parts if part.text]
 
 
-def choose_tone(comparison: Comparison) -> str:
-    """Return the tone of a group's badge: GOOD, BAD, OPEN or BASE."""
-    if comparison.is_control:
-        return BASE
-    if comparison.is_quality_lost or comparison.group.outcomes.failed:
+def _quality_tone(comparison: Comparison) -> str:
+    if comparison.is_quality_lost:
         return BAD
-    is_slower = "slower" in comparison.shown and SAME_SPEED not in comparison.shown
-    return GOOD if comparison.keeps_quality and not is_slower else OPEN
+    return GOOD if comparison.keeps_quality else OPEN
 
 
-def _failed(group: Group) -> str:
-    """Return `3 of 5 failed`, or "" if no run failed."""
-    outcomes = group.outcomes
-    return f"{outcomes.failed} of {outcomes.ended} failed" if outcomes.failed else ""
-
-
-def _describe_claims(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return for speed, memory and quality a short text for the badge and a long one for the headline."""
-    memory = "" if _is_memory_of_process(comparison) else _describe_memory(comparison.claims[MEMORY])
-    return [_describe_speed(comparison.claims[SPEED]), ("", memory), _describe_quality(comparison)]
-
-
-def _describe_speed(claim: Claim) -> tuple[str, str]:
-    """Return `faster` and `1.77× as fast`; an inconclusive speed only if more runs may decide it."""
-    if claim.estimate is None:
-        return "", ""
-    if SAME_SPEED in claim.shown:
-        return "as fast", f"the same speed within {100 * SPEED_MARGIN:g}%"
-    if claim.shown:
-        return claim.shown[0], f"{formatting.ratio(claim.estimate.value)} as fast"
-    text = f"speed {INCONCLUSIVE}" if claim.is_open else ""
-    return text, text
-
-
-def _is_memory_of_process(comparison: Comparison) -> bool:
-    """Return whether the memory is that of a whole process on a CPU, which makes no headline."""
-    return bool(comparison.group.rows[ON_CPU].any())
-
-
-def _describe_memory(claim: Claim) -> str:
-    """Return `11% less memory` or `the same memory`, "" if nothing is shown."""
-    estimate = claim.estimate
-    if estimate is None:
-        return ""
-    if estimate.value == 1 and estimate.error == 0:
-        return "the same memory"
+def _speed_tone(claim: Claim) -> str:
     if not claim.shown:
+        return OPEN
+    return BAD if "slower" in claim.shown and SAME_SPEED not in claim.shown else GOOD
+
+
+def _brief_speed(claim: Claim) -> str:
+    """Return `faster`, `slower` or `as fast`; an inconclusive speed only if more runs may decide it."""
+    if claim.estimate is None:
         return ""
-    percent = (estimate.value - 1) * 100
-    amount = formatting.amount(percent, 0 if abs(percent) >= 9.95 else 1)
-    return f"{amount}% {'less' if percent < 0 else 'more'} memory"
+    if SAME_SPEED in claim.shown:
+        return "as fast"
+    if claim.shown:
+        return claim.shown[0]
+    return f"speed {INCONCLUSIVE}" if claim.is_open else ""
 
 
-def _describe_quality(comparison: Comparison) -> tuple[str, str]:
-    """Return `same accuracy` and `accuracy the same within 1 point`, or what else is shown."""
+def _brief_quality(comparison: Comparison) -> str:
+    """Return `same accuracy`, `accuracy not lower`, `accuracy 1.20 lower`, or that it is inconclusive."""
     metric = comparison.group.metric
     claim = comparison.claims[QUALITY]
-    noun = metric.noun
     if claim.estimate is None:
-        return "", ""
-    if comparison.degenerate_reason and not claim.shown:
-        text = f"{noun} at chance" if "at chance" in comparison.degenerate_reason else f"{noun} never changed"
-        return text, text
+        return ""
+    degenerate = _describe_degenerate(comparison)
+    if degenerate:
+        return f"{metric.noun} {degenerate}"
     if claim.answer in NOT_SHOWN:
-        brief = f"{noun} {INCONCLUSIVE}"
-        n = claim.estimate.n
-        if comparison.no_claim_reason:
-            return brief, brief
-        if not claim.estimate.has_interval:
-            return brief, f"{brief} at n = {n}"
-        return brief, f"{brief} at n = {n}: {_bounded(claim.estimate, metric)}"
+        return f"{metric.noun} {INCONCLUSIVE}"
     if claim.shown == (EQUIVALENT,):
-        return f"same {noun}", f"{noun} the same within {metric.tolerance}"
+        return f"same {metric.noun}"
     if claim.shown == (NOT_WORSE,):
-        worse = "higher" if metric.lower_is_better else "lower"
-        return f"{noun} not {worse}", f"{noun} not {worse} by more than {metric.tolerance}"
-    return _describe_difference(claim, claim.estimate, metric)
-
-
-def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetric) -> tuple[str, str]:
-    """Return `accuracy 0.31 lower` and `accuracy 0.31 points lower, by at most 0.48`, if that is shown."""
-    size = formatting.amount(estimate.value, metric.decimals(estimate.low, estimate.high))
-    side = "higher" if estimate.value > 0 else "lower"
-    at_most = _at_most(estimate, metric) if "worse" in claim.shown else ""
-    by_at_most = f", by {at_most}" if at_most else ""
+        return f"{metric.noun} not {_worse(metric)}"
+    difference = _difference_size(claim.estimate, metric)
     if EQUIVALENT in claim.shown:
-        margin = f"{metric.margin or 0:g}"
-        return (
-            f"same within {margin}, {size} {side}",
-            f"{metric.noun} {size} {side}{by_at_most}, within {margin}",
-        )
-    return f"{metric.noun} {size} {side}", f"{metric.noun} {metric.with_unit(size)} {side}{by_at_most}"
+        return f"same within {metric.margin or 0:g}, {difference}"
+    return f"{metric.noun} {difference}"
+
+
+def _describe_degenerate(comparison: Comparison) -> str:
+    """Return `at chance` or `never changed` where the metric of the group says nothing, else ""."""
+    if not comparison.degenerate_reason or comparison.claims[QUALITY].shown:
+        return ""
+    return "at chance" if "at chance" in comparison.degenerate_reason else "never changed"
+
+
+def _worse(metric: ComparedMetric) -> str:
+    return "higher" if metric.lower_is_better else "lower"
+
+
+def _difference_size(estimate: Estimate, metric: ComparedMetric) -> str:
+    """Return the difference without its unit: `0.37 lower`."""
+    size = formatting.amount(estimate.value, metric.decimals(estimate.low, estimate.high))
+    return f"{size} {'higher' if estimate.value > 0 else 'lower'}"
 
 
 def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
@@ -155,141 +140,186 @@ def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
     return f"at most {formatting.amount(loss, metric.decimals(estimate.low, estimate.high))}"
 
 
-def _bounded(estimate: Estimate, metric: ComparedMetric) -> str:
-    """Return the difference and the largest loss: `−0.14 points; at most 0.48 lower`."""
-    at_most = _at_most(estimate, metric)
-    worse = "higher" if metric.lower_is_better else "lower"
-    decimals = metric.decimals(estimate.low, estimate.high)
-    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
-    return f"{difference}; {at_most} {worse}" if at_most else difference
+@dataclass(frozen=True)
+class Answer:
+    """The answer for one group to one question of the headline.
+
+    Attributes:
+        name: The name of the group.
+        text: What is shown; groups with the same text share a clause.
+        detail: The estimate of an open answer, which the group's name carries; "" without one.
+        rank: Where the clause stands: 0 for what is shown, 1 for what is open, 2 for what is not compared.
+    """
+
+    name: str
+    text: str
+    detail: str
+    rank: int
 
 
-def write_headline(findings: Findings) -> tuple[str, str]:
-    """Return the strongest finding in one line, and the label that it is about ("" for all groups)."""
+def write_headline(findings: Findings) -> list[str]:
+    """Return the answer for each arm: accuracy, then speed, then which runs failed or have not ended.
+
+    For example `Accuracy: native and apex_o1 the same within 0.5 points; inconclusive for fp16 (−0.20 points;
+    at most 2.93 lower).`, `Speed: native 1.90× as fast; apex_o1 and fp16 not compared.`
+    """
     comparisons = [c for c in findings.comparisons if not c.is_control]
     bases = [g for g in findings.groups if g.value == findings.baseline_value and not g.is_control]
     compared = [c for c in comparisons if not c.not_compared_reason]
-    claimed = [c for c in compared if c.claims]
     if not bases:
-        return f"No run of the baseline {_shorten(findings.baseline_name)} to compare with", ""
+        return [f"No run of the baseline {_shorten(findings.baseline_name)} to compare with"]
     if not comparisons:
-        return f"All runs are of {_shorten(bases[0].display_name)}: there is nothing to compare", ""
+        return [f"All runs are of {_shorten(bases[0].display_name)}: there is nothing to compare"]
     if all(base.is_unfinished or not base.n for base in bases):
         name = _shorten(findings.baseline_name)
-        return f"The baseline {name} has no finished run: {bases[0].outcomes.text}", ""
+        return [f"The baseline {name} has no finished run: {bases[0].outcomes.text}"]
     if not compared and findings.best:
-        return findings.best.headline, findings.best.label
+        return [findings.best.headline]
     if not compared:
-        return "Nothing is compared: every group differs from the baseline in other settings, too", ""
-    if not claimed:
-        first = compared[0].group
-        return f"{_shorten(first.display_name)} has not finished: {first.outcomes.text}", first.display_name
-    subject = _headline_comparison(claimed)
-    label = subject.group.display_name
-    if all(c.baseline is not None and explain_degenerate(c.baseline) for c in claimed):
-        return _headline_without_quality(subject)
-    if _mostly_failed(subject):
-        return f"{_shorten(label)}: {_failed(subject.group)}", label
-    if not any(c.shown or c.no_claim_reason or c.degenerate_reason for c in claimed):
-        return _inconclusive_headline(subject)
-    texts = ", ".join(full for _, full in _describe_claims(subject) if full)
-    name = _shorten(label)
-    if findings.keys[0] not in (BACKEND, ARM):
-        name = f"{findings.keys[0].rpartition('.')[2]} {name}"
-    headline = f"{name}: {texts or f'no {findings.metric.noun} and no speed to compare'}"
-    failing = next((c.group for c in claimed if c is not subject and _mostly_failed(c)), None)
-    if failing is None:
-        return headline, label
-    outcomes = failing.outcomes
-    failed = f"{outcomes.failed} of {outcomes.ended} {_shorten(failing.display_name)} runs failed"
-    return f"{headline}; {failed}", label
+        return ["Nothing is compared: every group differs from the baseline in other settings, too"]
+    claimed = [c for c in compared if c.claims]
+    sentences = [
+        _answer_quality(claimed, findings),
+        _answer_speed(claimed, findings),
+        *_describe_failures([*bases, *(c.group for c in comparisons)]),
+        *_describe_unfinished(compared),
+        _describe_not_compared(comparisons),
+    ]
+    answers = [f"{sentence}." for sentence in sentences if sentence]
+    return answers or [f"No {findings.metric.noun} and no speed is recorded"]
 
 
-def _headline_without_quality(subject: Comparison) -> tuple[str, str]:
-    """Return the headline if the metric of the baseline says nothing, and its label.
-
-    For example `No verdict on accuracy: fp32 (none) is at chance level in 3 of 3 runs (39.5% by always
-    guessing the commonest class); native: 1.90× as fast`.
-    """
-    base = subject.baseline
-    assert base is not None
-    noun = subject.group.metric.noun
-    text = f"No verdict on {noun}: {_shorten(base.display_name)} is {explain_degenerate(base)}"
-    _, speed = _describe_speed(subject.claims[SPEED])
-    if not speed or not subject.claims[SPEED].shown:
-        return text, ""
-    label = subject.group.display_name
-    return f"{text}; {_shorten(label)}: {speed}", label
+def _answer_quality(claimed: Sequence[Comparison], findings: Findings) -> str:
+    """Return what is shown of the quality of each arm; "" if no arm has a value."""
+    if all(c.claims[QUALITY].estimate is None for c in claimed):
+        return ""
+    metric = findings.metric
+    title = formatting.capital(metric.noun) if metric.is_titled else metric.noun
+    degenerate = [explain_degenerate(c.baseline) if c.baseline is not None else "" for c in claimed]
+    if all(degenerate):
+        base = claimed[0].baseline
+        assert base is not None
+        return f"{title}: no verdict, because {_shorten(base.display_name)} is {degenerate[0]}"
+    return f"{title}: {_join_answers([_quality_answer(c, findings) for c in claimed])}"
 
 
-def _headline_comparison(claimed: Sequence[Comparison]) -> Comparison:
-    """Return the comparison that the headline is about: the one with the strongest claim.
-
-    First come groups that are faster and keep their quality, then faster groups, then groups that keep their
-    quality or need less memory and are not shown to be slower. A slower group is never chosen for being
-    slower: among groups without a gain, the one with the highest speed is chosen. Groups with the same
-    displayed speed are chosen in the order of the table.
-    """
-
-    def count_gains(c: Comparison) -> int:
-        if "slower" in c.shown or c.is_quality_lost:
-            return 0
-        is_smaller = "smaller" in c.shown and not _is_memory_of_process(c)
-        return int(c.keeps_quality) + int(is_smaller)
-
-    def rank(c: Comparison) -> tuple[bool, bool, bool, int, float]:
-        displayed_speed = float(f"{c.speedup or 0.0:.3g}")
-        is_best = c.is_faster and c.keeps_quality
-        return not _mostly_failed(c), is_best, c.is_faster, count_gains(c), displayed_speed
-
-    return max(claimed, key=rank)
-
-
-def _mostly_failed(comparison: Comparison) -> bool:
-    """Return whether a third of a group's runs or more failed."""
-    outcomes = comparison.group.outcomes
-    return outcomes.failed > 0 and outcomes.failed >= MANY_FAILED * outcomes.ended
-
-
-def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
-    """Return the headline if nothing is shown about any group, and its label.
-
-    For example `Inconclusive at n = 5: accuracy of native −0.14 points; at most 0.62 lower`.
-    """
-    estimated = [claim for claim in comparison.claims.values() if claim.estimate is not None]
-    with_interval = [claim for claim in estimated if claim.estimate and claim.estimate.has_interval]
-    if not with_interval:
-        # Runs that share a process are fewer measurements of speed than of quality.
-        shown = [claim for claim in estimated if claim.question == QUALITY] or estimated
-        n, question = min(
-            ((claim.estimate.n, claim.question) for claim in shown if claim.estimate), default=(0, "")
-        )
-        if 0 < n < MIN_RUNS:
-            each = formatting.plural(n, "seed" if comparison.group.seeds else "run")
-            if comparison.group.counts_processes(COMPARED_METRICS[question].column):
-                each = "1 process" if n == 1 else f"{n} processes"
-            return f"Inconclusive: {each} per group, and a confidence interval needs at least {MIN_RUNS}", ""
-        claims = sorted(comparison.claims.values(), key=lambda claim: claim.question != QUALITY)
-        reasons = [claim.why for claim in claims if claim.why]
-        return f"Inconclusive: {reasons[0]}" if reasons else "Inconclusive: nothing was recorded", ""
-    claim = max(with_interval, key=lambda claim: (claim.question == QUALITY, claim.question == SPEED))
-    estimate = claim.estimate
-    assert estimate is not None
-    label = comparison.group.display_name
+def _quality_answer(comparison: Comparison, findings: Findings) -> Answer:
     metric = comparison.group.metric
-    name = QUESTION_NAMES[claim.question]
-    value = _ratio_between(estimate)
-    if claim.question == QUALITY:
-        name = metric.noun
-        value = _bounded(estimate, metric)
-    return f"Inconclusive at n = {estimate.n}: {name} of {_shorten(label)} {value}", label
+    claim = comparison.claims[QUALITY]
+    name = _arm_name(comparison, findings)
+    degenerate = _describe_degenerate(comparison)
+    if claim.estimate is None:
+        return Answer(name, NOT_COMPARED, "", 2)
+    if degenerate:
+        return Answer(name, degenerate, "", 0)
+    if claim.answer in NOT_SHOWN:
+        detail = ""
+        if not comparison.no_claim_reason:
+            detail = _open_quality(claim.estimate, metric)
+        return Answer(name, claim.answer, detail, 1)
+    if claim.shown == (EQUIVALENT,):
+        return Answer(name, f"the same within {metric.tolerance}", "", 0)
+    if claim.shown == (NOT_WORSE,):
+        return Answer(name, f"not {_worse(metric)} by more than {metric.tolerance}", "", 0)
+    return Answer(name, _describe_difference(claim, claim.estimate, metric), "", 0)
+
+
+def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetric) -> str:
+    """Return what is shown: `0.31 points lower, by at most 0.48`, and whether the margin allows it."""
+    size = formatting.amount(estimate.value, metric.decimals(estimate.low, estimate.high))
+    side = "higher" if estimate.value > 0 else "lower"
+    at_most = _at_most(estimate, metric) if "worse" in claim.shown else ""
+    by_at_most = f", by {at_most}" if at_most else ""
+    within = f", within the margin of {metric.margin:g}" if EQUIVALENT in claim.shown else ""
+    return f"{metric.with_unit(size)} {side}{by_at_most}{within}"
+
+
+def _open_quality(estimate: Estimate, metric: ComparedMetric) -> str:
+    """Return the difference and the largest loss, `−0.14 points; at most 0.48 lower`; else `n = 2`."""
+    if not estimate.has_interval:
+        return f"n = {estimate.n}"
+    at_most = _at_most(estimate, metric)
+    decimals = metric.decimals(estimate.low, estimate.high)
+    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
+    return f"{difference}; {at_most} {_worse(metric)}" if at_most else difference
+
+
+def _answer_speed(claimed: Sequence[Comparison], findings: Findings) -> str:
+    """Return what is shown of the speed of each arm; "" if no speed is recorded."""
+    groups = [side for c in claimed for side in (c.group, c.baseline) if side is not None]
+    is_recorded = any(COMPARED_METRICS[SPEED].column in group.estimates for group in groups)
+    if not is_recorded and all(c.claims[SPEED].estimate is None for c in claimed):
+        return ""
+    return f"Speed: {_join_answers([_speed_answer(c, findings) for c in claimed])}"
+
+
+def _speed_answer(comparison: Comparison, findings: Findings) -> Answer:
+    claim = comparison.claims[SPEED]
+    name = _arm_name(comparison, findings)
+    if claim.estimate is None:
+        return Answer(name, NOT_COMPARED, "", 2)
+    if SAME_SPEED in claim.shown:
+        return Answer(name, f"the same within {100 * SPEED_MARGIN:g}%", "", 0)
+    if claim.shown:
+        return Answer(name, f"{formatting.ratio(claim.estimate.value)} as fast", "", 0)
+    detail = _ratio_between(claim.estimate) if claim.estimate.has_interval else ""
+    return Answer(name, claim.answer, detail, 1)
 
 
 def _ratio_between(estimate: Estimate) -> str:
-    """Return `1.05× (95% CI 0.98 to 1.15)`, with enough digits to tell the ends from 1."""
+    """Return `1.05×, CI 0.98 to 1.15`, with enough digits to tell the ends from 1."""
     digits = formatting.digits_to_distinguish(estimate.ends, (1.0,), formatting.number, 3)
     span = formatting.interval(estimate.low, estimate.high, lambda end: formatting.number(end, digits))
-    return f"{formatting.number(estimate.value, digits)}× ({formatting.level(estimate.level)} CI {span})"
+    return f"{formatting.number(estimate.value, digits)}×, CI {span}"
+
+
+def _join_answers(answers: Sequence[Answer]) -> str:
+    """Return a clause for each text, with all groups of which it is true; what is shown comes first."""
+    names_by_text: dict[str, list[str]] = {}
+    for answer in sorted(answers, key=lambda answer: answer.rank):
+        names = names_by_text.setdefault(answer.text, [])
+        names.append(f"{answer.name} ({answer.detail})" if answer.detail else answer.name)
+    return "; ".join(_write_clause(names, text) for text, names in names_by_text.items())
+
+
+def _write_clause(names: Sequence[str], text: str) -> str:
+    """Return `native and apex_o1 the same`, or for names with a detail `inconclusive: native (n = 2)`."""
+    if any(name.endswith(")") for name in names) and text in NOT_SHOWN:
+        return f"{text} for {formatting.listed(names)}"
+    return f"{formatting.listed(names)} {text}"
+
+
+def _describe_failures(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield which runs failed: `2 of 5 runs of fp16 failed`."""
+    for group in groups:
+        outcomes = group.outcomes
+        if outcomes.failed:
+            runs = formatting.plural(outcomes.ended, "run")
+            yield f"{outcomes.failed} of {runs} of {_shorten(group.display_name)} failed"
+
+
+def _describe_unfinished(compared: Sequence[Comparison]) -> Iterator[str]:
+    """Yield which arms have no finished run, unless all of their runs failed."""
+    for comparison in compared:
+        group = comparison.group
+        if not comparison.claims and not group.outcomes.failed:
+            yield f"{_shorten(group.display_name)} has not finished: {group.outcomes.text}"
+
+
+def _describe_not_compared(comparisons: Sequence[Comparison]) -> str:
+    names = [_shorten(c.group.display_name) for c in comparisons if c.not_compared_reason]
+    if not names:
+        return ""
+    verb = "is" if len(names) == 1 else "are"
+    return f"{formatting.listed(names)} {verb} not compared"
+
+
+def _arm_name(comparison: Comparison, findings: Findings) -> str:
+    """Return the name of an arm, with the compared key where the name alone says nothing."""
+    name = _shorten(comparison.group.display_name)
+    if findings.keys[0] in (BACKEND, ARM):
+        return name
+    return f"{findings.keys[0].rpartition('.')[2]} {name}"
 
 
 def write_basis(findings: Findings) -> str:
@@ -318,31 +348,41 @@ def _describe_size(groups: Sequence[Group]) -> str:
 
 
 def write_caption(findings: Findings) -> str:
-    """Return what the intervals of the table are."""
+    """Return in one sentence what the intervals of the table are, and which of them come from a benchmark."""
+    estimates = _estimates_of_runs(findings)
+    bench = findings.bench
+    source = f"; {bench.caption}" if bench and findings.has_bench_speed else ""
+    if not estimates:
+        return (
+            f"A confidence interval needs at least {MIN_RUNS} runs per group: the ranges go from the lowest "
+            f"to the highest run{source}."
+        )
+    level = formatting.level(findings.level)
+    return f"CI: {level} confidence interval, {_describe_pairing(estimates)}{source}."
+
+
+def write_methods(findings: Findings) -> list[str]:
+    """Return how the intervals were made and what counts as a difference, a sentence each."""
     claimed = [c for c in findings.comparisons if not c.is_control and c.claims]
-    estimates = [estimate for c in claimed for estimate in c.estimates.values()]
-    of_runs = [e for e in estimates if e.has_interval and not isinstance(e, BenchEstimate)]
     sentences = []
-    if of_runs:
-        level = formatting.level(findings.level)
-        sentences.append(f"CI: {level} confidence interval, {_describe_pairing(of_runs)}.")
+    if _estimates_of_runs(findings):
         sentences += _describe_levels(findings)
         sentences += _describe_directions(findings.metric, claimed)
-    else:
+    elif any(group.shares_processes for group in findings.groups):
         sentences.append(
-            f"A confidence interval needs at least {MIN_RUNS} runs per group. With fewer, the table shows "
-            "the range from the lowest to the highest run."
+            f"Speed, memory, energy and time need at least {MIN_RUNS} processes per group, because runs "
+            "that share a process are one measurement of the machine."
         )
-        if any(group.shares_processes for group in findings.groups):
-            sentences.append(
-                f"Speed, memory, energy and time need at least {MIN_RUNS} processes per group, because runs "
-                "that share a process are one measurement of the machine."
-            )
     if findings.bench and findings.has_bench_speed:
         sentences.append(findings.bench.text)
-    elif findings.bench:
-        sentences.append("No arm of --bench has the backend, settings and device of these runs.")
-    return " ".join(sentences)
+    return sentences
+
+
+def _estimates_of_runs(findings: Findings) -> list[Estimate]:
+    """Return the estimates with an interval over runs, not over the rounds of a benchmark."""
+    claimed = [c for c in findings.comparisons if not c.is_control and c.claims]
+    estimates = [estimate for c in claimed for estimate in c.estimates.values()]
+    return [e for e in estimates if e.has_interval and not isinstance(e, BenchEstimate)]
 
 
 def _describe_pairing(estimates: Sequence[Estimate]) -> str:

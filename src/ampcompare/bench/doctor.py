@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -81,21 +81,30 @@ def default_backends(device: torch.device) -> list[str]:
     from ampcompare.system.device import has_tf32
 
     tf32 = ["tf32"] if has_tf32(device) else []
-    bfloat16 = ["native_bf16"] if has_fast_bfloat16(device) else []
+    bfloat16 = ["native_bf16"] if has_instructions(device, "bfloat16") else []
     return ["none", *tf32, "native", "apex_o1", *bfloat16]
 
 
-def has_fast_bfloat16(device: torch.device) -> bool:
-    """Return whether the device has native bf16 instructions."""
+def backends_with_speed(backends: Sequence[str], device: torch.device) -> list[str]:
+    """Return the backends whose speed can be compared: the device has instructions for their dtype."""
+    from ampcompare.precision.registry import REGISTRY
+
+    return [name for name in backends if has_instructions(device, REGISTRY[name].dtype)]
+
+
+def has_instructions(device: torch.device, dtype: str) -> bool:
+    """Return whether the device has native instructions for a dtype such as `bfloat16`."""
     import torch
 
     from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, UNKNOWN
     from ampcompare.system.device import is_cuda
     from ampcompare.system.environment import describe_arithmetic
 
+    if dtype not in ("float16", "bfloat16"):
+        return True
     if is_cuda(device):
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    unit = describe_arithmetic(device).get(ARITHMETIC, {}).get("bfloat16", UNKNOWN)
+        return dtype == "float16" or torch.cuda.get_device_capability(device) >= (8, 0)
+    unit = describe_arithmetic(device).get(ARITHMETIC, {}).get(dtype, UNKNOWN)
     return unit not in (COMPUTED_IN_FP32, EMULATED, UNKNOWN)
 
 

@@ -10,19 +10,27 @@ from dataclasses import dataclass, replace
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.claims import NO_VERDICT, NOT_COMPARED
-from ampcompare.analysis.comparison import NOT_IN_BENCH, Comparison, too_few_values
+from ampcompare.analysis.comparison import (
+    NOT_IN_BENCH,
+    Comparison,
+    is_memory_of_shared_process,
+    no_native_arithmetic,
+    too_few_values,
+)
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC, MIN_DECIMALS
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.training_recipe import show_values
 from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.verdict import BadgePart
 from ampcompare.report.forest_axis import Axis, make_axis
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime import formatting
 
 MAX_BASELINE_CHARS = 24  # of a name in a head
 FP32 = "fp32"  # the short name of the baseline `none`
+LEAST_REACH = 0.02  # of an axis, as a fraction of the value
 MAX_VALUES = 3  # that are listed, where machines differ
 NOT_REACHED = "not reached"
 TextRows = list[tuple[str, ...]]  # a table of text, its heads first
@@ -40,7 +48,7 @@ class Cell:
         also: The group's own value with its unit, where `text` is relative.
         answer: What the interval shows (`faster`), or that it shows nothing (`inconclusive`).
         why: The reason, where it shows nothing.
-        is_open: Whether the mark is hollow, because nothing is shown.
+        is_open: Whether the mark is hollow: the interval contains no change, or no difference is claimed.
     """
 
     text: str
@@ -55,14 +63,25 @@ class Cell:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One group: `badge` is the verdict in a few words, `tone` its colour, `runs` how many runs it has."""
+    """One group.
+
+    Attributes:
+        badge: Its answers with their tones.
+        runs: How many runs it has, and what became of them.
+        is_complete: Whether all of its runs finished.
+    """
 
     label: str
     meaning: str
     cells: Mapping[str, Cell]
-    badge: str
-    tone: str
+    badge: Sequence[BadgePart]
     runs: str
+    is_complete: bool
+
+    @property
+    def verdict(self) -> str:
+        """The answers of the badge in one line."""
+        return " · ".join(part.text for part in self.badge)
 
 
 @dataclass(frozen=True)
@@ -203,22 +222,44 @@ def _make_columns(analysis: Analysis) -> list[Column]:
     quality = f"{title}, {metric.unit}" if metric.unit else title
     baseline = formatting.short(formatting.printable(analysis.baseline_name), MAX_BASELINE_CHARS)
     speed = f"Throughput relative to {FP32 if baseline == FP32_NAME else baseline}"
+    on_cpu = bool(analysis.table[run_table.ON_CPU].all())
+    memory = "Peak memory of the process" if on_cpu else "Peak memory"
     every = (
         Column(run_metrics.SPEED, speed, "throughput", units.show_speed, units.shown_speed, TIMES),
-        Column(run_metrics.MEMORY, "Peak memory", "peak memory", units.show_memory, units.memory),
+        Column(run_metrics.MEMORY, memory, "peak memory", units.show_memory, units.memory),
         Column(run_metrics.QUALITY, quality, name, metric.show_value, "", POINTS, margin),
         Column(run_metrics.ENERGY, f"Energy per {units.item}", "energy", formatting.number, "J"),
         Column(run_metrics.TIME, f"Time to {target}", "time to target", formatting.duration, ""),
     )
     recorded = {column for group in analysis.groups for column in group.estimates}
-    shown = {question for comparison in analysis.comparisons for question in comparison.estimates}
-    shown.add(run_metrics.QUALITY)
+    compared = {question for comparison in analysis.comparisons for question in comparison.estimates}
+    shown = {*compared, run_metrics.QUALITY}
     for question, run_metric in run_metrics.COMPARED_METRICS.items():
         if run_metric.sides and run_metric.column in recorded:
             shown.add(question)
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
         shown.discard(run_metrics.TIME)
+    # On a CPU, the memory of a process that trained several runs is no result.
+    if run_metrics.MEMORY not in compared and _is_memory_of_shared_process(analysis):
+        shown.discard(run_metrics.MEMORY)
+    if run_metrics.SPEED not in compared and _is_speed_meaningless(analysis):
+        shown.discard(run_metrics.SPEED)
     return [column for column in every if column.key in shown]
+
+
+def _is_memory_of_shared_process(analysis: Analysis) -> bool:
+    return any(is_memory_of_shared_process(_sides(comparison)) for comparison in analysis.comparisons)
+
+
+def _is_speed_meaningless(analysis: Analysis) -> bool:
+    """Return whether this CPU lacks the instructions for every compared dtype."""
+    compared = [comparison for comparison in analysis.comparisons if not comparison.is_control]
+    return bool(compared) and all(no_native_arithmetic(_sides(comparison)) for comparison in compared)
+
+
+def _sides(comparison: Comparison) -> list[Group]:
+    """Return the group and its baseline, if it has one."""
+    return [side for side in (comparison.group, comparison.baseline) if side is not None]
 
 
 def comparison_table(analysis: Analysis) -> ComparisonTable:
@@ -232,21 +273,44 @@ def comparison_table(analysis: Analysis) -> ComparisonTable:
         if estimates:
             run_metric = column.run_metric
             axis = make_axis(
-                estimates, run_metric.null, column.tick, log=run_metric.is_ratio, margin=column.margin
+                estimates,
+                run_metric.null,
+                column.tick,
+                log=run_metric.is_ratio,
+                margin=column.margin,
+                least=_least_reach(column, analysis),
             )
             columns[index] = replace(column, axis=axis)
     keys = [formatting.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
     return ComparisonTable(formatting.capital(", ".join(keys)), tuple(columns), rows, analysis.caption)
 
 
+def _least_reach(column: Column, analysis: Analysis) -> float:
+    """Return how far from no change the axis of a column reaches at least, in the unit of its marks.
+
+    It is a fraction of the baseline's value, so that a difference as small as noise stays near no change.
+    """
+    if column.run_metric.is_ratio:
+        return LEAST_REACH
+    estimate = analysis.baseline.estimates.get(column.run_metric.column) if analysis.baseline else None
+    return 0.0 if estimate is None else LEAST_REACH * abs(estimate.value)
+
+
 def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     comparison = analysis.comparison(group.label)
     cells = {column.key: _make_cell(column, group, comparison) for column in columns}
-    if analysis.has_bench_speed and run_metrics.THROUGHPUT not in group.bench_estimates:
-        claim = comparison.claims.get(run_metrics.SPEED) if comparison else None
-        cells[run_metrics.SPEED] = Cell(
+    # Where a benchmark has the values of other groups, those of these runs must not stand beside them.
+    for column in columns:
+        name = column.run_metric.column
+        if name in group.bench_estimates or not any(name in g.bench_estimates for g in analysis.groups):
+            continue
+        claim = comparison.claims.get(column.key) if comparison else None
+        cells[column.key] = Cell(
             formatting.NOTHING, answer=NOT_COMPARED, why=claim.why if claim else NOT_IN_BENCH
         )
+    # The speed of a dtype that the CPU has no instructions for says nothing; a caveat gives the reason once.
+    if no_native_arithmetic([group]) and run_metrics.SPEED in cells:
+        cells[run_metrics.SPEED] = Cell(formatting.NOTHING)
     runs = group.outcomes.text
     failures = group.outcomes.failures
     if failures and failures.k:
@@ -256,9 +320,9 @@ def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> Gr
         label=group.display_name,
         meaning="" if has_telling_name else analysis.backend_descriptions[group.label],
         cells=cells,
-        badge=analysis.badge(group),
-        tone=analysis.tone(group),
+        badge=analysis.badge_parts(group),
         runs=runs,
+        is_complete=group.outcomes.finished == len(group.all_rows),
     )
 
 
@@ -277,13 +341,11 @@ def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> C
         also=f"{text} {unit}".strip(),
     )
     claim = comparison.claims.get(column.key)
-    if claim is not None:
-        return replace(cell, answer=claim.answer, why=claim.why, is_open=not claim.shown)
-    # Nothing is claimed of energy and time, and nothing at all of the control.
-    if not comparison.claims:
-        return cell
     is_open = not estimate.side_of(column.run_metric.null)
-    if estimate.has_interval:
+    if claim is not None:
+        return replace(cell, answer=claim.answer, why=claim.why, is_open=is_open or not claim.shown)
+    # Nothing is claimed of energy and time, and nothing at all of the control.
+    if not comparison.claims or estimate.has_interval:
         return replace(cell, is_open=is_open)
     sides = [side for side in (group, comparison.baseline) if side is not None]
     why = too_few_values(sides, column.run_metric, estimate.n)

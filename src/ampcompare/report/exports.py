@@ -67,7 +67,7 @@ def to_json(analysis: Analysis) -> str:
         "target": metric.target,
         "plan": _plan(analysis.plan) if analysis.plan.is_planned else None,
         "confidence": analysis.level,
-        "intervals": analysis.caption,
+        "intervals": " ".join([analysis.caption, *analysis.methods]),
         "group_by": analysis.keys,
         "baseline": None if analysis.baseline is None else analysis.baseline.value,
         "setting": analysis.setting.text,

@@ -66,6 +66,7 @@ def make_axis(
     *,
     log: bool,
     margin: tuple[float, float] | None = None,
+    least: float = 0.0,
 ) -> Axis:
     """Return the axis on which these estimates lie with their intervals.
 
@@ -75,8 +76,11 @@ def make_axis(
         label: Returns the label of a tick.
         log: Whether the scale is logarithmic.
         margin: The zone within which a difference counts as none, which is on the axis.
+        least: How far the axis reaches from no change at least: as a fraction of a ratio, else in the unit of
+            the estimates. Without it, noise would fill an axis on which nothing else is.
     """
-    dots = [_scaled(value, log) for value in (null, *(margin or ()), *(mark.value for mark in marks))]
+    narrowest = (null - least, null + least)
+    dots = [_scaled(value, log) for value in (null, *(margin or narrowest), *(mark.value for mark in marks))]
     ends = [_scaled(end, log) for mark in marks for end in mark.span]
     reach = math.log(REACH) if log else sys.float_info.max
     least = min(dots) - reach

@@ -22,10 +22,11 @@ MIN_VERDICT_CHARS = len("inconclusive")
 GAP = 2  # between two columns
 MAX_COLUMNS = 3  # that fit into 80 characters beside label and verdict
 MAX_NAMED = 6
+SHOWN_CAVEATS = 3  # gravest first; the page has the others under "Evidence"
 
 
 def print_table(analysis: Analysis, console: Console) -> None:
-    """Print the verdict, its basis, the table and the caveats, in 80 columns."""
+    """Print the verdict, its basis, the table and the gravest caveats, in 80 columns."""
     table = comparison_table(analysis)
     _print(console, [analysis.headline], "bold")
     _print(console, [analysis.recommendation.text, analysis.costs])
@@ -40,8 +41,8 @@ def print_table(analysis: Analysis, console: Console) -> None:
         _print(console, [analysis.reproduction.headline], "bold")
         _print(console, [f"- {line}" for line in _reproduction_lines(analysis.reproduction)])
     _print(console, analysis.numerics.values())
-    _print(console, [f"- {remark}" for remark in analysis.caveats])
-    _print(console, [*analysis.notes, analysis.advice], "dim")
+    _print(console, [f"- {remark}" for remark in analysis.caveats[:SHOWN_CAVEATS]])
+    _print(console, [analysis.advice], "dim")
 
 
 def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
@@ -72,8 +73,9 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis,
             lines = _cell_lines(row.cells[column.key])
             cells.append(Text("\n".join(line for line in lines if line)))
         if has_verdict:
-            cells.append(Text("\n".join(part for part in (row.badge, row.runs) if part)))
-        grid.add_row(*cells, end_section=True)
+            runs = "" if row.is_complete else row.runs
+            cells.append(Text("\n".join(part for part in (row.verdict, runs) if part)))
+        grid.add_row(*cells)
     return grid
 
 
@@ -164,7 +166,7 @@ def to_markdown(analysis: Analysis) -> str:
     ]
     if analysis.caveats:
         paragraphs += [["Caveats:"], _bullets(analysis.caveats)]
-    paragraphs.append(_bullets([*analysis.notes, analysis.advice]))
+    paragraphs.append(_bullets([*analysis.methods, *analysis.notes, analysis.advice]))
     return _join_paragraphs(paragraphs)
 
 
@@ -195,7 +197,7 @@ def _markdown_table(table: ComparisonTable) -> list[str]:
     rows = [[table.head, *(column.head for column in table.columns), "Verdict", "Runs"]]
     for row in table.rows:
         cells = [_markdown_cell(row.cells[column.key]) for column in table.columns]
-        rows.append([row.label, *cells, row.badge, row.runs])
+        rows.append([row.label, *cells, row.verdict, row.runs])
     lines = [f"| {' | '.join(map(_escape, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 

@@ -2,11 +2,12 @@
 
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.report.charts import training_curves
-from ampcompare.report.charts.dot_plots import largest_activations, published_ratios
+from ampcompare.report.charts.dot_plots import largest_activations, paired_differences, published_ratios
 from ampcompare.report.charts.vega import Spec
 
 TRAINING = {
     "quality": training_curves.quality,
+    "differences": paired_differences,
     "quality-time": training_curves.quality_by_time,
     "train-loss": training_curves.training_loss,
     "throughput": training_curves.throughput,

@@ -1,4 +1,4 @@
-"""Dot plots: the largest activations relative to fp16's range, and published ratios with measured ones."""
+"""Dot plots: paired differences, largest activations, and published ratios with measured ones."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE
 from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.report.charts import vega
 from ampcompare.report.charts.series import round_for_chart
@@ -23,6 +24,82 @@ PUBLISHED = "published"
 MEASURED = "these runs"
 BLUE = "#2a86c8"
 RATIO_HEIGHT = 30  # pixels
+DIFFERENCE_HEIGHT = 30  # pixels
+LEAST_DIFFERENCE = 0.02  # of the baseline's value: what the axis shows at least, if there is no margin
+
+
+def paired_differences(analysis: Analysis) -> Spec | None:
+    """Draw the difference in quality from the baseline, a dot per shared seed, with the margin."""
+    rows = _difference_rows(analysis)
+    if not rows:
+        return None
+    metric = analysis.metric
+    reach = max(
+        *(abs(row["x"]) for row in rows), metric.margin or LEAST_DIFFERENCE * _baseline_value(analysis)
+    )
+    labels = list(dict.fromkeys(row["backend"] for row in rows))
+    label = f"datum.value == 0 ? '0' : format(datum.value, '+{NUMBER}')"
+    axis = {"grid": True, "title": None, "tickCount": 5, "labelExpr": label}
+    x = quantity("x", axis, domain=[-1.1 * reach, 1.1 * reach], nice=False)
+    y = {"field": "backend", "type": "nominal", "sort": labels, "axis": {"title": None, "labelLimit": 110}}
+    layers: list[Spec] = []
+    if metric.margin is not None:
+        layers.append(
+            {
+                "data": {"values": [{"low": -metric.margin, "high": metric.margin}]},
+                "mark": {"type": "rect", "opacity": 0.12},
+                "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "color": {"value": GREY}},
+            }
+        )
+    layers += [
+        {
+            "data": {"values": [{"x": 0}]},
+            "mark": {"type": "rule"},
+            "encoding": {"x": x, "color": {"value": GREY}},
+        },
+        {
+            "mark": {"type": "point", "size": 60, "strokeWidth": 2, "opacity": 1},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "opacity": vega.if_picked(1, 0.1),
+                "tooltip": [tip("backend"), tip("seed"), tip("x", "difference", format=f"+{NUMBER}")],
+            },
+        },
+    ]
+    unit = f"{metric.unit}, " if metric.unit else ""
+    margin = f"; shaded: within {metric.tolerance}" if metric.margin is not None else ""
+    return chart(
+        f"Difference in {metric.noun} at each seed",
+        f"{unit}relative to the baseline, a dot per seed{margin}",
+        layers,
+        rows,
+        height=max(HEIGHT, DIFFERENCE_HEIGHT * len(labels)),
+        encoding={"color": vega.by_backend(labels, styles_of(analysis), "colour")},
+    )
+
+
+def _difference_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return a datum for each shared seed of a group and its baseline, where they are paired by seed."""
+    rows = []
+    for comparison in analysis.comparisons:
+        estimate = comparison.estimates.get(QUALITY)
+        if comparison.baseline is None or estimate is None or not estimate.is_paired:
+            continue
+        differences = (comparison.group.sample(SCORE) - comparison.baseline.sample(SCORE)).dropna()
+        for seed, difference in differences.items():
+            row = {
+                "backend": comparison.group.display_name,
+                "seed": str(seed),
+                "x": round_for_chart(difference),
+            }
+            rows.append(row)
+    return rows
+
+
+def _baseline_value(analysis: Analysis) -> float:
+    estimate = analysis.baseline.estimates.get(SCORE) if analysis.baseline else None
+    return abs(estimate.value) if estimate is not None else 1.0
 
 
 def largest_activations(analysis: Analysis) -> Spec | None:

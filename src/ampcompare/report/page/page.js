@@ -23,5 +23,7 @@
       for (const view of views) view.signal("pick", picked).runAsync();
     });
   }
+  const link = document.querySelector('a[href="#methods"]');
+  if (link) link.addEventListener("click", () => { document.getElementById("methods").open = true; });
   page.dataset.charts = "drawn";
 })();

@@ -22,14 +22,20 @@ from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.reproduction import REFUTED, REPRODUCED
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
 from ampcompare.report.charts.vega import VEGA_LITE, Spec, config
-from ampcompare.report.comparison_table import comparison_table, machines_table, recipe_table, runs_table
+from ampcompare.report.comparison_table import (
+    ComparisonTable,
+    comparison_table,
+    machines_table,
+    recipe_table,
+    runs_table,
+)
 from ampcompare.report.palette import styles_of
+from ampcompare.report.text_renderer import SHOWN_CAVEATS
 from ampcompare.runtime import formatting
 from ampcompare.runtime.atomic_files import cache_folder, replacing
 
 HERE = Path(__file__).parent
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-SHOWN_CAVEATS = 3  # beside the verdict; the others are folded
 TONES = {REPRODUCED: "good", REFUTED: "bad"}
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
@@ -66,10 +72,8 @@ def render_page(
     html = environment.get_template("page.html.j2").render(
         analysis=analysis,
         styles=styles,
-        headline=analysis.headline.partition(analysis.accent or "\0"),
         table=table,
-        has_open=any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values()),
-        has_zone=any(column.axis and column.axis.has_visible_zone for column in table.columns),
+        legend=_write_legend(table),
         runs=runs_table(analysis),
         machines=machines_table(analysis),
         recipe=recipe_table(analysis),
@@ -91,6 +95,18 @@ def render_page(
         display_name=display_name,
     )
     return html.encode("utf-8", "replace")
+
+
+def _write_legend(table: ComparisonTable) -> str:
+    """Return what a hollow marker and the shaded zone are; "" where the table has neither."""
+    has_open = any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values())
+    has_zone = any(column.axis and column.axis.has_visible_zone for column in table.columns)
+    parts = []
+    if has_open:
+        parts.append("a hollow marker shows no difference")
+    if has_zone:
+        parts.append("the shaded zone is the margin")
+    return f"{formatting.capital(formatting.listed(parts))}." if parts else ""
 
 
 def script_json(value: Any) -> str:
