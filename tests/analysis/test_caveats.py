@@ -68,7 +68,7 @@ def test_the_report_says_that_its_intervals_do_not_cover_the_choice_of_the_test_
     accuracies: Any, images: int
 ):
     made = with_test_images([*runs("none", accuracies), *runs("native", accuracies)], images)
-    sentences = [one for one in analyse_runs(made).caveats if "test set of" in one and "All intervals" in one]
+    sentences = [one for one in analyse_runs(made).notes if "test set of" in one and "All intervals" in one]
     assert len(sentences) == 1
     assert f"this test set of {images:,} samples" in sentences[0]
 
@@ -77,7 +77,7 @@ def test_the_report_says_that_its_intervals_do_not_cover_the_choice_of_the_test_
 def test_same_and_not_lower_say_which_failures_they_do_not_exclude(n: int):
     good = [*runs("none", BASE[:n]), *runs("native", SAME[:n]), *runs("fp16", less(5.0)[:n])]
     rate = 100 * stats.binomtest(0, n).proportion_ci(0.9, "exact").high
-    (told,) = (one for one in analyse_runs(good).caveats if "do not exclude" in one)
+    (told,) = (one for one in analyse_runs(good).notes if "do not exclude" in one)
     assert told.startswith(f"{n} good runs of native do not exclude that up to {rate:.0f}% of runs fail")
 
 
@@ -99,7 +99,7 @@ def test_the_sentence_on_the_test_set_needs_no_classes():
     for run in made:
         run.config["data"]["source"] = "./mine.py:build"
         run.summary |= {metrics.TEST_IMAGES: 800}
-    assert any("this test set of 800 samples" in caveat for caveat in analyse_runs(made).caveats)
+    assert any("this test set of 800 samples" in note for note in analyse_runs(made).notes)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_summary_is_added_to_what_is_there(three_runs: Path, tmp_path: Path,
     for _ in range(2):
         report(capsys, *words, "--require", "native: speedup >= 1.1")
     text = summary.read_text("utf-8")
-    assert text.count("### Inconclusive: 1 seed per group, and a confidence interval needs at least 3") == 2
+    assert text.count("### Accuracy: no verdict for native (n = 1)") == 2
     assert text.count(f"- **not passed**: native: speedup \\>= 1.1 ({TOO_FEW})") == 2
 
 

@@ -351,7 +351,8 @@ def write_caption(findings: Findings) -> str:
     """Return in one sentence what the intervals of the table are, and which of them come from a benchmark."""
     estimates = _estimates_of_runs(findings)
     bench = findings.bench
-    source = f"; {bench.caption}" if bench and findings.has_bench_speed else ""
+    is_shown = findings.has_bench_speed and any(SPEED in c.estimates for c in findings.comparisons)
+    source = f"; {bench.caption}" if bench and is_shown else ""
     if not estimates:
         return (
             f"A confidence interval needs at least {MIN_RUNS} runs per group: the ranges go from the lowest "

@@ -73,10 +73,17 @@ def called_equivalent(runs: list[RunRecord]) -> set[str]:
     terms = [f"{label}: equivalent within {MARGIN}" for label in labels]
     analysis = analyse_runs(runs, margin=MARGIN, require=terms)
     labels_called_equal = {answer.gate.label for answer in analysis.gate_results if answer.is_shown}
-    labels_called_equal |= {analysis.accent} if "the same within" in analysis.headline else set()
+    accuracy = next((answer for answer in analysis.answers if answer.startswith("Accuracy: ")), "")
+    same = [clause for clause in accuracy.split("; ") if "the same within" in clause]
+    labels_called_equal |= {label for label in labels if label in " ".join(same).replace(",", "").split()}
     for c in analysis.comparisons:
         is_same = c.keeps_quality or {EQUIVALENT, NOT_WORSE} & c.shown or "same" in analysis.badge(c.group)
-        labels_called_equal |= {c.group.label} if is_same or analysis.tone(c.group) == GOOD else set()
+        is_good = any(
+            part.tone == GOOD
+            for part in analysis.badge_parts(c.group)
+            if part.text not in ("faster", "as fast")
+        )
+        labels_called_equal |= {c.group.label} if is_same or is_good else set()
     return labels_called_equal
 
 

@@ -187,7 +187,7 @@ def test_a_report_counts_identical_arms_once_and_names_them():
     assert analysis.levels["quality"] == pytest.approx(1 - 0.05 / 2)
     assert analysis.levels["speed"] == pytest.approx(1 - 0.05 / 3)
     sentence = "native and apex_o1 have exactly the same accuracy at every shared seed"
-    assert any(caveat.startswith(sentence) for caveat in analysis.caveats)
+    assert any(note.startswith(sentence) for note in analysis.notes)
 
 
 def test_records_of_version_0_3_keep_the_level_of_their_rule():

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import vl_convert
+from support import known_runs
 from support.external import several
 from support.fakes import full, make, put
 from support.publication_files import peaks, throughput, write_publication
@@ -63,12 +64,24 @@ def texts(spec) -> list[str]:
     ]
 
 
-def test_nine_charts_and_each_is_what_vega_lite_understands(every):
-    assert every.keys() == NAMES | {"activations", "published"}
+def test_ten_charts_and_each_is_what_vega_lite_understands(every):
+    assert every.keys() == NAMES | {"activations", "differences", "published"}
     for name, spec in every.items():
         compiled = vl_convert.vegalite_to_vega(spec, vl_version=VEGA_LITE)
         assert compiled["marks"], name
         json.dumps(spec, allow_nan=False)
+
+
+def test_the_differences_have_a_dot_per_shared_seed_with_the_margin_on_the_axis():
+    made = [*known_runs.runs("none", known_runs.BASE), *known_runs.runs("native", known_runs.SAME)]
+    spec = charts_of(analyse_runs(made[:-1]))["differences"]  # the last seed has no partner
+    dots = {row["seed"]: row["x"] for row in spec["data"]["values"]}
+    expected = {str(n): 100 * (known_runs.SAME[n] - known_runs.BASE[n]) for n in range(4)}
+    assert dots == pytest.approx(expected, abs=1e-6)
+    low, high = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert low < -0.5
+    assert high > 0.5
+    assert spec["layer"][0]["data"]["values"] == [{"low": -0.5, "high": 0.5}]
 
 
 def test_pictures_have_title_legend_and_setting_inside(every):

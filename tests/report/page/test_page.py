@@ -115,6 +115,7 @@ def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
         *analysis.caveats,
         *analysis.notes,
         analysis.caption,
+        *analysis.methods,
     ]
     expected += [*analysis.numerics.values(), *(answer.sentence for answer in analysis.gate_results)]
     expected += [analysis.advice.replace("`", ""), analysis.reproduction.headline]
@@ -123,7 +124,8 @@ def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
     expected += [
         text for row in table.rows for c in row.cells.values() for text in (c.text, c.unit, c.span, c.also)
     ]
-    expected += [text for row in table.rows for text in (row.label, row.meaning, row.badge, row.runs)]
+    expected += [text for row in table.rows for text in (row.label, row.meaning, row.runs)]
+    expected += [part.text for row in table.rows for part in row.badge]
     assert not [text for text in expected if " ".join(text.split()) not in page.text]
     order = [a["id"] for a in page.of("section")]
     assert order == ["comparison", "training", "numerics", "published", "evidence"]
