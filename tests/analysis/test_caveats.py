@@ -117,3 +117,26 @@ def test_little_underflow_is_not_called_none(fraction: float, sentence: str):
 
     made = [make("none", seed, edit=edit) for seed in (1, 2)]
     assert sentence in analyse_runs(made).numerics[""]
+
+
+@pytest.mark.parametrize("every", [None, 1, 7, 5_000, 1_000_000])
+def test_diagnostics_that_never_came_to_a_step_are_not_called_off(every: int | None):
+    def edit(plan: Any) -> None:
+        plan["config"]["diagnostics"] = {"every": every}
+
+    made = [make("none", seed, edit=edit) for seed in (1, 2)]
+    steps = max(run.values(metrics.STEP).max() for run in made)
+    told = analyse_runs(made).numerics[""]
+    is_too_long = every is not None and every > steps
+    assert (f"diagnostics.every={every} is more than the {steps:,.0f} steps of a run" in told) is is_too_long
+    assert ("diagnostics.every records them" in told) is not is_too_long
+
+
+def test_runs_that_failed_are_not_told_to_compare_their_best_value():
+    """Their lengths differ because they ended early, and a best value of a failed run is no result."""
+    failing = runs("native", SAME, failed=(0, 1))
+    for run in failing[:2]:
+        run.summary[metrics.STEP] = 3
+    told = " ".join(analyse_runs([*runs("none", BASE), *failing]).caveats)
+    assert "--best" not in told
+    assert "2 of 5 runs of native" in told

@@ -35,8 +35,11 @@ def metric_name(text: str) -> str:
 
 
 def display_name_of(text: str) -> str:
-    """Return how a report names a metric: `scores.py:wer` without its folder, `pkg.mod:Scores.wer`."""
-    return re.split(r"[/\\]", text)[-1]
+    """Return how people read the name of a metric: `wer` for `./scores.py:wer` and `pkg.mod:wer`.
+
+    Two metrics with the same last part are refused (`metric_key`), so no two names collide.
+    """
+    return re.sub(r"^\S+:", "", text)
 
 
 def metric_key(text: str) -> str:

@@ -175,7 +175,8 @@ def _declared_in_task(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:
         if lookup(run.environment, path):
             display_name = as_text(lookup(run.environment, f"{path}.words", ""))
             better = as_text(lookup(run.environment, f"{path}.better", ""))
-            return short(printable(display_name)).strip(), GOALS.get(better, "")
+            name = task_spec.display_name_of(display_name)  # before 0.4.1 it had the name of its file
+            return short(printable(name)).strip(), GOALS.get(better, "")
     return "", ""
 
 
