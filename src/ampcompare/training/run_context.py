@@ -155,7 +155,7 @@ class RunContext:
             "processes": self.world.size,
             **self._describe_precision(trainer),
             **describe_source(config.model.name, trainer.model),
-            **trainer.task.record(),
+            **trainer.task.record(self.data.test.sample[1]),
             **self.data.recorded,
             "data_fingerprint": self.data.fingerprint,
         }
