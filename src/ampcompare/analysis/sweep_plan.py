@@ -116,8 +116,11 @@ class Plan:
             planned: The metric that the runs were planned for, in the unit of the plan.
         """
         if metric.key != planned.key:
-            unused = describe_plan(Plan(self.margin, self.target), planned)
-            doubt = f"Not for {metric.name}, but for {planned.name} is {unused}."
+            unused = describe_plan(Plan(self.margin, self.target), planned).removeprefix("planned: ")
+            doubt = (
+                f"The plan is for {planned.name} ({unused}), so it sets no margin and no target for "
+                f"{metric.name}."
+            )
             doubts = (*self.doubts, doubt) if unused else self.doubts
             return replace(self, margin=None, target=None, doubts=doubts)
         if self.margin is None:
