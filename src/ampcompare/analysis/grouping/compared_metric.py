@@ -299,20 +299,21 @@ def choose_metric(
         _check_percentage(key, unit, values)
     scale = unit or unit_of(key, values)
     default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
+    largest = _largest_of_scale(scale, values)
     metric = ComparedMetric(
         key,
         default if margin is None else margin,
         scale,
         goal or infer_goal(key) or "",
-        counts_samples=_counts_samples(key, scale, runs),
-        largest=_largest_of_scale(scale, values),
+        counts_samples=math.isfinite(largest) and _counts_samples(key, runs),
+        largest=largest,
     )
     if margin is not None and (reason := metric.describe_wide_margin(margin)):
         raise UserError(f"--margin {margin:g}: {reason}")
     return metric
 
 
-def _counts_samples(key: str, scale: Unit, runs: Sequence[RunRecord]) -> bool:
+def _counts_samples(key: str, runs: Sequence[RunRecord]) -> bool:
     """Return whether a metric is a fraction of the samples: as the runs record it, else by its key.
 
     By its key it is one if the last part is `accuracy` or `top5_accuracy`: `eval/accuracy`, not `val_acc`.
@@ -322,7 +323,7 @@ def _counts_samples(key: str, scale: Unit, runs: Sequence[RunRecord]) -> bool:
     known = [value for value in recorded if isinstance(value, bool)]
     if known:
         return all(known)
-    return scale is not Unit.PLAIN and key.rpartition("/")[2] in SAMPLE_COUNTS
+    return key.rpartition("/")[2] in SAMPLE_COUNTS
 
 
 def _largest_of_scale(scale: Unit, values: Sequence[float]) -> float:

@@ -135,8 +135,7 @@ def measure_resolution(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     """
     scored = rows[rows[SCORE].notna()]
     if metric.counts_samples and scored[IMAGES].notna().any():
-        all_samples = 100 if metric.is_percentage else 1
-        return float(all_samples / scored[IMAGES].min())
+        return float(metric.largest / scored[IMAGES].min())
     values = np.concatenate([run.values(metric.key) for run in scored[RUN]] or [[]])
     values = values[np.isfinite(values)]
     if metric.is_percentage and np.isin(values * metric.factor, (0.0, 100.0)).all():
