@@ -206,15 +206,13 @@ def describe_first_run(
     if plan is None or record is None:
         return []
     lines = []
-    bench = prepared.options.bench
-    if bench is None or _seconds_by_bench(plan, bench) is None:
-        training_seconds = _elapsed(record)
-        if process_seconds is not None:
-            seconds = _seconds_with_start(process_seconds, training_seconds, prepared.sweep.seeds_per_process)
-            lines.append(_describe_cost(plan, seconds, "as the first run took"))
-        elif training_seconds is not None:
-            source = "as the first run took without the start of its process"
-            lines.append(_describe_cost(plan, training_seconds, source))
+    training_seconds = _elapsed(record)
+    if process_seconds is not None:
+        seconds = _seconds_with_start(process_seconds, training_seconds, prepared.sweep.seeds_per_process)
+        lines.append(_describe_cost(plan, seconds, "as the first run took"))
+    elif training_seconds is not None:
+        source = "as the first run took without the start of its process"
+        lines.append(_describe_cost(plan, training_seconds, source))
     if learning := _describe_learning(record):
         return [*lines, *learning]
     samples = record.summary_number(metrics.TEST_IMAGES)
