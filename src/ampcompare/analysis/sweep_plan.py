@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.config.schema import OPTIONS, PLAN_RULE
@@ -106,7 +106,7 @@ class Plan:
         """Return whether a look at so many seeds was planned; without planned looks, any is."""
         return not self.looks or seeds in self.looks
 
-    def for_metric(self, metric: ComparedMetric, planned: ComparedMetric) -> "Plan":
+    def for_metric(self, metric: ComparedMetric, planned: ComparedMetric) -> Self:
         """Return the plan for the compared metric: its margin in the unit in which that metric is shown.
 
         A margin and a target count for the metric that they were planned for. A margin that covers every
