@@ -280,7 +280,7 @@ POSITION = "position_in_process"  # the number of this run in its process, from 
 PROCESS_KEYS = (f"{RUN}.{PROCESS}", f"{RUN}.{POSITION}")
 # Keys of the environment.
 # The compared metric and all metrics of the task, as
-# `{"metric": KEY, "metrics": {KEY: {"words": LABEL, "better": DIRECTION}}}`.
+# `{"metric": KEY, "metrics": {KEY: {"words": LABEL, "better": DIRECTION, "counts_samples": BOOLEAN}}}`.
 TASK = "task"
 PRECISION_DTYPE = "precision_dtype"  # the dtype that the backend computes in
 ARITHMETIC = "arithmetic"  # on a CPU, the unit that multiplies each 16-bit dtype

@@ -225,7 +225,7 @@ def test_a_score_and_data_from_outside_are_named_whole(tmp_path):
     """As our own training records them, the folder left out."""
     score = f"{tmp_path}/bad.py:labels_high"
     (tmp_path / "bad.py").write_text("def labels_high(o, t):\n    return o\nlabels_high.better = 'lower'\n")
-    recorded = task_of(f"task.metrics=[{score}]").record()
+    recorded = task_of(f"task.metrics=[{score}]").record(targets=None)
 
     def edit(plan):
         plan["summary"]["environment"] |= recorded

@@ -1,11 +1,14 @@
 """What a sweep says before its first run and after it: its cost, and what it can decide."""
 
+import io
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from scipy import stats
 from support.fakes import plan
 from support.known_runs import BASE
@@ -15,7 +18,12 @@ from support.wandb_files import write_runs
 from ampcompare.cli import main
 from ampcompare.config.schema import SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
 from ampcompare.errors import UserError
-from ampcompare.sweeps.decision_plan import describe_decision_plan, describe_first_run, make_decision_plan
+from ampcompare.sweeps.decision_plan import (
+    describe_decision_plan,
+    describe_first_run,
+    make_decision_plan,
+    print_plan,
+)
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare
 
@@ -136,6 +144,107 @@ def test_a_benchmark_gives_the_time(tmp_path):
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(UserError, match="--bench"):
         describe_decision_plan(ready(), str(tmp_path / "other.json"))
+
+
+def own_sweep(folder: Path, **plan: Any) -> str:
+    """Return the file of a sweep of the user's own data and of a metric between 0 and 1."""
+    (folder / "scores.py").write_text("def mean_iou(outputs, targets): ...\nmean_iou.better = 'higher'\n")
+    (folder / "data.py").write_text("def build(train): ...\n")
+    content = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
+    content["metric"] = {"name": "eval/mean_iou", "goal": "maximize"}
+    content["parameters"] |= {
+        "task.metrics": {"value": [f"{folder}/scores.py:mean_iou"]},
+        "data.source": {"value": f"{folder}/data.py:build"},
+        "plan": {"parameters": {key: {"value": value} for key, value in plan.items()}},
+    }
+    file = folder / "own.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return str(file)
+
+
+def bench_of(folder: Path, **content: Any) -> str:
+    file = folder / "bench.json"
+    arms = [{"images_per_second": 200}, {"images_per_second": 400}]
+    file.write_text(json.dumps({"arms": arms, "fingerprint": {"data": f"{folder}/data.py:build"}} | content))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ((), 640 * 15 * (1 / 200 + 1 / 400) / 2),
+        (("data.train_limit=320",), 320 * 15 * (1 / 200 + 1 / 400) / 2),
+        (("max_steps=20", "batch_size=16"), 320 * (1 / 200 + 1 / 400) / 2),
+    ],
+)
+def test_a_benchmark_of_own_data_gives_the_time(tmp_path, words: tuple[str, ...], seconds: float):
+    prepared = ready(*words, file=own_sweep(tmp_path, margin=0.01))
+    cost, *_ = describe_decision_plan(prepared, bench_of(tmp_path, train_samples=640))
+    assert f"({max(1, round(seconds))} s a run, training alone, from " in cost
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"train_samples": None}, {"train_samples": 640, "fingerprint": {"data": "cifar10"}}]
+)
+def test_a_benchmark_that_gives_no_time_says_so_and_the_first_run_does(tmp_path, content: dict[str, Any]):
+    bench = bench_of(tmp_path, **content)
+    prepared = ready(file=own_sweep(tmp_path, margin=0.01), bench=bench)
+    cost, why, *_ = describe_decision_plan(prepared, bench)
+    assert cost.endswith("the first run shows how long the others take")
+    assert why.startswith(f"{bench} gives no time")
+    first = plan("none", id="first")
+    write_runs(tmp_path, [first])
+    assert "as the first run took" in describe_first_run(prepared, tmp_path, SweepRun(0, "first"), 24.0)[0]
+
+
+@pytest.mark.parametrize("margin", [0.002, 0.01, 0.5, 3])
+def test_the_table_of_seeds_covers_the_scale_of_the_margin(tmp_path, margin: float):
+    """Each cell is the smallest number of seeds whose limit, by SciPy, is at least that of its row."""
+    prepared = ready("backend=none,native", file=own_sweep(tmp_path, margin=margin))
+    screen = io.StringIO()
+    print_plan(prepared, Console(file=screen, width=200))
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in screen.getvalue().splitlines()
+        if "│" in line
+    ]
+    deviations = [float(row[0]) for row in rows]
+    assert min(deviations) <= 0.1 * margin < 2 * margin <= max(deviations)
+    for deviation, row in zip(deviations, rows, strict=True):
+        seeds = int(row[2])
+        in_margins = deviation / margin  # the number of seeds depends on nothing else
+        assert in_margins <= 1.01 * deviation_limit(1.0, seeds, 1, 1.0)
+        assert seeds == 3 or in_margins >= 0.99 * deviation_limit(1.0, seeds - 1, 1, 1.0)
+
+
+def test_without_a_margin_there_is_no_table(tmp_path):
+    screen = io.StringIO()
+    print_plan(ready(file=own_sweep(tmp_path, looks=[5])), Console(file=screen, width=200))
+    assert "plan.margin=X" in screen.getvalue()
+    assert "│" not in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "until_decided", "printed", "unplanned"),
+    [
+        ((), False, "looks [5]", None),
+        (("seed=1,2,3",), False, "looks [3]", None),
+        (("seed=1,2,3,4,5,6,7",), False, "looks [7]", None),
+        (("seed=1",), False, None, None),
+        (("seed=1,2,3",), True, "looks [5, 10], shares [0.2, 0.8]", None),
+        (("plan.looks=[5,10]",), False, "looks [5, 10]", None),
+        (("plan.looks=[5,10]", "plan.shares=[0.2,0.8]", "seed=1,2,3"), False, "looks [5, 10]", "20%"),
+    ],
+)
+def test_the_printed_looks_are_those_of_the_seeds(words, until_decided: bool, printed, unplanned):
+    prepared = ready(*words, until_decided=until_decided)
+    if printed is None:
+        assert "looks" not in prepared.plan_summary
+    else:
+        assert printed in prepared.plan_summary
+    told = [line for line in describe_decision_plan(prepared) if "has no look at" in line]
+    assert len(told) == (unplanned is not None)
+    assert all(unplanned in line for line in told)
 
 
 def test_the_first_run_tells_the_time_of_the_others(tmp_path):

@@ -165,6 +165,10 @@ def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, toke
             "def mae(o, t): ...\nmae.better = 'higher'",
             "has better='higher', but eval/mae is a listed metric with better='lower'",
         ),
+        (
+            "def good(o, t): ...\ngood.better, good.counts_samples = 'higher', 'yes'",
+            "its attribute `counts_samples` is 'yes', neither True nor False",
+        ),
         ("error = {}", "is a dict; expected a function of outputs and targets"),
         (
             "import torch\nclass error(torch.nn.Linear):\n"
@@ -180,6 +184,30 @@ def test_a_metric_that_cannot_be_one_is_refused(tmp_path: Path, content: str, li
         task_of("task.loss=mse", f"task.metrics=[{tmp_path}/mine.py:{name}]")
     assert line in str(refusal.value)
     assert str(refusal.value).startswith("task.metrics='")
+
+
+@pytest.mark.parametrize(
+    ("targets", "of_built_in"),
+    [
+        ((8,), True),
+        ((8, 1), True),
+        ((8, 7), False),  # of tokens
+        ((8, 4, 6), False),  # of pixels
+    ],
+)
+def test_the_record_says_which_scores_count_samples(
+    tmp_path: Path, targets: tuple[int, ...], of_built_in: bool
+):
+    (tmp_path / "own.py").write_text(
+        "def f1(o, t): ...\ndef exact_f1(o, t): ...\nexact_f1.counts_samples = True\n"
+    )
+    own = ",".join(f"{tmp_path}/own.py:{name}" for name in ("f1", "exact_f1"))
+    task = task_of(f"task.metrics=[accuracy,top5_accuracy,mse,{own}]")
+    scores = task.record({"labels": classes(*targets)})[metrics.TASK]["metrics"]
+    assert {key for key, score in scores.items() if score["counts_samples"]} == {
+        "eval/exact_f1",
+        *(("eval/accuracy", "eval/top5_accuracy") if of_built_in else ()),
+    }
 
 
 def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path):

@@ -16,7 +16,7 @@ from ampcompare.analysis.comparison import Comparison, compare_all, has_too_few_
 from ampcompare.analysis.costs import describe_work
 from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
-from ampcompare.analysis.external.reader import interpret_runs
+from ampcompare.analysis.external.reader import interpret_runs, planned_metric
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.gates import Gate, check_gates, parse_gates
 from ampcompare.analysis.grouping.backend_info import describe_backend
@@ -192,10 +192,11 @@ def analyse_runs(
     options = replace(options, **named)
     if baseline is not None:
         options = replace(options, baseline=baseline)
-    plan = read_plan(runs)
-    if options.margin is None:
-        options = replace(options, margin=plan.margin)
     reading = interpret_runs(runs, options)
+    plan = read_plan(runs).for_metric(reading.metric, planned_metric(runs, options) or reading.metric)
+    margin = reading.metric.margin
+    if options.margin is None and plan.margin is not None:
+        margin = plan.margin
     grouping = reading.grouping
     keys = grouping.keys
     value = grouping.baseline
@@ -207,7 +208,7 @@ def analyse_runs(
         if settings.get(keys[0], NOT_SET) == value
     ]
     target = _target(options.target, plan.target, baseline_runs, reading.metric)
-    metric = replace(reading.metric, target=target, is_best=options.best)
+    metric = replace(reading.metric, margin=margin, target=target, is_best=options.best)
     rows = build_run_table(reading.runs, metric, grouping.seeds, grouping.settings)
     metric = replace(metric, resolution=measure_resolution(rows, metric))
 

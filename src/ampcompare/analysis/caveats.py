@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
@@ -74,7 +73,7 @@ def find_caveats(findings: Findings) -> list[str]:
         *_records(findings.table),
         *([f"Differences in {ignored} are ignored, as --ignore says."] if ignored else []),
         *_reached(findings),
-        *_seeds_that_agree(findings),
+        *_assumed_spreads(findings),
         *_startup(findings),
     ]
 
@@ -386,31 +385,12 @@ def _identical_arms(findings: Findings) -> Iterator[str]:
         yield f"{labels} have exactly the same {noun} at every shared seed and count as one comparison of it."
 
 
-def _seeds_that_agree(findings: Findings) -> Iterator[str]:
-    """Yield which standard deviation is assumed where the differences, or a group's values, are all equal."""
+def _assumed_spreads(findings: Findings) -> Iterator[str]:
+    """Yield whose confidence intervals assume the resolution of the metric as their standard deviation."""
     metric = findings.metric
-    sentences = _describe_agreement(findings) if metric.resolution else []
-    if not sentences:
-        return
-    source = "the last logged decimal"
-    images = findings.table[IMAGES].dropna()
-    if metric.is_percentage and len(images):
-        # Throughput may count something else, such as steps.
-        item = findings.quantities.item if findings.quantities.item in ("image", "sample") else "sample"
-        source = f"one of {int(images.min()):,} test {item}s"
-    size = metric.with_unit(f"{metric.resolution:.3g}")
-    yield (
-        f"{' '.join(sentences)} The confidence interval assumes a standard deviation of {size} ({source})."
-    )
-
-
-def _describe_agreement(findings: Findings) -> list[str]:
-    """Return which differences from the baseline, or values of a group, are equal but for rounding."""
-    name = findings.metric.name
-    rounding = AGREE * findings.metric.resolution
+    rounding = AGREE * metric.resolution
     same: dict[str, list[str]] = {}  # labels by baseline
-    shifted: dict[str, list[str]] = {}
-    constant: dict[str, None] = {}
+    measured: dict[str, float] = {}
     for comparison in findings.comparisons:
         group = comparison.group
         base = comparison.baseline
@@ -418,27 +398,31 @@ def _describe_agreement(findings: Findings) -> list[str]:
         if base is None or estimate is None or not estimate.has_interval:
             continue
         if not estimate.is_paired:
-            equal = [side for side in (group, base) if np.ptp(side.sample(SCORE).dropna()) <= rounding]
-            constant |= dict.fromkeys(side.display_name for side in equal)
+            measured |= {side.display_name: side.sample(SCORE).std() for side in (group, base)}
             continue
         differences = (group.sample(SCORE) - base.sample(SCORE)).dropna()
-        if np.ptp(differences) <= rounding:
-            by_baseline = same if differences.abs().max() <= rounding else shifted
-            by_baseline.setdefault(base.display_name, []).append(group.display_name)
-    sentences = []
+        measured[group.display_name] = differences.std()
+        if differences.abs().max() <= rounding:
+            same.setdefault(base.display_name, []).append(group.display_name)
+    smaller = [label for label, spread in measured.items() if spread < metric.resolution - rounding]
+    if not smaller:
+        return
     for base_name, labels in same.items():
         verb = "has" if len(labels) == 1 else "have"
         names = some(labels, MAX_NAMED)
-        sentences.append(f"At every shared seed, {names} {verb} exactly the {name} of {base_name}.")
-    for base_name, labels in shifted.items():
-        for label in labels:
-            sentences.append(
-                f"At every shared seed, the {name} of {label} differs by the same amount from that of "
-                f"{base_name}."
-            )
-    if constant:
-        sentences.append(f"All runs of {some([*constant], MAX_NAMED)} have the same {name}.")
-    return sentences
+        yield f"At every shared seed, {names} {verb} exactly the {metric.name} of {base_name}."
+    source = "the last logged decimal"
+    images = findings.table[IMAGES].dropna()
+    if metric.counts_samples and len(images):
+        # Throughput may count something else, such as steps.
+        item = findings.quantities.item if findings.quantities.item in ("image", "sample") else "sample"
+        source = f"one of {int(images.min()):,} test {item}s"
+    size = metric.with_unit(f"{metric.resolution:.3g}")
+    assumed_for = some([f"{label} (measured: {measured[label]:.2g})" for label in smaller], MAX_NAMED)
+    yield (
+        f"The confidence interval of {metric.name} assumes a standard deviation of {size} ({source}) for "
+        f"{assumed_for}."
+    )
 
 
 def _run_label(row: pd.Series) -> str:

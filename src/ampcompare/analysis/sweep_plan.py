@@ -1,8 +1,8 @@
 """The plan of an experiment, which its sweep file wrote into every run's config before the first run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.config.schema import OPTIONS, PLAN_RULE
@@ -58,7 +58,8 @@ class Plan:
     """What was fixed beforehand; None or empty if it was not planned.
 
     Attributes:
-        margin: Equivalence margin, in the shown unit of the metric.
+        margin: Equivalence margin, in the unit of the planned metric; after `for_metric`, in the unit in
+            which the compared metric is shown.
         target: Target value of the metric, as logged.
         max_seeds: The largest number of seeds.
         control: The control of the baseline.
@@ -104,6 +105,30 @@ class Plan:
     def is_planned_look(self, seeds: int) -> bool:
         """Return whether a look at so many seeds was planned; without planned looks, any is."""
         return not self.looks or seeds in self.looks
+
+    def for_metric(self, metric: ComparedMetric, planned: ComparedMetric) -> Self:
+        """Return the plan for the compared metric: its margin in the unit in which that metric is shown.
+
+        A margin and a target count for the metric that they were planned for. A margin that covers every
+        value of the metric does not count.
+
+        Args:
+            planned: The metric that the runs were planned for, in the unit of the plan.
+        """
+        if metric.key != planned.key:
+            unused = describe_plan(Plan(self.margin, self.target), planned).removeprefix("planned: ")
+            doubt = (
+                f"The plan is for {planned.name} ({unused}), so it sets no margin and no target for "
+                f"{metric.name}."
+            )
+            doubts = (*self.doubts, doubt) if unused else self.doubts
+            return replace(self, margin=None, target=None, doubts=doubts)
+        if self.margin is None:
+            return self
+        if reason := planned.describe_wide_margin(self.margin):
+            doubt = f"plan.margin={self.margin:g} is not used: {reason}."
+            return replace(self, margin=None, doubts=(*self.doubts, doubt))
+        return replace(self, margin=float(f"{self.margin * metric.factor / planned.factor:.12g}"))
 
     @property
     def has_control(self) -> bool:

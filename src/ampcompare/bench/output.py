@@ -312,6 +312,7 @@ def as_json(result: Benchmark) -> dict[str, Any]:
         "minutes": result.schedule.minutes,
         "varied": result.varied,
         "fingerprint": baseline.facts.get("fingerprint", {}) | {"package_version": __version__},
+        "train_samples": baseline.facts.get("train_samples"),
         "starts": result.starts,
         "control": _arm_as_json(result.control) | _control_as_json(result.control, result.starts),
         "device": baseline.facts["environment"]["device_name"],

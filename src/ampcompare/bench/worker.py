@@ -64,6 +64,8 @@ class Training:
         preparation: What the first steps do apart from training, such as `compiling`.
         fingerprint: Model, data and the hashes that a run records of them.
         backend_source: Hash of the file of a plug-in backend; None for a built-in backend.
+        train_samples: Number of samples in an epoch; None if it is not known, or if synthetic data replace a
+            built-in data set.
     """
 
     step: Callable[[], bool]
@@ -77,6 +79,7 @@ class Training:
     preparation: Sequence[str] = ()
     fingerprint: Mapping[str, str | None] = field(default_factory=dict)
     backend_source: str | None = None
+    train_samples: int | None = None
 
 
 def serve(connection: Connection, overrides: Sequence[str]) -> None:
@@ -117,6 +120,7 @@ def _answers(connection: Connection, training: Training) -> Iterator[dict[str, A
         "preparation": ", ".join(training.preparation),
         "fingerprint": dict(training.fingerprint),
         "backend_source": training.backend_source,
+        "train_samples": training.train_samples,
         "environment": describe_environment(device),
     }
     # A captured training takes its first steps eagerly; the capture comes after them.
@@ -183,6 +187,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         preparation=_preparation(config, device),
         fingerprint=_fingerprint(original, config, identity),
         backend_source=backend.source or None,
+        train_samples=context.data.train.size if config.data.source == original.data.source else None,
     )
 
 

@@ -19,7 +19,8 @@ DEFAULT_METRICS_TEXT = ", ".join(
     f"{' and '.join(names)} for {loss}" for loss, names in DEFAULT_METRICS.items()
 )
 HINTS = {"crossentropy": CROSS_ENTROPY, "ce": CROSS_ENTROPY, "l2": "mse", "l1": "mae"}
-BUILT_IN_METRICS = ("accuracy", "top5_accuracy", "mse", "mae")  # the built-in metrics
+SAMPLE_COUNTS = ("accuracy", "top5_accuracy")  # the built-in metrics that are a fraction of the samples
+BUILT_IN_METRICS = (*SAMPLE_COUNTS, "mse", "mae")
 
 
 def metric_names(loss: Any, names: Any) -> tuple[str, ...]:

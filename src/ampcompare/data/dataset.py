@@ -66,6 +66,11 @@ class _BaseSplit:
     def __len__(self) -> int:
         raise NotImplementedError
 
+    @property
+    def size(self) -> int | None:
+        """The number of samples; None if the user's loader does not tell it."""
+        return len(self)
+
     def read_first_batch(self) -> Batch:
         """Return the first batch, made again in each call. May raise any exception of a plug-in."""
         raise NotImplementedError
@@ -214,6 +219,11 @@ class LoaderSplit(_BaseSplit):
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    @property
+    def size(self) -> int | None:
+        """The number of samples in an epoch, None if the loader does not tell it."""
+        return self.samples
 
     def read_first_batch(self) -> Batch:
         """Return the loader's first batch.

@@ -33,8 +33,9 @@ from ampcompare.sweeps.sweep import SEED, baseline_of
 
 BOTH_SIDES = 2  # "the same" has a limit on either side of no difference
 GUESSED_ERROR = 0.1  # fraction of wrong answers, for the guess from the size of the test set
-TABLE_DEVIATIONS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0)
-TABLE_MARGINS = (0.25, 0.5, 1.0)
+# Rows and columns of the table of seeds, as multiples of the margin.
+TABLE_DEVIATIONS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 2.0)
+TABLE_MARGINS = (0.5, 1.0, 2.0)
 # Options that decide how far two runs of one setting differ. Earlier records count if they agree in them.
 RECIPE_OPTIONS = (
     *(
@@ -150,8 +151,18 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     records = _earlier_records(prepared.output, plan.config)
     seconds, source = _seconds_per_run(plan, bench, records)
     lines = [_describe_cost(plan, seconds, source)]
+    if bench is not None and _seconds_by_bench(plan, bench) is None:
+        lines.append(
+            f"{bench} gives no time: it is of other data or another program, or it has no number of training "
+            "samples; write it again with the data of the sweep: ampcompare bench --json FILE"
+        )
+    lines += _describe_unplanned_look(prepared, plan)
     if plan.margin is None:
-        return [*lines, "no margin is set (plan.margin=X): the report can only show higher or lower"]
+        return [
+            *lines,
+            "no margin is set: the report can only show higher or lower; plan.margin=X sets the largest "
+            "difference that counts as none, in the unit of the metric",
+        ]
     if not plan.has_intervals:
         seeds = plural(plan.looks[-1], "seed")
         return [
@@ -166,6 +177,18 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     elif plan.test_samples and plan.unit:
         lines.append(_describe_guess(plan, plan.test_samples))
     return lines
+
+
+def _describe_unplanned_look(prepared: PreparedSweep, plan: DecisionPlan) -> list[str]:
+    """Return that the sweep ends at another number of seeds than at one of several planned looks."""
+    planned = prepared.plan.looks or []
+    (seeds, *_), (share, *_) = plan.looks, plan.shares
+    if prepared.looks or len(planned) < 2 or seeds in planned:
+        return []
+    return [
+        f"plan.looks={planned} has no look at {plural(seeds, 'seed')}: the report then takes the smallest "
+        f"share of the error, {100 * share:.3g}%; to compare at {seeds} as well, add it to plan.looks"
+    ]
 
 
 def describe_first_run(
@@ -183,14 +206,13 @@ def describe_first_run(
     if plan is None or record is None:
         return []
     lines = []
-    if prepared.options.bench is None:
-        training_seconds = _elapsed(record)
-        if process_seconds is not None:
-            seconds = _seconds_with_start(process_seconds, training_seconds, prepared.sweep.seeds_per_process)
-            lines.append(_describe_cost(plan, seconds, "as the first run took"))
-        elif training_seconds is not None:
-            source = "as the first run took without the start of its process"
-            lines.append(_describe_cost(plan, training_seconds, source))
+    training_seconds = _elapsed(record)
+    if process_seconds is not None:
+        seconds = _seconds_with_start(process_seconds, training_seconds, prepared.sweep.seeds_per_process)
+        lines.append(_describe_cost(plan, seconds, "as the first run took"))
+    elif training_seconds is not None:
+        source = "as the first run took without the start of its process"
+        lines.append(_describe_cost(plan, training_seconds, source))
     if learning := _describe_learning(record):
         return [*lines, *learning]
     samples = record.summary_number(metrics.TEST_IMAGES)
@@ -246,16 +268,18 @@ def print_plan(prepared: PreparedSweep, console: Console, bench: str | None = No
         return
     for line in lines:
         print_line(console, line)
+    if plan.margin is None:
+        return
     level = plan.level(len(plan.looks) - 1)
     unit = f" {plan.unit}" if plan.unit else ""
     groups = plural(plan.groups, "group")
     print_line(console, f"Seeds that decide 9 of 10 comparisons of {groups} with equal quality:")
     table = Table()
     table.add_column(f"Standard deviation of paired differences,{unit}".rstrip(","), justify="right")
-    margins = dict.fromkeys(sorted({*TABLE_MARGINS, *([plan.margin] if plan.margin else [])}))
+    margins = [plan.margin * multiple for multiple in TABLE_MARGINS]
     for margin in margins:
         table.add_column(f"margin {margin:g}", justify="right")
-    for deviation in TABLE_DEVIATIONS:
+    for deviation in (plan.margin * multiple for multiple in TABLE_DEVIATIONS):
         cells = [seeds_to_clear([margin] * BOTH_SIDES, deviation, level) for margin in margins]
         table.add_row(f"{deviation:g}", *(f"{n}" if n else f"over {MAX_SEEDS:,}" for n in cells))
     console.print(table)
@@ -318,7 +342,11 @@ def _describe_guess(plan: DecisionPlan, samples: int) -> str:
 def _seconds_per_run(
     plan: DecisionPlan, bench: str | None, records: Sequence[RunRecord]
 ) -> tuple[float | None, str]:
-    """Return the mean seconds of a run and where they come from; None if nothing tells."""
+    """Return the mean seconds of a run and where they come from; None and "" if nothing tells.
+
+    Raises:
+        UserError: The file of the benchmark cannot be read.
+    """
     if bench is not None:
         seconds = _seconds_by_bench(plan, bench)
         if seconds is not None:
@@ -331,7 +359,9 @@ def _seconds_per_run(
 
 
 def _seconds_by_bench(plan: DecisionPlan, file: str) -> float | None:
-    """Return the mean training time of a run in seconds by a benchmark; None if the data's size is unknown.
+    """Return the mean training time of a run in seconds by a benchmark; None if it does not tell.
+
+    The size of a built-in data set is known, that of other data is in the file.
 
     Raises:
         UserError: The file cannot be read.
@@ -339,17 +369,22 @@ def _seconds_by_bench(plan: DecisionPlan, file: str) -> float | None:
     try:
         content = json.loads(Path(file).read_text(encoding="utf-8"))
         rates = [arm["images_per_second"] for arm in content["arms"] if arm.get("images_per_second")]
+        train_samples = plan.train_samples or content.get("train_samples")
+        data = content.get("fingerprint", {}).get("data")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UserError(
             f"--bench {file!r}: cannot be read ({reason(problem)}); write it with `ampcompare bench --json "
             "FILE`"
         ) from None
-    if plan.config is None or plan.train_samples is None or not rates:
+    config = plan.config
+    if config is None or not rates or not train_samples:
         return None
-    samples = plan.train_samples * plan.config.epochs
-    if plan.config.max_steps is not None:
-        step = plan.config.batch_size * plan.config.training.accumulate
-        samples = min(samples, plan.config.max_steps * step)
+    if plan.train_samples is None and data != config.data.source:
+        return None
+    samples = min(train_samples, config.data.train_limit or train_samples) * config.epochs
+    if config.max_steps is not None:
+        step = config.batch_size * config.training.accumulate
+        samples = min(samples, config.max_steps * step)
     return fmean(samples / rate for rate in rates)
 
 

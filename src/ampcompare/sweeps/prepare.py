@@ -113,7 +113,9 @@ class PreparedSweep:
     @property
     def plan_summary(self) -> str:
         """A summary such as `margin 0.5, looks [3, 6, 10]`; empty where nothing was planned."""
-        own = vars(self.plan) | ({"control": self.sweep.control} if self.sweep.control else {})
+        own = vars(self.plan) | (self.shared_plan or {})
+        if self.sweep.is_grid and self.sweep.seeds < MIN_LOOK:
+            own |= {"looks": None, "shares": None}
         return ", ".join(f"{key} {value}" for key, value in own.items() if value != vars(PlanConfig())[key])
 
     def command(self, *flags: str) -> str:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ampcompare.config.task_spec import CROSS_ENTROPY
+from ampcompare.config.task_spec import CROSS_ENTROPY, SAMPLE_COUNTS
 from ampcompare.data.batch import count_samples
 from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import TrainingError, describe_type
@@ -22,7 +22,7 @@ from ampcompare.system.device import widest_float
 
 TOP_K = 5
 DTYPES_16_BIT = (torch.float16, torch.bfloat16)
-CLASS_SCORES = (CROSS_ENTROPY, "accuracy", "top5_accuracy")
+CLASS_SCORES = (CROSS_ENTROPY, *SAMPLE_COUNTS)
 Sums = tuple[Tensor, Tensor | int]  # the sum of a score over a batch, and the number of its values
 
 
@@ -98,6 +98,12 @@ def flatten_by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
             "expected [.., C] or [B, C, ..] and one class for each position"
         )
     return logits, classes.flatten().long()
+
+
+def has_one_target_each(targets: Any) -> bool:
+    """Return whether every sample has one target, and not one for each pixel or token."""
+    labels = find_tensor(targets, "labels")
+    return labels is None or labels.numel() == len(labels)
 
 
 def count_classes(outputs: Any, targets: Any) -> Tensor | None:

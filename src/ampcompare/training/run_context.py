@@ -12,7 +12,7 @@ from ampcompare.config.load import Config, check_sweep_values, config_from_cli
 from ampcompare.config.schema import WEIGHTS
 from ampcompare.config.validate import resolve_backend, validate
 from ampcompare.data.batch import Batch, Field, map_tensors
-from ampcompare.data.dataset import LoaderSplit, SampleSplit, TensorSplit
+from ampcompare.data.dataset import SampleSplit, TensorSplit
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.models import describe_source
@@ -155,7 +155,7 @@ class RunContext:
             "processes": self.world.size,
             **self._describe_precision(trainer),
             **describe_source(config.model.name, trainer.model),
-            **trainer.task.record(),
+            **trainer.task.record(self.data.test.sample[1]),
             **self.data.recorded,
             "data_fingerprint": self.data.fingerprint,
         }
@@ -192,7 +192,7 @@ class RunContext:
         classes = self.data.classes
         facts = {
             metrics.TEST_SET: test.fingerprint(classes),
-            metrics.TEST_IMAGES: test.samples if isinstance(test, LoaderSplit) else len(test),
+            metrics.TEST_IMAGES: test.size,
             metrics.CLASSES: len(classes) or None,
         }
         return {key: value for key, value in facts.items() if value is not None}

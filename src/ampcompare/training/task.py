@@ -42,6 +42,8 @@ class Score:
         sums: Returns the sum over a batch and the number of values.
         option: The option that names the score, and its value.
         source: The hash of the user's file; "" for a built-in loss or metric.
+        counts_samples: Whether it is the fraction of the samples, or of their targets, that fulfil a
+            condition.
     """
 
     key: str
@@ -50,6 +52,7 @@ class Score:
     sums: Callable[[EvalBatch], Sums]
     option: tuple[str, str]
     source: str = ""
+    counts_samples: bool = False
 
 
 def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
@@ -120,9 +123,22 @@ class Task:
             sums.append(torch.stack([wide, torch.zeros_like(wide) + count]))
         return torch.stack(sums)
 
-    def record(self) -> dict[str, Any]:
-        """Return what the record says of the task, so that a reader needs none of its functions."""
-        scores = {score.key: {"words": score.label, "better": score.better} for score in self.scores}
+    def record(self, targets: Any) -> dict[str, Any]:
+        """Return what the record says of the task, so that a reader needs none of its functions.
+
+        Args:
+            targets: Those of some test samples. The built-in accuracies count targets: these are samples only
+                if each sample has one.
+        """
+        of_targets = () if losses_and_metrics.has_one_target_each(targets) else names.SAMPLE_COUNTS
+        scores = {
+            score.key: {
+                "words": score.label,
+                "better": score.better,
+                "counts_samples": score.counts_samples and score.option[1] not in of_targets,
+            }
+            for score in self.scores
+        }
         sources = {
             f"task_{score.key.removeprefix(metrics.EVAL_PREFIX)}_source": score.source
             for score in self.scores
@@ -192,7 +208,14 @@ def _build_metric(text: str, device: torch.device) -> Score:
     key = names.metric_key(text)
     if text in losses_and_metrics.SUMS:
         declared = metrics.METRICS[key]
-        return Score(key, declared.label, declared.better, losses_and_metrics.SUMS[text], (METRICS, text))
+        return Score(
+            key,
+            declared.label,
+            declared.better,
+            losses_and_metrics.SUMS[text],
+            (METRICS, text),
+            counts_samples=text in names.SAMPLE_COUNTS,
+        )
     function, source = _load_function(plugins.METRICS, text, device)
     better = _find_direction(function, text)
     listed = metrics.find(key)
@@ -205,7 +228,32 @@ def _build_metric(text: str, device: torch.device) -> Score:
             text,
             f"has better={better!r}, but {key} is a listed metric with better={listed.better!r}; rename it",
         )
-    return Score(key, label, better, losses_and_metrics.build_sums(function), (METRICS, text), source)
+    return Score(
+        key,
+        label,
+        better,
+        losses_and_metrics.build_sums(function),
+        (METRICS, text),
+        source,
+        _declares_count(function, text),
+    )
+
+
+def _declares_count(function: Callable[..., Any], text: str) -> bool:
+    """Return the function's attribute `counts_samples`, False without one.
+
+    Raises:
+        UserError: The attribute is neither True nor False.
+    """
+    declared = getattr(function, "counts_samples", False)
+    if not isinstance(declared, bool):
+        raise plugins.METRICS.make_error(
+            text,
+            f"its attribute `counts_samples` is {declared!r}, neither True nor False; "
+            f"write {names.metric_name(text)}.counts_samples = True below the function if it returns 1 or 0 "
+            "for each sample",
+        )
+    return declared
 
 
 def _find_direction(function: Callable[..., Any], text: str) -> str:

@@ -28,6 +28,7 @@ from ampcompare.analysis.grouping.compared_metric import (
     ComparedMetric,
     Quantities,
     interleaved_placeholder,
+    is_logged,
     placeholder_of,
     without_value,
 )
@@ -88,6 +89,23 @@ def interpret_runs(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunRe
     reading = _read_own(runs, options) if _are_own(runs) else _read_external(runs, options)
     _drop_placeholder(reading)
     return reading
+
+
+def planned_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric | None:
+    """Return the metric that these runs are compared by if the user names none.
+
+    Returns:
+        The metric, in the unit in which it is then shown. None if the user names none, or has to.
+    """
+    if options.metric is None:
+        return None
+    unnamed = replace(options, metric=None, margin=None)
+    choose = choose_own_metric if _are_own(runs) else choose_external_metric
+    try:
+        planned = choose(runs, unnamed)
+    except UserError:
+        return None
+    return planned if is_logged(planned.key, runs) else None
 
 
 def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.config.task_spec import SAMPLE_COUNTS
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
-from ampcompare.runs.nested import flatten
+from ampcompare.runs.nested import flatten, lookup
 from ampcompare.runtime.formatting import (
     capital,
     decimals_of_interval,
@@ -33,6 +34,7 @@ MAX_NAMES = 12
 PLACEHOLDERS = (0.0, -1.0)  # what programs write for a metric that was not evaluated, besides NaN
 FAR_FROM_ZERO = 0.05  # of the largest result: a metric that falls to 0 comes closer before
 GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MAXIMIZE}
+GOAL_SUFFIXES = {"": "", MINIMIZE: ":min", MAXIMIZE: ":max"}
 
 
 class Unit(Enum):
@@ -61,6 +63,10 @@ class ComparedMetric:
         resolution: The smallest difference between two runs, in the shown unit. It is a lower bound of the
             standard deviation.
         is_best: Whether a run's best value counts instead of its last.
+        counts_samples: Whether a value is a fraction of the samples, so that one sample is the smallest
+            difference between two runs.
+        largest: The size of the scale, in the shown unit: 100 points, or 1 for other values of 0 to 1.
+            Infinite if it is not known.
         name: The name in texts.
         noun: The name beside speed and memory.
         title: The name at the beginning of a sentence, and above a chart.
@@ -82,6 +88,8 @@ class ComparedMetric:
     target: float | None = None
     resolution: float = 0.0
     is_best: bool = False
+    counts_samples: bool = False
+    largest: float = math.inf
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
@@ -125,6 +133,14 @@ class ComparedMetric:
             return MIN_DECIMALS
         margin = [] if self.margin is None else [-self.margin, self.margin]
         return decimals_of_interval((low, high), (0.0, *margin, *marks), MIN_DECIMALS)
+
+    def describe_wide_margin(self, margin: float) -> str:
+        """Return that a margin covers every value of the metric, and a smaller one; "" if it does not."""
+        if margin < self.largest:
+            return ""
+        scale = self.with_unit(f"0 to {self.largest:g}")
+        example = f"--margin {self.largest / 100:g}"
+        return f"the values of {self.key} lie within {scale}; give a smaller margin, such as {example}"
 
     def as_shown(self, value: float) -> float:
         """Convert a value from the user to the shown unit. A fraction may be given as 0.93 or as 93."""
@@ -192,6 +208,9 @@ def parse_metric(text: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit |
 
     Returns:
         The key; the goal, "" if it is not given; the unit, None if it is not given.
+
+    Raises:
+        UserError: The values have no such unit, or may have another.
     """
     key = text
     goal = ""
@@ -205,7 +224,43 @@ def parse_metric(text: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit |
         else:
             break
         key = head
+    _check_named_unit(f"{key}{GOAL_SUFFIXES[goal]}", key, unit, runs)
     return key, goal, unit
+
+
+def _check_named_unit(text: str, key: str, unit: Unit | None, runs: Sequence[RunRecord]) -> None:
+    """Refuse a unit of percentages for a loss, and percentages that may be fractions.
+
+    Args:
+        text: The metric as the user names it, without a unit.
+        unit: The unit that the user names, None without one.
+
+    Raises:
+        UserError: The values have no such unit, or may have another.
+    """
+    if unit not in (Unit.FRACTION, Unit.PERCENT):
+        return
+    if "loss" in metrics.split_words(key.rpartition("/")[2]):
+        raise UserError(f"--metric {text}:{unit.value}: a loss is no percentage; leave :{unit.value} out")
+    values = finite_values(key, runs)
+    if unit is Unit.FRACTION or declared_unit(key, runs) or not values or max(values) > 1:
+        return
+    raise UserError(
+        f"--metric {text}:percent: all values are at most 1 ({min(values):g} to {max(values):g}), so they "
+        f"may be fractions; if 1 means 100%: --metric {text}:fraction; if 1 means 1%: --metric {text}:plain, "
+        "which shows the values as they are"
+    )
+
+
+def finite_values(key: str, runs: Sequence[RunRecord]) -> list[float]:
+    """Return every finite value that runs have under a key, in their rows and summaries."""
+    candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
+    return [float(value) for value in candidates if value is not None and math.isfinite(value)]
+
+
+def declared_unit(key: str, runs: Sequence[RunRecord]) -> Unit | None:
+    """Return the unit that the format of the runs declares for a key; None if it declares none."""
+    return next((UNIT_WORDS[run.units[key]] for run in runs if key in run.units), None)
 
 
 def choose_metric(
@@ -229,24 +284,54 @@ def choose_metric(
 
     Raises:
         UserError: No run has a metric that the user named, or its values do not fit the unit, or the margin
-            is not above 0.
+            is not above 0 or covers the whole scale.
     """
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
     if is_asked and key != DEFAULT_METRIC and not is_logged(key, runs):
         raise _not_logged(key, runs)
     if unit is None:
-        unit = next((UNIT_WORDS[run.units[key]] for run in runs if key in run.units), None)
-    candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
-    values = [float(value) for value in candidates if value is not None and math.isfinite(value)]
+        unit = declared_unit(key, runs)
+    values = finite_values(key, runs)
     placeholder = placeholder_of(unit, values)
     values = [value for value in values if value != placeholder]
     if unit in (Unit.FRACTION, Unit.PERCENT):
         _check_percentage(key, unit, values)
     scale = unit or unit_of(key, values)
-    if margin is None and scale is not Unit.PLAIN:
-        margin = ACCURACY_MARGIN
-    return ComparedMetric(key, margin, scale, goal or infer_goal(key) or "")
+    default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
+    largest = _largest_of_scale(scale, values)
+    metric = ComparedMetric(
+        key,
+        default if margin is None else margin,
+        scale,
+        goal or infer_goal(key) or "",
+        counts_samples=math.isfinite(largest) and _counts_samples(key, runs),
+        largest=largest,
+    )
+    if margin is not None and (reason := metric.describe_wide_margin(margin)):
+        raise UserError(f"--margin {margin:g}: {reason}")
+    return metric
+
+
+def _counts_samples(key: str, runs: Sequence[RunRecord]) -> bool:
+    """Return whether a metric is a fraction of the samples: as the runs record it, else by its key.
+
+    By its key it is one if the last part is `accuracy` or `top5_accuracy`: `eval/accuracy`, not `val_acc`.
+    """
+    path = f"{metrics.TASK}.metrics.{key}.counts_samples"
+    recorded = [lookup(run.environment, path) for run in runs]
+    known = [value for value in recorded if isinstance(value, bool)]
+    if known:
+        return all(known)
+    return key.rpartition("/")[2] in SAMPLE_COUNTS
+
+
+def _largest_of_scale(scale: Unit, values: Sequence[float]) -> float:
+    """Return the size of the scale in the shown unit; infinite if the values do not tell it."""
+    if scale is not Unit.PLAIN:
+        return 100.0
+    is_within_one = bool(values) and min(values) >= 0 and max(values) <= 1
+    return 1.0 if is_within_one else math.inf
 
 
 def _not_logged(key: str, runs: Sequence[RunRecord]) -> UserError:
@@ -273,13 +358,11 @@ def _not_logged(key: str, runs: Sequence[RunRecord]) -> UserError:
 
 
 def _check_percentage(key: str, unit: Unit, values: Sequence[float]) -> None:
-    """Refuse a unit of percentages for a loss, or for values that are beyond it.
+    """Refuse a unit of percentages for values that are beyond it.
 
     Raises:
         UserError: The values cannot be in this unit.
     """
-    if "loss" in metrics.split_words(key.rpartition("/")[2]):
-        raise UserError(f"--metric {key}:{unit.value}: a loss is no percentage; leave :{unit.value} out")
     low = min(values, default=0.0)
     high = max(values, default=0.0)
     largest = 1.0 if unit is Unit.FRACTION else 100.0

@@ -129,12 +129,13 @@ def explain_placeholder(group: Group) -> str:
 def measure_resolution(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     """Return the smallest possible difference between the metric of two runs, in the shown unit.
 
-    It is one answer of the smallest recorded test set, else the last logged decimal. 0 if neither is known:
-    for a continuous metric, and if every value is an end of the scale (all 0 or 1).
+    For a metric that counts samples it is one sample of the smallest recorded test set, else the last logged
+    decimal. 0 if neither is known: for a continuous metric, and if every value is an end of the scale (all 0
+    or 1).
     """
     scored = rows[rows[SCORE].notna()]
-    if metric.is_percentage and scored[IMAGES].notna().any():
-        return float(100 / scored[IMAGES].min())
+    if metric.counts_samples and scored[IMAGES].notna().any():
+        return float(metric.largest / scored[IMAGES].min())
     values = np.concatenate([run.values(metric.key) for run in scored[RUN]] or [[]])
     values = values[np.isfinite(values)]
     if metric.is_percentage and np.isin(values * metric.factor, (0.0, 100.0)).all():
