@@ -11,14 +11,14 @@ ARGS ?=
 MARKS ?= not slow
 PIP := --disable-pip-version-check
 
-.PHONY: help setup demo test test-all rehearse rehearse-oldest wheel-check lint docs reproduce clean
+.PHONY: help install setup demo test test-all rehearse rehearse-oldest wheel-check lint docs reproduce clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       compare fp32 and mixed precision on synthetic images in minutes, and write the page"
 	@echo "make test       run the quick tests, five minutes on two cores (ARGS=tests/test_cli.py: only these)"
 	@echo "make test-all   run the slow tests, too, about 25 minutes"
-	@echo "make setup      install into $(VENV) (the other targets do it if needed)"
+	@echo "make setup      install into $(VENV) what the tests need, too (the other targets install what they need)"
 	@echo "make reproduce  train the published tootouch experiment with three seeds on a GPU (again: continues)"
 	@echo "make rehearse   train under every backend on fake CUDA tensors, to find what would fail or wait on a GPU"
 	@echo "make rehearse-oldest  the same with the oldest supported PyTorch"
@@ -26,17 +26,27 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make docs       write docs/cli.md, the reference of the command line, from the help texts"
 
-setup: $(VENV)/.installed
+# What training and reports need. `make demo` installs no more.
+install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, %s is %d.%d: set PYTHON=..." % (sys.executable, *v))'
 	@$(PYTHON) -m venv $(VENV)
 	@echo "installing PyTorch and the other dependencies into $(VENV): about 3 GB to download and 6 GB on disk," \
 	  "a few minutes"
+	@$(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e .
+	@touch $@
+
+# The optional packages and the tools of the tests, too.
+setup: $(VENV)/.installed-for-tests
+
+$(VENV)/.installed-for-tests: $(VENV)/.installed
+	@echo "installing Ray, Lightning, Transformers and the test tools into $(VENV): about 0.3 GB to download and" \
+	  "0.8 GB on disk"
 	@$(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e '.[test]'
 	@touch $@
 
-demo: setup
+demo: install
 	@$(VENV)/bin/ampcompare demo $(ARGS)
 
 # Three test files at a time on two cores, because many tests wait. `MARKS=` (empty) includes the slow tests.
@@ -77,7 +87,7 @@ lint: setup
 docs: setup
 	$(VENV)/bin/python docs/make_cli.py
 
-reproduce: setup
+reproduce: install
 	@$(VENV)/bin/ampcompare reproduce tootouch device=cuda $(ARGS)
 
 clean:
