@@ -67,11 +67,11 @@ def paired_differences(analysis: Analysis) -> Spec | None:
             },
         },
     ]
-    unit = f"{metric.unit}, " if metric.unit else ""
-    margin = f"; shaded: within {metric.tolerance}" if metric.margin is not None else ""
+    noun = f"{metric.noun}, {metric.unit}" if metric.unit else metric.noun
+    margin = "; shaded: the margin" if metric.margin is not None else ""
     return chart(
-        f"Difference in {metric.noun} at each seed",
-        f"{unit}relative to the baseline, a dot per seed{margin}",
+        "Paired differences",
+        f"{noun}, by seed{margin}",
         layers,
         rows,
         height=max(HEIGHT, DIFFERENCE_HEIGHT * len(labels)),
