@@ -41,12 +41,16 @@ ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 @pytest.fixture(autouse=True)
 def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reaches a W&B account or reads the user's settings."""
+    """No test reaches a W&B account or reads the user's settings.
+
+    W&B's client does not list the installed packages, which takes half of its time.
+    """
     os.environ.pop("WANDB_SERVICE", None)  # not put back behind the test, which may have ended that service
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     empty = tmp_path_factory.getbasetemp() / "no-account"
     empty.mkdir(exist_ok=True)
+    monkeypatch.setenv("WANDB_X_SAVE_REQUIREMENTS", "false")
     monkeypatch.setenv("NETRC", str(empty / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(empty))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(empty))
