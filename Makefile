@@ -6,7 +6,7 @@ OLDEST := 2.11
 OLDEST_VENV := .venv-$(OLDEST)
 # The tests are compiled once and kept, also where PYTHONDONTWRITEBYTECODE is set: half of the time to collect them.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 2 --dist worksteal
 ARGS ?=
 MARKS ?= not slow
 PIP := --disable-pip-version-check
@@ -22,7 +22,7 @@ help:
 	@echo "make reproduce  train the published tootouch experiment with three seeds on a GPU (again: continues)"
 	@echo "make rehearse   train under every backend on fake CUDA tensors, to find what would fail or wait on a GPU"
 	@echo "make rehearse-oldest  the same with the oldest supported PyTorch"
-	@echo "make wheel-check  build the wheel and use it in an empty folder: run, report, sweep, demo"
+	@echo "make wheel-check  build the wheel and use it in an empty folder: run, report, sweep"
 	@echo "make lint       ruff and mypy"
 	@echo "make docs       write docs/cli.md, the reference of the command line, from the help texts"
 
@@ -49,7 +49,7 @@ $(VENV)/.installed-for-tests: $(VENV)/.installed
 demo: install
 	@$(VENV)/bin/ampcompare demo $(ARGS)
 
-# Three test files at a time on two cores, because many tests wait. `MARKS=` (empty) includes the slow tests.
+# `MARKS=` (empty) includes the slow tests.
 test: setup
 ifeq ($(strip $(ARGS)),)
 	$(PYTEST) $(PARALLEL) -m "$(MARKS)"

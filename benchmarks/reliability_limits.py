@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
-from support import zygote  # noqa: E402
+from support import faults  # noqa: E402
 from support.quick import QUICK  # noqa: E402
 from support.wandb_server import Server  # noqa: E402
 from support.wandb_server.clients import environment, wait_until  # noqa: E402
@@ -62,7 +62,7 @@ def killed(folder: Path) -> Iterator[Figure]:
     for number in range(5):
         out = folder / str(number)
         words = (*ENDLESS, "log.every=2", f"output_dir={out}")
-        zygote.run(*words, kill_later=2 + number / 3, all=True)
+        faults.run(*words, kill_later=2 + number / 3, all=True)
         ended = time.time()
         (record,) = load_runs([out])
         ages.append(ended - record.history["_timestamp"].max())
@@ -89,7 +89,7 @@ def stopped(folder: Path) -> Iterator[Figure]:
         words = [word for word in ENDLESS if not word.startswith("wandb.")]
         out = folder / what.partition(" ")[0]
         out.mkdir()
-        zygote.run(
+        faults.run(
             *words,
             "wandb.mode=online",
             f"output_dir={out}",

@@ -1,6 +1,8 @@
 """What several test files share: where the checkout is, the real data, a quick run."""
 
 import os
+import random
+import resource
 import sys
 from pathlib import Path
 
@@ -18,35 +20,22 @@ settings.register_profile(
 )
 settings.load_profile("ampcompare")
 
-# Folders of test files that take long, in this order.
-LONG = (
-    "tests",
-    "why",
-    "online",
-    "sweeps",
-    "bench",
-    "faults",
-    "training",
-    "page",
-    "report",
-    "reproduce",
-    "recorder",
-    "system",
-    "plugins",
-    "simulated",
-    "runs",
-)
+QUICK_SECONDS = 1.0  # of CPU time; a quick test that takes longer is reported
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
 @pytest.fixture(autouse=True)
 def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reaches a W&B account or reads the user's settings."""
+    """No test reaches a W&B account or reads the user's settings.
+
+    W&B's client does not list the installed packages, which takes half of its time.
+    """
     os.environ.pop("WANDB_SERVICE", None)  # not put back behind the test, which may have ended that service
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     empty = tmp_path_factory.getbasetemp() / "no-account"
     empty.mkdir(exist_ok=True)
+    monkeypatch.setenv("WANDB_X_SAVE_REQUIREMENTS", "false")
     monkeypatch.setenv("NETRC", str(empty / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(empty))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(empty))
@@ -91,17 +80,50 @@ def wandb_server():
     assert not server.errors
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--order", type=int, help="shuffle the tests with this seed: none depends on the order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     import torch
 
-    # Files are handed out in this order: those that take long first, so that no processor is idle at the end.
-    order = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(item.path.parent.name, len(LONG)))
+    if (seed := config.getoption("--order")) is not None:
+        random.Random(seed).shuffle(items)
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("gpu"):  # not `keywords`, where the name of the checkout's folder is, too
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that have ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    began = _cpu_seconds()
+    result = yield
+    if not item.get_closest_marker("slow"):
+        item.user_properties.append(("cpu_seconds", _cpu_seconds() - began))
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the quick tests that take long, without failing any: other work on the machine counts, too."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    seconds = {
+        report.nodeid: dict(report.user_properties).get("cpu_seconds", 0.0)
+        for report in reports
+        if report.when == "call"
+    }
+    found = sorted(((used, name) for name, used in seconds.items() if used > QUICK_SECONDS), reverse=True)
+    if found:
+        terminalreporter.section(f"quick tests above {QUICK_SECONDS:g} s of CPU time")
+        for used, name in found:
+            terminalreporter.line(f"{used:6.1f} s  {name}")
 
 
 sys.path.insert(0, str(ROOT))  # run_experiment.py

@@ -16,6 +16,7 @@ from support.quick import ROOT
 from ampcompare import analyse_runs, load_runs
 from ampcompare.runs import RunRecord
 
+pytestmark = pytest.mark.slow  # the archive does not change: whoever changes it, or the analysis, runs this
 FOLDER = ROOT / "docs" / "results" / "2026-11-26-h200"
 BACKENDS = ("none", "native", "apex_o1")
 FOLDERS = ("comparison", "comparison-tf32", "memory", "strong40")

@@ -78,6 +78,7 @@ def text(name: str) -> str:
     return (ROOT / name).read_text().replace("\xa0", " ")
 
 
+@pytest.mark.slow  # the archive does not change: whoever changes it, or the analysis, runs this
 @pytest.mark.parametrize("comparison", PARTS)
 def test_a_result_is_whole_and_its_records_give_the_same_figures_again(comparison: Path, tmp_path: Path):
     """The records do not refute the publication, either.

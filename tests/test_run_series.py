@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from rich.console import Console
-from support import zygote
+from support import faults
 from support.hooks import before_forward
 from support.outside import ManualClock, Outside
 from support.quick import DROPOUT, QUICK
@@ -54,14 +54,14 @@ def run_series(
         for seed in seeds
     ]
     file.write_text(json.dumps(runs))
-    return zygote.run(*WORDS, *words, f"output_dir={folder}", "--runs", str(file), **job)
+    return faults.run(*WORDS, *words, f"output_dir={folder}", "--runs", str(file), **job)
 
 
 def run_alone(folder: Path, seed: int, *words: str, **environment: str) -> None:
     """Train the run of a seed in a process of its own."""
     log = folder / "logs" / f"s{seed}.log"
     log.parent.mkdir(parents=True)
-    done = zygote.run(
+    done = faults.run(
         *WORDS,
         *words,
         f"output_dir={folder}",
@@ -452,7 +452,7 @@ def test_a_series_is_checked_before_it_begins(tmp_path: Path):
         ('[{"overrides": ["seed=1"]}, {"overrides": ["epochs=no"]}]', "epochs"),
     ):
         file.write_text(content)
-        done = zygote.run(*QUICK, f"output_dir={tmp_path / 'runs'}", "--runs", str(file))
+        done = faults.run(*QUICK, f"output_dir={tmp_path / 'runs'}", "--runs", str(file))
         assert done["code"] == 2
         assert re.search(f"error: .*{message}", done["said"]), done["said"]
     assert not (tmp_path / "runs").exists()

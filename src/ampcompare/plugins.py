@@ -115,13 +115,19 @@ class Plugin:
 _NAMES_BY_FILE: dict[str, str] = {}  # file: how the plug-in was named, such as `model.name='./net.py:build'`
 
 
-def describe_shadowed_plugins(kind: PluginKind, built_in: Collection[str]) -> list[str]:
-    """Return a line for each installed plug-in that is unusable because a built-in part has its name."""
-    taken = (entry for entry in entry_points(group=kind.group) if entry.name in built_in)
+def describe_shadowed_plugins(built_in: Mapping[PluginKind, Collection[str]]) -> list[str]:
+    """Return a line for each installed plug-in that is unusable because a built-in part has its name.
+
+    Args:
+        built_in: The names of the built-in parts of each kind.
+    """
+    installed = entry_points()  # once for all kinds: it reads the metadata of every package
     return [
-        f"{kind.option}={e.name} is the built-in part; "
-        f"the plug-in {_describe_origin(e)} of that name is ignored"
-        for e in taken
+        f"{kind.option}={entry.name} is the built-in part; "
+        f"the plug-in {_describe_origin(entry)} of that name is ignored"
+        for kind, names in built_in.items()
+        for entry in installed.select(group=kind.group)
+        if entry.name in names
     ]
 
 

@@ -29,12 +29,13 @@ import typer
 import yaml
 from rich.console import Console
 from support.contract import Inline, check, environment_variables, imports_in, key_paths
-from support.fakes import full, make
+from support.fakes import full, make, plan
 from support.known_runs import BASE, FAST, SAME, runs
 from support.publication_files import write_publication
 from support.quick import QUICK, ROOT
 from support.recorded_loop import Loop
 from support.same_run import end_of, record_of
+from support.wandb_files import write_runs
 
 from ampcompare import Recorder, analyse_runs, metrics, plugins
 from ampcompare.analysis import gates
@@ -323,11 +324,13 @@ def test_require_grammar(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         text: [[gate.label, gate.kind, gate.bound] for gate in gates.parse_gates([text])]
         for text in golden["accepted"]
     }
+    write_runs(tmp_path, [plan("none"), plan("native")])
     refused = {}
     for text in golden["refused"]:
         with pytest.raises(SystemExit) as end:
-            main(["report", "runs", "--require", text])
-        assert len(capsys.readouterr().err.splitlines()) == 1, text
+            main(["report", str(tmp_path), "--out", str(tmp_path / "report"), "--require", text])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "--require" in line
         refused[text] = f"exit code {end.value.code}"
     freezes("require", {"terms": [*gates.GATE_KINDS], "accepted": accepted, "refused": refused}, tmp_path)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import zygote
+from support import faults
 from support.quick import QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment
@@ -39,7 +39,7 @@ def steps_of(folder: Path) -> list[float]:
 
 @pytest.mark.slow
 def test_a_run_stops_on_a_full_disk_and_is_resumed_completely(tmp_path: Path):
-    done = zygote.run(*ROWS, f"output_dir={tmp_path}", file_limit=300_000)
+    done = faults.run(*ROWS, f"output_dir={tmp_path}", file_limit=300_000)
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if "W&B can no longer write" in line]
     at, *saved = map(int, re.findall(r"at step (\d+)", line))
@@ -49,7 +49,7 @@ def test_a_run_stops_on_a_full_disk_and_is_resumed_completely(tmp_path: Path):
     assert 50 < len(so_far) < at
     assert so_far == list(range(1, len(so_far) + 1))
 
-    done = zygote.run(*ROWS, f"output_dir={tmp_path}", "resume=auto", f"max_steps={at}")
+    done = faults.run(*ROWS, f"output_dir={tmp_path}", "resume=auto", f"max_steps={at}")
     assert done["code"] == 0, done
     assert f"resuming run {load_runs([tmp_path])[0].id} at step {[*saved, at][0]}" in done["said"]
     assert steps_of(tmp_path) == list(range(1, at + 1))
@@ -57,10 +57,10 @@ def test_a_run_stops_on_a_full_disk_and_is_resumed_completely(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes_it(tmp_path: Path):
-    assert zygote.run(*ROWS, "max_steps=100", f"output_dir={tmp_path / 'whole'}")["code"] == 0
+    assert faults.run(*ROWS, "max_steps=100", f"output_dir={tmp_path / 'whole'}")["code"] == 0
     (whole,) = tmp_path.rglob("run-*.wandb")
     words = (*ROWS, "max_steps=100", f"output_dir={tmp_path / 'out'}")
-    done = zygote.run(*words, file_limit=whole.stat().st_size - 8_000)
+    done = faults.run(*words, file_limit=whole.stat().st_size - 8_000)
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if line.startswith("error: ")]
     assert re.fullmatch(
@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
     )
     assert len(steps_of(tmp_path / "out")) < 100
 
-    done = zygote.run(*words, "resume=auto")
+    done = faults.run(*words, "resume=auto")
     assert done["code"] == 0, done
     assert "at step 100" in done["said"]
     assert steps_of(tmp_path / "out") == list(range(1, 101))
@@ -106,7 +106,7 @@ def test_on_a_full_disk_an_online_run_continues_with_the_server(wandb_server: Se
     given = environment(wandb_server, tmp_path, WANDB_RUN_ID="run")
     words += ["wandb.mode=online", "max_steps=2000", f"output_dir={tmp_path}"]
     # It takes 20 s at least: that a record no longer grows is known after 5 s of rows.
-    done = zygote.run(*words, env=given, file_limit=300_000, pace=0.01)
+    done = faults.run(*words, env=given, file_limit=300_000, pace=0.01)
     assert done["code"] == 0, done
     assert len([line for line in told(done) if "the rows still go to the server" in line]) == 1
     sent = [row["global_step"] for row in wandb_server.runs["run"].history if "train/loss" in row]
@@ -114,7 +114,7 @@ def test_on_a_full_disk_an_online_run_continues_with_the_server(wandb_server: Se
 
 
 def test_a_log_on_a_full_disk_costs_words_and_no_training(tmp_path: Path):
-    done = zygote.run(*QUICK, f"output_dir={tmp_path}", stdout="/dev/full")
+    done = faults.run(*QUICK, f"output_dir={tmp_path}", stdout="/dev/full")
     assert done["code"] == 0, done
     assert told(done)[:1] == [
         "the output can no longer be written (No space left on device); the command continues"
@@ -124,7 +124,7 @@ def test_a_log_on_a_full_disk_costs_words_and_no_training(tmp_path: Path):
 
 def test_the_end_of_a_record_is_known_wherever_the_file_is_cut(tmp_path: Path):
     """Whole it is only whole; the exit record may lie across two blocks."""
-    assert zygote.run(*QUICK, "log.every=1", f"output_dir={tmp_path}")["code"] == 0
+    assert faults.run(*QUICK, "log.every=1", f"output_dir={tmp_path}")["code"] == 0
     (path,) = tmp_path.rglob("run-*.wandb")
     whole = path.read_bytes()
     assert ends_whole(path)

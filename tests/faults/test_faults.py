@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from support import zygote
+from support import faults
 from support.quick import QUICK, ROOT
 from support.same_run import steps_of
 
@@ -41,10 +41,10 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
     tmp_path: Path, at: int
 ):
     given = (*QUICK, "log.every=1", "checkpoint.every_epochs=1", f"output_dir={tmp_path}")
-    done = zygote.run(*given, end_service_at=at)
+    done = faults.run(*given, end_service_at=at)
     assert done["code"] == 1, done
     assert "Traceback" not in done["said"]
-    done = zygote.run(*given, "resume=auto")
+    done = faults.run(*given, "resume=auto")
     assert done["code"] == 0, done
     assert "resuming run" in done["said"]
     assert_whole(tmp_path, cut=True)
@@ -53,10 +53,10 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
 def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(tmp_path: Path):
     """As batch systems send it: W&B's client gets it, too."""
     given = (*QUICK, "log.every=1", f"output_dir={tmp_path}")
-    done = zygote.run(*given, signal_at=[5, signal.SIGTERM], all=True)
+    done = faults.run(*given, signal_at=[5, signal.SIGTERM], all=True)
     assert done["code"] == 143, done
     assert "Traceback" not in done["said"], done
-    done = zygote.run(*given, "resume=auto")
+    done = faults.run(*given, "resume=auto")
     assert done["code"] == 0, done
     assert_whole(tmp_path)
     assert steps_of(tmp_path) == list(range(1, 9))
@@ -65,7 +65,7 @@ def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(tm
 def test_a_full_disk_costs_checkpoints_and_no_training(tmp_path: Path):
     # Limits the size of a file, as root knows no full disk: the checkpoint does not fit, W&B's record still
     # does.
-    done = zygote.run(
+    done = faults.run(
         *QUICK, f"output_dir={tmp_path}", file_limit=50_000, env={"AMPCOMPARE_CACHE": str(tmp_path / "c")}
     )
     assert done["code"] == 0, done
@@ -77,7 +77,7 @@ def test_a_full_disk_costs_checkpoints_and_no_training(tmp_path: Path):
 
 def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(tmp_path: Path):
     out = tmp_path / "out"
-    done = zygote.run(*QUICK, f"output_dir={out}", remove_at=[3, str(out)])
+    done = faults.run(*QUICK, f"output_dir={out}", remove_at=[3, str(out)])
     assert "Traceback" not in done["said"], done
     assert done["code"] == 1
     assert ".wandb is incomplete: the file was removed" in done["said"] or (
@@ -88,7 +88,7 @@ def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(tmp_path: 
 
 
 def test_not_enough_memory_is_one_line_with_the_batch_size(tmp_path: Path):
-    done = zygote.run(*QUICK, f"output_dir={tmp_path}", out_of_memory_at=3)
+    done = faults.run(*QUICK, f"output_dir={tmp_path}", out_of_memory_at=3)
     assert done["code"] == 1
     assert "Traceback" not in done["said"]
     assert "out of memory on cpu with batch_size=8; try a smaller batch_size" in done["said"]
@@ -144,7 +144,7 @@ def test_no_file_that_a_run_writes_holds_a_secret(tmp_path: Path):
         "AWS_SECRET_ACCESS_KEY": "fakeSecretOfTheCloud",
         "HF_TOKEN": "hf_fakefakefake",
     }
-    done = zygote.run(*QUICK, f"output_dir={tmp_path}", env=secrets | {"WANDB_MODE": "offline"})
+    done = faults.run(*QUICK, f"output_dir={tmp_path}", env=secrets | {"WANDB_MODE": "offline"})
     assert done["code"] == 0, done
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 5
@@ -165,7 +165,7 @@ def test_a_long_run_grows_in_neither_memory_nor_handles(tmp_path: Path):
         "diagnostics.every=150",
         "log.every=50",
     )
-    done = zygote.run(
+    done = faults.run(
         *words, "checkpoint.every_epochs=150", f"output_dir={tmp_path}", watch_every=150, watched=str(watched)
     )
     assert done["code"] == 0, done

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import zygote
+from support import faults
 from support.quick import DROPOUT, QUICK
 from support.same_run import assert_same_run, record_of, steps_of
 
@@ -43,7 +43,7 @@ def test_runs_killed_twice_and_resumed_are_bit_identical(tmp_path: Path, subtest
             {"words": (*WORDS, *words, f"output_dir={folder / part}", *more), **job}
             for words, folder in folders.items()
         ]
-        done = zygote.run_all(jobs)
+        done = faults.run_all(jobs)
         assert {each["code"] for each in done} == {code}, done
         return [each["said"] for each in done]
 
@@ -72,7 +72,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Pat
         "checkpoint.every_minutes=0.002",
         "checkpoint.every_epochs=10",
     )
-    assert zygote.run(*words, f"output_dir={whole}")["code"] == 0
+    assert faults.run(*words, f"output_dir={whole}")["code"] == 0
     expected = steps_of(whole)
     dice = random.Random(7)
     kills = 0
@@ -80,7 +80,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Pat
         # Before it has a checkpoint a run that is killed is begun anew, as another one.
         saved = {} if kills else {"once_saved": str(parts)}
         job = {"kill_later": 0.05 + dice.random(), "pace": 0.01, "all": kills % 2 == 0} | saved
-        done = zygote.run(*words, f"output_dir={parts}", "resume=auto", **job)
+        done = faults.run(*words, f"output_dir={parts}", "resume=auto", **job)
         if done["code"] != -9:
             assert done["code"] == 0, done
             break
@@ -89,6 +89,6 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Pat
         assert so_far == expected[: len(so_far)]
         assert len(record_of(parts).paths) == kills
     else:
-        assert zygote.run(*words, f"output_dir={parts}", "resume=auto")["code"] == 0
+        assert faults.run(*words, f"output_dir={parts}", "resume=auto")["code"] == 0
     assert kills >= 3
     assert_same_run(whole, parts)

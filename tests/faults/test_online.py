@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import zygote
+from support import faults
 from support.quick import ONLINE, QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment, wait_until
@@ -49,7 +49,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(wandb_server: Serve
     def play(run_id: str, *words: str, **job: Any) -> dict[str, Any]:
         folder = tmp_path / run_id
         folder.mkdir(exist_ok=True)
-        return zygote.run(
+        return faults.run(
             *WORDS, *words, f"output_dir={folder}", env=env(wandb_server, folder, run_id), **job
         )
 
@@ -72,7 +72,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(wandb_server: Serve
     folder = tmp_path / "behind"
     folder.mkdir()
     given = env(wandb_server, folder, "behind") | later
-    assert zygote.run(*WORDS, f"output_dir={folder}", env=given, kill_at=10)["code"] == -9
+    assert faults.run(*WORDS, f"output_dir={folder}", env=given, kill_at=10)["code"] == -9
     assert len(rows(wandb_server, "behind")) < next(n for n, row in enumerate(expected) if row[STEP] > 8)
     assert play("behind", "resume=auto")["code"] == 0
     assert rows(wandb_server, "behind") == expected
@@ -91,7 +91,7 @@ def test_a_preempted_run_ends_though_the_server_hangs(wandb_server: Server, tmp_
 
     words = (*WORDS, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=50")
     given = env(wandb_server, tmp_path, "run") | {"WANDB_FINISH_TIMEOUT": "9000"}
-    done = zygote.run(*words, f"output_dir={tmp_path}", env=given, begun=when(has_rows, terminate))
+    done = faults.run(*words, f"output_dir={tmp_path}", env=given, begun=when(has_rows, terminate))
     assert done["code"] == 143, done
     assert "(SIGTERM); the record up to here is kept; continue with resume=auto" in done["said"]
     (record,) = load_runs([tmp_path])
@@ -100,7 +100,7 @@ def test_a_preempted_run_ends_though_the_server_hangs(wandb_server: Server, tmp_
 
 
 def test_the_second_ctrl_c_ends_at_once(tmp_path: Path):
-    done = zygote.run(*QUICK, f"output_dir={tmp_path}", signal_at=[3, signal.SIGINT], twice=True)
+    done = faults.run(*QUICK, f"output_dir={tmp_path}", signal_at=[3, signal.SIGINT], twice=True)
     assert done["code"] == 130
     assert "interrupted at step 3; the record up to here is kept" in done["said"]
     assert "Traceback" not in done["said"]
@@ -124,7 +124,7 @@ def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(wandb_server: S
     log.touch()
     words = (*WORDS, "epochs=100000", "eval.every=1000", "diagnostics.every=null", f"output_dir={tmp_path}")
     begun = when(has_rows_here_and_there, interrupt_twice)
-    done = zygote.run(*words, env=env(wandb_server, tmp_path, "run"), begun=begun, stdout=str(log))
+    done = faults.run(*words, env=env(wandb_server, tmp_path, "run"), begun=begun, stdout=str(log))
     assert done["code"] == 130, done
     assert "Traceback" not in done["said"], done
     (record,) = load_runs([tmp_path])

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from rich.console import Console
 from support.fakes import plan
+from support.faults import children_of
 from support.outside import Outside
 from support.quick import ROOT
 from support.shell import run_in_shell
 from support.sweep_project import DIES_BEFORE, is_alive
 from support.wandb_files import write_runs
 from support.wandb_server.clients import wait_until
-from support.zygote import children_of
 
 from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState

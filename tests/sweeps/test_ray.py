@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray.cluster_utils import Cluster
 from rich.console import Console
 from support.outside import Outside
 from support.quick import ROOT
@@ -248,6 +247,8 @@ def test_cluster_that_does_not_answer_is_refused_in_a_line(project, monkeypatch,
 def test_two_runs_with_half_a_gpu_share_the_gpu_of_the_task(project, monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     project.write_file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
+    from ray.cluster_utils import Cluster
+
     cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 4, "num_gpus": 1})
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     try:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.faults import children_of, of_process
 from support.quick import ROOT
 from support.sweep_project import SweepProject, is_alive
 from support.wandb_server.clients import wait_until
-from support.zygote import children_of, of_process
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun

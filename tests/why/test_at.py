@@ -326,6 +326,16 @@ def test_changed_code_and_data_are_refused_by_name(
     assert "restore them" in done.stderr
 
 
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Return a folder with a run of `native` and one of `none`, and their ids. Tests do not change it."""
+    folder = tmp_path_factory.mktemp("two-runs")
+    (folder / "net.py").write_text(NET)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return folder, {"name": train("backend=native"), "plain": train("backend=none", "epochs=1")}
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -339,8 +349,15 @@ def test_changed_code_and_data_are_refused_by_name(
         (["--at", "{plain}"], "backend=none computes in fp32, so there is nothing to compare"),
     ],
 )
-def test_wrong_uses_are_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]):
-    names = {"name": train("backend=native"), "plain": train("backend=none", "epochs=1")}
+def test_wrong_uses_are_one_line(
+    words: list[str],
+    expected: str,
+    two_runs: tuple[Path, dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    folder, names = two_runs
+    monkeypatch.chdir(folder)
     output = why(capsys, "diff", *(word.format(**names) for word in words), code=2)
     (error,) = [line for line in output.splitlines() if line.startswith("error: ")]
     assert expected.format(**names) in error

@@ -29,6 +29,7 @@ from ampcompare.why.op_profile import (
 )
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
+TINY += ["data.train_limit=32", "data.test_limit=8"]
 # Each so slow in its own way that other work on the machine hides nothing.
 SLOW = """
 import time
@@ -69,7 +70,7 @@ def explain(*words: str) -> int:
 def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "new" / "explained.json"
-    assert explain(*TINY, "--seconds", "3", "--json", str(file)) == 0
+    assert explain(*TINY, "--seconds", "0.5", "--json", str(file)) == 0
     output = capsys.readouterr().out
     assert "native compared with none" in output
     assert "x as fast as none (" in output
@@ -83,7 +84,7 @@ def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: 
 
 
 def profile_of(name: str, rounds: list[float], kinds: dict[str, float]) -> StepProfile:
-    config = make_config([*TINY, f"backend={name}", "data.train_limit=32", "data.test_limit=8"])
+    config = make_config([*TINY, f"backend={name}"])
     context = prepare_run(config)
     trace = trace_forward(context.build_trainer(config), context.first_steps(1)[0][0])
     return StepProfile(config, trace, estimate_memory(trace, config), StepTimes(tuple(rounds), kinds))
@@ -120,8 +121,8 @@ def test_without_seconds_there_are_types_and_memory_and_no_times(capsys):
 def test_casts_or_idle_time_are_named_where_they_make_a_network_slow(name: str, kind: str, tmp_path: Path):
     (tmp_path / "slow.py").write_text(SLOW)
     file = tmp_path / "explained.json"
-    words = [f"model.name={tmp_path}/slow.py:{name}", "data.source=synthetic", "batch_size=8", "device=cpu"]
-    assert explain(*words, "backend=native_bf16", "--seconds", "3", "--json", str(file)) == 0
+    words = [f"model.name={tmp_path}/slow.py:{name}", *TINY[1:]]
+    assert explain(*words, "backend=native_bf16", "--seconds", "0.5", "--json", str(file)) == 0
     for side in json.loads(file.read_text())["backends"]:
         times = side["ms"]["kinds"]
         # On a busy machine idle time grows, and ops' own does not.

@@ -17,8 +17,16 @@ from ampcompare.why.op_dtypes import (
     trace_forward,
 )
 
-TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "optimizer.momentum=0.9", "device=cpu"]
-IMAGENET = ["data.source=synthetic", "data.kwargs.size=224", "model.stem=imagenet", "batch_size=2"]
+FEW = ["data.train_limit=16", "data.test_limit=8"]
+TINY = [
+    "model.name=tiny",
+    "data.source=synthetic",
+    "batch_size=8",
+    "optimizer.momentum=0.9",
+    "device=cpu",
+    *FEW,
+]
+IMAGENET = [*FEW, "data.source=synthetic", "data.kwargs.size=224", "model.stem=imagenet", "batch_size=2"]
 NET = '''
 import torch
 from torch import nn

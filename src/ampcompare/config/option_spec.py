@@ -175,7 +175,7 @@ class OptionSpec:
         if isinstance(value, str):
             word = value.strip().lower()
             if word == MISSING or REFERENCE.fullmatch(word):
-                return value
+                return value.strip()
             if word in NULL_WORDS:
                 raise ValueError
             value = split_list(value)

@@ -169,10 +169,9 @@ def resolve_backend(config: Config) -> None:
         UserError: The backend cannot be loaded, or does not take an option.
     """
     if os.environ.get("RANK", "0") == "0":
-        for spec in OPTIONS.values():
-            if spec.plugin:
-                for line in describe_shadowed_plugins(spec.plugin, spec.choices):
-                    sys.stderr.write(f"warning: {line}\n")
+        built_in = {spec.plugin: spec.choices for spec in OPTIONS.values() if spec.plugin}
+        for line in describe_shadowed_plugins(built_in):
+            sys.stderr.write(f"warning: {line}\n")
     check_backend(config, get_backend(config.backend))
 
 

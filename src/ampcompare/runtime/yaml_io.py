@@ -4,9 +4,11 @@ OmegaConf reads it: 1e-5 is a number, a date is a text. Duplicate keys are refus
 refer to themselves or expand to thousands of values.
 """
 
+import copy
 from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,13 @@ def flatten(tree: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _plain(text: str) -> Any:
-    """Return the plain values of a YAML text.
+    """Return the plain values of a YAML text, for the caller to keep. Raises what `_parse` raises."""
+    return copy.deepcopy(_parse(text))
+
+
+@lru_cache(maxsize=64)
+def _parse(text: str) -> Any:
+    """Return the plain values of a YAML text, the same object each time: the default config is read often.
 
     Raises:
         YAMLError: The text is not YAML.

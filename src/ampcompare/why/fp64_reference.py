@@ -15,7 +15,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, map_tensors
@@ -67,11 +67,20 @@ class _Fp64Mode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in CASTS:
             func = Tensor.double
-        args, kwargs = tree_map(_replace_dtype, (args, kwargs or {}))
+        kwargs = kwargs or {}
+        leaves = tree_leaves((args, kwargs))
+        if not any(_has_smaller_dtype(leaf) for leaf in leaves):  # nearly every call of a step
+            return func(*args, **kwargs)
+        args, kwargs = tree_map(_replace_dtype, (args, kwargs))
         # A network may keep a table as a plain tensor, which no conversion of the network reaches.
         if not _is_in_place(func) and torch.float64 in {t.dtype for t in floating_tensors((args, kwargs))}:
             args, kwargs = tree_map(lambda x: _to_fp64(x) if isinstance(x, Tensor) else x, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _has_smaller_dtype(value: Any) -> bool:
+    dtype = value.dtype if isinstance(value, Tensor) else value
+    return isinstance(dtype, torch.dtype) and dtype in SMALLER_DTYPES
 
 
 def _replace_dtype(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """The process that `warm_python` forks: it has loaded what a training loads.
 
 Of two processes for each call, the first one forwards signals and reports the end, and the second one runs
-the program. Argument: the path of the socket. Its end is that of its standard input.
+the program. Arguments: the folder of the programs, which gets the socket, and the process with which the
+server ends.
 """
 
 import array
@@ -12,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -57,21 +59,25 @@ def read_call(client: socket.socket) -> Call:
     return Call(folder, int(group), words, environment, files.tolist())
 
 
-def serve(path: str) -> Call:
-    """Fork for each call until standard input ends; return a call in the process that has to run it."""
+def serve(folder: str, main: int) -> Call:
+    """Fork for each call until the process `main` ends; return a call in the process that has to run it."""
+    ended = os.pidfd_open(main)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
+    listener.bind(f"{folder}/socket")
     listener.listen(64)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the fork through its client
     print("ready", flush=True)
     while True:
-        ready, *_ = select.select([listener, sys.stdin], [], [])
+        ready, *_ = select.select([listener, ended], [], [])
         collect_children()
-        if sys.stdin in ready:
+        if ended in ready:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.unlink(f"{folder}.lock")
             os._exit(0)
         client, _ = listener.accept()
         if not os.fork():
             listener.close()
+            os.close(ended)
             return run_call(client)
         client.close()
 
@@ -182,7 +188,7 @@ for name in LOADED:
     importlib.import_module(name)
 gc.freeze()  # no fork visits what is loaded here
 gc.enable()
-socket_path = sys.argv[1]
-call = serve(socket_path)
+programs = sys.argv[1]
+call = serve(programs, int(sys.argv[2]))
 take_over(call)
-end(run_program(*begin_program(call, os.path.join(os.path.dirname(socket_path), "python"))))
+end(run_program(*begin_program(call, os.path.join(programs, "python"))))

@@ -137,6 +137,7 @@ class Group:
         self.outcomes = Outcomes(**{outcome: int(n) for outcome, n in counts.items()})
         self.rows = _counted_rows(self.all_rows)
         self._by_start = self.rows.sort_values(run_table.STARTED, kind="stable")
+        self._samples: dict[tuple[str, bool], pd.Series] = {}
         self.records: tuple[RunRecord, ...] = tuple(self.rows[RUN])
 
         self.n = len(self.rows)
@@ -181,6 +182,12 @@ class Group:
             column: Column of the metric.
             own_times: Whether to leave out the times of runs that shared their machine.
         """
+        key = (column, own_times)
+        if key not in self._samples:  # each is needed a dozen times
+            self._samples[key] = self._sample(column, own_times)
+        return self._samples[key]
+
+    def _sample(self, column: str, own_times: bool) -> pd.Series:
         rows = self._by_start
         run_metric = METRICS_BY_COLUMN[column]
         counts = rows[column].notna()
@@ -190,7 +197,7 @@ class Group:
             counts &= ~is_machine_shared(rows)
         return _sample_by_process(rows, counts, run_metric)
 
-    @property
+    @cached_property
     def shares_processes(self) -> bool:
         """Return whether one process trained several of the counted runs."""
         return bool(self.rows[PROCESS].duplicated().any())
@@ -237,22 +244,27 @@ def _sample_by_process(rows: pd.DataFrame, counts: pd.Series, run_metric: RunMet
         rows: All runs of the processes: their seeds label the process.
         counts: Whether the value of a row counts.
     """
-    seeds = _seed_labels(rows)
+    labels = list(_seed_labels(rows).values())
+    values = rows[run_metric.column].to_numpy(float)
+    is_counted = counts.to_numpy(bool)
+    positions: dict[str, list[int]] = {}
+    for position, process in enumerate(rows[PROCESS]):
+        positions.setdefault(process, []).append(position)
     by_seeds: dict[str, list[float]] = {}
-    for _, own in rows.groupby(PROCESS, sort=False):
-        values = own[run_metric.column][counts[own.index]]
-        if values.empty:
+    for own in positions.values():
+        counted = values[own][is_counted[own]]
+        if not len(counted):
             continue
-        mean = _geometric_mean(values) if run_metric.is_ratio else float(values.mean())
-        label = "+".join(sorted(seeds[index] for index in own.index))
+        mean = _geometric_mean(counted) if run_metric.is_ratio else float(counted.mean())
+        label = "+".join(sorted(labels[position] for position in own))
         by_seeds.setdefault(label, []).append(mean)
     numbered = {f"{label} ({n})": mean for label, means in by_seeds.items() for n, mean in enumerate(means)}
     return pd.Series(numbered, dtype=float)
 
 
-def _geometric_mean(values: pd.Series) -> float:
+def _geometric_mean(values: np.ndarray) -> float:
     """Return the geometric mean of positive values; a single value unchanged, to the last bit."""
-    return float(values.iloc[0]) if len(values) == 1 else float(np.exp(np.log(values).mean()))
+    return float(values[0]) if len(values) == 1 else float(np.exp(np.log(values).mean()))
 
 
 def group_runs(

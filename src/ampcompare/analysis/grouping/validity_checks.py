@@ -63,12 +63,13 @@ def explain_chance(group: Group) -> str:
     rows = group.rows[group.rows[SCORE].notna() & (group.rows[CHANCE] > 0) & (group.rows[CHANCE] < 1)]
     if rows.empty:
         return ""
-    p = rows[CHANCE]
-    scores = rows[SCORE] / 100
+    p = rows[CHANCE].to_numpy(float)
+    scores = rows[SCORE].to_numpy(float) / 100
+    images = rows[IMAGES].to_numpy(float)
     sample = group.sample(SCORE) / 100
     has_seeds = len(sample) >= MIN_RUNS
-    errors = np.sqrt(p * (1 - p) / rows[IMAGES].where(rows[IMAGES] > 0))
-    bound = p + ERRORS_ABOVE_CHANCE * errors.fillna(math.inf if has_seeds else 0.0)
+    errors = np.sqrt(p * (1 - p) / np.where(images > 0, images, math.nan))
+    bound = p + ERRORS_ABOVE_CHANCE * np.where(np.isnan(errors), math.inf if has_seeds else 0.0, errors)
     at_chance = scores <= bound
     mean = estimate_mean(sample, resolution=group.metric.resolution / 100)
     low = mean.at_level(ONE_SIDED_LEVEL).low if mean and has_seeds else None
@@ -77,7 +78,7 @@ def explain_chance(group: Group) -> str:
     if not at_chance.any():
         return ""
     runs = plural(len(rows), "run")
-    percent = f"{100 * p[at_chance].iloc[0]:.4g}%"
+    percent = f"{100 * p[at_chance][0]:.4g}%"
     return f"at chance level in {at_chance.sum()} of {runs} ({percent} by {_name_guess(rows)})"
 
 

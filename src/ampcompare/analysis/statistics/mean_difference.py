@@ -59,8 +59,9 @@ def estimate_difference(
     sizes = (len(a), len(b))
     shared = a.index.intersection(b.index)
     if paired_by and len(shared) >= MIN_RUNS:
-        pairs = (a[shared] - b[shared]).to_numpy()
-        largest = max(a[shared].abs().max(), b[shared].abs().max())
+        own, other = a[shared].to_numpy(), b[shared].to_numpy()
+        pairs = own - other
+        largest = float(max(np.abs(own).max(), np.abs(other).max()))
         paired = _mean_estimate(pairs, log, max(_deviation(pairs, largest), resolution))
         return replace(paired, sizes=sizes, paired_by=paired_by)
     return _unpaired_difference(a, b, log, resolution)
@@ -86,9 +87,10 @@ def _unpaired_difference(a: pd.Series, b: pd.Series, log: bool, resolution: floa
 def seed_correlation(a: pd.Series, b: pd.Series) -> float | None:
     """Return the correlation of two samples over the seeds that they share; None if it is not defined."""
     shared = a.index.intersection(b.index)
-    if len(shared) < MIN_RUNS or np.ptp(a[shared]) == 0 or np.ptp(b[shared]) == 0:
+    own, other = a[shared].to_numpy(), b[shared].to_numpy()
+    if len(shared) < MIN_RUNS or np.ptp(own) == 0 or np.ptp(other) == 0:
         return None
-    return float(np.corrcoef(a[shared], b[shared])[0, 1])
+    return float(np.corrcoef(own, other)[0, 1])
 
 
 def combine_errors(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
@@ -117,9 +119,12 @@ def _mean_estimate(values: np.ndarray, log: bool, spread: float) -> Estimate:
 
 def _scaled(a: pd.Series, log: bool) -> pd.Series:
     """Return the numbers of a sample on the scale of the computation."""
-    values = a.astype(float)
-    values = values[values.abs() <= MAX_VALUE]  # also drops NaN
-    return np.log(values[values > 0]) if log else values
+    values = a.to_numpy(float)
+    counts = np.abs(values) <= MAX_VALUE  # False for NaN
+    if log:
+        counts &= values > 0
+    values = values[counts]
+    return pd.Series(np.log(values) if log else values, a.index[counts])
 
 
 def _deviation(values: np.ndarray, largest: float = 0.0) -> float:
