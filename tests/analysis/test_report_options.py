@@ -229,7 +229,7 @@ def test_speed_comes_from_the_benchmark_and_everything_else_from_the_runs(tmp_pa
     assert native.group.estimates["images_per_second"].value == pytest.approx(130)
     for question in ("memory", "quality"):
         assert native.estimates[question] == alone.comparison("native").estimates[question]
-    assert analysis.answers[-1] == "Speed: native 1.30× as fast; fp16 no verdict."
+    assert analysis.answers[-1] == "Speed: native 1.30× as fast; no verdict for fp16."
     assert (
         "throughput from `ampcompare bench`, where differences below 2% are not resolved" in analysis.caption
     )

@@ -25,8 +25,8 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
     ),
     "kept, a faster one failed": (
         [*runs("none", BASE), *runs("native", SAME, FAST), *runs("fp16", SAME, FASTER, failed=(1, 2, 4))],
-        "Accuracy: native the same within 0.5 points; fp16 no verdict. "
-        "Speed: native 1.90× as fast; fp16 no verdict. 3 of 5 runs of fp16 failed.",
+        "Accuracy: native the same within 0.5 points; no verdict for fp16. "
+        "Speed: native 1.90× as fast; no verdict for fp16. 3 of 5 runs of fp16 failed.",
         {"native": "same accuracy · faster", "fp16": "3 of 5 failed"},
     ),
     "a loss within the margin": (
@@ -72,12 +72,12 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
     ),
     "one seed": (
         [*runs("none", BASE[:1]), *runs("native", SAME[:1], FAST)],
-        "Accuracy: no verdict for native (n = 1). Speed: native no verdict.",
+        "Accuracy: no verdict for native (n = 1). Speed: no verdict for native.",
         {"native": "inconclusive"},
     ),
     "a failed baseline": (
         [*runs("none", BASE, failed=(3,)), *runs("native", SAME, FAST)],
-        "Accuracy: native no verdict. Speed: native 1.90× as fast. 1 of 5 runs of fp32 (none) failed.",
+        "Accuracy: no verdict for native. Speed: native 1.90× as fast. 1 of 5 runs of fp32 (none) failed.",
         {"native": "accuracy inconclusive · faster"},
     ),
     "all that is faster failed": (
@@ -102,7 +102,7 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
     ),
     "other devices": (
         [*runs("none", BASE, device="A"), *runs("native", SAME, FAST, device="B")],
-        "Accuracy: native the same within 0.5 points. Speed: native not compared.",
+        "Accuracy: native the same within 0.5 points. Speed: not compared for native.",
         {"native": "same accuracy"},
     ),
     "no baseline": (

@@ -146,22 +146,22 @@ class Answer:
 
     Attributes:
         name: The name of the group.
-        text: What is shown; groups with the same text share a clause.
-        detail: The estimate of an open answer, which the group's name carries; "" without one.
-        rank: Where the clause stands: 0 for what is shown, 1 for what is open, 2 for what is not compared.
+        text: What is shown, or a word that nothing is. Groups with the same text share a clause.
+        is_shown: Whether something is shown.
+        detail: The estimate, where nothing is shown; "" without one.
     """
 
     name: str
     text: str
-    detail: str
-    rank: int
+    is_shown: bool = True
+    detail: str = ""
 
 
 def write_headline(findings: Findings) -> list[str]:
     """Return the answer for each arm: accuracy, then speed, then which runs failed or have not ended.
 
     For example `Accuracy: native and apex_o1 the same within 0.5 points; inconclusive for fp16 (−0.20 points;
-    at most 2.93 lower).`, `Speed: native 1.90× as fast; apex_o1 and fp16 not compared.`
+    at most 2.93 lower).`, `Speed: native 1.90× as fast; not compared for apex_o1 and fp16.`
     """
     comparisons = [c for c in findings.comparisons if not c.is_control]
     bases = [g for g in findings.groups if g.value == findings.baseline_value and not g.is_control]
@@ -209,19 +209,17 @@ def _quality_answer(comparison: Comparison, findings: Findings) -> Answer:
     name = _arm_name(comparison, findings)
     degenerate = _describe_degenerate(comparison)
     if claim.estimate is None:
-        return Answer(name, NOT_COMPARED, "", 2)
+        return Answer(name, NOT_COMPARED, is_shown=False)
     if degenerate:
-        return Answer(name, degenerate, "", 0)
+        return Answer(name, degenerate)
     if claim.answer in NOT_SHOWN:
-        detail = ""
-        if not comparison.no_claim_reason:
-            detail = _open_quality(claim.estimate, metric)
-        return Answer(name, claim.answer, detail, 1)
+        detail = "" if comparison.no_claim_reason else _open_quality(claim.estimate, metric)
+        return Answer(name, claim.answer, is_shown=False, detail=detail)
     if claim.shown == (EQUIVALENT,):
-        return Answer(name, f"the same within {metric.tolerance}", "", 0)
+        return Answer(name, f"the same within {metric.tolerance}")
     if claim.shown == (NOT_WORSE,):
-        return Answer(name, f"not {_worse(metric)} by more than {metric.tolerance}", "", 0)
-    return Answer(name, _describe_difference(claim, claim.estimate, metric), "", 0)
+        return Answer(name, f"not {_worse(metric)} by more than {metric.tolerance}")
+    return Answer(name, _describe_difference(claim, claim.estimate, metric))
 
 
 def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetric) -> str:
@@ -257,13 +255,13 @@ def _speed_answer(comparison: Comparison, findings: Findings) -> Answer:
     claim = comparison.claims[SPEED]
     name = _arm_name(comparison, findings)
     if claim.estimate is None:
-        return Answer(name, NOT_COMPARED, "", 2)
+        return Answer(name, NOT_COMPARED, is_shown=False)
     if SAME_SPEED in claim.shown:
-        return Answer(name, f"the same within {100 * SPEED_MARGIN:g}%", "", 0)
+        return Answer(name, f"the same within {100 * SPEED_MARGIN:g}%")
     if claim.shown:
-        return Answer(name, f"{formatting.ratio(claim.estimate.value)} as fast", "", 0)
+        return Answer(name, f"{formatting.ratio(claim.estimate.value)} as fast")
     detail = _ratio_between(claim.estimate) if claim.estimate.has_interval else ""
-    return Answer(name, claim.answer, detail, 1)
+    return Answer(name, claim.answer, is_shown=False, detail=detail)
 
 
 def _ratio_between(estimate: Estimate) -> str:
@@ -274,19 +272,19 @@ def _ratio_between(estimate: Estimate) -> str:
 
 
 def _join_answers(answers: Sequence[Answer]) -> str:
-    """Return a clause for each text, with all groups of which it is true; what is shown comes first."""
-    names_by_text: dict[str, list[str]] = {}
-    for answer in sorted(answers, key=lambda answer: answer.rank):
-        names = names_by_text.setdefault(answer.text, [])
-        names.append(f"{answer.name} ({answer.detail})" if answer.detail else answer.name)
-    return "; ".join(_write_clause(names, text) for text, names in names_by_text.items())
+    """Return a clause for each text, with all groups of which it is true; what is shown comes first.
 
-
-def _write_clause(names: Sequence[str], text: str) -> str:
-    """Return `native and apex_o1 the same`, or for names with a detail `inconclusive: native (n = 2)`."""
-    if any(name.endswith(")") for name in names) and text in NOT_SHOWN:
-        return f"{text} for {formatting.listed(names)}"
-    return f"{formatting.listed(names)} {text}"
+    For example `native and apex_o1 the same within 0.5 points; inconclusive for fp16 (n = 2)`.
+    """
+    shown: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for answer in answers:
+        names_by_text = shown if answer.is_shown else others
+        name = f"{answer.name} ({answer.detail})" if answer.detail else answer.name
+        names_by_text.setdefault(answer.text, []).append(name)
+    clauses = [f"{formatting.listed(names)} {text}" for text, names in shown.items()]
+    clauses += [f"{text} for {formatting.listed(names)}" for text, names in others.items()]
+    return "; ".join(clauses)
 
 
 def _describe_failures(groups: Sequence[Group]) -> Iterator[str]:

@@ -148,7 +148,7 @@ def without_quality(run: RunRecord) -> RunRecord:
 def test_the_headline_counts_what_the_estimates_count(per_process: int):
     """Without any quality, only speed and memory are estimated."""
     runs = [*runs_of("none", 2, per_process, 40.0), *runs_of("native", 2, per_process, 76.0)]
-    speed = "Speed: native no verdict."
+    speed = "Speed: no verdict for native."
     assert analyse_runs(runs).answers == ("Accuracy: no verdict for native (n = 2).", speed)
     runs = [without_quality(run) for run in runs]
     assert analyse_runs(runs).answers == (speed,)
