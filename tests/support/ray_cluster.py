@@ -1,7 +1,6 @@
 """A cluster of Ray on this machine."""
 
 from collections.abc import Iterator
-
 from typing import Any
 
 import pytest
