@@ -4,6 +4,7 @@ import os
 import random
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import HealthCheck, settings
 from support.outside import Outside
 from support.quick import ROOT
 
-# No example is judged by the clock. The fixtures that properties share are folders that each example writes
-# anew.
+# No example is judged by the clock, and none is kept in the working directory. The fixtures that properties
+# share are folders that each example writes anew.
 settings.register_profile(
     "ampcompare",
     deadline=None,
+    database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("ampcompare")
@@ -25,20 +27,25 @@ ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
 @pytest.fixture(autouse=True)
-def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reaches a W&B account or reads the user's settings.
+def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reaches a W&B account, reads the user's settings, or leaves a variable to the next test.
 
     W&B's client does not list the installed packages, which takes half of its time.
     """
     os.environ.pop("WANDB_SERVICE", None)  # not put back behind the test, which may have ended that service
+    before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(name)
+        del os.environ[name]
     empty = tmp_path_factory.getbasetemp() / "no-account"
     empty.mkdir(exist_ok=True)
-    monkeypatch.setenv("WANDB_X_SAVE_REQUIREMENTS", "false")
-    monkeypatch.setenv("NETRC", str(empty / "netrc"))
-    monkeypatch.setenv("WANDB_CONFIG_DIR", str(empty))
-    monkeypatch.setenv("WANDB_CACHE_DIR", str(empty))
+    os.environ["WANDB_X_SAVE_REQUIREMENTS"] = "false"
+    os.environ["NETRC"] = str(empty / "netrc")
+    os.environ["WANDB_CONFIG_DIR"] = os.environ["WANDB_CACHE_DIR"] = str(empty)
+    yield
+    monkeypatch.undo()
+    for name in [name for name in os.environ if name not in before]:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import warm_python
 from support.documents import read_blocks, run_commands
 from support.outside import Outside
 from support.quick import QUICK, ROOT
@@ -74,7 +75,7 @@ def test_the_pages_data_are_learnt(inside: None, name: str, option: str, least: 
 
 
 def test_the_pages_metric_is_computed_and_drawn(folder: Path):
-    words = [sys.executable, "gap.py", "runs", "gap.html"]
+    words = [warm_python.python(), "gap.py", "runs", "gap.html"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     assert re.fullmatch(r"none seed 223: gap \S+ points\nnative seed 223: gap \S+ points\n", done.stdout)

@@ -335,7 +335,10 @@ class Sum(nn.Module):
         return sum(network(x) for network in self.networks)
 
 def build(num_classes):
-    networks = [tiny(num_classes), resnet20(num_classes)]
+    first_blocks = resnet20(num_classes)  # its other blocks are as these
+    for stage in ("layer1", "layer2", "layer3"):
+        setattr(first_blocks, stage, getattr(first_blocks, stage)[:1])
+    networks = [tiny(num_classes), first_blocks]
     networks += [ResNet(Bottleneck, [1, 1, 1, 1], num_classes, width_per_group=4)]
     if find_spec("timm"):
         import timm

@@ -127,7 +127,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("backend", ["none", "native", "apex_o2"])
 def test_a_run_ends_with_the_line(net: Path, backend: str):
     words = ("model.name=./net.py:build", "training.gradient_penalty=0.1", f"backend={backend}")
-    printed = play(*words, code=1)
+    printed = play(*words, "wandb.mode=disabled", code=1)
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert "attention" in line
     assert "gradient_penalty" in line

@@ -58,11 +58,17 @@ def test_lazy_layers_have_equal_weights_under_every_backend(net: Path, backend: 
 
 def test_a_lazy_layer_that_is_never_called_is_named(net: Path):
     with pytest.raises(UserError) as refused:
-        play("model.name=./net.py:unused")
+        play("wandb.mode=disabled", "model.name=./net.py:unused")
     assert "never" in str(refused.value)
     (line,) = refused.value.lines
     assert line.isprintable()
 
 
 def test_lazy_layers_in_channels_last(net: Path):
-    play("model.name=./net.py:lazy", "memory_format=channels_last", "backend=apex_o2", "epochs=1")
+    play(
+        "wandb.mode=disabled",
+        "model.name=./net.py:lazy",
+        "memory_format=channels_last",
+        "backend=apex_o2",
+        "epochs=1",
+    )

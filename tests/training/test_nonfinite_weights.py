@@ -73,7 +73,15 @@ ADAM = ("optimizer.name=adam", "optimizer.fused=false", "optimizer.lr=0.001", "l
 @pytest.mark.parametrize("diagnostics", ["null", "1"])
 def test_adam_in_fp16_is_named_and_no_forward_pass(scale: str, every: int, diagnostics: str):
     words = (f"precision.loss_scale={scale}", f"diagnostics.every={diagnostics}", "epochs=12")
-    printed = play("model.name=./net.py:dead", "backend=fp16", *ADAM, f"log.every={every}", *words, code=1)
+    printed = play(
+        "wandb.mode=disabled",
+        "model.name=./net.py:dead",
+        "backend=fp16",
+        *ADAM,
+        f"log.every={every}",
+        *words,
+        code=1,
+    )
     assert "forward pass overflowed" not in printed
     assert "the weights of first were inf or nan before step" in printed
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
@@ -83,14 +91,16 @@ def test_adam_in_fp16_is_named_and_no_forward_pass(scale: str, every: int, diagn
 
 def test_the_same_when_the_training_continues():
     words = ("precision.loss_scale=1.0", "training.on_nan=continue", "epochs=2")
-    printed = play("model.name=./net.py:dead", "backend=fp16", *ADAM, *words)
+    printed = play("wandb.mode=disabled", "model.name=./net.py:dead", "backend=fp16", *ADAM, *words)
     assert printed.count("the weights of first were inf or nan before step") == 1
     assert "forward pass overflowed" not in printed
 
 
 @pytest.mark.parametrize("backend", ["none", "bf16", "native"])
 def test_initial_weights_are_named(backend: str):
-    printed = play("model.name=./net.py:spoiled", f"backend={backend}", "epochs=12", code=1)
+    printed = play(
+        "wandb.mode=disabled", "model.name=./net.py:spoiled", f"backend={backend}", "epochs=12", code=1
+    )
     assert "the initial weights of first are inf or nan" in printed
     assert "forward pass overflowed" not in printed
 
@@ -98,7 +108,7 @@ def test_initial_weights_are_named(backend: str):
 @pytest.mark.parametrize("backend", ["fp16", "native"])
 def test_the_advice_on_initial_weights_blames_no_update(backend: str):
     words = ("training.on_nan=continue", "epochs=2")
-    printed = play("model.name=./net.py:spoiled", f"backend={backend}", *words)
+    printed = play("wandb.mode=disabled", "model.name=./net.py:spoiled", f"backend={backend}", *words)
     (line,) = [line for line in printed.splitlines() if "the initial weights of first are inf or nan" in line]
     assert "check the initial weights" in line
     assert "optimizer.lr" not in line
@@ -109,7 +119,7 @@ def test_weights_that_an_update_made_infinite_are_named(backend: str):
     """The first update overflows, although the loss before it is finite."""
     reference = ("recipe=reference", "optimizer.fused=false", "epochs=2")
     words = ("optimizer.lr=1e38", "optimizer.weight_decay=1e10", *reference)
-    printed = play("model.name=./net.py:dead", f"backend={backend}", *words, code=1)
+    printed = play("wandb.mode=disabled", "model.name=./net.py:dead", f"backend={backend}", *words, code=1)
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert "step 2: the training loss is NaN" in line
     assert "before step 2" in line
@@ -119,7 +129,7 @@ def test_weights_that_an_update_made_infinite_are_named(backend: str):
 def test_a_forward_pass_that_overflows_is_still_named(backend: str):
     """Forward, loss and gradients are inf in fp16, and the weights are finite in every skipped step."""
     words = ("epochs=12", "log.every=1", "optimizer.fused=false")
-    printed = play("model.name=./net.py:loud", f"backend={backend}", *words, code=1)
+    printed = play("wandb.mode=disabled", "model.name=./net.py:loud", f"backend={backend}", *words, code=1)
     assert "the loss was inf or nan too, so the forward pass overflowed" in printed
     assert "weights of" not in printed
 
@@ -138,7 +148,7 @@ def test_fp32_that_overflows_in_its_forward_does_not_blame_the_weights():
 
 
 def test_out_of_memory_in_an_evaluation_names_its_own_batch_size():
-    printed = play("model.name=./net.py:hungry", "eval.batch_size=7", code=1)
+    printed = play("wandb.mode=disabled", "model.name=./net.py:hungry", "eval.batch_size=7", code=1)
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert "eval.batch_size=7" in line
     assert "with batch_size" not in line

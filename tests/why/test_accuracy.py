@@ -306,12 +306,13 @@ class Sides(NativeBFloat16):
 
     @contextmanager
     def two_sides(self):
-        for module in [m for m in sys.modules.values() if hasattr(m, "DICE_SIDES")]:
+        networks = [module for module in sys.modules.values() if "DICE_SIDES" in vars(module)]
+        for module in networks:
             module.DICE_SIDES = 2
         try:
             yield
         finally:
-            for module in [m for m in sys.modules.values() if hasattr(m, "DICE_SIDES")]:
+            for module in networks:
                 module.DICE_SIDES = 1
 '''
 TOKENS = ("data.source=./net.py:data", "device=cpu", "batch_size=8")

@@ -363,7 +363,7 @@ def write_caption(findings: Findings) -> str:
 def write_methods(findings: Findings) -> list[str]:
     """Return how the intervals were made and what counts as a difference, a sentence each."""
     claimed = [c for c in findings.comparisons if not c.is_control and c.claims]
-    sentences = []
+    sentences: list[str] = []
     if _estimates_of_runs(findings):
         sentences += _describe_levels(findings)
         sentences += _describe_directions(findings.metric, claimed)
