@@ -79,7 +79,7 @@ def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: 
     assert [side["backend"] for side in content["backends"]] == ["none", "native"]
     for side in content["backends"]:
         assert {IDLE, OPTIMIZER, "convolution"} <= side["ms"]["kinds"].keys()
-        assert len(side["ms"]["rounds"]) >= 3
+        assert side["ms"]["rounds"]
     assert content["backends"][1]["casts"]["tensors"] == 6
 
 
