@@ -43,6 +43,8 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     os.environ["WANDB_CONFIG_DIR"] = os.environ["WANDB_CACHE_DIR"] = str(empty)
     yield
     monkeypatch.undo()
+    if client := sys.modules.get("wandb"):
+        client.run = None  # a run whose service has died in a test is still open for W&B's client
     for name in [name for name in os.environ if name not in before]:
         del os.environ[name]
     os.environ.update(before)

@@ -25,7 +25,7 @@ GATE_KINDS = (SPEEDUP, LESS_MEMORY, EQUIVALENT, NOT_LOWER, NOT_HIGHER, FAILURES,
 QUESTIONS = {SPEEDUP: SPEED, SAME: SPEED, LESS_MEMORY: MEMORY}  # all other kinds ask about quality
 GATE_PATTERN = re.compile(
     r"(?:(speed-?up *>=)|(memory *<=)|(equivalent +within)|(not +lower +by)|(not +higher +by)|(failures? *<=)"
-    r"|(same +speed +within)) *(\d*\.?\d+(?:e[+-]?\d{1,2})?) *(?:points?|x|×|%)?",
+    r"|(same +speed +within)) *(\d*\.?\d+(?:e[+-]?\d{1,2})?) *(points?|x|×|%)?",
     re.IGNORECASE | re.ASCII,
 )
 
@@ -90,6 +90,9 @@ def _parse_term(term: str, label: str, text: str) -> Gate:
         raise UserError(f"--require {text!r}: {term!r}: expected a whole number")
     if kind != FAILURES and bound <= 0:
         raise UserError(f"--require {text!r}: {term!r}: expected a number above 0")
+    unit = match[len(GATE_KINDS) + 2]
+    if kind in (SPEEDUP, LESS_MEMORY) and unit == "%":
+        raise UserError(f"--require {text!r}: {term!r}: expected a factor, such as 1.5 for 150%")
     return Gate(label, kind, bound, term)
 
 
