@@ -65,6 +65,8 @@ def _net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net.py").write_text(NET)
 
 
+# The smallest positive number of the dtype in which the optimizer updates the weights.
+SMALLEST = {"fp16": 2**-24, "bf16": 2**-133, "apex_o2": 2**-149, "none": 2**-149}
 ADAM = ("optimizer.name=adam", "optimizer.fused=false", "optimizer.lr=0.001", "log.every=1")
 
 
@@ -86,6 +88,21 @@ def test_the_same_when_the_training_continues():
     printed = play("model.name=./net.py:dead", "backend=fp16", *ADAM, *words)
     assert printed.count("the weights of first were inf or nan before step") == 1
     assert "forward pass overflowed" not in printed
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("eps", [1e-8, 1e-9, 1e-4])
+@pytest.mark.parametrize("backend", ["fp16", "bf16", "apex_o2", "none"])
+def test_an_eps_that_is_0_in_the_dtype_of_the_weights_is_named_before_the_first_step(
+    backend: str, eps: float, name: str
+):
+    is_zero = eps <= SMALLEST[backend] / 2  # rounds to the nearest, and halfway to 0
+    options = ("training.on_nan=continue", "epochs=2", "log.every=1", "optimizer.fused=false")
+    words = (f"backend={backend}", f"optimizer.name={name}", f"optimizer.eps={eps}")
+    printed = play("model.name=./net.py:dead", *words, *options)
+    (before, after) = printed.split("step 1/", 1)
+    assert before.count("optimizer.eps=1e-4") == int(is_zero)
+    assert ("weights of first were inf or nan" in after) == is_zero
 
 
 @pytest.mark.parametrize("backend", ["none", "bf16", "native"])

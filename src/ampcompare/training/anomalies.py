@@ -21,8 +21,8 @@ FIRST_STEP_ADVICE = "check the data for NaN, the loss function and the initial w
 INITIAL_WEIGHTS_ADVICE = "check the initial weights; in fp16, a weight above 65,504 is infinite"
 ADVICE = "try a smaller optimizer.lr or training.clip_norm"
 WEIGHTS_ADVICE = (
-    "try a smaller optimizer.lr, training.clip_norm, or a backend with fp32 weights (in fp16, Adam's eps "
-    "rounds to 0)"
+    "try a smaller optimizer.lr, training.clip_norm, or a backend with fp32 weights; in fp16 weights, the "
+    "default eps of adam and adamw is 0: set optimizer.eps=1e-4"
 )
 
 
