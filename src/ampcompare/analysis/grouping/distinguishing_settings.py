@@ -9,6 +9,7 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, describe_device
+from ampcompare.config.compose import KEY_HINTS
 from ampcompare.config.schema import ONE_ULP, PERTURBATION, find_option
 from ampcompare.data import sources
 from ampcompare.identity.agreement import REPEAT
@@ -36,6 +37,8 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "model": ("environment.model_",),
     "data": ("environment.data_",),
 }
+# What programs of the user's own call the setting that decides the backend, by the last part of the key.
+NAMES_OF_BACKEND = ("precision", *KEY_HINTS[BACKEND].split())
 NO_DATA = "data not recorded"
 CHANGED_CODE = "changed_code."  # prefix of keys for user files that changed during a sweep
 SUFFIX_CHARS = 32  # a longer list of differing settings is replaced by a number
@@ -91,6 +94,8 @@ def identity_of(run: RunRecord) -> RunIdentity:
 
 def dependent_prefixes(compared: str) -> tuple[str, ...]:
     """Return the prefixes of keys that differ because the compared key differs."""
+    if compared.rpartition(".")[2] in NAMES_OF_BACKEND:
+        return FOLLOWS[ARM]
     return FOLLOWS.get(compared.partition(".")[0], ())
 
 
