@@ -43,6 +43,15 @@ def loud(num_classes=10):
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), Loud(), nn.Linear(8, num_classes))
 
 
+class Log(nn.Module):
+    def forward(self, x):
+        return torch.log(-x * x - 1)
+
+
+def hopeless(num_classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes), Log())
+
+
 class Hungry(nn.Module):
     def __init__(self, classes):
         super().__init__()
@@ -130,6 +139,34 @@ def test_weights_that_an_update_made_infinite_are_named(backend: str):
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert "step 2: the training loss is NaN" in line
     assert "before step 2" in line
+
+
+@pytest.mark.parametrize("scale", ["1.0", "4.0", "dynamic"])
+@pytest.mark.parametrize("backend", ["none", "native", "apex_o1", "fp16", "native_bf16"])
+def test_a_loss_that_is_nan_before_any_update_is_no_matter_of_the_learning_rate(backend: str, scale: str):
+    """While every step is skipped, the weights are the initial ones."""
+    words = (f"backend={backend}", "epochs=12", "log.every=3", "optimizer.eps=1e-4", "optimizer.name=adam")
+    if backend in ("native", "apex_o1", "fp16"):
+        words += (f"precision.loss_scale={scale}",)
+    printed = play("model.name=./net.py:hopeless", *words, code=1)
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "the training loss is NaN" in line
+    assert "ampcompare why diff" in line
+    assert "optimizer.lr" not in printed
+
+
+@pytest.mark.parametrize("backend", ["native", "fp16"])
+def test_a_loss_scale_that_collapses_before_any_update_is_no_matter_of_the_learning_rate(backend: str):
+    words = (
+        f"backend={backend}",
+        "training.on_nan=continue",
+        "epochs=12",
+        "log.every=3",
+        "optimizer.eps=1e-4",
+    )
+    printed = play("model.name=./net.py:hopeless", *words)
+    assert "the loss scale fell to" in printed
+    assert "optimizer.lr" not in printed
 
 
 @pytest.mark.parametrize("backend", ["native", "fp16"])

@@ -10,7 +10,7 @@ from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, describe_device
 from ampcompare.config.compose import KEY_HINTS
-from ampcompare.config.schema import ONE_ULP, PERTURBATION, find_option
+from ampcompare.config.schema import ONE_ULP, OPTIONS, PERTURBATION, find_option
 from ampcompare.data import sources
 from ampcompare.identity.agreement import REPEAT
 from ampcompare.identity.run_identity import (
@@ -164,8 +164,17 @@ def make_labels(
 
 def _label_part(key: str, own: Mapping[str, str]) -> str:
     """Return a setting with the last part of its key: `tf32 on`, `lr 0.009`, `model resnet50`."""
+    return f"{short_key(key)} {format_setting(own.get(key, NOT_SET))}"
+
+
+def short_key(key: str) -> str:
+    """Return the last part of a key; the whole key where the part is another option.
+
+    >>> short_key("optimizer.lr"), short_key("model.name"), short_key("eval.batch_size")
+    ('lr', 'model', 'eval.batch_size')
+    """
     name = key.removesuffix(".name").rpartition(".")[2]
-    return f"{name} {format_setting(own.get(key, NOT_SET))}"
+    return key if name in OPTIONS else name
 
 
 def _code_label(own: Mapping[str, str], key: str, settings: Sequence[Mapping[str, str]]) -> str:
