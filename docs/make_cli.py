@@ -22,7 +22,8 @@ prints the options of a run. `make docs` writes this page from the help texts.
 - **Options of a command** start with two dashes: `--minutes 2`.
 - **Options of a run** are written without dashes, as `KEY=VALUE`: `backend=native epochs=5`. `run`, `demo`, \
 `sweep`, `reproduce`, `bench` and `why` accept them. They are [listed below](#options-of-a-run).
-- **Config files**: `--config demo` starts from `configs/demo.yaml`, `--config my.yaml` from your own file.
+- **Config files**: `--config demo` starts from `configs/demo.yaml`, `--config my.yaml` from your own file. \
+A bundled name always means the bundled file. A file of your own with such a name is `./demo` or `demo.yaml`.
 - **In a checkout**, `python run_experiment.py` is the same as `ampcompare run`.
 """
 

@@ -74,7 +74,7 @@ VALUES = [
     (
         "optimizer",
         "optimizer is a group of options; set one of optimizer.name, optimizer.lr, optimizer.momentum, "
-        "optimizer.nesterov, optimizer.weight_decay, optimizer.fused",
+        "optimizer.nesterov, optimizer.weight_decay, optimizer.eps, optimizer.fused",
         *("fast", "${schedule}"),
     ),
     # What else a template may hold.
@@ -115,6 +115,10 @@ WORDS = {
     ),
     '{"optimizer.nesterov": true, "optimizer.momentum": 0}': (
         "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
+    ),
+    "optimizer.eps=1e-4": (
+        "optimizer.eps=0.0001: optimizer.name=sgd has no eps; leave it out, or use optimizer.name=adam or "
+        "optimizer.name=adamw"
     ),
     '{"training.gradient_penalty": 0.1, "training.accumulate": 2}': (
         "training.gradient_penalty=0.1: training.accumulate=2 never has the gradient of the whole "

@@ -13,7 +13,9 @@ from wandb.sdk.lib.config_util import save_config_file_from_dict
 from ampcompare.config.load import check_parameters, check_sweep_values, config_from_cli, load_config
 from ampcompare.config.schema import Config
 from ampcompare.identity.run_identity import effective_options
+from ampcompare.publications.publication import load_publication
 from ampcompare.runtime.paths import list_shipped, shipped
+from ampcompare.sweeps.sweep_file import read_sweep
 
 
 def message(*words: str, name: str | None = None) -> str:
@@ -40,6 +42,24 @@ def test_reference_is_the_seed_experiment_in_the_layout_that_the_device_likes():
 def test_every_config_file_loads(name: str):
     assert isinstance(load_config(name), Config)
     assert load_config(str(shipped("configs") / f"{name}.yaml")) == load_config(name)
+
+
+@pytest.mark.parametrize("folder", ["configs", "sweeps", "configs/published"])
+def test_a_bundled_name_never_means_a_file_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+):
+    read = {"configs": load_config, "sweeps": read_sweep, "configs/published": load_publication}[folder]
+    monkeypatch.chdir(tmp_path)
+    for name in list_shipped(folder):
+        expected = read(name)
+        assert "./" + name in line_of(read, f"./{name}")
+        Path(name).write_text("notes: [of mine")
+        assert read(name) == expected
+        assert name in line_of(read, f"./{name}")
+        assert read(f"{name}.yaml") == expected
+        Path(f"{name}.yaml").write_text("notes: [of mine")
+        assert f"{name}.yaml" in line_of(read, f"{name}.yaml")
+        assert read(name) == expected
 
 
 def test_words_become_values(subtests: pytest.Subtests):

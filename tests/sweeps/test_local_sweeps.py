@@ -354,3 +354,63 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     assert "look at 3 seeds: undecided: quality of native" in undecided.messages
     with pytest.raises(UserError, match="the record of a finished run is missing under output_dir"):
         look_at_runs(sweep, tmp_path, [SweepRun(0, "elsewhere", state=RunState.FINISHED)])
+
+
+PLANS = [
+    ({"plan.margin": {"value": 0.01}}, [], {"plan.margin": 0.01}),
+    (
+        {"plan": {"parameters": {"margin": {"value": 0.01}}}},
+        ["plan.looks=2,3"],
+        {"margin": 0.01, "looks": [2, 3]},
+    ),
+    ({}, ["plan.margin=0.01", "plan.max_seeds=4"], {"margin": 0.01, "max_seeds": 4}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("parameters", "words", "plan"), PLANS)
+@pytest.mark.parametrize("args", ["${args}", "${args_no_hyphens}"])
+def test_a_plan_is_recorded_and_never_passed_to_another_program(project, parameters, words, plan, args):
+    command = ["${interpreter}", "${program}", args]
+    project.write_file(parameters={"x": {"values": [1, 2]}, **parameters}, command=command)
+    code, output = project.sweep(*words)
+    assert code == 0, output
+    assert [event["given"] for event in project.events("ended")] == [{"x": "1"}, {"x": "2"}]
+    for event in project.events("began"):
+        with open(event["environment"]["WANDB_SWEEP_PARAM_PATH"]) as file:
+            recorded = {
+                key: entry["value"] for key, entry in yaml.safe_load(file).items() if key != "wandb_version"
+            }
+        flat = {**recorded, **recorded.get("plan", {})}
+        assert {key: flat[key] for key in plan} == plan
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_first_runs_that_fail_with_one_message_end_the_sweep_and_a_corrected_command_goes_on(
+    project, workers
+):
+    project.prepend("import sys\nif '--wrong=1' in sys.argv: sys.exit('no such option: --wrong')\n")
+    grid = {"name": "s", "parameters": {"x": {"values": [*range(8)]}}}
+    project.write_file(command=["${interpreter}", "${program}", "${args}", "--wrong=1"], **grid)
+    for _ in range(2):  # the same command starts three further runs
+        code, output = project.sweep("--workers", workers)
+        assert code == 1, output
+        assert "no further run was started" in output
+        assert "no such option: --wrong" in output.splitlines()[-1]
+        assert output.count(" failed with exit code 1") in (3, 2 + int(workers))
+    project.write_file(command=["${interpreter}", "${program}", "${args}", "--right=1"], **grid)
+    code, output = project.sweep("--workers", workers)
+    assert values(project.events("ended")) == [str(x) for x in range(8)], output
+    assert all(event["given"]["right"] == "1" for event in project.events("ended"))
+    project.write_file(command=["${interpreter}", "${program}", "${args}"], **grid)
+    assert "differs in command" in project.sweep()[1]  # runs have finished
+
+
+@pytest.mark.slow
+def test_runs_that_fail_with_different_messages_do_not_end_the_sweep(project):
+    project.prepend("import sys\nsys.exit(f'bad value {sys.argv[1:]}')\n")
+    project.write_file(parameters={"x": {"values": [1, 2, 3, 4, 5]}})
+    _, output = project.sweep()
+    assert output.count(" failed with exit code 1") == 5
+    assert "no further run was started" not in output

@@ -86,6 +86,17 @@ def test_what_another_program_calls_a_plan_is_left_alone(read):
     assert prepared(sweep, []).plan == PlanConfig()
 
 
+def test_a_plan_of_another_program_is_checked_as_ours(read):
+    theirs = {"program": "theirs.py", "command": ["python", "theirs.py", "${args}"]}
+    for plan, words, key in [
+        ({"margin": {"value": "tokyo"}}, [], "plan.margin"),
+        ({"looks": {"values": [[2], [3]]}}, [], "plan.looks"),
+        ({}, ["plan.margin=-1"], "plan.margin"),
+    ]:
+        with pytest.raises(UserError, match=key):
+            prepared(read(plan or None, **theirs), words)
+
+
 @pytest.mark.parametrize(
     ("plan", "looks"),
     [

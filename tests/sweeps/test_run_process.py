@@ -245,3 +245,10 @@ def test_the_reason_of_a_failure_is_the_last_line_before_those_about_the_record(
     assert last_line(log) == "step 2: the training loss is NaN"
     log.write_text("a program of another project\nits last words\n")
     assert last_line(log) == "its last words"
+    message = f"error: step 1: {'the loss is NaN ' * 30}or continue with training.on_nan=continue"
+    log.write_text(message)
+    assert last_line(log) == message.removeprefix("error: ")
+    log.write_text("words of options training.on_nan=continue " * 100)
+    line = last_line(log)
+    assert len(line) < 1100
+    assert set(line.split()) == {"words", "of", "options", "training.on_nan=continue", "..."}

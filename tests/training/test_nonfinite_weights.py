@@ -43,6 +43,15 @@ def loud(num_classes=10):
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), Loud(), nn.Linear(8, num_classes))
 
 
+class Log(nn.Module):
+    def forward(self, x):
+        return torch.log(-x * x - 1)
+
+
+def hopeless(num_classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes), Log())
+
+
 class Hungry(nn.Module):
     def __init__(self, classes):
         super().__init__()
@@ -65,6 +74,8 @@ def _net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net.py").write_text(NET)
 
 
+# The smallest positive number of the dtype in which the optimizer updates the weights.
+SMALLEST = {"fp16": 2**-24, "bf16": 2**-133, "apex_o2": 2**-149, "none": 2**-149}
 ADAM = ("optimizer.name=adam", "optimizer.fused=false", "optimizer.lr=0.001", "log.every=1")
 
 
@@ -96,6 +107,21 @@ def test_the_same_when_the_training_continues():
     assert "forward pass overflowed" not in printed
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("eps", [1e-8, 1e-9, 1e-4])
+@pytest.mark.parametrize("backend", ["fp16", "bf16", "apex_o2", "none"])
+def test_an_eps_that_is_0_in_the_dtype_of_the_weights_is_named_before_the_first_step(
+    backend: str, eps: float, name: str
+):
+    is_zero = eps <= SMALLEST[backend] / 2  # rounds to the nearest, and halfway to 0
+    options = ("training.on_nan=continue", "epochs=2", "log.every=1", "optimizer.fused=false")
+    words = (f"backend={backend}", f"optimizer.name={name}", f"optimizer.eps={eps}")
+    printed = play("model.name=./net.py:dead", *words, *options)
+    (before, after) = printed.split("step 1/", 1)
+    assert before.count("optimizer.eps=1e-4") == int(is_zero)
+    assert ("weights of first were inf or nan" in after) == is_zero
+
+
 @pytest.mark.parametrize("backend", ["none", "bf16", "native"])
 def test_initial_weights_are_named(backend: str):
     printed = play(
@@ -123,6 +149,34 @@ def test_weights_that_an_update_made_infinite_are_named(backend: str):
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert "step 2: the training loss is NaN" in line
     assert "before step 2" in line
+
+
+@pytest.mark.parametrize("scale", ["1.0", "4.0", "dynamic"])
+@pytest.mark.parametrize("backend", ["none", "native", "apex_o1", "fp16", "native_bf16"])
+def test_a_loss_that_is_nan_before_any_update_is_no_matter_of_the_learning_rate(backend: str, scale: str):
+    """While every step is skipped, the weights are the initial ones."""
+    words = (f"backend={backend}", "epochs=12", "log.every=3", "optimizer.eps=1e-4", "optimizer.name=adam")
+    if backend in ("native", "apex_o1", "fp16"):
+        words += (f"precision.loss_scale={scale}",)
+    printed = play("model.name=./net.py:hopeless", *words, code=1)
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "the training loss is NaN" in line
+    assert "ampcompare why diff" in line
+    assert "optimizer.lr" not in printed
+
+
+@pytest.mark.parametrize("backend", ["native", "fp16"])
+def test_a_loss_scale_that_collapses_before_any_update_is_no_matter_of_the_learning_rate(backend: str):
+    words = (
+        f"backend={backend}",
+        "training.on_nan=continue",
+        "epochs=12",
+        "log.every=3",
+        "optimizer.eps=1e-4",
+    )
+    printed = play("model.name=./net.py:hopeless", *words)
+    assert "the loss scale fell to" in printed
+    assert "optimizer.lr" not in printed
 
 
 @pytest.mark.parametrize("backend", ["native", "fp16"])

@@ -18,6 +18,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     dependent_prefixes,
     differing_keys,
     format_setting,
+    short_key,
 )
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE, SPEED
@@ -109,19 +110,15 @@ def _title(tuned: Sequence[str], key: str, counts: Iterable[int]) -> str:
     """Return `Best of 3 to 5 values of lr per backend`, with the numbers of settings that were tried."""
     fewest, *_, most = sorted(counts)
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
-    names = formatting.some([_last_part(name) for name in tuned])
-    return f"Best of {count} values of {names} per {_last_part(key)}"
+    names = formatting.some([short_key(name) for name in tuned])
+    return f"Best of {count} values of {names} per {short_key(key)}"
 
 
 def _describe_tuned(group: Group, tuned: Sequence[str]) -> str:
     """Return the tuned settings of a group: `lr 0.1, weight_decay 0.0005`."""
     return ", ".join(
-        f"{_last_part(name)} {format_setting(group.settings.get(name, NOT_SET))}" for name in tuned
+        f"{short_key(name)} {format_setting(group.settings.get(name, NOT_SET))}" for name in tuned
     )
-
-
-def _last_part(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def _name(value: str, key: str) -> str:

@@ -21,6 +21,7 @@ from ampcompare.analysis.claims import (
     with_forecast,
 )
 from ampcompare.analysis.grouping import run_table
+from ampcompare.analysis.grouping.backend_info import repeated_value
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
     NOT_SET,
@@ -50,6 +51,7 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference, seed_correlation
 from ampcompare.analysis.statistics.sample_size import pool_deviations
 from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
+from ampcompare.runs.loader import ARM
 from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
 
@@ -261,6 +263,9 @@ def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
     # The backend `tf32` sets this switch, so the switch is no other difference.
     if key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key)):
         dependent = (*dependent, "tf32", "environment.tf32")
+    # Recorder(backend=args.mode): the recorded backend is the compared setting under another name.
+    if all(repeated_value(one.value) == one.settings.get(BACKEND) for one in (group, base)):
+        dependent = (*dependent, *dependent_prefixes(ARM))
     return [name for name in keys if name != key and not name.startswith(dependent)]
 
 

@@ -1,8 +1,9 @@
 """The next step: what would decide the open claims, how long it takes, and the command."""
 
+import json
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -13,13 +14,19 @@ from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import SEED
 from ampcompare.analysis.grouping.validity_checks import explain_chance
 from ampcompare.config.schema import OPTIONS, SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
-from ampcompare.runs.nested import as_text
+from ampcompare.identity.agreement import BENCHMARK
+from ampcompare.identity.run_identity import written
+from ampcompare.runs.nested import flatten
 from ampcompare.runtime.formatting import count_range, listed, plural, some
 
 MAX_NAMED = 4
 UNTIL_DECIDED = "`ampcompare sweep FILE --until-decided`"
-# Options of the runs that the command of a benchmark repeats where they are not the default.
-BENCH_OPTIONS = ("model.name", "data.source", "execution", "batch_size", "memory_format")
+# Options that decide the work of a step. The command of a benchmark repeats those that are not the default.
+BENCH_OPTIONS = tuple(
+    key
+    for key, spec in OPTIONS.items()
+    if spec.role in BENCHMARK.roles or key in ("batch_size", "data.root", *BENCHMARK.reported_keys)
+)
 SECONDS_IN_ALL = "seconds_in_all"
 TOO_UNCERTAIN = "the runs so far vary too much to say how many more seeds it takes"
 
@@ -192,7 +199,16 @@ def _bench_options(findings: Findings) -> list[str]:
     """Return the options with which a benchmark measures what all runs trained, as they are typed."""
     options = []
     for key in BENCH_OPTIONS:
-        values = {as_text(run.option(key)) for run in findings.table["run"] if run.option(key) is not None}
-        if len(values) == 1 and values != {as_text(OPTIONS[key].default)}:
-            options.append(shlex.quote(f"{key}={values.pop()}"))
+        values = [run.option(key) for run in findings.table["run"] if run.option(key) is not None]
+        if not values or any(value != values[0] for value in values) or values[0] == OPTIONS[key].default:
+            continue
+        # A report leaves this machine, so it does not name a folder.
+        value = "PATH" if key == "data.root" else values[0]
+        settings = flatten(value, f"{key}.") if isinstance(value, Mapping) else [(key, value)]
+        options += [shlex.quote(f"{name}={_option_text(value)}") for name, value in settings]
     return options
+
+
+def _option_text(value: object) -> str:
+    """Return a value as the command line takes it: a list with brackets, other texts as YAML reads them."""
+    return json.dumps(value) if isinstance(value, list) else written(value)

@@ -29,9 +29,9 @@ OPTIMIZER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 }
 WARMUP_FRACTION = 0.1  # of the epochs
 MAX_WARMUP_EPOCHS = 5.0
-# All options that a recipe may set, in the order in which they are shown.
+# All options that a recipe may set, and eps, in the order in which they are shown.
 SETTINGS = (
-    *(OPTIMIZER, "optimizer.lr", MOMENTUM, NESTEROV, "optimizer.weight_decay"),
+    *(OPTIMIZER, "optimizer.lr", MOMENTUM, NESTEROV, "optimizer.weight_decay", "optimizer.eps"),
     *("schedule.name", "schedule.warmup_epochs", LABEL_SMOOTHING),
 )
 ALWAYS_SHOWN = (OPTIMIZER, "optimizer.lr", "schedule.name")

@@ -153,6 +153,12 @@ class OptimizerConfig:
     momentum: float = option(0.0, "Momentum of sgd.", minimum=0, below=1)
     nesterov: bool = option(False, "Use Nesterov momentum in sgd.")
     weight_decay: float = option(0.0, "Weight decay.", minimum=0)
+    eps: float = option(
+        1e-8,
+        "What adam and adamw add to the denominator of an update. The default is 0 in fp16 weights; use 1e-4 "
+        "there.",
+        above=0,
+    )
     fused: bool | None = option(
         None,
         "Use PyTorch's fused optimizer, which updates all weights in one kernel and skips a step without "

@@ -72,6 +72,11 @@ def _optimizer_conflicts(config: Config) -> Iterator[tuple[str, str]]:
             f"only optimizer.name=sgd has momentum{recipe}; "
             "set optimizer.momentum=0 or use optimizer.name=sgd",
         )
+    if optimizer.name == "sgd" and optimizer.eps != OPTIONS["optimizer.eps"].default:
+        yield (
+            "optimizer.eps",
+            "optimizer.name=sgd has no eps; leave it out, or use optimizer.name=adam or optimizer.name=adamw",
+        )
     if schedule.name == "multistep" and not schedule.milestones:
         yield (
             "schedule.name",

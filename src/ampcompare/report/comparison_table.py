@@ -20,6 +20,7 @@ from ampcompare.analysis.comparison import (
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC, MIN_DECIMALS
+from ampcompare.analysis.grouping.distinguishing_settings import short_key
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.training_recipe import show_values
 from ampcompare.analysis.statistics.estimate import Estimate
@@ -281,7 +282,7 @@ def comparison_table(analysis: Analysis) -> ComparisonTable:
                 least=_least_reach(column, analysis),
             )
             columns[index] = replace(column, axis=axis)
-    keys = [formatting.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
+    keys = [formatting.printable(short_key(key) or key) for key in analysis.keys]
     return ComparisonTable(formatting.capital(", ".join(keys)), tuple(columns), rows, analysis.caption)
 
 

@@ -30,10 +30,12 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def count(value: float) -> str:
-    """Format a whole number; a number that is not whole keeps two decimals."""
+    """Format a whole number; others keep two decimals, and below 1 three digits, as `3.05e-05`."""
     if not math.isfinite(value):
         return number(value)
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+    if value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 def in_percent(value: float) -> str:

@@ -19,12 +19,18 @@ def shipped(folder: str) -> Path:
 def find_shipped(name: str, folder: str) -> Path | None:
     """Return the file for a path, or for a name with or without `.yaml`; None if there is none.
 
+    The name of a bundled file, such as `demo`, never means a file of the working directory. Such a file is
+    `./demo`, or `demo.yaml` if it has this suffix.
+
     Raises:
         OSError: The file cannot be examined.
         ValueError: The name is not valid.
     """
-    candidates = (Path(name), shipped(folder) / name, shipped(folder) / f"{name}.yaml")
-    return next((path for path in candidates if path.is_file()), None)
+    names = list_shipped(folder)
+    if name not in names and Path(name).is_file():
+        return Path(name)
+    bundled = name.removesuffix(".yaml")
+    return shipped(folder) / f"{bundled}.yaml" if bundled in names else None
 
 
 def list_shipped(folder: str) -> list[str]:

@@ -38,6 +38,7 @@ from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.run_end import EndRules, RunChange, reconcile
+from ampcompare.sweeps.run_log import last_line
 from ampcompare.sweeps.run_records import MAX_CORE_FRACTION, FolderFacts, RunRecords
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.stop_request import SweepStopRequest
@@ -47,6 +48,7 @@ from ampcompare.sweeps.sweep_identity import seed_of
 log = logging.getLogger(__name__)
 
 MAX_PAUSE_SECONDS = 1.0  # between two looks at the executor, however many runs it has
+MAX_FIRST_FAILURES = 3  # the first runs of a sweep that fail with one message end it
 STOP_POLL_SECONDS = 0.1  # between two looks at the stop request during a pause
 
 
@@ -64,6 +66,7 @@ class SweepDriver:
     Attributes:
         sweep: The sweep, with the seeds that were added so far.
         changed_code: The user's files that changed since the driver started. Then no further run starts.
+        failure: The message with which the first runs have failed. Then no further run starts.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class SweepDriver:
         self._seed = seed_of(prepared.sweep, journal.state.definition)
         self._code = CodeWatch(prepared.code_files, journal.state.code_versions)
         self.changed_code: list[str] = []
+        self.failure = ""
+        self._failures: list[str] = []  # the messages of the runs that failed
         self._records = records_of(prepared, journal.folder)
         self._handled_stops: set[StopRequested] = set()
         self._has_left = False  # the runs that could not be cancelled go on without this driver
@@ -232,6 +237,7 @@ class SweepDriver:
         elif action.event == "ended":
             run = state.runs[action.fields["index"]]
             seconds = self.progress.end(run)
+            self._note_failure(run)
             is_first = run.state is RunState.FINISHED and state.count(RunState.FINISHED) == 1
             if is_first and self._describe_first_run is not None:
                 # A run of Slurm or Ray has also waited in a queue.
@@ -240,6 +246,17 @@ class SweepDriver:
                 folder = self.journal.folder
                 for line in self._describe_first_run(self.prepared, folder, run, process_seconds):
                     log.info(one_line(line))
+
+    def _note_failure(self, run: SweepRun) -> None:
+        """Start no further run if the first ones have failed with the same message."""
+        if run.state is not RunState.FAILED:
+            return
+        self._failures.append(last_line(self.journal.folder / "logs" / f"{run.run_id}.log"))
+        has_success = bool(self.journal.state.count(RunState.FINISHED, RunState.STOPPED))
+        is_same = len(self._failures) == MAX_FIRST_FAILURES and len(set(self._failures)) == 1
+        if is_same and self._failures[0] and not has_success:
+            self.failure = self._failures[0]
+            self.stop.request_after_failure("the first runs failed")
 
 
 def records_of(prepared: PreparedSweep, folder: Path) -> RunRecords:

@@ -210,6 +210,11 @@ class SweepState:
         return bool(self.submissions) or any(run.starts for run in self.runs.values())
 
     @property
+    def has_only_failed(self) -> bool:
+        """Return whether every run so far has failed, so that the sweep may begin again as another one."""
+        return bool(self.runs) and all(run.state is RunState.FAILED for run in self.runs.values())
+
+    @property
     def driver_name(self) -> str:
         """Host and pid of the last driver, for a message."""
         return f"{self.driver.get('host')}, pid {self.driver.get('pid')}"
@@ -250,7 +255,8 @@ class Journal:
     ) -> None:
         """Lock the folder, and read or begin the journal in it.
 
-        A journal without any run that was started is begun again.
+        A journal without any run that was started is begun again. So is one of which every run has failed,
+        if the definition has changed.
 
         Args:
             folder: The sweep's output folder.
@@ -283,7 +289,10 @@ class Journal:
             state = read_journal(folder)
             # A run that was proposed may have been started by a driver that was killed in that moment.
             is_same = state is not None and (state.name, state.definition) == (name, definition)
-            if state is None or not (state.has_begun or (is_same and state.runs)):
+            is_corrected = state is not None and state.has_only_failed and not is_same and state.name == name
+            if is_corrected:
+                self._put_logs_away()
+            if state is None or is_corrected or not (state.has_begun or (is_same and state.runs)):
                 state = self._begin(name, definition, command)
             if state.name != name:
                 raise UserError(
@@ -301,11 +310,20 @@ class Journal:
             self.close()
             raise
 
+    def _put_logs_away(self) -> None:
+        """Move the logs of failed runs, which a new journal does not have, into the folder `logs/failed`."""
+        failed = self.folder / "logs" / "failed"
+        failed.mkdir(exist_ok=True)
+        for file in self._logs():
+            file.rename(failed / file.name)
+
+    def _logs(self) -> list[Path]:
+        return [*(self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")]
+
     def _begin(self, name: str, definition: Mapping[str, Any], command: Sequence[str]) -> SweepState:
-        logs = (self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")
-        if log := next(logs, None):
+        if logs := self._logs():
             raise UserError(
-                f"{self.folder}: the folder has the log {log.name} of a run that is not in {EVENTS_FILE}; "
+                f"{self.folder}: the folder has the log {logs[0].name} of a run not in {EVENTS_FILE}; "
                 f"{NEW_FOLDER_HINT}"
             )
         content = {"format": FORMAT, "name": name, "command": [*command], "sweep": definition}

@@ -15,7 +15,7 @@ from ampcompare.runtime.console import messages_on, print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.code_version import changed_files, note_code_version
-from ampcompare.sweeps.driver import SweepDriver, recover
+from ampcompare.sweeps.driver import MAX_FIRST_FAILURES, SweepDriver, recover
 from ampcompare.sweeps.executors import CLUSTERS, Executor, split_cluster_options
 from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
 from ampcompare.sweeps.interim_looks import Look, check_can_be_decided, fill_first_look
@@ -114,7 +114,8 @@ def run_to_completion(
     """Run the remaining runs until all have ended or a stop is requested.
 
     Returns:
-        128 + signal after a stop request; None if all runs have ended.
+        128 + signal after a stop request; EXIT_FAILED_RUNS if the first runs have failed with one message;
+        None if all runs have ended.
 
     Raises:
         UserError: If the user's code changes meanwhile.
@@ -134,6 +135,15 @@ def run_to_completion(
         options = replace(prepared.options, rerun=prepared.sweep.on_server)
         log.info(one_line(f"stopped; continue with: {replace(prepared, options=options).command()}"))
         return 128 + stop.signal
+    if driver.failure:
+        log.info(
+            one_line(
+                f"no further run was started, because the first {MAX_FIRST_FAILURES} failed with the same "
+                f"message: {driver.failure}; their logs are in {journal.folder / 'logs'}; correct the "
+                f"program or the sweep file, then repeat the failed runs with: {prepared.command('--rerun')}"
+            )
+        )
+        return EXIT_FAILED_RUNS
     if driver.changed_code:
         raise code_changed_error(driver.changed_code, prepared, "while the sweep ran")
     return None

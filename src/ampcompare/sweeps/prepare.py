@@ -22,7 +22,7 @@ from ampcompare.runtime.paths import find_shipped, shell_command
 from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.journal import DEFINITION_FILE, read_journal
 from ampcompare.sweeps.run_launcher import RunLauncher, offline_environment
-from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, Sweep
+from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, PLAN, Sweep
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
 from ampcompare.sweeps.training_options import check, follow_task, trains_here, trains_on_cpu
 
@@ -104,6 +104,10 @@ class PreparedSweep:
         a plan only where there is one.
         """
         shared: dict[str, Any] = {"control": self.sweep.control} if self.sweep.control else {}
+        if not self.trains_here:  # our own training gets and records these overrides itself
+            keys = [key for key in map(key_of, self.overrides) if self.sweep.is_plan(key)]
+            names = [key.removeprefix(f"{PLAN}.") for key in keys]
+            shared |= {name: vars(self.plan)[name] for name in names}
         if self.looks:
             shared |= {"looks": [*self.looks], "shares": [*self.shares] or None}
         elif self.single_look:
@@ -153,7 +157,10 @@ class PreparedSweep:
         Raises:
             UserError: If the credentials for W&B have the wrong form.
         """
-        overrides = (*self.overrides, f"output_dir={folder}") if self.trains_here else self.overrides
+        if self.trains_here:
+            overrides = (*self.overrides, f"output_dir={folder}")
+        else:
+            overrides = tuple(word for word in self.overrides if not self.sweep.is_plan(key_of(word)))
         environment = {} if self.trains_here else offline_environment()
         # A copy of the sweep without its cached points, which would travel with every run of a cluster.
         return RunLauncher(replace(self.sweep), folder, overrides, environment, self.trains_here)

@@ -150,7 +150,8 @@ class RunLauncher:
     def _command(self, run: SweepRun, code: Mapping[str, str] | None) -> list[str]:
         """Return the words of a run's command, after writing the files that it reads."""
         sweep, file = self.sweep, self._write_parameters(run, code)
-        command = build_command(sweep.command, sweep.program, run.parameters, file.with_suffix(".json"))
+        parameters = run.parameters if self.trains_here else _without_plan(sweep, run.parameters)
+        command = build_command(sweep.command, sweep.program, parameters, file.with_suffix(".json"))
         command += self.overrides
         if self.trains_here:
             command += self._plan_words(run)
@@ -194,6 +195,16 @@ def recorded_parameters(run: SweepRun) -> dict[str, Any]:
     if not isinstance(there, Mapping):  # an option of the user's program that is called so
         return {**run.parameters, **{f"plan.{key}": value for key, value in run.plan.items()}}
     return {**run.parameters, "plan": {**there, **run.plan}} if run.plan else dict(run.parameters)
+
+
+def _without_plan(sweep: Sweep, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's parameters for another program, which does not know the options of our plan."""
+    kept = {}
+    for key, value in parameters.items():
+        names = [f"{key}.{name}" for name in value] if isinstance(value, Mapping) else []
+        if not all(sweep.is_plan(name) for name in names or [key]):
+            kept[key] = value
+    return kept
 
 
 def offline_environment() -> dict[str, str]:

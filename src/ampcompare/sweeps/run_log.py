@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-LAST_BYTES = 4096  # of a log, which are read
-MAX_LINE_CHARS = 200
+LAST_BYTES = 16_384  # of a log, which are read
+MAX_LINE_CHARS = 1_000
 WANDB_LINES = "wandb:"  # how lines of W&B's client begin
 RECORD_LINE = "record: "  # how a run's last lines begin
 RECORD_LINES = 5  # how many of them there are at most
@@ -26,4 +26,6 @@ def last_line(log: Path) -> str:
         if lines[index].startswith(RECORD_LINE):
             lines = lines[:index]
             break
-    return lines[-1].removeprefix("error: ")[:MAX_LINE_CHARS] if lines else ""
+    line = lines[-1].removeprefix("error: ") if lines else ""
+    # Cut between two words, so that no option or command loses a part.
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS].rpartition(' ')[0]} ..."

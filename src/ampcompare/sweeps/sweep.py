@@ -15,12 +15,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from ampcompare import metrics
+from ampcompare.config.schema import OPTIONS
 from ampcompare.runtime.strict_model import Number, StrictModel, Text, validation_error
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND
 from ampcompare.sweeps.distributions import Parameter, Whole, nested, whole
 from ampcompare.sweeps.randomized_blocks import orders
 
 SEED = "seed"
+PLAN = "plan"
 BACKEND, BASELINE = "backend", "none"
 BOOKENDS, CHAOS = "bookends", "chaos"  # kinds of control, as in plan.control
 CHAOS_KEY = ""  # no parameter has this key
@@ -236,6 +238,14 @@ class Sweep:
     def is_grid(self) -> bool:
         """Return whether every point runs once: in randomized blocks, or in file order under hyperband."""
         return self.method == "grid"
+
+    def is_plan(self, key: str) -> bool:
+        """Return whether a key is an option of our plan.
+
+        Another program may have options of its own in a group `plan`. Then all of them are its own.
+        """
+        keys = [key, *(p.key for p in self.parameters)]
+        return key.startswith(f"{PLAN}.") and all(k in OPTIONS for k in keys if k.startswith(f"{PLAN}."))
 
     @property
     def learns(self) -> bool:

@@ -25,7 +25,7 @@ from ampcompare.config.load import (
     split_override,
 )
 from ampcompare.config.recipes import RECIPE, describe_recipe
-from ampcompare.config.schema import OPTIONS, Config, PlanConfig
+from ampcompare.config.schema import Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.identity.agreement import POINT, SWEEP
 from ampcompare.identity.run_identity import RunIdentity, role_of
@@ -33,11 +33,11 @@ from ampcompare.runtime.formatting import plural, some
 from ampcompare.runtime.strict_model import file_error
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.sweep import BACKEND, DistinctPoints, Objective, Sweep, count_of
+from ampcompare.sweeps.sweep import BACKEND, PLAN, DistinctPoints, Objective, Sweep, count_of
 
 MAX_TRIED = 200  # combinations of backend and precision; if there are more, every point is a run
 MAX_NAMED = 3
-GROUP, MARGIN = "plan.", "plan.margin"
+MARGIN = f"{PLAN}.margin"
 TASK = "task."
 DEVICE, CPU = "device", "cpu"
 DEVICE_NAMES = (DEVICE, "accelerator")  # accelerator: Lightning's name
@@ -300,8 +300,8 @@ def options_of_run(sweep: Sweep, parameters: Mapping[str, Any], overrides: Seque
 def _wrong_options(sweep: Sweep) -> Iterator[str]:
     """Yield a line for each parameter with a value that the training never takes."""
     for p in sweep.parameters:
-        if p.key.startswith(GROUP) and p.kind != "constant":
-            yield f"parameters.{p.key}: a sweep has one plan for all runs; write value: instead of values:"
+        if p.key.startswith(f"{PLAN}.") and p.kind != "constant":
+            yield f"parameters.{_several_plans(p.key)}"
         try:
             for value in p.examples():
                 check_option(*parse_override(f"{p.key}={value}"))  # as the program sees it
@@ -335,14 +335,24 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
 
 
 def _plan_of_others(sweep: Sweep, overrides: Sequence[str]) -> PlanConfig:
-    """Return the plan of another program, in file and overrides; its options may only look like a plan."""
-    values: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
-    values |= dict(parse_override(override) for override in overrides)
-    keys = [key for key in OPTIONS if key.startswith(GROUP) and key in values]
-    try:
-        return compose(ConfigSource({key: values[key] for key in keys})).plan
-    except UserError:  # the program's own options have these names
-        return PlanConfig()
+    """Return the plan of a sweep of another program, which is recorded and never passed to the program.
+
+    Raises:
+        UserError: A value of the plan is refused, or varies.
+    """
+    values: dict[str, Any] = {}
+    for p in sweep.parameters:
+        if not sweep.is_plan(p.key):
+            continue
+        if p.kind != "constant":
+            raise UserError(f"{sweep.path}: parameters.{_several_plans(p.key)}")
+        values[p.key] = p.grid_value(0)
+    values |= {key: value for key, value in map(parse_override, overrides) if sweep.is_plan(key)}
+    return compose(ConfigSource(values)).plan
+
+
+def _several_plans(key: str) -> str:
+    return f"{key}: a sweep has one plan for all runs; write value: instead of values:"
 
 
 def _same_runs(

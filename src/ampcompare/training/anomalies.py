@@ -17,12 +17,19 @@ MAX_SKIPS_IN_A_ROW = 20
 SETTLED_STEPS = 10  # steps without a skip after which the loss scale has settled
 MIN_LOSS_SCALE = 1.0  # a loss scale below it has collapsed
 # What to try, by what is known of the cause.
-FIRST_STEP_ADVICE = "check the data for NaN, the loss function and the initial weights"
+WHERE = "`ampcompare why diff` with the options of this run shows where"
+FIRST_STEP_ADVICE = (
+    f"no update came before, so check the data for NaN, the loss function and the initial weights; {WHERE}"
+)
+FINITE_DATA_ADVICE = (
+    "no update came before, so check the range of the inputs, the loss function and the initial weights; "
+    f"{WHERE}"
+)
 INITIAL_WEIGHTS_ADVICE = "check the initial weights; in fp16, a weight above 65,504 is infinite"
 ADVICE = "try a smaller optimizer.lr or training.clip_norm"
 WEIGHTS_ADVICE = (
-    "try a smaller optimizer.lr, training.clip_norm, or a backend with fp32 weights (in fp16, Adam's eps "
-    "rounds to 0)"
+    "try a smaller optimizer.lr, training.clip_norm, or a backend with fp32 weights; in fp16 weights, the "
+    "default eps of adam and adamw is 0: set optimizer.eps=1e-4"
 )
 
 
@@ -31,7 +38,7 @@ class NonFiniteLossError(TrainingError):
 
     Attributes:
         problem: Which step and which value, such as `step 2: the training loss is NaN (loss scale 1)`.
-        is_first_step: Whether the weights had not been updated yet.
+        is_first_step: Whether the weights had not been updated yet: every earlier step was skipped.
         bad_weights: What is known of weights that were not finite before the step, "" if nothing.
     """
 
@@ -56,8 +63,8 @@ class NonFiniteLossError(TrainingError):
         elif nonfinite_data:
             explanation = f"{nonfinite_data}; remove or replace these values"
         elif checked:
-            if self.is_first_step:  # the learning rate has had no effect yet
-                advice = "check the range of the inputs, the loss function and the initial weights"
+            if self.is_first_step:
+                advice = FINITE_DATA_ADVICE
             explanation = f"{checked} have neither NaN nor infinite values; {advice}"
         return f"{self.problem}; {explanation}, or continue with training.on_nan=continue"
 
@@ -84,6 +91,7 @@ class AnomalyMonitor:
         # Plain values: a checkpoint has them under these keys.
         self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
         self._overflows_by_module: Counter[str] = Counter()
+        self._has_advised = False  # about a loss before any update
         self._bad_weights = ""  # which weights were found not to be finite first
         self.first_anomaly: int | None = None
         self._last_skip = 0
@@ -118,6 +126,7 @@ class AnomalyMonitor:
         self._check_weights(bad_weights, stops=self._on_nan == "stop" and not scale_can_shrink)
         if first_bad == 1 and scale_can_shrink:
             log.warning(f"{_describe_loss(1, bad_losses[1], scale)}; {FIRST_STEP_ADVICE}")
+            self._has_advised = True
         if self._scales_dynamically:
             self._check_scale(row, skips)
         self._check_buffers(row, first_bad)
@@ -126,7 +135,8 @@ class AnomalyMonitor:
         if first_bad is not None and loss_is_lost:
             problem = _describe_loss(first_bad, bad_losses[first_bad], scale)
             cause = self._bad_weights if first_bad in bad_weights else ""
-            self._stop_or_warn(problem, is_first_step=first_bad == 1, bad_weights=cause)
+            skipped = row.get(metrics.SKIPPED, 0) - sum(skips[first_bad - first_step :])
+            self._stop_or_warn(problem, is_first_step=skipped == first_bad - 1, bad_weights=cause)
 
     def _note_anomaly(self, first_step: int, skips: Sequence[float], first_bad: int | None) -> None:
         """Note the first anomaly of an interval, which begins with this step, if there was none before."""
@@ -167,11 +177,13 @@ class AnomalyMonitor:
             return
         self._state["collapsed_at"] = collapsed_at
         event = f"fell to {scale:g}" if has_fallen else f"overflowed {longest} steps in a row"
+        skipped = row[metrics.SKIPPED]
         cause = self._bad_weights or (
             "gradients overflow at every loss scale. Try a smaller optimizer.lr, training.clip_norm, "
             "or a bf16 backend, which needs no loss scale"
         )
-        skipped = row[metrics.SKIPPED]
+        if not self._bad_weights and skipped == step:
+            cause = f"gradients overflow at every loss scale, and {FIRST_STEP_ADVICE}"
         log.warning(f"step {collapsed_at}: the loss scale {event} ({skipped} steps skipped so far); {cause}")
 
     def _check_buffers(self, row: Row, first_bad: int | None) -> None:
@@ -222,7 +234,8 @@ class AnomalyMonitor:
         if self._on_nan == "stop":
             raise NonFiniteLossError(problem, is_first_step=is_first_step, bad_weights=bad_weights)
         option = f" (training.on_nan={self._on_nan})" if self._on_nan else ""
-        advice = f"{FIRST_STEP_ADVICE}; " if is_first_step else ""
+        advice = f"{FIRST_STEP_ADVICE}; " if is_first_step and not self._has_advised else ""
+        self._has_advised = self._has_advised or is_first_step
         log.warning(f"{problem}; {advice}the training continues{option}")
 
     def summary(self, *, has_buffers: bool) -> Row:

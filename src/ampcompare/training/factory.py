@@ -1,6 +1,7 @@
 """Builds data, model, optimizer and trainer from the config."""
 
 import dataclasses
+import logging
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,9 @@ from ampcompare.errors import UserError, describe_type
 from ampcompare.models import BUILT_IN, RESNETS, build_model
 from ampcompare.precision import build_precision, get_backend
 from ampcompare.precision.base import Precision, UnsupportedModel
+from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.keep_fp32 import KeepFp32Error
-from ampcompare.precision.weight_dtypes import find_lazy_modules
+from ampcompare.precision.weight_dtypes import ONCE, find_lazy_modules
 from ampcompare.system import device as machine
 from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext
@@ -33,6 +35,8 @@ from ampcompare.training.task import build_task
 from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap_in_ddp
 from ampcompare.training.weight_perturbation import perturb_weights
+
+log = logging.getLogger(__name__)
 
 
 def allows_tf32(config: Config) -> bool:
@@ -90,6 +94,7 @@ def build_trainer(
     network = _build_network(config, data, train, device, world)
     precision = _build_precision(config, device)
     model, optimizer = _prepare(precision, network, build_optimizer(config, network, device), config.backend)
+    _check_eps(optimizer)
     task = build_task(config, device)
     if test is not None and not is_built_in(config):
         with world.raise_on_all_ranks():
@@ -214,9 +219,22 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> O
         if options.name == "sgd":
             return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)
         adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.name]
-        return adam(parameters, capturable=uses_cuda_graph(config.execution), **common)
+        graph = uses_cuda_graph(config.execution)
+        return adam(parameters, eps=options.eps, capturable=graph, **common)
     except RuntimeError as problem:
         raise UserError(f"optimizer.fused={options.fused}: {problem}; set optimizer.fused=false") from None
+
+
+def _check_eps(optimizer: Optimizer) -> None:
+    """Warn once if the eps of the optimizer is 0 in the dtype of the weights that it updates."""
+    for group in optimizer.param_groups:
+        for dtype in {weight.dtype for weight in group["params"]}:
+            if "eps" in group and torch.tensor(group["eps"], dtype=dtype) == 0:
+                log.warning(
+                    f"the optimizer's eps of {group['eps']:g} is 0 in {name_dtype(dtype)} weights, so its "
+                    "updates may divide by 0 and make the weights NaN; set optimizer.eps=1e-4",
+                    extra=ONCE,
+                )
 
 
 def is_fused(config: Config, device: torch.device) -> bool:

@@ -247,8 +247,11 @@ def _summarize_times(
     base: StepProfile, other: StepProfile, base_times: StepTimes, other_times: StepTimes, device: torch.device
 ) -> Iterator[str]:
     ratio, basis = speed_ratio(base_times.rounds, other_times.rounds)
-    times = f"{_ms(other_times.median)} ms instead of {_ms(base_times.median)} ms per step"
-    yield f"{other.name} trains {ratio:.2f}x as fast as {base.name} ({basis}): {times}."
+    yield (
+        f"{other.name} trains {ratio:.2f}x as fast as {base.name} ({basis}): the median of the ratios within "
+        f"a round. The median step takes {_ms(other_times.median)} ms instead of {_ms(base_times.median)} "
+        f"ms, {base_times.median / other_times.median:.2f}x."
+    )
     arithmetic = describe_arithmetic(device).get(ARITHMETIC, {}).get(other.dtype)
     if arithmetic == COMPUTED_IN_FP32:
         yield f"This CPU computes {other.dtype} operations in fp32: expect no speed-up from {other.name}."

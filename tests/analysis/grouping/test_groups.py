@@ -227,3 +227,21 @@ def test_seeds_count_if_their_run_has_ended_and_the_smallest_group_counts():
     assert count_ended_seeds(analyse_runs([*finished, *some, again]).groups) == 3
     assert count_ended_seeds(analyse_runs([*finished[:2], *some]).groups) == 2
     assert count_ended_seeds([]) == 0
+
+
+@pytest.mark.parametrize("key", ["precision", "dtype", "trainer.precision", "mixed_precision", "mode"])
+def test_a_setting_under_which_a_loop_records_its_backend_is_an_arm(key: str):
+    """A sweep's parameter, and `Recorder(backend=args.precision)`."""
+    names = {"none": "32", "native": "16"}
+    if key == "mode":  # says nothing of precision, but has the value that was recorded as the backend
+        names = {"none": "none", "native": "native"}
+    runs = [make(value, seed, config={key: name}) for value, name in names.items() for seed in (1, 2, 3)]
+    (comparison,) = analyse_runs(runs, group_by=(key,), baseline=names["none"]).comparisons
+    assert not comparison.not_compared_reason
+
+
+def test_a_setting_that_is_no_precision_does_not_explain_another_backend():
+    runs = [make("none", seed, config={"width": "1"}) for seed in (1, 2, 3)]
+    runs += [make("native", seed, config={"width": "2"}) for seed in (1, 2, 3)]
+    (comparison,) = analyse_runs(runs, group_by=("width",), baseline="1").comparisons
+    assert "backend" in comparison.not_compared_reason

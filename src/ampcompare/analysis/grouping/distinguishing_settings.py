@@ -9,7 +9,8 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, describe_device
-from ampcompare.config.schema import ONE_ULP, PERTURBATION, find_option
+from ampcompare.config.compose import KEY_HINTS
+from ampcompare.config.schema import ONE_ULP, OPTIONS, PERTURBATION, find_option
 from ampcompare.data import sources
 from ampcompare.identity.agreement import REPEAT
 from ampcompare.identity.run_identity import (
@@ -36,6 +37,8 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "model": ("environment.model_",),
     "data": ("environment.data_",),
 }
+# What programs of the user's own call the setting that decides the backend, by the last part of the key.
+NAMES_OF_BACKEND = ("precision", *KEY_HINTS[BACKEND].split())
 NO_DATA = "data not recorded"
 CHANGED_CODE = "changed_code."  # prefix of keys for user files that changed during a sweep
 SUFFIX_CHARS = 32  # a longer list of differing settings is replaced by a number
@@ -91,6 +94,8 @@ def identity_of(run: RunRecord) -> RunIdentity:
 
 def dependent_prefixes(compared: str) -> tuple[str, ...]:
     """Return the prefixes of keys that differ because the compared key differs."""
+    if compared.rpartition(".")[2] in NAMES_OF_BACKEND:
+        return FOLLOWS[ARM]
     return FOLLOWS.get(compared.partition(".")[0], ())
 
 
@@ -159,8 +164,17 @@ def make_labels(
 
 def _label_part(key: str, own: Mapping[str, str]) -> str:
     """Return a setting with the last part of its key: `tf32 on`, `lr 0.009`, `model resnet50`."""
+    return f"{short_key(key)} {format_setting(own.get(key, NOT_SET))}"
+
+
+def short_key(key: str) -> str:
+    """Return the last part of a key; the whole key where the part is another option.
+
+    >>> short_key("optimizer.lr"), short_key("model.name"), short_key("eval.batch_size")
+    ('lr', 'model', 'eval.batch_size')
+    """
     name = key.removesuffix(".name").rpartition(".")[2]
-    return f"{name} {format_setting(own.get(key, NOT_SET))}"
+    return key if name in OPTIONS else name
 
 
 def _code_label(own: Mapping[str, str], key: str, settings: Sequence[Mapping[str, str]]) -> str:
