@@ -115,19 +115,21 @@ def demo(
             f"demo compares the accuracy of {listed(untimed)}, not the speed.",
         )
 
-    step_seconds = None
+    step_ms: dict[str, float] = {}  # by backend
     if is_timed:
         print_line(console, f"--- 1 of {parts}: speed by bench, {describe_seconds(60 * BENCH_MINUTES)}")
         measured = [arm for arm in arms if arm.options["backend"] in timed]
         benchmark = _measure_speed(measured, folder / BENCH_FILE, console)
-        step_seconds = max(arm.step_ms or 0.0 for arm in benchmark.arms) / 1e3
+        step_ms = {arm.options["backend"]: arm.step_ms or 0.0 for arm in benchmark.arms}
 
+    # A backend that was not timed computes in fp32, as the first one does.
+    seconds = [
+        estimate_seconds(config, step_ms.get(name, step_ms[names[0]]) / 1e3) for name in names if step_ms
+    ]
     for position, name in enumerate(names):
         title = f"--- {is_timed + position + 1} of {parts}: {name}, seeds {seeds}"
-        if step_seconds is not None:
-            training = estimate_seconds(config, step_seconds)
-            left = describe_seconds((len(names) - position) * training + PAGE_SECONDS)
-            title = f"{title}; {left} left"
+        if seconds:
+            title = f"{title}; {describe_seconds(sum(seconds[position:]) + PAGE_SECONDS)} left"
         print_line(console, title)
         _train(name, own, folder / "seeds.json")
 
@@ -148,7 +150,7 @@ def _backends_with_speed(names: Sequence[str], device: str) -> list[str]:
 
 
 def _measure_speed(arms: Sequence[BenchmarkArm], file: Path, console: Console) -> Benchmark:
-    """Measure the speed of the arms, and print and write the results.
+    """Measure the speed of the arms, and write the results for the report.
 
     Raises:
         UserError: An arm cannot be measured.
@@ -162,7 +164,6 @@ def _measure_speed(arms: Sequence[BenchmarkArm], file: Path, console: Console) -
     for arm in benchmark.arms:
         if arm.failed:
             raise UserError(f"the speed of {arm.label} cannot be measured: {arm.failed}")
-    output.print_table(benchmark, console, console.width if console.is_terminal else None)
     write_json(file, output.as_json(benchmark))
     return benchmark
 

@@ -103,7 +103,7 @@ def run(
 
     Args:
         console: Where progress is shown; None: on the terminal.
-        brief: Whether to leave out what is trained, and where the record is.
+        brief: Whether to leave out what is trained, and after a success where the record is.
         stop: A request to stop, which may have received a signal before; None: a new one.
         history: The runs of this process so far; None: it has trained none.
         on_step: Called with the number of each step after it. An exception that it raises ends the run.
@@ -152,7 +152,7 @@ class TrainingSession:
     Args:
         console: Where progress is shown.
         stop: A request to stop, which may have received a signal before; None: a new one.
-        brief: Whether to leave out what is trained, and where the record is.
+        brief: Whether to leave out what is trained, and after a success where the record is.
         run_id: The id of the run, which is resumed if it has a checkpoint; None: the newest run with the same
             options is resumed, or the run gets a new id.
         history: The runs of this process so far, to which this one is added; None: it has trained none.
@@ -354,8 +354,9 @@ class TrainingSession:
         return RunResult(self.exit_code, self.tracker.record, self.summary)
 
     def _closing_lines(self) -> Iterator[str]:
-        if self.exit_code or not self.brief:
-            yield from self.tracker.describe_record(Path(self.config.output_dir))
+        if self.brief and not self.exit_code:
+            return
+        yield from self.tracker.describe_record(Path(self.config.output_dir))
         step = self._loop.logger.anomalies.first_anomaly
         record = self.tracker.record
         # Strict fp32 is what a step is compared with, and a replay has one process.
