@@ -92,7 +92,7 @@ def test_a_small_demo_trains_every_backend_and_compares_the_speeds_that_this_cpu
     page = (tmp_path / "out" / "report" / "index.html").read_text(encoding="utf-8")
     assert "tiny on synthetic data" in page
     printed = " ".join(done.stdout.split())
-    assert ("throughput from `ampcompare bench`" in printed) is HAS_BENCH
+    assert ("throughput from `ampcompare bench` (" in printed) is HAS_BENCH
     untimed = [backend for backend in BACKENDS if backend not in TIMED]
     assert ("This device has no instructions for float16" in printed) is ("native" in untimed)
     # The memory of a process on a CPU is no result, and a dtype that is computed in fp32 has no speed.

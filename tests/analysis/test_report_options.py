@@ -231,7 +231,8 @@ def test_speed_comes_from_the_benchmark_and_everything_else_from_the_runs(tmp_pa
         assert native.estimates[question] == alone.comparison("native").estimates[question]
     assert analysis.answers[-1] == "Speed: native 1.30× as fast; no verdict for fp16."
     assert (
-        "throughput from `ampcompare bench`, where differences below 2% are not resolved" in analysis.caption
+        "throughput from `ampcompare bench` (99%), where differences below 2% are not resolved"
+        in analysis.caption
     )
     source = "24 interleaved rounds on a card, 99% confidence intervals. The A/A control measured 1.01×."
     assert analysis.methods[-1] == f"Throughput is from `ampcompare bench`: {source}"

@@ -143,12 +143,10 @@ class BenchResults(BaseModel):
                 "throughput from `ampcompare bench`, without intervals, because the machine was not stable: "
                 f"a second run of the baseline measured {control}"
             )
+        source = f"throughput from `ampcompare bench` ({formatting.level(self.level)})"
         if self.smallest_difference:
-            return (
-                "throughput from `ampcompare bench`, where differences below "
-                f"{self.smallest_difference} are not resolved"
-            )
-        return "throughput from `ampcompare bench`"
+            return f"{source}, where differences below {self.smallest_difference} are not resolved"
+        return source
 
     @property
     def text(self) -> str:

@@ -357,7 +357,22 @@ def write_caption(findings: Findings) -> str:
             f"to the highest run{source}."
         )
     level = formatting.level(findings.level)
+    other = _other_level(findings)
+    if other is not None:
+        level = f"{level} ({findings.metric.noun}) or {formatting.level(other)} (speed, memory, energy)"
     return f"CI: {level} confidence interval, {_describe_pairing(estimates)}{source}."
+
+
+def _other_level(findings: Findings) -> float | None:
+    """Return the level of the intervals of other questions than quality; None if it is the same.
+
+    Groups with identical quality count once there, and each by itself in speed, memory and energy.
+    """
+    used = {question for c in findings.comparisons for question in c.estimates} - {QUALITY}
+    if findings.has_bench_speed:
+        used -= {SPEED}
+    others = {level for question, level in findings.levels.items() if question in used}
+    return max(others - {findings.level}, default=None)
 
 
 def write_methods(findings: Findings) -> list[str]:
@@ -408,12 +423,8 @@ def _describe_levels(findings: Findings) -> Iterator[str]:
             f"The level is corrected for {formatting.listed(numbers)}, so that together the intervals of "
             f"each column have {formatting.level(1 - ALPHA)} confidence."
         )
-    other = sorted({level for level in findings.levels.values() if level != findings.level})
-    if other:
-        yield (
-            f"Speed, memory and energy: {formatting.level(other[0])}, because groups with identical "
-            f"{findings.metric.noun} differ there."
-        )
+    if _other_level(findings) is not None:
+        yield f"Groups with identical {findings.metric.noun} count as one comparison of it."
 
 
 def _describe_directions(metric: ComparedMetric, claimed: Sequence[Comparison]) -> Iterator[str]:
