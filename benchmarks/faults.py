@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from io import StringIO
@@ -77,7 +77,7 @@ class FirstFailure:
     pytest_runtest_logreport = pytest_collectreport = note
 
 
-def run_tests(tree: Path, paths: list[str]) -> str:
+def run_tests(tree: Path, tests: list[str], left_out: Sequence[str] = ()) -> str:
     """Return the first test that fails, or an empty text. They run in a fork, which has loaded PyTorch."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -87,7 +87,7 @@ def run_tests(tree: Path, paths: list[str]) -> str:
         sys.path.insert(0, str(tree / "src"))
         first = FirstFailure()
         with redirect_stdout(StringIO()):
-            code = pytest.main([*QUICK, *(f"tests/{path}" for path in paths)], plugins=[first])
+            code = pytest.main([*QUICK, *tests, *(f"--deselect={name}" for name in left_out)], [first])
         os.write(writer, first.name.encode())
         os._exit(code)
     os.close(writer)
@@ -95,17 +95,20 @@ def run_tests(tree: Path, paths: list[str]) -> str:
         name = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not name and code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        return f"the tests themselves, which ended with exit code {code}"
+        raise SystemExit(f"{' '.join(tests)}: pytest ended with exit code {code}")
     return name
 
 
-def find(fault: Fault, tree: Path, *, tries_all: bool) -> str:
-    """Return the test that finds a fault, or an empty text."""
-    with planted(fault, tree):
-        name = run_tests(tree, fault["tests"])
-        if name or not tries_all:
+def find(fault: Fault, tree: Path, tests: list[str]) -> str:
+    """Return the test that finds a fault, or an empty text. A test that fails without it finds nothing."""
+    broken: list[str] = []
+    while True:
+        with planted(fault, tree):
+            name = run_tests(tree, tests, broken)
+        if not name or not run_tests(tree, [name]):
             return name
-        return run_tests(tree, [fault["folder"]])
+        print(f"fails without a fault, too: {name}", flush=True)
+        broken.append(name)
 
 
 def main() -> int:
@@ -124,7 +127,9 @@ def main() -> int:
     with temporary_worktree() as tree:
         for fault in chosen:
             start = time.monotonic()
-            name = find(fault, tree, tries_all=options.all)
+            name = find(fault, tree, [f"tests/{path}" for path in fault["tests"]])
+            if not name and options.all:
+                name = find(fault, tree, [f"tests/{fault['folder']}"])
             gap = fault.get("gap", "")
             found += bool(name)
             missed += not name and not gap
