@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from support.outside import Outside
 from support.quick import ROOT
 
+from ampcompare.wandb_client.client import end_service
+
 # No example is judged by the clock, and none is kept in the working directory. The fixtures that properties
 # share are folders that each example writes anew.
 settings.register_profile(
@@ -28,7 +30,7 @@ ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 @pytest.fixture(autouse=True)
 def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reaches a W&B account, reads the user's settings, or leaves a variable to the next test.
+    """No test reaches a W&B account, reads the user's settings, or leaves something to the next test.
 
     W&B's client does not list the installed packages, which takes half of its time.
     """
@@ -45,6 +47,7 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     monkeypatch.undo()
     if client := sys.modules.get("wandb"):
         client.run = None  # a run whose service has died in a test is still open for W&B's client
+        end_service()  # the client keeps the settings of its first use
     for name in [name for name in os.environ if name not in before]:
         del os.environ[name]
     os.environ.update(before)
