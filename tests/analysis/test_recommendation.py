@@ -1,5 +1,6 @@
 """The recommendation follows from what is shown, and the costs from throughput, energy and batch size."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -154,7 +155,7 @@ def test_the_cost_of_several_backends_names_the_baseline_once_and_has_one_unit(
 
 
 def test_hours_count_each_process():
-    made = [*BASELINE, *KEPT]
+    made = copy.deepcopy([*BASELINE, *KEPT])
     for run in made:
         run.summary["environment"] = run.summary["environment"] | {"processes": 8}
         run.summary[metrics.ELAPSED] = 900.0
