@@ -110,12 +110,16 @@ class Analysis(Findings):
         """The reasons for doubt, gravest first, one sentence for each cause."""
         return tuple(find_caveats(self))
 
+    @property
+    def how_read(self) -> list[str]:
+        """Return how runs of other programs were read, and which value of a tuned setting counts."""
+        notes = [f"{capital(note)}." for note in self.reading_notes]
+        return [*notes, self.best.sentence] if self.best else notes
+
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Return notes on reading the runs, the best of each backend, controls, and limits of the size."""
-        notes = [f"{capital(note)}." for note in self.reading_notes]
-        if self.best:
-            notes.append(self.best.sentence)
+        """Return how the runs were read, notes on controls, and the limits of the size."""
+        notes = [*self.how_read]
         notes += [_describe_control(c) for c in self.comparisons if c.is_control and c.baseline]
         notes += describe_correlations(self)
         notes += find_limits(self)

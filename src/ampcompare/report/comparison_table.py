@@ -69,7 +69,6 @@ class GroupRow:
     Attributes:
         badge: Its answers with their tones.
         runs: How many runs it has, and what became of them.
-        is_complete: Whether all of its runs finished.
     """
 
     label: str
@@ -77,7 +76,6 @@ class GroupRow:
     cells: Mapping[str, Cell]
     badge: Sequence[BadgePart]
     runs: str
-    is_complete: bool
 
     @property
     def verdict(self) -> str:
@@ -323,7 +321,6 @@ def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> Gr
         cells=cells,
         badge=analysis.badge_parts(group),
         runs=runs,
-        is_complete=group.outcomes.finished == len(group.all_rows),
     )
 
 

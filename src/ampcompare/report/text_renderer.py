@@ -42,7 +42,7 @@ def print_table(analysis: Analysis, console: Console) -> None:
         _print(console, [f"- {line}" for line in _reproduction_lines(analysis.reproduction)])
     _print(console, analysis.numerics.values())
     _print(console, [f"- {remark}" for remark in analysis.caveats[:SHOWN_CAVEATS]])
-    _print(console, [analysis.advice], "dim")
+    _print(console, [*analysis.how_read, analysis.advice], "dim")
 
 
 def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
@@ -73,8 +73,7 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis,
             lines = _cell_lines(row.cells[column.key])
             cells.append(Text("\n".join(line for line in lines if line)))
         if has_verdict:
-            runs = "" if row.is_complete else row.runs
-            cells.append(Text("\n".join(part for part in (row.verdict, runs) if part)))
+            cells.append(Text("\n".join(part for part in (row.verdict, row.runs) if part)))
         grid.add_row(*cells)
     return grid
 
