@@ -1,8 +1,9 @@
 """Plug-ins: backends, networks, data, losses and metrics that users bring.
 
 A plug-in is named by an entry point, as `pkg.mod:Name`, or as `./file.py:Name` (relative to the working
-directory). It is imported when it is used. Names of entry points come from the metadata of installed
-distributions, without an import. This module does not import torch.
+directory). It is imported when it is used. A file may import other files of its folder. Names of entry
+points come from the metadata of installed distributions, without an import. This module does not import
+torch.
 """
 
 import hashlib
@@ -23,6 +24,12 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ampcompare.errors import UserError, describe_exception, did_you_mean
+from ampcompare.sibling_modules import (
+    SiblingModule,
+    find_name_conflict,
+    find_sibling_modules,
+    make_importable,
+)
 
 NAME_FORMS = "pkg.mod:Name or ./file.py:Name"
 MAX_LISTED = 8  # names of a module in a message
@@ -103,7 +110,8 @@ class Plugin:
 
     Attributes:
         value: The Python object that the name stands for.
-        source: The first 16 hex digits of the SHA-256 of its file. For a library: its version.
+        source: The first 16 hex digits of the SHA-256 of its file, and of the files of its folder that this
+            file imports. For a library: its version.
         file: The file that defines it.
     """
 
@@ -154,16 +162,23 @@ def load(kind: PluginKind, text: str) -> Plugin:
     target = _find_target(kind, text)
     with wrap_plugin_errors(kind, text, f"{target.origin}cannot be imported", target.path):
         if target.path is not None:
-            content = target.path.read_bytes()
-            module = _import_file(target.path, content)
+            file, content = target.path, target.path.read_bytes()
+            siblings = find_sibling_modules(file, content)
+            if conflict := find_name_conflict(siblings):
+                raise kind.make_error(text, conflict)
+            make_importable(siblings)
+            version = _join_contents(content, siblings)
+            value = _get_object(kind, text, target, _import_file(file, content, version))
+            for sibling in siblings.values():
+                _NAMES_BY_FILE.setdefault(str(sibling.file), f"{kind.option}={text!r}")
         else:
-            content = b""
             module = resolve_name(f"{target.module}:")
-        value = _get_object(kind, text, target, module)
-        defined_in = value if inspect.isclass(value) or inspect.isfunction(value) else module
-        file = target.path or Path(inspect.getfile(defined_in))
+            value = _get_object(kind, text, target, module)
+            defined_in = value if inspect.isclass(value) or inspect.isfunction(value) else module
+            file = Path(inspect.getfile(defined_in))
+            version = file.read_bytes()
         _NAMES_BY_FILE[str(file)] = f"{kind.option}={text!r}"
-        return Plugin(value, _hash(content or file.read_bytes()), file)
+        return Plugin(value, _hash(version), file)
 
 
 class _Target(NamedTuple):
@@ -240,13 +255,16 @@ def _describe_origin(entry: EntryPoint) -> str:
     return f"{distribution} ({entry.value})"
 
 
-def _import_file(path: Path, content: bytes) -> ModuleType:
+def _import_file(path: Path, content: bytes, version: bytes) -> ModuleType:
     """Import a file as a module; a file that changed becomes another module.
 
     The source is compiled here rather than read from bytecode, which may be older than the source. The hash
     in a record is therefore the hash of the code that ran.
+
+    Args:
+        version: The content, and what identifies the modules that the file imports from its folder.
     """
-    name = f"ampcompare_plugin_{path.stem}_{_hash(str(path).encode() + content)}"
+    name = f"ampcompare_plugin_{path.stem}_{_hash(str(path).encode() + version)}"
     if name not in sys.modules:
         spec: Any = spec_from_file_location(name, path)
         sys.modules[name] = module_from_spec(spec)  # before it runs: dataclasses and pickle look there
@@ -256,6 +274,12 @@ def _import_file(path: Path, content: bytes) -> ModuleType:
             sys.modules.pop(name, None)
             raise
     return sys.modules[name]
+
+
+def _join_contents(content: bytes, siblings: Mapping[str, SiblingModule]) -> bytes:
+    """Return a file's content, with names and hashes of the modules that it imports from its folder."""
+    hashes = {name: _hash(module.content) for name, module in siblings.items() if module.content is not None}
+    return content + "".join(f"\0{name} {digest}" for name, digest in hashes.items()).encode()
 
 
 def _hash(content: bytes) -> str:

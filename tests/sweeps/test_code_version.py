@@ -1,5 +1,6 @@
 """A sweep whose user changed his files: refused by name, or continued knowingly with the versions apart."""
 
+import json
 import os
 from pathlib import Path
 
@@ -101,3 +102,23 @@ def test_code_that_changes_while_the_sweep_runs_ends_it_before_the_next_run(proj
     assert driver.returncode == 2, output
     assert "program.py: changed while the sweep ran" in output
     assert len(project.events("ended")) == len(project.events("began")) == 1
+
+
+@pytest.mark.slow
+def test_a_file_that_the_program_imports_is_watched_and_a_sweep_of_0_4_0_that_did_not_continues(project):
+    project.prepend("import helper\n")
+    (project.folder / "helper.py").write_text("X = 1\n")
+    project.write_file(parameters=XS)
+    assert project.sweep()[0] == 0
+    (project.folder / "helper.py").write_text("X = 2\n")
+    code, output = project.sweep()
+    assert (code, output.count("\n")) == (2, 1), output
+    assert "helper.py: changed since runs of this sweep were made with it" in output
+    journal = project.out / "sweep.jsonl"
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    for event in events:
+        for files in (event.get("hashes", {}), event.get("modified", {})):
+            files.pop("helper.py", None)  # as 0.4.0 wrote it
+    journal.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    assert project.sweep()[0] == 0
+    assert "helper.py" in read_journal(project.out).code_versions[-1].hashes

@@ -1,7 +1,7 @@
 """Detect changes in the user's own files while a sweep continues.
 
-These are the files that the sweep names: its program, files in its command, and plug-ins such as
-`model.name=./net.py:build`. Modules that such a file imports are not known.
+These are the files that the sweep names (its program, files in its command, and plug-ins such as
+`model.name=./net.py:build`) and the files that these import from their own folders.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from ampcompare.errors import UserError
 from ampcompare.identity.run_identity import differing
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_state import RunState
+from ampcompare.sibling_modules import find_sibling_modules
 from ampcompare.sweeps.journal import CodeVersion, Journal, SweepState
 from ampcompare.sweeps.sweep import Sweep
 
@@ -29,14 +30,23 @@ def code_files(sweep: Sweep, overrides: Sequence[str], *, trains_here: bool) -> 
         trains_here: Whether the runs are our own training, whose script is not the user's.
     """
     values = [value for p in sweep.parameters if p.is_listed for value in p.examples()]
-    texts = [*_texts(values), *(word.partition("=")[2] for word in overrides)]
+    texts = [*_texts(values), *(word.partition("=")[2] for word in [*sweep.command, *overrides])]
     plugins = [text.rpartition(":")[0] for text in texts if ".py:" in text]
     files = [word for word in sweep.command if Path(word).suffix]  # not /usr/bin/env and the like
     programs: list[str] = []
     if not trains_here:
         programs = [sweep.program, *files] if sweep.program else files
-    paths = dict.fromkeys(Path(name) for name in [*programs, *plugins])
-    return tuple(path for path in paths if _is_file(path))
+    named = [path for path in map(Path, [*programs, *plugins]) if _is_file(path)]
+    imported = [file for path in named if path.suffix == ".py" for file in _find_imported_files(path)]
+    return tuple(dict.fromkeys([*named, *imported]))
+
+
+def _find_imported_files(path: Path) -> list[Path]:
+    """Return the files that a file imports from its own folder; none if a file cannot be read."""
+    with suppress(OSError):
+        modules = find_sibling_modules(path, path.read_bytes())
+        return [module.file for module in modules.values() if module.content is not None]
+    return []
 
 
 def _texts(values: Iterable[Any]) -> Iterator[str]:
@@ -75,11 +85,12 @@ def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
     """Return the files that differ from those with which the sweep's runs were made.
 
     Failed runs, and runs that have not started, will start again anyway, so their version does not matter.
+    A file that the sweep did not watch before is no change: the file that now imports it has changed.
     """
     if not state.code_versions or not state.with_state(*KEPT_STATES):
         return []
     hashes, known = read_code_version(files).hashes, state.code_versions[-1].hashes
-    return sorted(difference.key for difference in differing(known, hashes))
+    return sorted(path for path, before, _ in differing(known, hashes) if before is not None)
 
 
 def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
@@ -92,15 +103,17 @@ def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
 
 def changed_code_dates(state: SweepState) -> Mapping[str, str]:
     """Return the dates of the files that have changed since the sweep began, for the records of new runs."""
-    first, last = state.code_versions[:1], state.code_versions[-1:]
-    if not first or first == last:
+    if not state.code_versions:
         return {}
-    new = last[0]
+    new = state.code_versions[-1]
+    first_hashes: dict[str, str] = {}
+    for version in reversed(state.code_versions):
+        first_hashes |= version.hashes
     # A file's name without folder and dots: in a record, dots separate groups.
     return {
         Path(path).name.replace(".", "_"): f"{Path(path).name} of {new.modified[path]}"
-        for path, _, digest in differing(first[0].hashes, new.hashes)
-        if digest is not None  # the sweep no longer runs the file
+        for path, digest in new.hashes.items()
+        if digest != first_hashes[path]
     }
 
 
