@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 from support.fakes import full, make
-from support.known_runs import BASE, FAST, FASTER, SAME, SPEED, less, runs
+from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, SPEED, less, runs
 from support.training import task_of
 
 from ampcompare import analyse_runs, metrics
@@ -274,3 +274,42 @@ def test_a_difference_has_as_many_decimals_as_its_interval(points, spread):
     shown = re.search(r"([+−±][\d.]+) points \(.* CI ([+−±][\d.]+) to ([+−±][\d.]+)\)", gate)
     assert shown is not None
     assert len({len(text.partition(".")[2]) for text in shown.groups()}) == 1
+
+
+@pytest.mark.parametrize("noise", [0.0005, 0.001, 0.002])
+def test_noise_does_not_fill_an_axis(noise: float):
+    """The interval of a noise of up to 0.2% takes less than a quarter of the axis."""
+    measured = [SLOW[seed] * (1 + noise * (-1) ** seed) for seed in range(5)]
+    made = [*runs("none", BASE), *runs("native", SAME, measured)]
+    for number, run in enumerate(made):
+        run.summary["memory/peak_mib"] = 9000.0 * (1 + noise * (number % 3 - 1) / 2)
+        run.summary["eval/loss"] = 2.0 * (1 + noise * (number % 3 - 1) / 2)
+    for options in ({}, {"metric": "eval/loss"}):  # a loss has no margin
+        table = comparison_table(analyse_runs(made, **options))
+        for column in table.columns:
+            mark = table.rows[1].cells[column.key].mark
+            if column.axis is None or mark is None or column.key == "time":
+                continue
+            places = [column.axis.position(end) for end in mark.span]
+            assert max(places) - min(places) < 0.25, column.key
+
+
+def test_a_marker_is_hollow_in_every_column_if_its_interval_contains_no_change():
+    noisy = (36, 44, 43, 41, 40)
+    made = [*runs("none", BASE), *runs("native", SAME, noisy), *runs("fp16", less(1.2), FAST)]
+    for number, run in enumerate(made):
+        run.summary["memory/peak_mib"] = 9000.0 + (number * 7 % 5) - 4000.0 * (number >= 10)
+    analysis = analyse_runs(made)
+    table = comparison_table(analysis)
+    kinds = set()
+    for row in table.rows[1:]:
+        for column in table.columns:
+            mark = row.cells[column.key].mark
+            if mark is None or not mark.has_interval:
+                continue
+            null = column.run_metric.null
+            contains = mark.low <= null <= mark.high
+            assert row.cells[column.key].is_open == contains, (row.label, column.key)
+            kinds.add((column.key, contains))
+    assert {("quality", True), ("quality", False), ("speed", True), ("speed", False)} <= kinds
+    assert {("memory", True), ("memory", False)} <= kinds
