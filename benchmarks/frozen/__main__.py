@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,36 +45,50 @@ def cache_folder() -> Path:
     return home / "ampcompare-frozen"
 
 
+def git(*words: str) -> bytes:
+    """Return what git prints."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True)
+    if done.returncode:
+        raise SystemExit(f"git {' '.join(words)}: {done.stderr.decode().strip()}")
+    return done.stdout
+
+
+def hash_of(commit: str, folder: str) -> str:
+    """Return the short hash of a commit, or of a folder in it."""
+    return git("rev-parse", "--verify", f"{commit}:{folder}" if folder else f"{commit}^{{commit}}").decode()[
+        :10
+    ]
+
+
 def tree_of(commit: str) -> Path:
     """Return a folder with the files of a commit."""
-    question = ["git", "rev-parse", "--verify", f"{commit}^{{commit}}"]
-    found = subprocess.run(question, cwd=ROOT, capture_output=True, text=True)
-    if found.returncode:
-        raise SystemExit(f"{commit}: git does not know this commit")
-    tree = cache_folder() / found.stdout.strip() / "tree"
+    tree = cache_folder() / f"tree-{hash_of(commit, '')}"
     if not tree.is_dir():
-        unpacked = tree.with_name(f"tree-{os.getpid()}")
+        unpacked = tree.with_name(f"unpacking-{os.getpid()}")
         unpacked.mkdir(parents=True)
-        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
-        subprocess.run(["tar", "x"], input=archive, cwd=unpacked, check=True)
+        subprocess.run(["tar", "x"], input=git("archive", commit), cwd=unpacked, check=True)
         unpacked.rename(tree)
     return tree
 
 
 def environment(tree: Path, scratch: str) -> dict[str, str]:
     """Return the environment of a side: its source code, one thread, no account, a cache of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "AMPCOMPARE_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "AMPCOMPARE_"))
+    }
     given = {"PYTHONPATH": f"{tree / 'src'}:{HERE}", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     given |= {"PYTHONHASHSEED": "0", "NO_COLOR": "1", "WANDB_SILENT": "true"}
     given |= {"AMPCOMPARE_CACHE": f"{scratch}/cache", "HOME": scratch, "TZ": "UTC"}
     return kept | given
 
 
-def inputs_of(tree: Path) -> Path:
-    """Return the folder with what a commit's tests give to `load_runs`, `analyse_runs` and the command line."""
-    folder = tree.with_name(f"inputs-{digest(HERE / 'collect.py')}")
+def inputs_of(commit: str) -> Path:
+    """Return the folder with what a commit's tests give to the public functions."""
+    collector = digest(HERE / "collect.py")
+    folder = cache_folder() / f"inputs-{hash_of(commit, 'tests')}-{collector}"
     if not folder.is_dir():
-        print(f"collecting the inputs from the tests of {tree.parent.name[:8]}", file=sys.stderr)
+        tree = tree_of(commit)
+        print(f"collecting inputs from the tests of {commit}", file=sys.stderr)
         making = folder.with_name(f"making-{os.getpid()}")
         with tempfile.TemporaryDirectory() as scratch:
             suites = [suite for suite in SUITES if (tree / suite).exists()]
@@ -81,6 +96,7 @@ def inputs_of(tree: Path) -> Path:
             command = [sys.executable, "-m", "pytest", *options, f"--basetemp={scratch}/tests", *suites]
             given = environment(tree, scratch) | {"FROZEN_INPUTS": str(making)}
             subprocess.run(command, cwd=tree, env=given, stdout=sys.stderr)
+        shutil.copytree(tree / "docs" / "results", making / "results")
         # Paths are written as those of the folder with its final name.
         for file in (making / "calls.jsonl", making / "commands.jsonl"):
             file.write_text(file.read_text().replace(str(making), str(folder)))
@@ -125,7 +141,9 @@ def compare(corpus: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[t
 
 def main() -> int:
     """Compare one corpus; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/frozen", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/frozen", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("corpus", choices=CORPORA)
     parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="default: HEAD")
     parser.add_argument("--inputs", metavar="COMMIT", help="whose tests give the inputs; default: --against")
@@ -133,10 +151,11 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="print every difference of a case")
     given = parser.parse_args()
     tree = tree_of(given.against)
-    source = tree_of(given.inputs or given.against)
-    inputs = inputs_of(source) if given.corpus in COLLECTED else source
+    source = given.inputs or given.against
+    inputs = inputs_of(source) if given.corpus in COLLECTED else tree_of(source)
+    parts = (hash_of(given.against, "src"), hash_of(source, "tests"), digest(*HERE.glob("*.py")))
+    kept = cache_folder() / f"{given.corpus}-{'-'.join(parts)}.json"
     began = time.monotonic()
-    kept = tree.with_name(f"{given.corpus}-{source.parent.name[:8]}-{digest(*HERE.glob('*.py'))}.json")
     old = json.loads(kept.read_text()) if kept.exists() else describe(given.corpus, tree, inputs, kept)
     with tempfile.TemporaryDirectory() as folder:
         new = describe(given.corpus, ROOT, inputs, Path(folder) / "new.json")
@@ -148,7 +167,7 @@ def main() -> int:
         print("\n".join(f"{case} / {line}" for line in shown))
         if len(shown) < len(lines):
             print(f"{case} / and {len(lines) - len(shown)} more: --all prints them")
-    cases = f"{len(old[section])} cases against {tree.parent.name[:8]}"
+    cases = f"{len(old[section])} cases against {given.against}"
     print(f"{given.corpus}: {cases}, {count} differ; {time.monotonic() - began:.0f} s")
     if not given.sentences and repr(old["sentences"]) != repr(new["sentences"]):
         print(f"texts differ: python benchmarks/frozen {given.corpus} --against {given.against} --sentences")

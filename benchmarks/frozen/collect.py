@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from values import plain
+
 import ampcompare
 import ampcompare.cli
 import ampcompare.runs
-from values import plain
 
 MOST_CALLS = 3
 MOST_BYTES = 5_000_000

@@ -1,4 +1,4 @@
-"""The corpus of records: every field of each `RunRecord` that `load_runs` makes of the tests' and our files."""
+"""The corpus of records: every field of each `RunRecord` that `load_runs` makes of files."""
 
 import dataclasses
 import json
@@ -49,9 +49,8 @@ def read(sources: list[str], step: str | None = None) -> tuple[Any, list[str]]:
 
 def published(folder: Path) -> list[Path]:
     """Unpack the archives of the published results once; return the folder of each comparison."""
-    tree = Path(sys.argv[2]).parent / "tree"
     unpacked = []
-    for archive in sorted(tree.glob("docs/results/*/records.tar.xz")):
+    for archive in sorted((folder / "results").glob("*/records.tar.xz")):
         place = folder / "published" / archive.parent.name
         if not place.exists():
             with tarfile.open(archive) as packed:

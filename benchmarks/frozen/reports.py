@@ -112,9 +112,11 @@ def main() -> None:
     commands = {f"{one['case']} (command)": one["words"] for one in map(json.loads, lines)}
     for folder in published(inputs):
         case = f"{folder.parent.name}/{folder.name}"
-        results = inputs.parent / "tree" / "docs" / "results" / folder.parent.name / folder.name
-        baseline = json.loads((results / "comparison.json").read_text())["baseline"]
-        commands[case] = ["report", str(folder), "--baseline", baseline]
+        results = inputs / "results" / folder.parent.name / folder.name
+        commands[case] = ["report", str(folder)]
+        if (results / "comparison.json").exists():
+            committed = json.loads((results / "comparison.json").read_text())
+            commands[case] += ["--baseline", committed["baseline"]]
         for file in sorted(results.glob("*.yaml")):
             if file.name != "sweep.yaml":
                 commands[f"{case} reproduced"] = [*commands[case], "--reproduce", str(file)]

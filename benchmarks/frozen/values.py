@@ -5,8 +5,11 @@ import dataclasses
 import io
 import itertools
 import json
+import os
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -78,6 +81,27 @@ def command(words: list[str]) -> tuple[int, str]:
             print(f"{type(problem).__name__}: {problem}")
             code = "an exception"
     return code or 0, output.getvalue()
+
+
+def forked(function: Callable[[], Any]) -> Any:
+    """Return what a function returns in a fork of this process; the signal's number if one ends the fork.
+
+    The fork has loaded what this process has loaded, and leaves nothing behind in it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                result.write_text(json.dumps(plain(function())))
+                code = 0
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return json.loads(result.read_text()) if result.exists() else status
 
 
 def write(values: dict[str, Any], sentences: dict[str, Any]) -> None:
