@@ -9,7 +9,7 @@ A corpus is a set of cases, each with JSON values: numbers and decisions ("value
 that of the working tree. The inputs of `reports`, `records` and `sweeps` come from the commit's own tests and
 results. With `--inputs EARLIER` they come from another commit, if tests were removed since.
 
-What the commit gives is kept in a cache folder until this folder changes. Differences that are intended are
+What the commit gives is kept in a cache folder. Differences that are intended are
 listed in `intended.yaml` with their reasons; they are counted and not printed. When the issue in hand is
 done, its lines go, and the next comparison is with a later commit. Exit code 1: there are differences.
 """
@@ -153,7 +153,11 @@ def main() -> int:
     tree = tree_of(given.against)
     source = given.inputs or given.against
     inputs = inputs_of(source) if given.corpus in COLLECTED else tree_of(source)
-    parts = (hash_of(given.against, "src"), hash_of(source, "tests"), digest(*HERE.glob("*.py")))
+    parts = (
+        hash_of(given.against, "src"),
+        hash_of(source, "tests"),
+        digest(HERE / f"{given.corpus}.py", HERE / "values.py", HERE / "networks.py"),
+    )
     kept = cache_folder() / f"{given.corpus}-{'-'.join(parts)}.json"
     began = time.monotonic()
     old = json.loads(kept.read_text()) if kept.exists() else describe(given.corpus, tree, inputs, kept)

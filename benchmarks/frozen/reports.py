@@ -10,7 +10,8 @@ import tempfile
 import typing
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,11 @@ def main() -> None:
     """Write the corpus."""
     inputs = Path(sys.argv[2])
     values, sentences = {}, {}
-    for call in calls(inputs, "analysis"):
-        values[call["case"]], sentences[call["case"]] = analysis_of(inputs, call)
+    collected = calls(inputs, "analysis")
+    with get_context("fork").Pool() as pool:
+        found = pool.map(partial(analysis_of, inputs), collected, chunksize=10)
+    for call, (analysis, texts) in zip(collected, found, strict=True):
+        values[call["case"]], sentences[call["case"]] = analysis, texts
     lines = (inputs / "commands.jsonl").read_text().splitlines()
     commands = {f"{one['case']} (command)": one["words"] for one in map(json.loads, lines)}
     for folder in published(inputs):

@@ -45,13 +45,11 @@ def points_of(name: str, content: dict[str, Any]) -> tuple[Any, list[str]]:
     (folder / "p.py").write_text("")
     file = folder / f"{name}.yaml"
     noted = {key: value for key, value in content.items() if key not in ("early_terminate", "program")}
-    noted = noted | {
-        "program": "p.py",
-        "command": [word.replace("$POINTS", str(folder / "points")) for word in NOTE],
-    }
+    noted = noted | {"program": "p.py", "command": NOTE}
+    os.environ["POINTS"] = str(folder / "points")  # not in the command, which the draws depend on
     file.write_text(yaml.safe_dump(noted, sort_keys=False))
     os.chdir(folder)
-    code, _ = command(["sweep", str(file), f"output_dir={folder}/out", "--workers=1"])
+    code, _ = command(["sweep", file.name, "output_dir=out", "--workers=1"])
     os.chdir(folder.parent)
     points = (folder / "points").read_text().splitlines() if (folder / "points").exists() else []
     return {"exit code": code, "points": points}, []
@@ -99,6 +97,8 @@ def main() -> None:
     tree = Path(sys.argv[2])
     values, sentences = scenes(tree)
     for name, content in files(tree).items():
+        if content["method"] == "bayes":
+            continue  # without values of its metric it draws other points each time
         case = f"points of {name}"
         values[case], sentences[case] = points_of(name, content)
         if content["method"] == "grid" and (tree / "sweeps" / f"{name}.yaml").exists():
