@@ -35,7 +35,7 @@ def made(kind: Any, value: Any) -> Any:
         return {key: made(inner[1], one) for key, one in value.items()}
     if typing.get_origin(kind) is tuple:
         return tuple(made(inner[0], one) for one in value)
-    if tuple in map(typing.get_origin, inner):
+    if any(typing.get_origin(one) is tuple for one in inner):
         return value and tuple(value)
     if isinstance(kind, type) and issubclass(kind, str | Path):
         return kind(value)

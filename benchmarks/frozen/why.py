@@ -33,16 +33,17 @@ TIMES = (
 def cases() -> dict[str, list[str]]:
     """Return the command of each case. With `none` and in bf16 nothing is wrong."""
     found = {}
-    for name, words in {"text": OF_TEXT, "images": OF_IMAGES, "overflowing": OVERFLOWING}.items():
-        for backend in BACKENDS:
-            if name != "overflowing":
-                explain = ["explain", "--seconds", "0", *words, f"backend={backend}"]
-                found[f"explain {backend}, {name}"] = explain
-            found[f"diff {backend}, {name}"] = ["diff", "--all", *words, f"backend={backend}"]
+    for backend in BACKENDS:
+        found[f"explain {backend}, text"] = ["explain", "--seconds", "0", *OF_TEXT, f"backend={backend}"]
+        found[f"diff {backend}, text"] = ["diff", "--all", *OF_TEXT, f"backend={backend}"]
+    for backend in ("native", "apex_o2"):
+        found[f"explain {backend}, images"] = ["explain", "--seconds", "0", *OF_IMAGES, f"backend={backend}"]
+        found[f"diff {backend}, images"] = ["diff", *OF_IMAGES, f"backend={backend}"]
+        found[f"diff {backend}, overflowing"] = ["diff", *OVERFLOWING, f"backend={backend}"]
+    for name, words in {"text": OF_TEXT, "overflowing": OVERFLOWING}.items():
         found[f"diff none,native_bf16, {name}"] = ["diff", *words, "backend=none,native_bf16"]
-        for backend in ("fp16", "native", "native_bf16"):
-            guard = ["guard", "--steps", "16", *words, "optimizer.lr=0.01", f"backend={backend}"]
-            found[f"guard {backend}, {name}"] = guard
+        found[f"guard fp16, {name}"] = ["guard", "--steps", "8", *words, "backend=fp16"]
+        found[f"guard native_bf16, {name}"] = ["guard", "--steps", "8", *words, "backend=native_bf16"]
     found["diff none, text"] = ["diff", *OF_TEXT, "backend=none"]
     layouts = ["diff", *OF_IMAGES, "backend=native_bf16", "memory_format=contiguous,channels_last"]
     found["diff contiguous,channels_last, images"] = layouts
