@@ -28,6 +28,7 @@ PARAMETERS: dict[str, Any] = {
 }
 # The program of a sweep of points: it notes its words and ends.
 NOTE = ["/bin/sh", "-c", 'echo "$@" >> "$POINTS"', "note", "${args_no_hyphens}"]
+MOST_DIGITS = 6  # of a point; those that TPE draws have more, and differ each time
 SLEEPY = ("hyperband",)  # what it stops depends on the time
 
 
@@ -67,11 +68,12 @@ def scenes(tree: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     names = [play.__name__ for play in SCENES if play.__name__ not in SLEEPY]
     for name, told in describe(source, Path.cwd() / "scenes", names):
         folder = Path.cwd() / "scenes" / name
-        begun = folder / "begun"
+        begun = (folder / "begun").read_text().split() if (folder / "begun").exists() else []
+        begun = [point if len(point) < MOST_DIGITS else "DRAWN" for point in begun]
         commands = told["commands"]
         values[name] = {
             "exit codes": [one.get("exit code", one.get("status")) for one in commands],
-            "begun": dict(sorted(Counter(begun.read_text().split() if begun.exists() else []).items())),
+            "begun": dict(sorted(Counter(begun).items())),
             "left": [process for process in psutil.process_iter() if is_below(process, folder)],
             "ends": ends(told["journal"]),
         }
