@@ -22,7 +22,7 @@ from ampcompare.analysis.comparison import NOT_FINISHED, Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
-from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED
+from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, ENERGY, MEMORY, QUALITY, SPEED, TIME
 from ampcompare.analysis.grouping.training_recipe import describe_recipe
 from ampcompare.analysis.grouping.validity_checks import explain_degenerate
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
@@ -33,6 +33,7 @@ from ampcompare.runtime import formatting
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a part of a badge
 NOT_SHOWN = (INCONCLUSIVE, NO_VERDICT)
+QUESTION_NAMES = {SPEED: "speed", MEMORY: "memory", ENERGY: "energy", TIME: "time"}
 MAX_LABEL_CHARS = 40  # in the headline
 
 
@@ -357,22 +358,27 @@ def write_caption(findings: Findings) -> str:
             f"to the highest run{source}."
         )
     level = formatting.level(findings.level)
-    other = _other_level(findings)
-    if other is not None:
-        level = f"{level} ({findings.metric.noun}) or {formatting.level(other)} (speed, memory, energy)"
+    others = _other_levels(findings)
+    if others:
+        names = formatting.listed(QUESTION_NAMES[question] for question in others)
+        level = f"{level} ({findings.metric.noun}) or {formatting.level(max(others.values()))} ({names})"
     return f"CI: {level} confidence interval, {_describe_pairing(estimates)}{source}."
 
 
-def _other_level(findings: Findings) -> float | None:
-    """Return the level of the intervals of other questions than quality; None if it is the same.
+def _other_levels(findings: Findings) -> dict[str, float]:
+    """Return the questions whose intervals have another level than those of quality, with that level.
 
-    Groups with identical quality count once there, and each by itself in speed, memory and energy.
+    Groups with identical quality count once there, and each by itself in every other question. The speed of a
+    benchmark has a level of its own, and no time is shown beside it.
     """
-    used = {question for c in findings.comparisons for question in c.estimates} - {QUALITY}
+    compared = {question for c in findings.comparisons for question in c.estimates}
     if findings.has_bench_speed:
-        used -= {SPEED}
-    others = {level for question, level in findings.levels.items() if question in used}
-    return max(others - {findings.level}, default=None)
+        compared -= {SPEED, TIME}
+    return {
+        question: level
+        for question, level in findings.levels.items()
+        if question in compared and level != findings.level
+    }
 
 
 def write_methods(findings: Findings) -> list[str]:
@@ -423,7 +429,7 @@ def _describe_levels(findings: Findings) -> Iterator[str]:
             f"The level is corrected for {formatting.listed(numbers)}, so that together the intervals of "
             f"each column have {formatting.level(1 - ALPHA)} confidence."
         )
-    if _other_level(findings) is not None:
+    if _other_levels(findings):
         yield f"Groups with identical {findings.metric.noun} count as one comparison of it."
 
 

@@ -197,3 +197,12 @@ def test_records_of_version_0_3_keep_the_level_of_their_rule():
     analysis = analyse_runs(runs_of(np.array([baseline, arm, arm]), plan))
     assert analysis.level == pytest.approx(1 - 0.05 / 6)
     assert analyse_runs(runs_of(np.array([baseline, arm, arm]), {"control": "none"})).level == 1 - 0.05 / 2
+
+
+def test_the_caption_names_the_level_of_each_question():
+    baseline, arm, other = np.random.default_rng(3).normal(93, 0.3, (3, 5))
+    caption = analyse_runs(runs_of(np.array([baseline, arm, arm, other]))).caption
+    assert "97.5% (accuracy) or 98.33% (" in caption
+    assert "speed" in caption
+    distinct = analyse_runs(runs_of(np.array([baseline, arm, other]))).caption
+    assert distinct.startswith("CI: 97.5% confidence interval")
