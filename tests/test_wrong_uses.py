@@ -284,8 +284,8 @@ FINITE = "the training data have neither NaN nor infinite values"
         ),
         (  # no weight has been updated, so the learning rate is not the cause
             ["task.loss=./mine.py:nan_loss", "task.metrics=[]"],
-            f"{FINITE}; check the range of the inputs, the loss function and the initial weights, or "
-            "continue",
+            f"{FINITE}; no update came before, so check the range of the inputs, the loss function and the "
+            "initial weights; `ampcompare why diff`",
         ),
     ],
 )

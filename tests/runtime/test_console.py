@@ -74,9 +74,10 @@ def test_a_program_sees_warnings_unless_it_configures_otherwise(
 def test_a_loop_of_ones_own_sees_warnings_once_and_none_when_silenced(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     said, lines = python(RECORDS, tmp_path)
-    advice = "check the data for NaN, the loss function and the initial weights"
-    line = f"step 1: the training loss is NaN (loss scale 1); {advice}; the training continues"
-    assert (said, lines) == ("", [line])
+    assert said == ""
+    (line,) = lines
+    assert line.startswith("step 1: the training loss is NaN (loss scale 1); no update came before")
+    assert line.endswith("; the training continues")
 
 
 @pytest.mark.usefixtures("_package")

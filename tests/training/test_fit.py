@@ -54,7 +54,8 @@ def test_a_late_row_still_names_the_step_whose_loss_is_not_finite():
 def test_a_loss_that_was_never_finite_gets_other_advice():
     made, _ = fit("data.std=[1e-40,1e-40,1e-40]")
     with pytest.raises(
-        TrainingError, match="check the data for NaN, the loss function and the initial weights, or cont"
+        TrainingError,
+        match="no update came before, so check the data for NaN, the loss function and the initial",
     ):
         made.run()
 

@@ -365,14 +365,16 @@ def test_wrong_uses_are_one_line(
 
 @pytest.mark.slow
 def test_a_replay_that_differs_says_by_how_much_and_why(capsys: pytest.CaptureFixture[str]):
-    """The network changes outside its file: nothing but the losses shows it."""
-    Path("factor.py").write_text("FACTOR = 1.0\n")
+    """The network changes outside its folder: nothing but the losses shows it."""
+    factor = Path("elsewhere/factor.py")
+    factor.parent.mkdir()
+    factor.write_text("FACTOR = 1.0\n")
     text = Path("net.py").read_text()
     text = text.replace(
         "def forward(self, images):", "def forward(self, images):\n        from factor import FACTOR"
     )
     Path("net.py").write_text(text.replace("self.body(images)", "self.body(images * FACTOR)"))
-    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}"}
+    environment = {**os.environ, "PYTHONPATH": f"{factor.parent.resolve()}"}
     command = [warm_python.python(), "-m", "ampcompare"]
     train_words = [*command, "run", *WORDS, "backend=native_bf16"]
     done = subprocess.run(train_words, env=environment, capture_output=True, text=True, check=False)
@@ -381,7 +383,7 @@ def test_a_replay_that_differs_says_by_how_much_and_why(capsys: pytest.CaptureFi
     at = [*command, "why", "diff", "--at", str(record)]
     done = subprocess.run(at, env=environment, capture_output=True, text=True, check=False)
     assert EQUAL in done.stdout
-    Path("factor.py").write_text("FACTOR = 1.01\n")
+    factor.write_text("FACTOR = 1.01\n")
     done = subprocess.run(at, env=environment, capture_output=True, text=True, check=False)
     line = next(line for line in done.stdout.splitlines() if line.startswith("the replayed losses differ"))
     size = float(re.search(r"by up to (\S+) of the loss", line)[1])

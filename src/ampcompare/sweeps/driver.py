@@ -252,6 +252,9 @@ class SweepDriver:
         if run.state is not RunState.FAILED:
             return
         self._failures.append(last_line(self.journal.folder / "logs" / f"{run.run_id}.log"))
+        total = self.sweep.total()
+        if total and total <= MAX_FIRST_FAILURES:
+            return  # no run is left
         has_success = bool(self.journal.state.count(RunState.FINISHED, RunState.STOPPED))
         is_same = len(self._failures) == MAX_FIRST_FAILURES and len(set(self._failures)) == 1
         if is_same and self._failures[0] and not has_success:
