@@ -51,7 +51,7 @@ class Rows(torch.utils.data.Dataset):
 IMPORTED = {name for name in FILES if name.startswith(("own_layers", "own_blocks", "own_plain"))}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the working directory of all tests: in one process, a module has one folder."""
     return tmp_path_factory.mktemp("siblings")
