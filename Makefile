@@ -26,7 +26,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make docs       write docs/cli.md, the reference of the command line, from the help texts"
 
-# What training and reports need. `make demo` installs no more.
+# Installs what training and reports need; `make demo` needs no more.
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -37,11 +37,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e .
 	@touch $@
 
-# The optional packages and the tools of the tests, too.
+# Installs the optional packages and the tools of the tests, too.
 setup: $(VENV)/.installed-for-tests
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed
-	@echo "installing Ray, Lightning, Transformers and the test tools into $(VENV): about 0.3 GB to download and" \
+	@echo "installing Ray, Lightning, Transformers and the test tools into $(VENV): about 0.2 GB to download and" \
 	  "0.8 GB on disk"
 	@$(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e '.[test]'
 	@touch $@

@@ -1,7 +1,7 @@
 """`ampcompare demo`: a whole comparison in minutes on two CPU cores, on synthetic images.
 
 The demo goes the way of a user's own comparison. `bench` measures the speed of each backend whose dtype the
-device has instructions for. Then each backend trains with five seeds, in one process per backend
+device computes natively. Then each backend trains with five seeds, in one process per backend
 (`run_series`), because starting PyTorch and W&B takes longer than a training. The report takes quality from
 these runs, and speed from `bench` alone. Network, steps and data are fixed in `configs/demo.yaml`.
 `benchmarks/demo_decisions.py` measures how often five seeds decide the accuracy.
@@ -74,7 +74,7 @@ def demo(
 ) -> None:
     """Run a complete comparison on synthetic images.
 
-    The demo measures the speed of the backends that this machine has instructions for, trains each backend
+    The demo measures the speed of the backends that this machine computes natively, trains each backend
     with five seeds and writes a comparison page into runs/demo-DATE/report. It takes under three minutes on
     two CPU cores. It needs no account and no download.
     """
@@ -111,8 +111,8 @@ def demo(
         dtypes = listed(dict.fromkeys(REGISTRY[name].dtype for name in untimed))
         print_line(
             console,
-            f"This device has no instructions for {dtypes}: the "
-            f"demo compares the accuracy of {listed(untimed)}, not the speed.",
+            f"This device does not compute {dtypes} natively: "
+            f"the demo compares the accuracy of {listed(untimed)}, not the speed.",
         )
 
     step_ms: dict[str, float] = {}  # by backend

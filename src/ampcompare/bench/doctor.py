@@ -81,19 +81,19 @@ def default_backends(device: torch.device) -> list[str]:
     from ampcompare.system.device import has_tf32
 
     tf32 = ["tf32"] if has_tf32(device) else []
-    bfloat16 = ["native_bf16"] if has_instructions(device, "bfloat16") else []
+    bfloat16 = ["native_bf16"] if computes_natively(device, "bfloat16") else []
     return ["none", *tf32, "native", "apex_o1", *bfloat16]
 
 
 def backends_with_speed(backends: Sequence[str], device: torch.device) -> list[str]:
-    """Return the backends whose speed can be compared: the device has instructions for their dtype."""
+    """Return the backends whose speed can be compared: the device computes their dtype natively."""
     from ampcompare.precision.registry import REGISTRY
 
-    return [name for name in backends if has_instructions(device, REGISTRY[name].dtype)]
+    return [name for name in backends if computes_natively(device, REGISTRY[name].dtype)]
 
 
-def has_instructions(device: torch.device, dtype: str) -> bool:
-    """Return whether the device has native instructions for a dtype such as `bfloat16`."""
+def computes_natively(device: torch.device, dtype: str) -> bool:
+    """Return whether the device computes in a dtype such as `bfloat16` itself, and not in fp32."""
     import torch
 
     from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, UNKNOWN
