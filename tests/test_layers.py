@@ -27,7 +27,7 @@ LAYERS = (
     {"data", "models", "precision", "publications", "runs", "tracking"},
     {"system"},
     {"plugins", "runtime", "wandb_client"},
-    {"errors", "metrics", "sibling_modules"},
+    {"errors", "metrics", "removed", "sibling_modules"},
 )
 LAYER = {package: -depth for depth, packages in enumerate(LAYERS) for package in packages}
 
@@ -38,7 +38,7 @@ TORCH = {"torch", "torchvision"}
 RENDERING = {"jinja2", "vl_convert", "wandb_workspaces"}
 REPORT_LIBRARIES = RENDERING | {"joblib", "optuna", "pandas", "scipy", "typer"}
 # What runs where records are read, and what runs while a training runs.
-SHARED = {"errors", "identity", "metrics", "plugins", "sibling_modules", "wandb_client"}
+SHARED = {"errors", "identity", "metrics", "plugins", "removed", "sibling_modules", "wandb_client"}
 READING = {"__main__", "analysis", "cli", "command_help", "publications", "report", "runs", "sweeps"} | SHARED
 TRAINING = set(LAYER) - READING - {"bench", "demo", "why"} | SHARED
 

@@ -12,6 +12,7 @@ from ampcompare.bench.cli import BENCH_EPILOG, DOCTOR_EPILOG, bench, doctor
 from ampcompare.command_help import Command, epilog
 from ampcompare.demo import DEMO_EPILOG, demo
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, take_debug_flag
+from ampcompare.removed import COMMAND_OPTIONS
 from ampcompare.report.cli import REPORT_EPILOG, WORKSPACE_EPILOG, report, workspace
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.signals import EXIT_INTERRUPTED, exit_process, exit_with
@@ -153,7 +154,9 @@ def _explain_usage_error(error: Any) -> UserError:
         return UserError(f"{message}; see {command} --help, or begin with ampcompare demo")
     if message.startswith("Missing argument") and command in EXAMPLES:
         return UserError(f"{message}; for example: {EXAMPLES[command]}; see {command} --help")
-    option = re.match(r"No such option: --([\w.]+)", message)
+    option = re.match(r"No such option: --([\w.-]+)", message)
+    if option and (instead := COMMAND_OPTIONS.get((command, f"--{option[1]}"))):
+        return UserError(f"{command} --{option[1]} went in 0.5; {instead}")
     if option and find_option(option[1]):
         return UserError(
             f"{message}; write options of a run without dashes, as {option[1]}=VALUE; see {command} --help"

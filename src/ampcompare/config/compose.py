@@ -14,6 +14,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, Vali
 from ampcompare.config.option_spec import MISSING, REFERENCE, OptionSpec
 from ampcompare.config.schema import FREE_FORM, GROUPS, OPTIONS, Config, find_option
 from ampcompare.errors import UserError, did_you_mean, reason
+from ampcompare.removed import RUN_OPTIONS
 from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.yaml_io import parse_yaml_value
 
@@ -90,6 +91,8 @@ def read_options(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[
             yield from read_options(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
             continue
         option = find_option(key)
+        if key in RUN_OPTIONS:
+            raise UserError(f"{key} went in 0.5; {RUN_OPTIONS[key]}")
         if option is None:
             raise UserError(f"{key}: no such key; {_near(key)}")
         spec, path = option

@@ -1,0 +1,11 @@
+"""Options and values of 0.4 that 0.5 has not, each with what to do instead.
+
+Whoever still writes one of them reads this in place of "no such option". The tables go in 0.6.
+"""
+
+# By the command and its option: ("ampcompare report", "--wotch").
+COMMAND_OPTIONS: dict[tuple[str, str], str] = {}
+# By the key of a run's option: "training.on_nonfinite_buffers".
+RUN_OPTIONS: dict[str, str] = {}
+# By key and value of a run's option: ("plan.control", "mirror").
+VALUES: dict[tuple[str, str], str] = {}
