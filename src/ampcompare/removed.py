@@ -3,7 +3,7 @@
 Whoever still writes one of them reads this in place of "no such option". The tables go in 0.6.
 """
 
-# By the command and its option: ("ampcompare report", "--wotch").
+# By the command and its option: ("ampcompare report", "--watch").
 COMMAND_OPTIONS: dict[tuple[str, str], str] = {}
 # By the key of a run's option: "training.on_nonfinite_buffers".
 RUN_OPTIONS: dict[str, str] = {}
