@@ -122,7 +122,7 @@ def check_series(tmp_path: Path, seeds: Sequence[int], *words: str) -> None:
     assert_same_run(tmp_path / "series", tmp_path / "alone", 3)
 
 
-@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+@pytest.mark.parametrize("backend", [pytest.param("native", marks=pytest.mark.slow), "apex_o1"])
 def test_the_third_of_five_runs_equals_the_run_in_a_process_of_its_own(backend: str, tmp_path: Path):
     words = f"backend={backend}", "recipe=reference"
     check_series(tmp_path, range(1, 6), *words)
@@ -353,9 +353,8 @@ def build(num_classes):
 """
 
 
-@pytest.mark.parametrize(
-    "backend", [pytest.param(name, marks=[pytest.mark.slow] * (name != "apex_o1_bf16")) for name in ON_CPU]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ON_CPU)
 def test_only_the_first_seed_compiles_the_networks_of_timm_and_our_own(
     backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, quick_compiler: None
 ):
@@ -461,7 +460,7 @@ def test_a_series_is_checked_before_it_begins(tmp_path: Path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("number", [15, 2])
+@pytest.mark.parametrize("number", [15, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stopped_run_ends_the_process_and_the_next_process_continues(number: int, tmp_path: Path):
     """A signal stops the second of three runs. The next process resumes it and trains the third."""
     words = "backend=native", "recipe=reference"

@@ -1,13 +1,15 @@
 """Small real data sets for the tests, and the shared one where it lies beside the checkout."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.outside import Outside
 from support.own_data import OWN
+from torch.utils.data import _utils
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +18,14 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_waits() -> Iterator[None]:
+    """PyTorch waits 5 s for a worker of a DataLoader that has been left, also after the test that left it."""
+    with pytest.MonkeyPatch.context() as patch:
+        Outside(patch).replace(_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+        yield
 
 
 @pytest.fixture

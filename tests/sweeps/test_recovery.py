@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 from support.fakes import plan
+from support.outside import Outside
 from support.scripted_executor import ScriptedExecutor, drive, finishes
 from support.sweep_project import is_alive, make_grid
 from support.wandb_files import write_runs
@@ -200,7 +201,7 @@ def test_a_run_that_hyperband_was_stopping_stays_stopped(left):
     assert (run.state, run.value) == (RunState.STOPPED, 0.75)
 
 
-def test_the_process_of_a_run_whose_start_was_not_written_down_is_ended(left):
+def test_the_process_of_a_run_whose_start_was_not_written_down_is_ended(left, outside: Outside):
     processes = []
 
     def leave(journal, run):
@@ -208,6 +209,7 @@ def test_the_process_of_a_run_whose_start_was_not_written_down_is_ended(left):
         sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
         processes.append(subprocess.Popen(sleeps, env=environment, start_new_session=True))
         wait_until(lambda: "WANDB_RUN_ID" in psutil.Process(processes[0].pid).environ())
+        outside.scale_time(10)
 
     run = left(leave)
     assert (run.state, run.starts) == (RunState.PREEMPTED, 1)  # it may have left a checkpoint

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.faults import children_of, of_process
+from support.outside import Outside
 from support.quick import ROOT
 from support.sweep_project import SweepProject, is_alive
 from support.wandb_server.clients import wait_until
@@ -103,7 +104,7 @@ def test_a_program_that_is_marked_preempting_and_ends_above_0_is_to_be_continued
     assert state == (RunState.FAILED, False)
 
 
-def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path, caplog):
+def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path, caplog, outside: Outside):
     """By its pid and start time, or by the run's id in its environment: a grandchild in another session."""
     environment = os.environ | {"WANDB_RUN_ID": "r1", "WANDB_DIR": str(tmp_path)}
     sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -115,6 +116,7 @@ def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path, caplog):
         wait_until(lambda: "WANDB_RUN_ID" in psutil.Process(marked.pid).environ())
         known = {"pid": named.pid, "process_started": psutil.Process(named.pid).create_time()}
         caplog.set_level("INFO", "ampcompare")
+        outside.scale_time(10)
         end_leftovers([SweepRun(0, "r1", process=known)], tmp_path, announces=True)
         message = "waiting for 2 processes left over from a sweep command that was killed"
         assert caplog.messages == [message]

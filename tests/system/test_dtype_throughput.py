@@ -36,7 +36,8 @@ def test_this_machine_has_a_rate_for_fp32_and_16_bit_dtypes(last: bool):
     assert relative_rate(rates, "float32") == 1.0
 
 
-def test_threads_and_random_numbers_are_as_before():
+def test_threads_and_random_numbers_are_as_before(outside: Outside):
+    outside.set_convolution_rates(dict.fromkeys(DTYPES, 100.0))
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(2)
     try:

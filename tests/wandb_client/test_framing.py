@@ -57,7 +57,7 @@ def test_damage_costs_no_record_outside_its_block_and_invents_none(place, noise)
         assert problems
         assert len(records) < len(PAYLOADS)
     # Whatever lies two blocks further on is untouched.
-    later = frame(PAYLOADS + [b"end"] * 10_000)
+    later = frame([*PAYLOADS, *[bytes(7000)] * 12, b"end"])
     records, _ = read(later[:place] + noise + later[place + len(noise) :])
     assert records[-1] == b"end"
 
