@@ -152,6 +152,45 @@ def test_a_gate_does_not_pass_what_the_control_of_the_benchmark_shows_too(tmp_pa
     assert ("faster" in analysis.comparison("native").claims["speed"].shown) == (control[1] < 1.02)
 
 
+# Speeds at seeds 0 to 4, the second about 1% above the first.
+STEADY, ONE_PERCENT_FASTER = (40.0, 40.02, 39.98, 40.01, 39.99), (40.4, 40.43, 40.37, 40.4, 40.41)
+CONTROLS = {
+    "wide": [(38, 43.5, 40, 43, 41), "is not shown to exceed the A/A control"],
+    "of two runs": [(40, 41), "the A/A control has only n = 2"],
+    "narrow": [STEADY, ""],
+}
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("bound", ["1.005", "1.0"])
+def test_a_gate_that_only_the_control_fails_names_it(control: str, bound: str):
+    """The whole interval of the speed is above the bound and within 2% of the baseline's."""
+    speeds, why = CONTROLS[control]
+    made = [
+        *runs("none", BASE, STEADY),
+        *runs("none", SAME[: len(speeds)], speeds, arms=["control last"] * len(speeds)),
+        *runs("native", SAME, ONE_PERCENT_FASTER),
+    ]
+    analysis = analyse_runs(made, require=[f"native: speedup >= {bound}"])
+    native = analysis.comparison("native")
+    ratios = np.log(np.divide(ONE_PERCENT_FASTER, STEADY))
+    low, high = np.exp(stats.ttest_1samp(ratios, 0).confidence_interval(0.95))
+    assert float(bound) < low < high < 1.02
+    assert native.claims["speed"].shown == (("same speed",) if why else ("faster", "same speed"))
+    (result,) = analysis.gate_results
+    assert result.is_shown == (not why)
+    assert result.why.endswith(f"{why})") if why else "control" not in result.why
+
+
+@pytest.mark.parametrize("control", [(0.96, 1.05), (0.98, 1.04)])
+def test_a_gate_that_only_the_benchmarks_control_fails_names_it(tmp_path: Path, control: tuple[float, float]):
+    file = bench_file(tmp_path, (1.01, 1.0086, 1.0114), control)
+    made = [*runs("none", BASE), *runs("native", SAME)]
+    (result,) = analyse_runs(made, bench=file, require=["native: speedup >= 1.005"]).gate_results
+    assert not result.is_shown
+    assert "A/A control" in result.why
+
+
 def write_logs(folder: Path, column: str, speeds: dict[str, list[str]]) -> list[str]:
     """Write a CSV file for each run, whose speed is logged as this text; return the named sources."""
     for arm, texts in speeds.items():

@@ -33,6 +33,7 @@ class Claim:
         estimate: The estimate, None if nothing was compared.
         shown: The words of its metric for what is shown, and EQUIVALENT, NOT_WORSE or SAME_SPEED.
         why: Why nothing is shown, "" if something is.
+        why_no_side: Why neither "faster" nor "slower" is shown, where the speed is shown to be the same.
         more_seeds: The lowest and the highest number of further seeds that would decide the question; None
             if that is not known.
         is_open: Whether the question is undecided, and more seeds may decide it.
@@ -42,6 +43,7 @@ class Claim:
     estimate: Estimate | None
     shown: tuple[str, ...] = ()
     why: str = ""
+    why_no_side: str = ""
     more_seeds: tuple[int, int] | None = None
     is_open: bool = False
 
@@ -159,12 +161,13 @@ def claim_ratio(
     needs_control = has_control and is_gain and not isinstance(estimate, BenchEstimate)
     is_held = control is not None and side_words(question, control, metric) == sides
     if needs_control and not is_held:
-        if same:
-            return Claim(question, estimate, same)
-        return Claim(question, estimate, (), _not_held_reason(control), is_open=True)
+        sides = ()
+        why_no_side = _not_held_reason(control)
+    else:
+        why_no_side = "" if sides else _no_side_reason(question, estimate)
     if sides or same:
-        return Claim(question, estimate, (*sides, *same))
-    return Claim(question, estimate, (), _no_side_reason(question, estimate), is_open=True)
+        return Claim(question, estimate, (*sides, *same), why_no_side=why_no_side)
+    return Claim(question, estimate, (), why_no_side, is_open=True)
 
 
 def _not_held_reason(control: Estimate | None) -> str:

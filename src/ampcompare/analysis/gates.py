@@ -175,8 +175,9 @@ def _check_ratio(gate: Gate, estimate: Estimate, claim: Claim) -> tuple[bool, st
     holds = not is_gain or not set(GAINS).isdisjoint(claim.shown)
     noun = "as fast" if gate.kind == SPEEDUP else "the memory"
     is_beyond = low >= gate.bound if gate.kind == SPEEDUP else high <= gate.bound
-    if not holds and claim.why:
-        return False, f"{ratio} {noun} {ci} ({claim.why})"
+    why = claim.why or claim.why_no_side
+    if not holds and why:
+        return False, f"{ratio} {noun} {ci} ({why})"
     return holds and is_beyond, f"{ratio} {noun} {ci}"
 
 
