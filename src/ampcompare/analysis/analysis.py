@@ -12,7 +12,7 @@ from ampcompare.analysis import verdict
 from ampcompare.analysis.bench_results import BenchResults, read_bench
 from ampcompare.analysis.best_per_value import find_best_per_value
 from ampcompare.analysis.caveats import describe_correlations, find_caveats, find_limits
-from ampcompare.analysis.comparison import Comparison, compare_all, has_too_few_values
+from ampcompare.analysis.comparison import Comparison, compare_all
 from ampcompare.analysis.costs import describe_work
 from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
@@ -44,6 +44,7 @@ from ampcompare.analysis.grouping.validity_checks import measure_resolution
 from ampcompare.analysis.next_step import write_next_step
 from ampcompare.analysis.numerics import describe_numerics
 from ampcompare.analysis.options import AnalysisOptions
+from ampcompare.analysis.reasons import has_too_few_values
 from ampcompare.analysis.recommendation import Recommendation, recommend
 from ampcompare.analysis.reproduction import assess_reproduction
 from ampcompare.analysis.statistics.estimate import Estimate

@@ -6,8 +6,8 @@ import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.analysis.chaos_control import describe_equal_losses, describe_unresolved, is_chaos_control
-from ampcompare.analysis.claims import EQUIVALENT, NOT_WORSE
-from ampcompare.analysis.comparison import MAX_KEYS, no_native_arithmetic
+from ampcompare.analysis.claims import WITHIN_MARGIN, Finding
+from ampcompare.analysis.comparison import MAX_KEYS
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
 from ampcompare.analysis.grouping.backend_info import display_name, has_tf32
@@ -24,6 +24,7 @@ from ampcompare.analysis.grouping.run_metrics import (
 )
 from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
+from ampcompare.analysis.reasons import explain_degenerate, no_native_arithmetic
 from ampcompare.analysis.statistics.multiplicity import highest_failure_rate
 from ampcompare.runs.migrations import PLAIN
 from ampcompare.runs.run_state import RunState
@@ -172,8 +173,9 @@ def _count_ended(group: Group, outcome: str) -> str:
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     """Yield the groups whose metric says nothing: at chance, or constant."""
     finished = [group for group in compared if not group.is_unfinished]
-    reasons = [(group.display_name, validity_checks.explain_degenerate(group)) for group in finished]
-    for labels, why in formatting.group_by_reason([pair for pair in reasons if pair[1]], MAX_NAMED):
+    found = [(group.display_name, explain_degenerate(group)) for group in finished]
+    reasons = [(name, reason.text) for name, reason in found if reason]
+    for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
         yield f"{metric.title} is uninformative for {labels}: {why}."
 
 
@@ -367,7 +369,8 @@ def _rare_failures(findings: Findings) -> Iterator[str]:
     """Yield which rate of failure the good runs behind a claim do not exclude."""
     by_runs: dict[int, list[str]] = {}
     for comparison in findings.comparisons:
-        if not comparison.is_control and comparison.shown & {EQUIVALENT, NOT_WORSE}:
+        claim = comparison.claims.get(QUALITY)
+        if claim and claim.finding in {Finding.NOT_WORSE, *WITHIN_MARGIN}:
             by_runs.setdefault(comparison.group.n, []).append(comparison.group.display_name)
     for runs, labels in sorted(by_runs.items()):
         rate = 100 * highest_failure_rate(runs)

@@ -2,26 +2,53 @@
 
 import math
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED
+from ampcompare.analysis.reasons import Cause, Reason
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.statistics.sample_size import forecast_further_seeds
 
-EQUIVALENT, NOT_WORSE, SAME_SPEED = "equivalent", "not worse", "same speed"
 SPEED_MARGIN = 0.02  # speeds whose ratio lies within this fraction of 1 are the same
-GAINS = ("faster", "smaller")  # must hold relative to the control, too
 INCONCLUSIVE, NO_VERDICT, NOT_COMPARED = "inconclusive", "no verdict", "not compared"
-INCLUDES_NO_CHANGE = "the confidence interval includes zero difference"
-BEYOND_MARGIN = "the confidence interval includes zero difference and extends beyond the margin"
-NO_MARGIN = (
-    "the confidence interval includes zero difference and no equivalence margin is set (--margin X; "
-    "an accuracy that --metric declares as :fraction or :percent has a margin of 0.5 points)"
-)
-WITHIN_CONTROL = "the gain is not shown to exceed the A/A control"
-LOSS_WITHIN_CONTROL = "the slowdown is not shown to exceed the A/A control"
+
+
+class Finding(Enum):
+    """What an interval shows. The value is its words, as JSON and tables have them.
+
+    WITHIN: the difference is shown, and that it is smaller than the margin.
+    """
+
+    NOTHING = ()
+    FASTER = ("faster",)
+    SLOWER = ("slower",)
+    SAME_SPEED = ("same speed",)
+    FASTER_WITHIN = ("faster", "same speed")
+    SLOWER_WITHIN = ("slower", "same speed")
+    SMALLER = ("smaller",)
+    LARGER = ("larger",)
+    BETTER = ("better",)
+    WORSE = ("worse",)
+    EQUIVALENT = ("equivalent",)
+    BETTER_WITHIN = ("better", "equivalent")
+    WORSE_WITHIN = ("worse", "equivalent")
+    NOT_WORSE = ("not worse",)
+
+
+GAINS = {Finding.FASTER, Finding.FASTER_WITHIN, Finding.SMALLER}  # must hold relative to the control, too
+SAME_SPEED = {Finding.SAME_SPEED, Finding.FASTER_WITHIN, Finding.SLOWER_WITHIN}
+WITHIN_MARGIN = {Finding.EQUIVALENT, Finding.BETTER_WITHIN, Finding.WORSE_WITHIN}
+KEEPS_QUALITY = {Finding.NOT_WORSE, Finding.BETTER, *WITHIN_MARGIN}
+GAIN_WITHIN_CONTROL = Reason(Cause.CONTROL, "the gain is not shown to exceed the A/A control", may_pass=True)
+WITHOUT_SIDE = {
+    Finding.BETTER: Finding.NOTHING,
+    Finding.WORSE: Finding.NOTHING,
+    Finding.BETTER_WITHIN: Finding.EQUIVALENT,
+    Finding.WORSE_WITHIN: Finding.EQUIVALENT,
+}
 
 
 @dataclass(frozen=True)
@@ -31,21 +58,34 @@ class Claim:
     Attributes:
         question: The question: speed, memory or quality.
         estimate: The estimate, None if nothing was compared.
-        shown: The words of its metric for what is shown, and EQUIVALENT, NOT_WORSE or SAME_SPEED.
-        why: Why nothing is shown, "" if something is.
-        why_no_side: Why neither "faster" nor "slower" is shown, where the speed is shown to be the same.
+        finding: What is shown.
+        reason: Why nothing is shown, None if something is.
+        no_side_reason: Why neither "faster" nor "slower" is shown, where the speed is shown to be the same.
         more_seeds: The lowest and the highest number of further seeds that would decide the question; None
             if that is not known.
-        is_open: Whether the question is undecided, and more seeds may decide it.
     """
 
     question: str
     estimate: Estimate | None
-    shown: tuple[str, ...] = ()
-    why: str = ""
-    why_no_side: str = ""
+    finding: Finding = Finding.NOTHING
+    reason: Reason | None = None
+    no_side_reason: Reason | None = None
     more_seeds: tuple[int, int] | None = None
-    is_open: bool = False
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The words for what is shown, such as `("worse", "equivalent")`; empty if nothing is."""
+        return self.finding.value
+
+    @property
+    def why(self) -> str:
+        """Why nothing is shown, "" if something is."""
+        return self.reason.text if self.reason else ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the question is undecided, and more seeds may decide it."""
+        return self.reason is not None and self.reason.may_pass
 
     @property
     def answer(self) -> str:
@@ -73,7 +113,7 @@ def largest_loss(estimate: Estimate, metric: ComparedMetric) -> float | None:
     return high if metric.lower_is_better else -low
 
 
-def read_quality(estimate: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
+def read_quality(estimate: Estimate, metric: ComparedMetric) -> Finding:
     """Return what the interval of a difference in quality shows.
 
     Where "worse" is shown, "not worse by more than the margin" is never claimed.
@@ -81,15 +121,15 @@ def read_quality(estimate: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
     low, high = estimate.ends
     loss = largest_loss(estimate, metric)
     if low is None or high is None or loss is None:
-        return ()
-    sides = side_words(QUALITY, estimate, metric)
+        return Finding.NOTHING
+    side = read_side(QUALITY, estimate, metric)
     if metric.margin is None:
-        return sides
+        return side
     if -metric.margin < low and high < metric.margin:
-        return (*sides, EQUIVALENT)
-    if loss < metric.margin and not sides:
-        return (NOT_WORSE,)
-    return sides
+        return Finding((*side.value, *Finding.EQUIVALENT.value))
+    if loss < metric.margin and side is Finding.NOTHING:
+        return Finding.NOT_WORSE
+    return side
 
 
 def is_same_speed(estimate: Estimate, margin: float = SPEED_MARGIN) -> bool:
@@ -104,42 +144,53 @@ def is_same_speed(estimate: Estimate, margin: float = SPEED_MARGIN) -> bool:
     return max(high, 1 / low) * (1 + resolution) < 1 + margin
 
 
-def side_words(question: str, estimate: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
-    """Return the word for the side of no change on which the interval lies."""
+def read_side(question: str, estimate: Estimate, metric: ComparedMetric) -> Finding:
+    """Return on which side of no change the interval lies."""
     run_metric = COMPARED_METRICS[question]
     side = estimate.side_of(run_metric.null)
-    if side == 0:
-        return ()
-    above, below = run_metric.sides or ("", "")
+    if side == 0 or run_metric.sides is None:
+        return Finding.NOTHING
+    above, below = run_metric.sides
     if question == QUALITY and metric.lower_is_better:
         side = -side
-    return (above,) if side > 0 else (below,)
+    return Finding((above,)) if side > 0 else Finding((below,))
 
 
 def claim_quality(
-    estimate: Estimate, metric: ComparedMetric, degenerate_reason: str, unresolved: str
+    estimate: Estimate, metric: ComparedMetric, degenerate: Reason | None, unresolved: Reason | None
 ) -> Claim:
     """Return the claim on quality.
 
     Args:
         estimate: The difference in the shown unit, with an interval.
-        degenerate_reason: Why the metric of the group is uninformative, "" if it is not. The group may then
-            be shown to be worse, never to be the same.
-        unresolved: Why no difference may be claimed, "" if it may.
+        degenerate: Why the metric of the group is uninformative, None if it is not. The group may then be
+            shown to be worse, never to be the same.
+        unresolved: Why no difference may be claimed, None if it may.
     """
-    shown = read_quality(estimate, metric)
-    if unresolved and not {"worse", "better"}.isdisjoint(shown):
-        shown = tuple(word for word in shown if word not in ("worse", "better"))
-        if not shown:
-            return Claim(QUALITY, estimate, (), unresolved)
-    if degenerate_reason and "worse" in shown:
-        return Claim(QUALITY, estimate, ("worse",))
-    if degenerate_reason:
-        return Claim(QUALITY, estimate, (), degenerate_reason)
-    if shown:
-        return Claim(QUALITY, estimate, shown)
-    reason = NO_MARGIN if metric.margin is None else BEYOND_MARGIN
-    return Claim(QUALITY, estimate, (), reason, is_open=True)
+    finding = read_quality(estimate, metric)
+    if unresolved and finding in WITHOUT_SIDE:
+        finding = WITHOUT_SIDE[finding]
+        if finding is Finding.NOTHING:
+            return Claim(QUALITY, estimate, reason=unresolved)
+    if degenerate and finding in (Finding.WORSE, Finding.WORSE_WITHIN):
+        return Claim(QUALITY, estimate, Finding.WORSE)
+    if degenerate:
+        return Claim(QUALITY, estimate, reason=degenerate)
+    if finding is not Finding.NOTHING:
+        return Claim(QUALITY, estimate, finding)
+    return Claim(QUALITY, estimate, reason=_open_quality_reason(metric))
+
+
+def _open_quality_reason(metric: ComparedMetric) -> Reason:
+    """Return why the interval of a difference in quality shows nothing."""
+    if metric.margin is not None:
+        text = "the confidence interval includes zero difference and extends beyond the margin"
+        return Reason(Cause.INTERVAL, text, may_pass=True)
+    text = (
+        "the confidence interval includes zero difference and no equivalence margin is set (--margin X; "
+        "an accuracy that --metric declares as :fraction or :percent has a margin of 0.5 points)"
+    )
+    return Reason(Cause.INTERVAL, text, may_pass=True)
 
 
 def claim_ratio(
@@ -155,38 +206,38 @@ def claim_ratio(
         has_control: Whether the runs have an A/A control. A benchmark has its own.
         control: The ratio to the control.
     """
-    sides = side_words(question, estimate, metric)
-    same = (SAME_SPEED,) if question == SPEED and is_same_speed(estimate) else ()
-    is_gain = not {*sides}.isdisjoint(GAINS)
-    needs_control = has_control and is_gain and not isinstance(estimate, BenchEstimate)
-    is_held = control is not None and side_words(question, control, metric) == sides
-    if needs_control and not is_held:
-        sides = ()
-        why_no_side = _not_held_reason(control)
-    else:
-        why_no_side = "" if sides else _no_side_reason(question, estimate)
-    if sides or same:
-        return Claim(question, estimate, (*sides, *same), why_no_side=why_no_side)
-    return Claim(question, estimate, (), why_no_side, is_open=True)
+    side = read_side(question, estimate, metric)
+    reason = None
+    if side is Finding.NOTHING:
+        reason = _no_side_reason(question, estimate)
+    elif side in GAINS and has_control and not isinstance(estimate, BenchEstimate):
+        is_held = control is not None and read_side(question, control, metric) is side
+        if not is_held:
+            side = Finding.NOTHING
+            reason = _not_held_reason(control)
+    if question == SPEED and is_same_speed(estimate):
+        finding = Finding((*side.value, *Finding.SAME_SPEED.value))
+        return Claim(question, estimate, finding, no_side_reason=reason)
+    return Claim(question, estimate, side, reason)
 
 
-def _not_held_reason(control: Estimate | None) -> str:
+def _not_held_reason(control: Estimate | None) -> Reason:
     """Return why a gain is not claimed relative to the A/A control."""
     if control is not None and control.has_interval:
-        return WITHIN_CONTROL
+        return GAIN_WITHIN_CONTROL
     n = 0 if control is None else control.n
-    return f"the A/A control has only n = {n}"
+    return Reason(Cause.CONTROL, f"the A/A control has only n = {n}", may_pass=True)
 
 
-def _no_side_reason(question: str, estimate: Estimate) -> str:
+def _no_side_reason(question: str, estimate: Estimate) -> Reason:
     """Return why an interval shows nothing. Only that of a benchmark can lie beside no change and do so."""
     null = COMPARED_METRICS[question].null
     low, high = estimate.ends
     if low is not None and low > null:
-        return WITHIN_CONTROL
+        return GAIN_WITHIN_CONTROL
     if high is not None and high < null:
-        return LOSS_WITHIN_CONTROL
-    return INCLUDES_NO_CHANGE
+        return Reason(Cause.CONTROL, "the slowdown is not shown to exceed the A/A control", may_pass=True)
+    return Reason(Cause.INTERVAL, "the confidence interval includes zero difference", may_pass=True)
 
 
 def with_forecast(claim: Claim, metric: ComparedMetric, spread: tuple[float, float] | None) -> Claim:

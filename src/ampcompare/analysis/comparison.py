@@ -9,18 +9,16 @@ both margins it shows "the same". This is stricter than two one-sided tests at 5
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ampcompare.analysis.bench_results import BenchEstimate, BenchResults
+from ampcompare.analysis.bench_results import BenchResults
 from ampcompare.analysis.chaos_control import is_chaos_control, is_unresolved
 from ampcompare.analysis.claims import (
-    EQUIVALENT,
-    NOT_WORSE,
-    SAME_SPEED,
+    KEEPS_QUALITY,
     Claim,
+    Finding,
     claim_quality,
     claim_ratio,
     with_forecast,
 )
-from ampcompare.analysis.grouping import run_table
 from ampcompare.analysis.grouping.backend_info import repeated_value
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
@@ -39,18 +37,22 @@ from ampcompare.analysis.grouping.run_metrics import (
     TO_TARGET,
     RunMetric,
 )
-from ampcompare.analysis.grouping.run_table import is_machine_shared
-from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
-from ampcompare.analysis.grouping.validity_checks import (
-    estimate_control_drift,
+from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, measure_speed_resolution
+from ampcompare.analysis.reasons import (
+    NOT_FINISHED,
+    UNRESOLVED,
+    Asked,
+    Reason,
+    counts_processes,
     explain_degenerate,
-    explain_placeholder,
-    measure_speed_resolution,
+    explain_quality,
+    find_reason,
+    is_memory_of_shared_process,
+    no_native_arithmetic,
 )
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference, seed_correlation
+from ampcompare.analysis.statistics.mean_difference import estimate_difference, seed_correlation
 from ampcompare.analysis.statistics.sample_size import pool_deviations
-from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
@@ -58,9 +60,6 @@ from ampcompare.runtime.formatting import listed, some
 ENVIRONMENT = "environment."
 DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
-NOT_FINISHED = "not finished"
-NOT_RESOLVED = "the baseline with changed last bits differs from the baseline, too"
-NOT_IN_BENCH = "the benchmark has no matching arm"
 Levels = Mapping[str, float]
 TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
 
@@ -79,23 +78,13 @@ class Comparison:
         relative_to_control: The same estimates relative to the runs of the A/A control.
         has_control: Whether there is an A/A control.
         drift: For a control, the throughput of its last runs relative to its first.
-        no_claim_reason: Why nothing is claimed about quality.
-        degenerate_reason: Why the group's metric is uninformative although the baseline's is not. The group
-            then lost quality, whether the interval shows it or not.
+        no_quality: Why nothing can be claimed about quality, whatever the values are.
+        degenerate: Why the group's metric says nothing although the baseline's does. The group then lost
+            quality, whether the interval shows it or not.
         is_missing_in_bench: Whether a benchmark has the speed of other groups and no arm for this one.
-        unresolved_reason: Why no difference in quality may be claimed, "" if it may.
-        spreads: By question: the standard deviation of one pair, pooled over all groups, and its degrees of
-            freedom. Only forecasts of further seeds use it.
         seed_correlation: The correlation of the quality with that of the baseline over the shared seeds; None
             if it is not defined.
-        claims: The claims by question.
-        speedup: The ratio of speeds, None if speeds are not compared.
-        shown: Every word that is shown.
-        is_faster: Whether the group is shown to be faster.
-        keeps_quality: Whether quality is shown to be equivalent, better, or not lower by more than the
-            margin. Never with a failed run.
-        is_quality_lost: Whether quality is shown to be worse beyond the margin, or nothing was learned.
-        is_control: Whether the group is the A/A control: the baseline once more.
+        claims: The claims by question; none for a control, and before both groups have finished runs.
     """
 
     group: Group
@@ -106,46 +95,54 @@ class Comparison:
     relative_to_control: Mapping[str, Estimate] = field(default_factory=dict)
     has_control: bool = False
     drift: Estimate | None = None
-    no_claim_reason: str = ""
-    degenerate_reason: str = ""
+    no_quality: Reason | None = None
+    degenerate: Reason | None = None
     is_missing_in_bench: bool = False
-    unresolved_reason: str = ""
-    spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     seed_correlation: float | None = None
+    claims: Mapping[str, Claim] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.is_control = self.group.is_control
-        self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
-        self.claims = self._make_claims()
-        self.shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
+    @property
+    def is_control(self) -> bool:
+        """Whether the group is a control: the baseline once more."""
+        return self.group.is_control
 
-        shown = self.shown
-        self.is_faster = "faster" in shown and SAME_SPEED not in shown
-        self.keeps_quality = not shown.isdisjoint({EQUIVALENT, NOT_WORSE, "better"})
-        is_worse = "worse" in shown and EQUIVALENT not in shown
-        self.is_quality_lost = is_worse or bool(self.degenerate_reason)
+    @property
+    def no_claim_reason(self) -> str:
+        """Why nothing can be claimed about quality, whatever the values are; "" if something can."""
+        return self.no_quality.text if self.no_quality else ""
 
-    def _make_claims(self) -> dict[str, Claim]:
-        """Return the claims; none for a control, and before both groups have finished runs."""
-        base = self.baseline
-        if base is None or self.is_control or self.group.is_unfinished or base.is_unfinished:
-            return {}
-        claims = {}
-        for question, run_metric in COMPARED_METRICS.items():
-            if not run_metric.sides:
-                continue
-            # Forecasts are numbers of seeds, and more seeds in a process are no more measurements of it.
-            is_forecast = not counts_processes((self.group, base), run_metric)
-            spread = self.spreads.get(question) if is_forecast else None
-            claims[question] = with_forecast(_claim(self, base, question), self.group.metric, spread)
-        return claims
+    @property
+    def speedup(self) -> float | None:
+        """The ratio of speeds, None if speeds are not compared."""
+        return self.estimates[SPEED].value if SPEED in self.estimates else None
+
+    @property
+    def shown(self) -> frozenset[str]:
+        """Every word that is shown."""
+        return frozenset(word for claim in self.claims.values() for word in claim.shown)
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the group is shown to be faster by more than the same speed allows."""
+        return SPEED in self.claims and self.claims[SPEED].finding is Finding.FASTER
+
+    @property
+    def keeps_quality(self) -> bool:
+        """Whether quality is shown to be equivalent, better, or not lower by more than the margin."""
+        return QUALITY in self.claims and self.claims[QUALITY].finding in KEEPS_QUALITY
+
+    @property
+    def is_quality_lost(self) -> bool:
+        """Whether quality is shown to be worse beyond the margin, or nothing was learned."""
+        is_worse = QUALITY in self.claims and self.claims[QUALITY].finding is Finding.WORSE
+        return is_worse or self.degenerate is not None
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
         """The claims on speed and quality that more seeds may decide."""
         may_be_claimed = not self.is_control and not self.not_compared_reason
         if may_be_claimed and not self.claims and self.group.outcomes.running:
-            return (Claim(SPEED, None, (), NOT_FINISHED, is_open=True),)
+            return (Claim(SPEED, None, reason=NOT_FINISHED),)
         return tuple(
             claim
             for claim in self.claims.values()
@@ -182,7 +179,16 @@ def compare_all(
         control = None if group.is_control else _control_of(base, groups, key)
         uncontrolled = uncontrolled_settings(group, base, key)
         comparisons.append(compare(group, base, levels, control, uncontrolled, bench))
-    return with_spreads(without_unresolved_differences(comparisons))
+    spreads = pool_spreads(comparisons)
+    unresolved = [
+        comparison.baseline
+        for comparison in comparisons
+        if is_chaos_control(comparison.group) and is_unresolved(comparison.estimates.get(QUALITY))
+    ]
+    for comparison in comparisons:
+        reason = UNRESOLVED if comparison.baseline in unresolved else None
+        comparison.claims = _make_claims(comparison, reason, spreads)
+    return comparisons
 
 
 def _control_of(base: Group, groups: Sequence[Group], key: str) -> Group | None:
@@ -195,27 +201,11 @@ def _control_of(base: Group, groups: Sequence[Group], key: str) -> Group | None:
     return min(controls, key=lambda control: not control.outcomes.finished, default=None)
 
 
-def without_unresolved_differences(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons without a difference in quality where the baseline differs from itself.
+def pool_spreads(comparisons: Sequence[Comparison]) -> dict[str, tuple[float, float]]:
+    """Return the standard deviation of one pair over all groups and its degrees of freedom, by question.
 
-    If the chaos control of a baseline differs from it, the runs do not resolve such differences.
+    Only forecasts of further seeds use it.
     """
-    unresolved = [
-        comparison
-        for comparison in comparisons
-        if is_chaos_control(comparison.group) and is_unresolved(comparison.estimates.get(QUALITY))
-    ]
-    bases = [comparison.baseline for comparison in unresolved]
-    resolved = []
-    for comparison in comparisons:
-        if comparison.baseline in bases and not comparison.is_control:
-            comparison = replace(comparison, unresolved_reason=NOT_RESOLVED)
-        resolved.append(comparison)
-    return resolved
-
-
-def with_spreads(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons with the pooled standard deviation of one pair, for forecasts."""
     spreads = {}
     for question in (SPEED, QUALITY):
         estimates = [c.estimates[question] for c in comparisons if question in c.estimates]
@@ -223,7 +213,57 @@ def with_spreads(comparisons: Sequence[Comparison]) -> list[Comparison]:
         pooled = pool_deviations(paired or estimates)
         if pooled is not None:
             spreads[question] = pooled
-    return [replace(comparison, spreads=spreads) for comparison in comparisons]
+    return spreads
+
+
+def _make_claims(
+    comparison: Comparison, unresolved: Reason | None, spreads: Mapping[str, tuple[float, float]]
+) -> dict[str, Claim]:
+    """Return the claims on all questions, with forecasts of the seeds that would decide the open ones.
+
+    Args:
+        unresolved: Why no difference in quality may be claimed; None if it may.
+        spreads: As `pool_spreads` returns them.
+    """
+    group = comparison.group
+    base = comparison.baseline
+    if base is None or comparison.is_control or group.is_unfinished or base.is_unfinished:
+        return {}
+    claims = {}
+    for question, run_metric in COMPARED_METRICS.items():
+        if not run_metric.sides:
+            continue
+        # Forecasts are numbers of seeds, and more seeds in a process are no more measurements of it.
+        is_forecast = not counts_processes((group, base), run_metric)
+        spread = spreads.get(question) if is_forecast else None
+        claim = _make_claim(comparison, base, run_metric, unresolved)
+        claims[question] = with_forecast(claim, group.metric, spread)
+    return claims
+
+
+def _make_claim(
+    comparison: Comparison, base: Group, run_metric: RunMetric, unresolved: Reason | None
+) -> Claim:
+    """Return what the interval of a question shows, or why it shows nothing."""
+    question = run_metric.question
+    estimate = comparison.estimates.get(question)
+    metric = comparison.group.metric
+    asked = Asked(
+        comparison.group,
+        base,
+        run_metric,
+        estimate,
+        comparison.no_quality,
+        comparison.degenerate,
+        comparison.is_missing_in_bench,
+    )
+    reason = find_reason(asked)
+    if estimate is None or reason:
+        return Claim(question, estimate, reason=reason)
+    if question == QUALITY:
+        return claim_quality(estimate, metric, comparison.degenerate, unresolved)
+    control = comparison.relative_to_control.get(question)
+    return claim_ratio(question, estimate, metric, comparison.has_control, control)
 
 
 def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:
@@ -277,7 +317,7 @@ def compare(
     uncontrolled_differences: Sequence[str] = (),
     bench: BenchResults | None = None,
 ) -> Comparison:
-    """Compare a group with a baseline.
+    """Return a group relative to a baseline, without claims.
 
     Speed, memory and energy are compared on one device only. Times and energy count only for runs that had
     the machine to themselves.
@@ -289,7 +329,7 @@ def compare(
         uncontrolled_differences: Settings that differ besides the compared key.
         bench: Speeds of a benchmark.
     """
-    no_claim_reason = _no_quality_claim_reason(group, base)
+    no_quality = explain_quality(group, base)
     relative_to_control = {}
     if control is not None and control.outcomes.finished:
         relative_to_control = _estimates(group, control, levels, bench)
@@ -301,31 +341,11 @@ def compare(
         relative_to_control=relative_to_control,
         has_control=control is not None,
         drift=estimate_control_drift(group, levels[SPEED]) if group.is_control else None,
-        no_claim_reason=no_claim_reason,
-        degenerate_reason="" if no_claim_reason else explain_degenerate(group),
+        no_quality=no_quality,
+        degenerate=None if no_quality else explain_degenerate(group),
         is_missing_in_bench=is_missing_in_bench(group, base, bench),
         seed_correlation=seed_correlation(group.sample(SCORE), base.sample(SCORE)),
     )
-
-
-def _no_quality_claim_reason(group: Group, base: Group) -> str:
-    """Return why nothing can be claimed about quality, whatever the values are; "" otherwise."""
-    failures = [
-        f"{side.outcomes.failed} of {side.outcomes.ended} {side.display_name} runs failed"
-        for side in (group, base)
-        if side.outcomes.failed
-    ]
-    if failures:
-        return listed(failures)
-    degenerate = explain_degenerate(base)
-    if degenerate:
-        return f"{base.display_name} is {degenerate}"
-    placeholder = explain_placeholder(group)
-    if placeholder:
-        return f"{group.display_name} is {placeholder}"
-    if group.metric.is_best or has_early_stopping((base, group)):
-        return ""
-    return unequal_lengths((base, group))
 
 
 def is_missing_in_bench(group: Group, base: Group, bench: BenchResults | None) -> bool:
@@ -398,128 +418,3 @@ def _estimate_from_runs(group: Group, base: Group, run_metric: RunMetric) -> Est
 def reaches_in_all_runs(group: Group) -> bool:
     """Return whether every counted run reached the target of the training time, and after its start-up."""
     return bool(group.rows[TO_TARGET].notna().all())
-
-
-def _claim(comparison: Comparison, base: Group, question: str) -> Claim:
-    """Return what the interval of a question shows, or why it shows nothing."""
-    estimate = comparison.estimates.get(question)
-    metric = comparison.group.metric
-    reason = _no_claim_reason(comparison, base, COMPARED_METRICS[question])
-    if estimate is None or reason:
-        return Claim(question, estimate, (), reason)
-    if not estimate.has_interval:
-        sides = (comparison.group, base)
-        reason = too_few_values(sides, COMPARED_METRICS[question], estimate.n)
-        if isinstance(estimate, BenchEstimate):
-            reason = f"{estimate.basis} gave no confidence interval"
-        return Claim(question, estimate, (), reason, is_open=True)
-    if question == QUALITY:
-        return claim_quality(estimate, metric, comparison.degenerate_reason, comparison.unresolved_reason)
-    control = comparison.relative_to_control.get(question)
-    return claim_ratio(question, estimate, metric, comparison.has_control, control)
-
-
-def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric) -> str:
-    """Return why nothing can be claimed about a question with any number of runs, "" otherwise."""
-    question = run_metric.question
-    estimate = comparison.estimates.get(question)
-    if estimate is None:
-        return _no_estimate_reason(comparison, base, run_metric)
-    sides = (comparison.group, base)
-    is_bench = isinstance(estimate, BenchEstimate)
-    if not is_bench and has_too_few_processes(sides, run_metric):
-        return too_few_values(sides, run_metric, estimate.n)
-    is_constant = estimate.n >= MIN_RUNS and not estimate.has_interval and not is_bench
-    if question == SPEED and is_constant:
-        return "the throughput is the same in all runs and its resolution is unknown"
-    if question != QUALITY:
-        return ""
-    if comparison.no_claim_reason:
-        return comparison.no_claim_reason
-    if is_constant:
-        return f"{comparison.group.metric.name} is the same in all runs and its resolution is unknown"
-    return "" if estimate.has_interval else comparison.degenerate_reason
-
-
-def _no_estimate_reason(comparison: Comparison, base: Group, run_metric: RunMetric) -> str:
-    """Return why a question has no estimate."""
-    sides = (comparison.group, base)
-    runs = [run for side in sides for run in side.all_rows["run"]]
-    is_external = not any(run.is_own_training or run.is_recorded for run in runs)
-    is_empty = all(side.sample(run_metric.column).empty for side in sides)
-    if run_metric.question == SPEED and is_external and is_empty:
-        return "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds"
-    devices = comparison.group.devices | base.devices
-    if run_metric.question != QUALITY and "" in devices:
-        unknown = "the device of some runs is not recorded" if any(devices) else "the device is not recorded"
-        return f"{unknown}: if all runs had the same one, add --ignore device" if is_external else unknown
-    if run_metric.question != QUALITY and len(devices) > 1:
-        return "the runs used different devices"
-    if run_metric.question == MEMORY and is_memory_of_shared_process(sides):
-        return "the runs of a group share a process, and on a CPU its memory is that of the whole process"
-    if run_metric.question == SPEED:
-        not_native = no_native_arithmetic(sides)
-        if not_native:
-            return not_native
-        if comparison.is_missing_in_bench:
-            return NOT_IN_BENCH
-        if any(side.n and is_machine_shared(side.rows).all() for side in sides):
-            return "the runs overlapped on one GPU or CPU"
-    empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
-    return f"no value is recorded for {some(empty, 2)}"
-
-
-def is_memory_of_shared_process(sides: Sequence[Group]) -> bool:
-    """Return whether memory is that of one process on a CPU that trained several runs: no result of a run."""
-    on_cpu = any(side.rows[run_table.ON_CPU].any() for side in sides)
-    return on_cpu and has_too_few_processes(sides, COMPARED_METRICS[MEMORY])
-
-
-def has_too_few_values(group: Group, run_metric: RunMetric) -> bool:
-    """Return whether the runs of a group lack a metric, or share too few processes for an interval of it."""
-    return group.sample(run_metric.column).empty or has_too_few_processes([group], run_metric)
-
-
-def has_too_few_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
-    """Return whether a metric of the machine has fewer than MIN_RUNS values, as runs share a process."""
-    is_counted = counts_processes(sides, run_metric)
-    return is_counted and min(len(side.sample(run_metric.column)) for side in sides) < MIN_RUNS
-
-
-def counts_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
-    """Return whether an estimate counts processes rather than runs, because runs of a side share one."""
-    return any(side.counts_processes(run_metric.column) for side in sides)
-
-
-def too_few_values(sides: Sequence[Group], run_metric: RunMetric, n: int) -> str:
-    """Return that n values give no interval: runs, or processes where several runs share one."""
-    if not counts_processes(sides, run_metric):
-        return f"a confidence interval needs at least {MIN_RUNS} runs (n = {n})"
-    if run_metric.sides:
-        return (
-            f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process "
-            "are one measurement of the machine; measure speed and memory with ampcompare bench"
-        )
-    return (
-        f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process are "
-        "one measurement of the machine"
-    )
-
-
-def no_native_arithmetic(groups: Sequence[Group]) -> str:
-    """Return that a CPU has no instructions for the 16-bit dtype of a run, "" if none lacks them.
-
-    The speed of such a run says nothing about machines that have the instructions, so it is not compared. The
-    reason says what the CPU did instead, as recorded: our training computes in fp32, others leave the dtype
-    to PyTorch.
-    """
-    columns = [run_table.ON_CPU, run_table.DTYPE, run_table.ARITHMETIC]
-    for group in groups:
-        for on_cpu, dtype, arithmetic in group.rows[columns].itertuples(index=False):
-            if not on_cpu or not dtype:
-                continue
-            if arithmetic == COMPUTED_IN_FP32:
-                return f"this CPU computes {dtype} in fp32"
-            if arithmetic == EMULATED:
-                return f"this CPU has no instructions for {dtype}"
-    return ""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampcompare.analysis.claims import GAINS, NO_VERDICT, Claim, is_same_speed, largest_loss
-from ampcompare.analysis.comparison import NOT_FINISHED
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
+from ampcompare.analysis.reasons import NOT_FINISHED
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runtime import formatting
@@ -134,9 +134,9 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
     question = QUESTIONS.get(gate.kind, QUALITY)
     claim = comparison.claims.get(question)
     if claim is None:
-        return False, "this group is the A/A control" if comparison.is_control else NOT_FINISHED
-    if question == QUALITY and claim.estimate and comparison.degenerate_reason:
-        return False, comparison.degenerate_reason
+        return False, "this group is the A/A control" if comparison.is_control else NOT_FINISHED.text
+    if question == QUALITY and claim.estimate and comparison.degenerate:
+        return False, comparison.degenerate.text
     if claim.estimate is None or not claim.estimate.has_interval or claim.answer == NO_VERDICT:
         return False, f"{NO_VERDICT}: {claim.why}"
     if question == QUALITY:
@@ -172,12 +172,12 @@ def _check_ratio(gate: Gate, estimate: Estimate, claim: Claim) -> tuple[bool, st
     # A gain must also be shown relative to the control of the sweep or of the benchmark. "At most so much
     # worse" need not.
     is_gain = gate.bound >= 1 if gate.kind == SPEEDUP else gate.bound < 1
-    holds = not is_gain or not set(GAINS).isdisjoint(claim.shown)
+    holds = not is_gain or claim.finding in GAINS
     noun = "as fast" if gate.kind == SPEEDUP else "the memory"
     is_beyond = low >= gate.bound if gate.kind == SPEEDUP else high <= gate.bound
-    why = claim.why or claim.why_no_side
-    if not holds and why:
-        return False, f"{ratio} {noun} {ci} ({why})"
+    reason = claim.reason or claim.no_side_reason
+    if not holds and reason:
+        return False, f"{ratio} {noun} {ci} ({reason.text})"
     return holds and is_beyond, f"{ratio} {noun} {ci}"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampcompare.analysis.claims import SAME_SPEED, Claim, largest_loss
+from ampcompare.analysis.claims import SAME_SPEED, Claim, Finding, largest_loss
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
@@ -112,7 +112,7 @@ def _write_choice(best: Comparison, compared: Sequence[Comparison], metric: Comp
 
 def _kept(comparison: Comparison, metric: ComparedMetric) -> str:
     """Return what is shown of the quality that is kept."""
-    if metric.margin is None or comparison.claims[QUALITY].shown == ("better",):
+    if metric.margin is None or comparison.claims[QUALITY].finding is Finding.BETTER:
         return f"{metric.noun} {'lower' if metric.lower_is_better else 'higher'}"
     worse = "higher" if metric.lower_is_better else "lower"
     return f"{metric.noun} not {worse} by more than {metric.tolerance}"
@@ -123,7 +123,7 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
     name = comparison.group.display_name
     speed = comparison.claims[SPEED]
     quality = comparison.claims[QUALITY]
-    if comparison.is_quality_lost or "slower" in speed.shown or SAME_SPEED in speed.shown:
+    if comparison.is_quality_lost or speed.finding is Finding.SLOWER or speed.finding in SAME_SPEED:
         return NOTHING_MISSING
     if comparison.group.outcomes.failed:
         outcomes = comparison.group.outcomes
@@ -161,8 +161,8 @@ def _describe_loss(comparison: Comparison, metric: ComparedMetric) -> str:
     """Return why a group is not recommended: `is slower`, `loses accuracy`."""
     if comparison.is_quality_lost:
         return f"has a higher {metric.noun}" if metric.lower_is_better else f"loses {metric.noun}"
-    shown = comparison.claims[SPEED].shown
-    return "is slower" if "slower" in shown and SAME_SPEED not in shown else "is not faster"
+    is_slower = comparison.claims[SPEED].finding is Finding.SLOWER
+    return "is slower" if is_slower else "is not faster"
 
 
 def _speed(comparison: Comparison) -> str:

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.claims import (
-    EQUIVALENT,
     INCONCLUSIVE,
     NO_VERDICT,
     NOT_COMPARED,
-    NOT_WORSE,
     SAME_SPEED,
     SPEED_MARGIN,
+    WITHIN_MARGIN,
     Claim,
+    Finding,
     largest_loss,
 )
-from ampcompare.analysis.comparison import NOT_FINISHED, Comparison
+from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, ENERGY, MEMORY, QUALITY, SPEED, TIME
 from ampcompare.analysis.grouping.training_recipe import describe_recipe
-from ampcompare.analysis.grouping.validity_checks import explain_degenerate
+from ampcompare.analysis.reasons import NOT_FINISHED, Cause, explain_degenerate
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.sweep_plan import describe_plan
@@ -60,10 +60,10 @@ def write_badge(comparison: Comparison) -> list[BadgePart]:
     if outcomes.failed:
         return [BadgePart(f"{outcomes.failed} of {outcomes.ended} failed", BAD)]
     if not comparison.claims:
-        return [BadgePart(NOT_FINISHED, OPEN)]
+        return [BadgePart(NOT_FINISHED.text, OPEN)]
     estimates = [comparison.claims[question].estimate for question in (QUALITY, SPEED)]
     known = [estimate for estimate in estimates if estimate is not None]
-    if known and not comparison.degenerate_reason and not any(estimate.has_interval for estimate in known):
+    if known and comparison.degenerate is None and not any(estimate.has_interval for estimate in known):
         return [BadgePart(INCONCLUSIVE, OPEN)]
     parts = [
         BadgePart(_brief_quality(comparison), _quality_tone(comparison)),
@@ -79,16 +79,16 @@ def _quality_tone(comparison: Comparison) -> str:
 
 
 def _speed_tone(claim: Claim) -> str:
-    if not claim.shown:
+    if claim.finding is Finding.NOTHING:
         return OPEN
-    return BAD if "slower" in claim.shown and SAME_SPEED not in claim.shown else GOOD
+    return BAD if claim.finding is Finding.SLOWER else GOOD
 
 
 def _brief_speed(claim: Claim) -> str:
     """Return `faster`, `slower` or `as fast`; an inconclusive speed only if more runs may decide it."""
     if claim.estimate is None:
         return ""
-    if SAME_SPEED in claim.shown:
+    if claim.finding in SAME_SPEED:
         return "as fast"
     if claim.shown:
         return claim.shown[0]
@@ -106,21 +106,21 @@ def _brief_quality(comparison: Comparison) -> str:
         return f"{metric.noun} {degenerate}"
     if claim.answer in NOT_SHOWN:
         return f"{metric.noun} {INCONCLUSIVE}"
-    if claim.shown == (EQUIVALENT,):
+    if claim.finding is Finding.EQUIVALENT:
         return f"same {metric.noun}"
-    if claim.shown == (NOT_WORSE,):
+    if claim.finding is Finding.NOT_WORSE:
         return f"{metric.noun} not {_worse(metric)}"
     difference = _difference_size(claim.estimate, metric)
-    if EQUIVALENT in claim.shown:
+    if claim.finding in WITHIN_MARGIN:
         return f"same within {metric.margin or 0:g}, {difference}"
     return f"{metric.noun} {difference}"
 
 
 def _describe_degenerate(comparison: Comparison) -> str:
     """Return `at chance` or `never changed` where the metric of the group says nothing, else ""."""
-    if not comparison.degenerate_reason or comparison.claims[QUALITY].shown:
+    if comparison.degenerate is None or comparison.claims[QUALITY].shown:
         return ""
-    return "at chance" if "at chance" in comparison.degenerate_reason else "never changed"
+    return "at chance" if comparison.degenerate.cause is Cause.CHANCE else "never changed"
 
 
 def _worse(metric: ComparedMetric) -> str:
@@ -196,11 +196,11 @@ def _answer_quality(claimed: Sequence[Comparison], findings: Findings) -> str:
         return ""
     metric = findings.metric
     title = formatting.capital(metric.noun) if metric.is_titled else metric.noun
-    degenerate = [explain_degenerate(c.baseline) if c.baseline is not None else "" for c in claimed]
-    if all(degenerate):
+    degenerate = [explain_degenerate(c.baseline) if c.baseline is not None else None for c in claimed]
+    if degenerate[0] is not None and all(degenerate):
         base = claimed[0].baseline
         assert base is not None
-        return f"{title}: no verdict, because {_shorten(base.display_name)} is {degenerate[0]}"
+        return f"{title}: no verdict, because {_shorten(base.display_name)} is {degenerate[0].text}"
     return f"{title}: {_join_answers([_quality_answer(c, findings) for c in claimed])}"
 
 
@@ -214,11 +214,11 @@ def _quality_answer(comparison: Comparison, findings: Findings) -> Answer:
     if degenerate:
         return Answer(name, degenerate)
     if claim.answer in NOT_SHOWN:
-        detail = "" if comparison.no_claim_reason else _open_quality(claim.estimate, metric)
+        detail = "" if comparison.no_quality else _open_quality(claim.estimate, metric)
         return Answer(name, claim.answer, is_shown=False, detail=detail)
-    if claim.shown == (EQUIVALENT,):
+    if claim.finding is Finding.EQUIVALENT:
         return Answer(name, f"the same within {metric.tolerance}")
-    if claim.shown == (NOT_WORSE,):
+    if claim.finding is Finding.NOT_WORSE:
         return Answer(name, f"not {_worse(metric)} by more than {metric.tolerance}")
     return Answer(name, _describe_difference(claim, claim.estimate, metric))
 
@@ -227,9 +227,10 @@ def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetri
     """Return what is shown: `0.31 points lower, by at most 0.48`, and whether the margin allows it."""
     size = formatting.amount(estimate.value, metric.decimals(estimate.low, estimate.high))
     side = "higher" if estimate.value > 0 else "lower"
-    at_most = _at_most(estimate, metric) if "worse" in claim.shown else ""
+    is_worse = claim.finding in (Finding.WORSE, Finding.WORSE_WITHIN)
+    at_most = _at_most(estimate, metric) if is_worse else ""
     by_at_most = f", by {at_most}" if at_most else ""
-    within = f", within the margin of {metric.margin:g}" if EQUIVALENT in claim.shown else ""
+    within = f", within the margin of {metric.margin:g}" if claim.finding in WITHIN_MARGIN else ""
     return f"{metric.with_unit(size)} {side}{by_at_most}{within}"
 
 
@@ -257,7 +258,7 @@ def _speed_answer(comparison: Comparison, findings: Findings) -> Answer:
     name = _arm_name(comparison, findings)
     if claim.estimate is None:
         return Answer(name, NOT_COMPARED, is_shown=False)
-    if SAME_SPEED in claim.shown:
+    if claim.finding in SAME_SPEED:
         return Answer(name, f"the same within {100 * SPEED_MARGIN:g}%")
     if claim.shown:
         return Answer(name, f"{formatting.ratio(claim.estimate.value)} as fast")

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.claims import NO_VERDICT, NOT_COMPARED
-from ampcompare.analysis.comparison import (
-    NOT_IN_BENCH,
-    Comparison,
-    is_memory_of_shared_process,
-    no_native_arithmetic,
-    too_few_values,
-)
+from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC, MIN_DECIMALS
 from ampcompare.analysis.grouping.distinguishing_settings import short_key
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.training_recipe import show_values
+from ampcompare.analysis.reasons import (
+    NOT_IN_BENCH,
+    is_memory_of_shared_process,
+    no_native_arithmetic,
+    too_few_values,
+)
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.verdict import BadgePart
 from ampcompare.report.forest_axis import Axis, make_axis
@@ -305,7 +305,7 @@ def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> Gr
             continue
         claim = comparison.claims.get(column.key) if comparison else None
         cells[column.key] = Cell(
-            formatting.NOTHING, answer=NOT_COMPARED, why=claim.why if claim else NOT_IN_BENCH
+            formatting.NOTHING, answer=NOT_COMPARED, why=claim.why if claim else NOT_IN_BENCH.text
         )
     # The speed of a dtype that the CPU has no instructions for says nothing; a caveat gives the reason once.
     if no_native_arithmetic([group]) and run_metrics.SPEED in cells:

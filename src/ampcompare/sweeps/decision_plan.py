@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ampcompare import metrics
 from ampcompare.analysis.analysis import analyse_runs
+from ampcompare.analysis.comparison import pool_spreads
 from ampcompare.analysis.grouping.compared_metric import ACCURACY_MARGIN, is_accuracy_name
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE
 from ampcompare.analysis.grouping.validity_checks import describe_flat_loss, explain_chance
@@ -422,8 +423,8 @@ def _recorded_deviation(records: Sequence[RunRecord]) -> float | None:
         analysis = analyse_runs(records)
     except UserError:
         return None
-    spreads = [comparison.spreads.get(QUALITY) for comparison in analysis.comparisons]
-    return next((spread[0] for spread in spreads if spread), None)
+    spread = pool_spreads(analysis.comparisons).get(QUALITY)
+    return spread[0] if spread else None
 
 
 def _elapsed(record: RunRecord) -> float | None:

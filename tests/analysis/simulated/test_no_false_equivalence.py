@@ -7,7 +7,6 @@ import numpy as np
 from analysis.simulated.records import CLASSES, TEST_IMAGES, record
 
 from ampcompare import analyse_runs
-from ampcompare.analysis.claims import EQUIVALENT, NOT_WORSE
 from ampcompare.analysis.verdict import GOOD
 from ampcompare.runs import RunRecord
 
@@ -77,7 +76,9 @@ def called_equivalent(runs: list[RunRecord]) -> set[str]:
     same = [clause for clause in accuracy.split("; ") if "the same within" in clause]
     labels_called_equal |= {label for label in labels if label in " ".join(same).replace(",", "").split()}
     for c in analysis.comparisons:
-        is_same = c.keeps_quality or {EQUIVALENT, NOT_WORSE} & c.shown or "same" in analysis.badge(c.group)
+        is_same = (
+            c.keeps_quality or {"equivalent", "not worse"} & c.shown or "same" in analysis.badge(c.group)
+        )
         is_good = any(
             part.tone == GOOD
             for part in analysis.badge_parts(c.group)

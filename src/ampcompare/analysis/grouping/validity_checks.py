@@ -29,25 +29,11 @@ MIN_RUNS_FOR_DRIFT = 6  # with fewer runs a trend has too few degrees of freedom
 DRIFT_LEVEL = 0.99  # stricter than 95%, because every report tests for drift
 
 
-def explain_degenerate(group: Group) -> str:
-    """Return why the metric of a group says nothing: it is at chance, or constant; "" otherwise.
+def explain_constant(group: Group) -> str:
+    """Return that the metric never changed in some runs, "" otherwise.
 
-    An accuracy says something only if it is shown to be above chance: above what always guessing the
-    commonest class of the test set gives (`run_metrics.CHANCE`). A single run is above chance if its accuracy
-    exceeds p + 3 sqrt(p (1 - p) / images), the binomial bound on the test set. Runs within this bound count
-    as above chance only if three or more seeds together show it: a one-sided t test of their mean at 5%. Even
-    then a run counts as at chance that is nearer to chance than to the mean of its group. Where the size of
-    the test set is not known, the bound is p itself for fewer than three seeds, and the seeds decide
-    otherwise. One run at chance is enough: paired with another such run it would look like perfect agreement.
-
-    A run is constant if at least three evaluations gave the same value below 99.5%. Metrics other than
-    accuracies are only tested for being constant.
+    A run is constant if at least three evaluations gave the same value, of an accuracy below 99.5%.
     """
-    return explain_chance(group) or explain_placeholder(group) or _explain_constant(group)
-
-
-def _explain_constant(group: Group) -> str:
-    """Return that the metric never changed in some runs, "" otherwise."""
     metric = group.metric
     runs = group.rows[RUN][group.rows[SCORE].notna()]
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
@@ -59,7 +45,16 @@ def _explain_constant(group: Group) -> str:
 
 
 def explain_chance(group: Group) -> str:
-    """Return that runs of a group are at chance level, by the rule of `explain_degenerate`; "" otherwise."""
+    """Return that runs of a group are at chance level, "" otherwise.
+
+    An accuracy says something only if it is shown to be above chance: above what always guessing the
+    commonest class of the test set gives (`run_metrics.CHANCE`). A single run is above chance if its accuracy
+    exceeds p + 3 sqrt(p (1 - p) / images), the binomial bound on the test set. Runs within this bound count
+    as above chance only if three or more seeds together show it: a one-sided t test of their mean at 5%. Even
+    then a run counts as at chance that is nearer to chance than to the mean of its group. Where the size of
+    the test set is not known, the bound is p itself for fewer than three seeds, and the seeds decide
+    otherwise.
+    """
     rows = group.rows[group.rows[SCORE].notna() & (group.rows[CHANCE] > 0) & (group.rows[CHANCE] < 1)]
     if rows.empty:
         return ""
