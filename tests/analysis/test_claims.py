@@ -177,6 +177,7 @@ def test_a_gate_that_only_the_control_fails_names_it(control: str, bound: str):
     low, high = np.exp(stats.ttest_1samp(ratios, 0).confidence_interval(0.95))
     assert float(bound) < low < high < 1.02
     assert native.claims["speed"].shown == (("same speed",) if why else ("faster", "same speed"))
+    assert any("Within 2% it counts as the same" in method for method in analysis.methods)
     (result,) = analysis.gate_results
     assert result.is_shown == (not why)
     assert result.why.endswith(f"{why})") if why else "control" not in result.why

@@ -437,7 +437,7 @@ def _describe_levels(findings: Findings) -> Iterator[str]:
 def _describe_directions(metric: ComparedMetric, claimed: Sequence[Comparison]) -> Iterator[str]:
     """Yield for each compared question which direction is which."""
     questions = {question for comparison in claimed for question in comparison.estimates}
-    if SPEED in questions and any(SAME_SPEED in comparison.shown for comparison in claimed):
+    if SPEED in questions and any(c.claims[SPEED].finding in SAME_SPEED for c in claimed):
         yield f"Throughput: above 1× is faster. Within {100 * SPEED_MARGIN:g}% it counts as the same."
     elif SPEED in questions:
         yield "Throughput: above 1× is faster."
