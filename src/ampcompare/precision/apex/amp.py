@@ -142,7 +142,7 @@ def initialize(
         [] if optimizers is None else optimizers, Optimizer, "optimizers", "torch.optim.Optimizer"
     )
     for model in model_list:
-        check_model(model)
+        check_model(model, scales_loss=properties.loss_scale != 1.0)
     _check_given_once("model", model_list, _state.models)
     _check_given_once("optimizer", optimizer_list, _state.optimizers)
 
