@@ -378,8 +378,8 @@ def reset() -> None:
 def _patch_optimizer(optimizer: Optimizer, gradients: OptimizerGradients, *, dynamic: bool) -> None:
     """Give the optimizer a `step` and a `zero_grad` that skip after an overflow and handle masters.
 
-    All state is on the optimizer, so it is freed with the optimizer. A copied or unpickled optimizer is a
-    plain one, since PyTorch copies only state and groups.
+    All state is on the optimizer, so it is freed with the optimizer. A copied optimizer is a plain one,
+    since PyTorch copies only state and groups.
     """
     own = {name: vars(optimizer).get(name) for name in ("step", "zero_grad")}  # wrapped by another library
     plain_step = optimizer.step
