@@ -113,7 +113,7 @@ class OptionSpec:
 
     def _describe_values(self) -> str:
         """Return the allowed values other than null in words."""
-        names = self.plugin.list_names(self.choices) if self.plugin else ()
+        names = self.plugin.list_names() if self.plugin else ()
         choices = ", ".join([*map(str, self.choices), *names])
         bounds = " and ".join(f"{phrase} {bound}" for phrase, bound, _ in self._bounds())
         if self.type in (int, float):

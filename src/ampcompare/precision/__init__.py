@@ -48,7 +48,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """Return the backend `name` on `device`.
 
     Args:
-        name: A built-in backend, an entry point, `pkg.mod:Class` or `./file.py:Class`.
+        name: A built-in backend, `pkg.mod:Class` or `./file.py:Class`.
         device: Where the model trains.
         **options: Those of `PrecisionOptions` (loss_scale, init_scale, keep_fp32, ...).
 
