@@ -39,12 +39,10 @@ class PluginKind:
     Attributes:
         option: The option that names a plug-in of this kind.
         libraries: Libraries whose parts are plug-ins of this kind, as `library:NAME`.
-        renamed: A hint for plug-ins written for version 0.2: what to write in place of a removed name.
     """
 
     option: str
     libraries: tuple[str, ...] = ()
-    renamed: str = ""
 
     def make_unknown_error(self, text: str, built_in: Collection[str]) -> UserError:
         """Return the error for a name that is neither built in nor a plug-in."""
@@ -80,11 +78,7 @@ class PluginKind:
         return UserError(f"{self.option}={text!r}: {why}")
 
 
-BACKENDS = PluginKind(
-    "backend",
-    renamed="write metadata = BackendInfo(...) in place of declares = Backend(...), with BackendInfo from "
-    "ampcompare.precision.registry",
-)
+BACKENDS = PluginKind("backend")
 DATA = PluginKind("data.source")
 MODELS = PluginKind("model.name", libraries=("timm", "torchvision"))
 LOSSES = PluginKind("task.loss")
@@ -244,9 +238,7 @@ def wrap_plugin_errors(kind: PluginKind, text: str, failure: str, path: Path | N
         message = str(problem).rpartition("InvalidPluginOutput: ")[2]  # a worker's has its traceback first
         raise kind.make_error(text, f"{expected}: {message}") from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
-        is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")
-        hint = f"; {kind.renamed}" if is_renamed and kind.renamed else ""
-        error = kind.make_error(text, f"{failure} ({describe_exception(problem, path)}){hint}")
+        error = kind.make_error(text, f"{failure} ({describe_exception(problem, path)})")
         raise error.with_cause(problem) from None
 
 

@@ -212,13 +212,6 @@ def test_a_class_that_is_no_backend_is_one_line_with_the_reason(here: Path, subt
             assert line.startswith(f"backend='./mine.py:Mine': {message}")
 
 
-def test_a_backend_that_imports_a_name_of_0_2_gets_the_new_name(here: Path):
-    (here / "mine.py").write_text("from ampcompare.precision.backends import Backend\n")
-    line = line_of(build_precision, "./mine.py:Mine")
-    assert "line 1: " in line
-    assert "; write metadata = BackendInfo(" in line
-
-
 # Functions, called with the user's arguments.
 def plain(num_classes: int, width: int = 8) -> dict[str, int]:
     return {"num_classes": num_classes, "width": width}
