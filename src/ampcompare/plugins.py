@@ -1,9 +1,7 @@
 """Plug-ins: backends, networks, data, losses and metrics that users bring.
 
-A plug-in is named by an entry point, as `pkg.mod:Name`, or as `./file.py:Name` (relative to the working
-directory). It is imported when it is used. A file may import other files of its folder. Names of entry
-points come from the metadata of installed distributions, without an import. This module does not import
-torch.
+A plug-in is named as `pkg.mod:Name` or as `./file.py:Name` (relative to the working directory). It is
+imported when it is used. A file may import other files of its folder. This module does not import torch.
 """
 
 import hashlib
@@ -14,14 +12,13 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter, Signature
 from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ampcompare.errors import UserError, describe_exception, did_you_mean
 from ampcompare.sibling_modules import (
@@ -42,23 +39,19 @@ class PluginKind:
     Attributes:
         option: The option that names a plug-in of this kind.
         libraries: Libraries whose parts are plug-ins of this kind, as `library:NAME`.
-        renamed: A hint for plug-ins written for version 0.2: what to write in place of a removed name.
     """
 
     option: str
-    group: str
     libraries: tuple[str, ...] = ()
-    renamed: str = ""
 
     def make_unknown_error(self, text: str, built_in: Collection[str]) -> UserError:
         """Return the error for a name that is neither built in nor a plug-in."""
-        return self.make_error(text, f"expected one of {', '.join([*built_in, *self.list_names(built_in)])}")
+        return self.make_error(text, f"expected one of {', '.join([*built_in, *self.list_names()])}")
 
-    def list_names(self, built_in: Collection[str]) -> list[str]:
-        """Return the allowed names beside the built-in ones: installed plug-ins, then the general forms."""
-        installed = sorted(entry_points(group=self.group).names - set(built_in))
+    def list_names(self) -> list[str]:
+        """Return the forms of a name beside the built-in ones."""
         from_libraries = (f"{library}:NAME" for library in self.libraries)
-        return [*installed, *from_libraries, "pkg.mod:Name", "./file.py:Name"]
+        return [*from_libraries, "pkg.mod:Name", "./file.py:Name"]
 
     def accepts(self, text: str) -> bool:
         """Return whether the text names a plug-in.
@@ -69,7 +62,7 @@ class PluginKind:
             UserError: The text has the form of a plug-in, but is malformed or names a missing file.
         """
         if not is_object_path(text):
-            return text in entry_points(group=self.group).names
+            return False
         left, _, name = text.partition(":")
         if left in self.libraries:
             return True
@@ -85,16 +78,11 @@ class PluginKind:
         return UserError(f"{self.option}={text!r}: {why}")
 
 
-BACKENDS = PluginKind(
-    "backend",
-    "ampcompare.backends",
-    renamed="write metadata = BackendInfo(...) in place of declares = Backend(...), with BackendInfo from "
-    "ampcompare.precision.registry",
-)
-DATA = PluginKind("data.source", "ampcompare.data")
-MODELS = PluginKind("model.name", "ampcompare.models", libraries=("timm", "torchvision"))
-LOSSES = PluginKind("task.loss", "ampcompare.losses")
-METRICS = PluginKind("task.metrics", "ampcompare.metrics")
+BACKENDS = PluginKind("backend")
+DATA = PluginKind("data.source")
+MODELS = PluginKind("model.name", libraries=("timm", "torchvision"))
+LOSSES = PluginKind("task.loss")
+METRICS = PluginKind("task.metrics")
 
 
 class InvalidPluginOutput(ValueError):
@@ -123,22 +111,6 @@ class Plugin:
 _NAMES_BY_FILE: dict[str, str] = {}  # file: how the plug-in was named, such as `model.name='./net.py:build'`
 
 
-def describe_shadowed_plugins(built_in: Mapping[PluginKind, Collection[str]]) -> list[str]:
-    """Return a line for each installed plug-in that is unusable because a built-in part has its name.
-
-    Args:
-        built_in: The names of the built-in parts of each kind.
-    """
-    installed = entry_points()  # once for all kinds: it reads the metadata of every package
-    return [
-        f"{kind.option}={entry.name} is the built-in part; "
-        f"the plug-in {_describe_origin(entry)} of that name is ignored"
-        for kind, names in built_in.items()
-        for entry in installed.select(group=kind.group)
-        if entry.name in names
-    ]
-
-
 def is_object_path(text: str) -> bool:
     """Return whether the text is the path of a Python object rather than a plain name."""
     return ":" in text
@@ -157,23 +129,26 @@ def load(kind: PluginKind, text: str) -> Plugin:
     """Import the plug-in that the text names.
 
     Raises:
-        UserError: The name is malformed or unknown, or the import fails for any reason.
+        UserError: The name is malformed, or the import fails for any reason.
     """
-    target = _find_target(kind, text)
-    with wrap_plugin_errors(kind, text, f"{target.origin}cannot be imported", target.path):
-        if target.path is not None:
-            file, content = target.path, target.path.read_bytes()
+    if not kind.accepts(text):
+        raise kind.make_error(text, f"expected {NAME_FORMS}")
+    location = text.partition(":")[0]
+    path = Path(location).resolve() if location.endswith(".py") else None
+    with wrap_plugin_errors(kind, text, "cannot be imported", path):
+        if path is not None:
+            file, content = path, path.read_bytes()
             siblings = find_sibling_modules(file, content)
             if conflict := find_name_conflict(siblings):
                 raise kind.make_error(text, conflict)
             make_importable(siblings)
             version = _join_contents(content, siblings)
-            value = _get_object(kind, text, target, _import_file(file, content, version))
+            value = _get_object(kind, text, _import_file(file, content, version))
             for sibling in siblings.values():
                 _NAMES_BY_FILE.setdefault(str(sibling.file), f"{kind.option}={text!r}")
         else:
-            module = resolve_name(f"{target.module}:")
-            value = _get_object(kind, text, target, module)
+            module = resolve_name(f"{location}:")
+            value = _get_object(kind, text, module)
             defined_in = value if inspect.isclass(value) or inspect.isfunction(value) else module
             file = Path(inspect.getfile(defined_in))
             version = file.read_bytes()
@@ -181,50 +156,19 @@ def load(kind: PluginKind, text: str) -> Plugin:
         return Plugin(value, _hash(version), file)
 
 
-class _Target(NamedTuple):
-    """What the name of a plug-in stands for.
-
-    Attributes:
-        module: The dotted name of a module, or a file as the user wrote it.
-        name: The dotted name of the object in the module.
-        path: The file, None for a module.
-        origin: The entry point that names the object, as the begin of a message; "" for no entry point.
-    """
-
-    module: str
-    name: str
-    path: Path | None
-    origin: str
-
-
-def _find_target(kind: PluginKind, text: str) -> _Target:
-    """Return what the text names, without importing it.
-
-    Raises:
-        UserError: The name is malformed or unknown.
-    """
-    if is_object_path(text):
-        kind.accepts(text)
-        module, _, name = text.partition(":")
-        path = Path(module).resolve() if module.endswith(".py") else None
-        return _Target(module, name, path, "")
-    entry = _find_entry_point(kind, text)
-    module, _, name = entry.value.partition("[")[0].strip().partition(":")
-    return _Target(module, name, None, f"entry point of {_describe_origin(entry)}: ")
-
-
-def _get_object(kind: PluginKind, text: str, target: _Target, module: ModuleType) -> Any:
+def _get_object(kind: PluginKind, text: str, module: ModuleType) -> Any:
     """Return the object in its module.
 
     Raises:
         UserError: The module has no such object.
     """
+    location, _, name = text.partition(":")
     try:
-        return resolve_name(f"{module.__name__}:{target.name}")
+        return resolve_name(f"{module.__name__}:{name}")
     except AttributeError:
-        hint = did_you_mean(target.name, vars(module)) or _list_own_names(module)
+        hint = did_you_mean(name, vars(module)) or _list_own_names(module)
         hint = f"; {hint}" if hint else ""
-        raise kind.make_error(text, f"{target.origin}{target.module} has no {target.name}{hint}") from None
+        raise kind.make_error(text, f"{location} has no {name}{hint}") from None
 
 
 def _list_own_names(module: ModuleType) -> str:
@@ -238,21 +182,6 @@ def _list_own_names(module: ModuleType) -> str:
         return ""
     more = ", ..." if len(own) > MAX_LISTED else ""
     return f"it has {', '.join(own[:MAX_LISTED])}{more}"
-
-
-def _find_entry_point(kind: PluginKind, text: str) -> EntryPoint:
-    entries = [*entry_points(group=kind.group, name=text)]
-    if len(entries) != 1:
-        installed = " and ".join(sorted(map(_describe_origin, entries))) or "none is installed"
-        raise kind.make_error(
-            text, f"expected one entry point in {kind.group}, {installed}; or name it as {NAME_FORMS}"
-        )
-    return entries[0]
-
-
-def _describe_origin(entry: EntryPoint) -> str:
-    distribution = entry.dist and entry.dist.name
-    return f"{distribution} ({entry.value})"
 
 
 def _import_file(path: Path, content: bytes, version: bytes) -> ModuleType:
@@ -309,9 +238,7 @@ def wrap_plugin_errors(kind: PluginKind, text: str, failure: str, path: Path | N
         message = str(problem).rpartition("InvalidPluginOutput: ")[2]  # a worker's has its traceback first
         raise kind.make_error(text, f"{expected}: {message}") from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
-        is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")
-        hint = f"; {kind.renamed}" if is_renamed and kind.renamed else ""
-        error = kind.make_error(text, f"{failure} ({describe_exception(problem, path)}){hint}")
+        error = kind.make_error(text, f"{failure} ({describe_exception(problem, path)})")
         raise error.with_cause(problem) from None
 
 

@@ -6,6 +6,8 @@ Whoever still writes one of them reads this in place of "no such option". The ta
 # By the command and its option: ("ampcompare report", "--watch").
 COMMAND_OPTIONS: dict[tuple[str, str], str] = {}
 # By the key of a run's option: "training.on_nonfinite_buffers".
-RUN_OPTIONS: dict[str, str] = {}
+RUN_OPTIONS: dict[str, str] = {
+    "training.on_nonfinite_buffers": "leave it out: a skipped step leaves buffers as PyTorch does",
+}
 # By key and value of a run's option: ("plan.control", "mirror").
 VALUES: dict[tuple[str, str], str] = {}

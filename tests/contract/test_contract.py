@@ -217,7 +217,7 @@ def test_options(tmp_path: Path):
         said |= {
             name: value for name, field in bounds.items() if (value := getattr(spec, field)) not in (None, "")
         }
-        said |= {"entry points": spec.plugin.group} if spec.plugin else {}
+        said |= {"plug-ins": True} if spec.plugin else {}
         return Inline(said | {"role": spec.role.name.lower()})
 
     reference, default = (dict(flatten(load_config(name).to_dict())) for name in ("reference", None))
@@ -475,12 +475,10 @@ def test_reading_and_analysing_load_no_torch():
     assert done.stdout.splitlines() == ["False False", "False True"]
 
 
-def test_programs_entry_points_and_environment(tmp_path: Path):
-    doors = [door for door in vars(plugins).values() if isinstance(getattr(door, "group", None), str)]
+def test_programs_and_environment(tmp_path: Path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     surface = {
         "console scripts": project["scripts"],
-        "entry points by option": {door.option: door.group for door in doors},
         "extras": sorted(project["optional-dependencies"]),
         "environment variables": environment_variables(SOURCE.rglob("*.py")),
         "exit codes": {

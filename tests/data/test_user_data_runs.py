@@ -12,7 +12,7 @@ from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.factory import load_data
-from ampcompare.training.loaders import check_data
+from ampcompare.training.loaders import check_data, check_shared_batches
 
 NET = """
 import torch
@@ -135,6 +135,14 @@ def test_a_cuda_graph_needs_tensors_in_memory():
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
         with pytest.raises(UserError, match=f"{name} returns a Dataset or a DataLoader"):
             check_data(config, load_data(config), DistributedContext())
+
+
+def test_a_loader_of_the_user_is_refused_in_several_processes():
+    config = load_config(None, [*WORDS, "data.source=./data.py:stream"])
+    data = load_data(config)
+    check_shared_batches(config, data, 1)
+    with pytest.raises(UserError, match="whose batches 2 processes cannot share; return the Dataset"):
+        check_shared_batches(config, data, 2)
 
 
 BREAKS = """

@@ -16,7 +16,7 @@ from ampcompare import load_runs
 from ampcompare.analysis import bench_match, publication_match
 from ampcompare.analysis.bench_results import BenchResults
 from ampcompare.analysis.grouping.distinguishing_settings import identity_of, settings_of
-from ampcompare.config.load import check_parameters, load_config
+from ampcompare.config.load import load_config
 from ampcompare.config.option_spec import OptionSpec, Role
 from ampcompare.config.publication_config import arm_config
 from ampcompare.config.schema import OPTIONS
@@ -45,7 +45,6 @@ def values_of(spec: OptionSpec) -> st.SearchStrategy[Any]:
     """Draw values that the option may have, plug-ins and null among them."""
     known: list[Any] = [spec.default, *(choice for choice in spec.choices if spec.type is not list)]
     known += [None] if spec.optional else []
-    known += spec.former_values  # as a record of an earlier version has them
     if spec.is_free_form:
         words = st.sampled_from([1, 1.0, "1", "a", None, True, {"b": 2}])
         return st.dictionaries(st.sampled_from(["width", "depth"]), words, max_size=2)
@@ -286,36 +285,6 @@ def test_arms_of_one_backend_are_told_apart_by_its_options():
     assert line == "The benchmark ran with precision.keep_fp32 null (the runs: fc)."
     wider = config | {"model.kwargs": {"width": 8}}
     assert results_of(arms[2]).find_arm(group_of(wider | {"deterministic": True})) is None
-
-
-def renamed_values() -> list[tuple[str, str, str]]:
-    """Return option, former word and present word of each value that has a new name."""
-    options = OPTIONS.values()
-    return [(spec.key, former, now) for spec in options for former, now in spec.former_values.items()]
-
-
-@pytest.mark.parametrize(("key", "former", "now"), renamed_values())
-def test_a_value_under_its_former_name_is_the_same_training(key: str, former: str, now: str):
-    """For records, checkpoints, repeats, benchmarks, publications and what a sweep chose."""
-    default = {option: spec.default for option, spec in OPTIONS.items()}
-    old, new = default | {key: former}, default | {key: now}
-    assert not differences(of(old), of(new), set(Role))
-    assert settings_of(record_of(old)) == settings_of(record_of(new))
-    saved = store.saved_identity(of(new)) | {key: former}  # as an earlier version wrote run.json
-    assert not store.differences_from(saved, of(new))
-    assert not bench_match.identity_differences({}, {key: former}, group_of(new))
-    assert RunIdentity.of_parts({key: former}, is_complete=True) == RunIdentity.of_parts(
-        {key: now}, is_complete=True
-    )
-    assert load_config(None, [f"{key}={former}"]).value(key) == now
-    check_parameters(load_config(None, [f"{key}={now}"]), {key: former})
-    (other,) = set(OPTIONS[key].choices) - {now}
-    (difference,) = store.differences_from(saved, of(default | {key: other}))
-    assert difference == (key, now, other)
-
-
-def test_on_nonfinite_buffers_has_the_former_value_say():
-    assert ("training.on_nonfinite_buffers", "say", "warn") in renamed_values()
 
 
 def test_values_are_the_same_whatever_their_type():

@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.plugins import BF16, install
+from support.plugins import BF16
 from support.quick import QUICK, ROOT
 from support.refusals import line_of
 from support.training import play
 
 from ampcompare import analyse_runs, load_runs
-from ampcompare.precision import REGISTRY
 from ampcompare.runs import RunRecord
 
 MINE = "backend=./mine.py:Mine"
@@ -99,33 +98,3 @@ def test_a_sweep_accepts_a_plug_in_without_torch_and_trains_it(here: Path):
     assert not done.returncode, done.stdout + done.stderr
     labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
     assert labels == ["none", "mine_bf16"]
-
-
-@pytest.mark.slow
-def test_an_installed_plug_in_trains_by_its_name_and_help_lists_it(here: Path):
-    site = here / "site"
-    site.mkdir()
-    install(site, "good-one", "careful", "good_careful:Mine", label="careful")
-    install(site, "taker", "native", "taker:Mine", label="taker")
-    (site / "taker-1.0.dist-info" / "entry_points.txt").write_text(
-        "[ampcompare.backends]\nnative = taker:Mine\n[ampcompare.data]\ncifar10 = taker:build\n"
-        "[ampcompare.models]\ntiny = taker:Net\n"
-    )
-    path = f"{site}{os.pathsep}{os.environ['PYTHONPATH']}"
-    entry = str(ROOT / "run_experiment.py")
-    shown = command(entry, "--help-all", PYTHONPATH=path)
-    allowed = f"Allowed: one of {', '.join(REGISTRY)}, careful, pkg.mod:Name, ./file.py:Name."
-    assert allowed in " ".join(shown.stdout.split())
-    words = [*QUICK, "epochs=1", "output_dir=runs", "backend=careful"]
-    done = command(entry, *words, PYTHONPATH=path)
-    assert not done.returncode, done.stderr
-    assert (
-        "warning: backend=native is the built-in part; "
-        "the plug-in taker (taker:Mine) of that name is ignored\n"
-        "warning: model.name=tiny is the built-in part; "
-        "the plug-in taker (taker:Net) of that name is ignored\n"
-        "warning: data.source=cifar10 is the built-in part; "
-        "the plug-in taker (taker:build) of that name is ignored\n"
-    ) in done.stderr
-    (record,) = read_records()
-    assert record.config["backend"] == "careful"

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from support import warm_python
 from support.outside import Outside
-from support.plugins import BACKEND, install
+from support.plugins import BACKEND
 from support.quick import QUICK
 from support.refusals import line_of
 
-from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.plugins import BACKENDS, PluginKind, call, load
-from ampcompare.precision import REGISTRY, build_precision, get_backend
+from ampcompare.plugins import PluginKind, call, load
+from ampcompare.precision import build_precision, get_backend
 
-KIND = PluginKind("part", "ampcompare.tests")
+KIND = PluginKind("part")
 
 
 @pytest.fixture
@@ -133,7 +132,7 @@ def test_the_traceback_of_a_users_file_begins_at_its_own_line(here: Path, name, 
         ("./mine.py:A:B", "expected pkg.mod:Name or ./file.py:Name, with one colon"),
         ("./mine.py:B", "./mine.py has no B; it has A"),
         ("no.such:A", "cannot be imported (ModuleNotFoundError: No module named 'no')"),
-        ("nobody", "expected one entry point in ampcompare.tests, none is installed; or name it as "),
+        ("nobody", "expected pkg.mod:Name or ./file.py:Name"),
     ],
 )
 def test_a_name_without_an_object_is_one_line(here: Path, text: str, message: str):
@@ -211,48 +210,6 @@ def test_a_class_that_is_no_backend_is_one_line_with_the_reason(here: Path, subt
             (here / "mine.py").write_text(f"{content}\n")
             line = line_of(build_precision, "./mine.py:Mine")
             assert line.startswith(f"backend='./mine.py:Mine': {message}")
-
-
-def test_a_backend_that_imports_a_name_of_0_2_gets_the_new_name(here: Path):
-    (here / "mine.py").write_text("from ampcompare.precision.backends import Backend\n")
-    line = line_of(build_precision, "./mine.py:Mine")
-    assert "line 1: " in line
-    assert "; write metadata = BackendInfo(" in line
-
-
-# Entry points: a distribution is a folder with metadata.
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder for installed distributions."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
-
-
-def test_an_entry_point_is_listed_without_being_imported_and_loaded_by_its_name(site: Path):
-    name = install(site, "good-one", "careful", "good_one:Mine", label="careful_one")
-    assert load_config(None, ["backend=careful"]).backend == "careful"
-    assert name not in sys.modules
-    assert get_backend("careful").label == "careful_one"
-
-
-def test_an_unusable_plug_in_is_refused_by_name_and_the_others_work(site: Path):
-    install(site, "good-one", "fine", "good_fine:Mine", label="fine")
-    install(site, "bad-one", "broken", "bad_broken:Mine", content="raise OSError('no such library')\n")
-    install(site, "odd-one", "near", "./mine.py:A", content="\n")
-    install(site, "taker", "native", "taker_native:Mine", label="taker")
-    for distribution in ("a", "b"):
-        install(site, f"dist-{distribution}", "both", f"both_{distribution}:Mine", label=distribution)
-    assert get_backend("fine").label == "fine"
-    assert get_refusal("broken", BACKENDS) == (
-        "entry point of bad-one (bad_broken:Mine): cannot be imported (OSError: no such library)"
-    )
-    assert get_refusal("near", BACKENDS).startswith(
-        "entry point of odd-one (./mine.py:A): cannot be imported ("
-    )
-    assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in get_refusal("both", BACKENDS)
-    assert get_backend("native") is REGISTRY["native"]
 
 
 # Functions, called with the user's arguments.

@@ -285,18 +285,6 @@ def test_whatever_a_module_returns_in_manual_optimization_ends_nothing(tmp_path:
     assert len(samples_by_step(run)) == 4
 
 
-def test_lightnings_lbfgs_has_the_norm_of_its_first_closure(tmp_path: Path):
-    import lightning.pytorch as library
-
-    net = build_net(library, optimizer=torch.optim.LBFGS)
-    losses: list[int] = []  # closures before each step
-    own = net.on_train_batch_start = lambda *_: losses.append(len(net.norms))  # type: ignore[func-returns-value]
-    assert own
-    run = fit(tmp_path, net, DataLoader(Rows(), 10))
-    expected = {step: net.norms[first] for step, first in enumerate(losses, 1)}
-    assert by_step(run, metrics.GRADIENT_NORM) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_start", "on_validation_end"])
 def test_a_failure_of_the_record_ends_the_record_and_not_lightnings_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, outside: Outside, hook: str

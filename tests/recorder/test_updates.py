@@ -91,147 +91,6 @@ def test_a_closure_is_measured_in_diagnostic_steps_only_and_before_gradients_are
     assert by_step(tracker, metrics.GRADIENT_NORM) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("max_iter", [1, 5])
-@pytest.mark.parametrize("search", [None, "strong_wolfe"])
-def test_lbfgs_has_the_norm_of_the_loss_that_it_returns(
-    tracker: InMemoryRun, max_iter: int, search: str | None
-):
-    """LBFGS runs the closure several times in a step; it returns the loss of the first run."""
-    model, norms = build_model(), []
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=max_iter, line_search_fn=search)
-    with Recorder(optimizer=optimizer, model=model, **PARTS) as record:
-        for _ in range(3):
-            batch, runs = torch.randn(8, 4), []
-
-            def closure(batch: Tensor = batch, runs: list[float] = runs) -> Tensor:
-                optimizer.zero_grad()
-                loss = model(batch).square().mean()
-                loss.backward()
-                runs.append(compute_norm(model))
-                return loss
-
-            record.step(loss=optimizer.step(closure), samples=8)
-            norms.append(runs[0])
-    assert by_step(tracker, metrics.GRADIENT_NORM) == pytest.approx(dict(enumerate(norms, 1)))
-
-
-class SharpnessAware(torch.optim.Optimizer):
-    """SAM as its widely used implementation has it: two steps around a second backward."""
-
-    def __init__(self, parameters: Any, base: Any, rho: float = 0.5, **options: Any) -> None:
-        super().__init__(parameters, {"rho": rho, **options})
-        self.base_optimizer = base(self.param_groups, **options)
-        self.param_groups = self.base_optimizer.param_groups
-
-    @torch.no_grad()
-    def first_step(self) -> None:
-        """Go to the point with the largest loss nearby."""
-        gradients = [p.grad for group in self.param_groups for p in group["params"]]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p]["before"] = p.clone()
-                p.add_(p.grad, alpha=group["rho"] / float(norm))
-        self.zero_grad()
-
-    @torch.no_grad()
-    def second_step(self) -> None:
-        """Go back, and update with the gradient at the other point."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.copy_(self.state[p]["before"])
-        self.base_optimizer.step()
-        self.zero_grad()
-
-    def step(self, closure: Any = None) -> None:
-        """Make both steps, with the gradients of a backward before."""
-        self.first_step()
-        with torch.enable_grad():
-            closure()
-        self.second_step()
-
-
-@pytest.mark.parametrize("by_closure", [False, True])
-def test_a_two_step_optimizer_has_the_norm_of_the_second_backward(tracker: InMemoryRun, by_closure: bool):
-    model, norms = build_model(), []
-    optimizer = SharpnessAware(model.parameters(), torch.optim.SGD, lr=0.1)
-    with Recorder(optimizer=optimizer, model=model, **PARTS) as record:
-        for _ in range(3):
-            batch = torch.randn(8, 4)
-
-            def backward(batch: Tensor = batch) -> float:
-                model(batch).square().mean().backward()
-                return compute_norm(model)
-
-            first = backward()
-            if by_closure:
-                optimizer.step(lambda: norms.append(backward()))
-            else:
-                optimizer.first_step()
-                norms.append(backward())
-                optimizer.second_step()
-            assert norms[-1] != pytest.approx(first, rel=1e-4)
-            record.step(loss=0.5, samples=8)
-    assert by_step(tracker, metrics.GRADIENT_NORM) == pytest.approx(dict(enumerate(norms, 1)))
-
-
-class Bare:
-    """A wrapper that has parameter groups and a step, and nothing else of an optimizer."""
-
-    def __init__(self, attribute: str, inner: Any) -> None:
-        setattr(self, attribute, inner)
-        self.param_groups = inner.param_groups
-        self._step = inner.step
-
-    def step(self, closure: Any = None) -> Any:
-        """Step."""
-        return self._step() if closure is None else self._step(closure)
-
-
-class Uninitialized(torch.optim.Optimizer):
-    """A wrapper whose constructor does not call PyTorch's, as some of Lookahead do."""
-
-    def __init__(self, inner: Any) -> None:
-        self.wrapped = inner
-        self.param_groups = inner.param_groups
-
-    def step(self, closure: Any = None) -> Any:
-        """Step."""
-        return self.wrapped.step(closure)
-
-
-WRAPPERS: dict[str, Callable[[Any], Any]] = {
-    "optimizer": lambda inner: Bare("optimizer", inner),
-    "another attribute": lambda inner: Bare("_opt", inner),
-    "two wrappers": lambda inner: Bare("base_optimizer", Uninitialized(inner)),
-    "no constructor": Uninitialized,
-}
-
-
-@pytest.mark.parametrize("with_closure", [False, True])
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_the_optimizer_inside_a_wrapper_is_measured(tracker: InMemoryRun, wrapper: str, with_closure: bool):
-    model, norms = build_model(), []
-    optimizer = WRAPPERS[wrapper](torch.optim.SGD(model.parameters(), lr=0.1))
-    with Recorder(optimizer=optimizer, model=model, **PARTS) as record:
-        for _ in range(3):
-
-            def backward() -> Tensor:
-                model.zero_grad()
-                loss = model(torch.randn(8, 4)).square().mean()
-                loss.backward()
-                norms.append(compute_norm(model))
-                return loss
-
-            if with_closure:
-                optimizer.step(backward)
-            else:
-                backward()
-                optimizer.step()
-            record.step(loss=0.5, samples=8)
-    assert by_step(tracker, metrics.GRADIENT_NORM) == pytest.approx(dict(enumerate(norms, 1)))
-
-
 class HandMade:
     """An optimizer of its own, without PyTorch's hooks."""
 
@@ -251,11 +110,21 @@ class TwoStep(torch.optim.SGD):
     second_step = HandMade.step
 
 
+class Wrapper:
+    """A wrapper that has parameter groups and a step, and nothing else of an optimizer."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.base_optimizer = torch.optim.SGD(parameters, lr=0.1)
+        self.param_groups = self.base_optimizer.param_groups
+        self.step = self.base_optimizer.step
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
         (HandMade, "HandMade has no hooks of torch.optim.Optimizer"),
         (TwoStep, "TwoStep.step() was not called"),
+        (Wrapper, "Wrapper has no hooks of torch.optim.Optimizer"),
     ],
 )
 def test_an_optimizer_whose_gradients_cannot_be_measured_gets_one_line(
@@ -273,6 +142,28 @@ def test_an_optimizer_whose_gradients_cannot_be_measured_gets_one_line(
     assert len(by_step(tracker, metrics.LOSS)) == 3
     (line,) = [message for message in caplog.messages if "no gradients are measured" in message]
     assert why in line
+
+
+def test_gradients_of_lbfgs_are_not_recorded_and_one_line_says_so(
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture
+):
+    model = build_model()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
+    with Recorder(optimizer=optimizer, model=model, **PARTS) as record:
+        for _ in range(3):
+            batch = torch.randn(8, 4)
+
+            def closure(batch: Tensor = batch) -> Tensor:
+                optimizer.zero_grad()
+                loss = model(batch).square().mean()
+                loss.backward()
+                return loss
+
+            record.step(loss=optimizer.step(closure), samples=8)
+    assert by_step(tracker, metrics.GRADIENT_NORM) == {}
+    assert len(by_step(tracker, metrics.LOSS)) == 3
+    (line,) = [message for message in caplog.messages if "no gradients are measured" in message]
+    assert "LBFGS does not run its closure once per step" in line
 
 
 def test_a_loss_scale_that_is_too_large_at_first_is_no_reason_for_a_line(

@@ -1,4 +1,4 @@
-"""Buffers that an overflowing forward leaves non-finite: found, said once, put back where that is wanted."""
+"""Buffers that an overflowing forward leaves non-finite: counted, and said once."""
 
 import copy
 import itertools
@@ -15,19 +15,12 @@ from support.training import Killed, batch, fit, play, timeless, trainer
 from torch import Tensor, nn
 
 from ampcompare import load_runs, metrics
-from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
 from ampcompare.training.overflow_detection import BufferMonitor
-from ampcompare.training.trainer import Trainer
 
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales and backend.dtype == "float16"]
 COUNT = metrics.NONFINITE_BUFFERS
-
-
-def made(backend: str, how: str = "warn") -> Trainer:
-    torch.manual_seed(0)
-    return trainer(backend, tiny(4), TrainingConfig(on_nonfinite_buffers=how), init_scale=256.0)
 
 
 def overflowing(seed: int = 1) -> tuple[Tensor, Tensor]:
@@ -40,40 +33,16 @@ def floating(model: nn.Module) -> list[Tensor]:
     return [b.clone() for b in model.buffers() if b.is_floating_point()]
 
 
-def same(one: Trainer, other: Trainer) -> bool:
-    return all(map(torch.equal, floating(one.model), floating(other.model)))
-
-
-def evaluated(one: Trainer) -> Tensor:
-    """Return the outputs for normal images, computed with the running statistics."""
-    with torch.no_grad():
-        return one.model.eval()(batch(seed=3)[0])
-
-
 @pytest.mark.parametrize("backend", SKIPS)
-def test_an_overflowing_forward_spoils_every_evaluation_unless_buffers_are_put_back(backend: str):
-    said, restored, without = made(backend), made(backend, "restore"), made(backend)
+def test_an_overflowing_forward_spoils_every_evaluation(backend: str):
+    torch.manual_seed(0)
+    made = trainer(backend, tiny(4), init_scale=256.0)
+    buffers = BufferMonitor(made.model)
     for batches in ([batch()], [batch(seed=4), overflowing()], [batch(seed=2)]):
-        said.step(batches)
-        restored.step(batches)
-        if len(batches) == 1:
-            without.step(batches)
-    assert said.observer.buffers.count() == len(floating(said.model)) > 0
-    assert not evaluated(said).isfinite().any()  # it does not heal
-    assert restored.observer.buffers.count() == len(floating(restored.model))
-    assert same(restored, without)
-    assert evaluated(restored).isfinite().all()
-
-
-def test_a_skip_by_the_backward_alone_leaves_the_statistics_of_its_forward():
-    one, other = made("native", "restore"), made("native")
-    for each in (one, other):
-        each.precision.scaler._scale.fill_(2.0**100)
-        each.step([batch()])
-        assert each.precision.skipped_steps() == 1
-    assert same(one, other)
-    assert not same(one, made("native"))
-    assert one.observer.buffers.count() == 0
+        made.step(batches)
+    assert buffers.count() == len(floating(made.model)) > 0
+    with torch.no_grad():
+        assert not made.model.eval()(batch(seed=3)[0]).isfinite().any()  # it does not heal
 
 
 class Odd(nn.Module):
@@ -92,42 +61,15 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["narrow", "scalar"])
-def test_buffers_of_any_kind_are_restored_in_their_current_tensors(name: str):
+def test_buffers_of_any_kind_are_counted_in_their_current_tensors(name: str):
     model = Odd()
-    watched = BufferMonitor(model, restores=False)
-    restored = BufferMonitor(model, restores=True)
+    buffers = BufferMonitor(model)
     model.missing = torch.ones(2)  # as caches are made by a first forward
     setattr(model, name, getattr(model, name) + 1)  # as careless forwards do: another tensor
-    kept = restored.save()
+    assert buffers.count() == 0  # the mask was so from the start
     spoiled = getattr(model, name)
-    assert watched.count() == 0  # the mask was so from the start
-    model.count += 1
     spoiled[(0,) * spoiled.dim()] = math.inf  # its first element
-    assert watched.count() == 1
-    restored.restore(kept, torch.tensor(True))
-    assert (spoiled == 2).all()
-    assert model.mask.tolist() == [0, -math.inf]
-    assert (model.count, restored.count()) == (1, 1)
-
-
-def test_a_buffer_that_was_not_finite_before_a_step_does_not_count_as_spoiled():
-    model = Odd()
-    buffers = BufferMonitor(model, restores=True)
-
-    def step(*, skipped: bool, **values: float) -> int:
-        kept = buffers.save()
-        for name, value in values.items():
-            getattr(model, name).fill_(value)
-        buffers.restore(kept, torch.tensor(skipped))
-        return int(buffers.count())
-
-    assert step(skipped=False, narrow=math.inf) == 0  # as a running_var in fp16 overflows without a skip
-    assert step(skipped=True) == 0
-    assert step(skipped=True, scalar=math.nan) == 1
-    assert step(skipped=False, narrow=1.0) == 1  # sound again, so it can be spoiled again
-    assert step(skipped=True, narrow=math.inf, scalar=5.0) == 2
-    assert (model.narrow == 1).all()
-    assert model.scalar == 1
+    assert buffers.count() == 1
 
 
 # A whole training of which some forwards overflow.
@@ -154,41 +96,36 @@ def overflow(first: int = 1) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("how", "counts", "bad"), [("warn", [0, 4, 4, 4], 2), ("restore", [0, 4, 8, 8], 0)])
-def test_a_run_warns_once_about_spoiled_buffers_and_restores_them_if_asked(
-    tmp_path: Path, how: str, counts: list[int], bad: int
-):
+def test_a_run_warns_once_about_spoiled_buffers(tmp_path: Path):
     with overflow():
-        said = play(*WORDS, f"training.on_nonfinite_buffers={how}", f"output_dir={tmp_path}")
+        said = play(*WORDS, f"output_dir={tmp_path}")
     (record,) = load_runs([tmp_path])
     assert said.count("of the model's buffers") == said.count("step 5: 4 of the model's buffers") == 1
-    assert ("were restored to their values before the step" in said) is (how == "restore")
     assert said.count("was skipped") == 1
     assert "step 5 was skipped: 8 is the last module whose gradient is inf or nan; the loss" in said
     assert record.summary[metrics.NONFINITE_AT] == 5
     assert record.summary[metrics.NONFINITE_MODULES] == "8 (2)"
     named = record.history[record.history[metrics.NONFINITE_MODULE].notna()]
     assert named[metrics.STEP].tolist() == [*BAD]
-    assert record.values(COUNT).tolist() == counts
-    assert len(record.nonfinite(metrics.EVAL_LOSS)) == bad
+    assert record.values(COUNT).tolist() == [0, 4, 4, 4]
+    assert len(record.nonfinite(metrics.EVAL_LOSS)) == 2
 
 
-@pytest.mark.parametrize("how", ["warn", "restore"])
-def test_a_resumed_run_counts_and_warns_like_an_uninterrupted_one(how: str):
-    words, at = (*WORDS, f"training.on_nonfinite_buffers={how}"), 6  # behind the first
+def test_a_resumed_run_counts_and_warns_like_an_uninterrupted_one():
+    at = 6  # behind the first
 
     def die(step: int) -> None:
         if step == at:
             raise Killed
 
     with logged() as whole_notes, overflow():
-        one, whole = fit(*words)
+        one, whole = fit(*WORDS)
         one.run()
     with logged() as notes:
-        first, rows = fit(*words, on_step=die)
+        first, rows = fit(*WORDS, on_step=die)
         with overflow(), pytest.raises(Killed):
             first.run()
-        second, later = fit(*words)
+        second, later = fit(*WORDS)
         second.resume(copy.deepcopy(first.checkpoint()))
         with overflow(first=at + 1):
             assert second.run()[metrics.NONFINITE_AT] == BAD[0]

@@ -19,12 +19,12 @@ TOLERANCE = {"float32": 1e-5, "float16": 0.02, "bfloat16": 0.1}
 
 
 class Partly(nn.Module):
-    """A network with weights that its loss does not reach, one of them complex."""
+    """A network with weights that its loss does not reach."""
 
     def __init__(self) -> None:
         super().__init__()
         self.used, self.unused = nn.Linear(192, 4), nn.Linear(7, 7)
-        self.also_unused = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+        self.also_unused = nn.Parameter(torch.ones(3))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.used(x.flatten(1)).tanh()

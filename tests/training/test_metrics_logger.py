@@ -162,13 +162,6 @@ def test_the_first_step_of_a_resumed_run_is_start_up_too():
         second.step(seconds=seconds)
     assert [row[metrics.STARTUP_SECONDS] for row in second.rows] == pytest.approx([5, 5])
     assert [row[metrics.TRAIN_SECONDS] for row in second.rows] == pytest.approx([5.5, 6])
-    # A run that an earlier version began has not recorded the start-up of its beginning.
-    del state["startup_seconds"]
-    old = Made(every=1)
-    old.logger.load_state_dict(state)
-    old.step(seconds=2.0)
-    assert metrics.STARTUP_SECONDS not in old.rows[0]
-    assert "startup_seconds" not in old.logger.state_dict()
 
 
 def test_making_the_batch_is_timed_apart_and_part_of_the_step(made: Made):

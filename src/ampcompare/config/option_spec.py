@@ -76,7 +76,6 @@ class OptionSpec:
         pattern: A regular expression for the whole text.
         pattern_help: The same in words.
         hints: The right word for a wrong one that people write.
-        former_values: Words of earlier versions, each with the word that replaced it and means the same.
         null_means: What null stands for, given a look-up of other options.
         plugin: The kind of plug-in that is allowed by name, beside the choices.
         is_set: Whether the order of the list's items has no meaning, as of names of modules.
@@ -97,7 +96,6 @@ class OptionSpec:
     pattern: str = ""
     pattern_help: str = "a text"
     hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    former_values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     null_means: Callable[[Callable[[str], Any]], Any] | None = None
     plugin: PluginKind | None = None
     is_set: bool = False
@@ -115,7 +113,7 @@ class OptionSpec:
 
     def _describe_values(self) -> str:
         """Return the allowed values other than null in words."""
-        names = self.plugin.list_names(self.choices) if self.plugin else ()
+        names = self.plugin.list_names() if self.plugin else ()
         choices = ", ".join([*map(str, self.choices), *names])
         bounds = " and ".join(f"{phrase} {bound}" for phrase, bound, _ in self._bounds())
         if self.type in (int, float):
@@ -139,10 +137,6 @@ class OptionSpec:
     def _bounds(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
         bounds = ((phrase, getattr(self, name), holds) for name, (phrase, holds) in BOUNDS.items())
         return [(phrase, bound, holds) for phrase, bound, holds in bounds if bound is not None]
-
-    def current(self, value: Any) -> Any:
-        """Return the present word for a word of an earlier version, and any other value unchanged."""
-        return self.former_values.get(value, value) if isinstance(value, str) else value
 
     def convert(self, value: Any) -> Any:
         """Return a word, or a value of a file, in the type of the option.
@@ -170,7 +164,7 @@ class OptionSpec:
             return self._convert_list(value)
         if self.type is float and word in self.choices:
             return word
-        return self.current(_scalar(self.type, value))
+        return _scalar(self.type, value)
 
     def _convert_list(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -259,14 +259,6 @@ class TrainingConfig:
         choices=("stop", "continue"),
         role=Role.HYPERPARAMETER,
     )
-    on_nonfinite_buffers: str = option(
-        "warn",
-        "What to do if a skipped step leaves infinite or NaN values in buffers, such as BatchNorm "
-        "statistics. warn: print a warning. restore: put back the buffers from before the step, which are "
-        "copied in each step.",
-        choices=("warn", "restore"),
-        former_values={"say": "warn"},  # in records of earlier versions
-    )
     perturb_weights: str = option(
         "none",
         "Change to the initial weights. one_ulp: move each trainable weight to the next greater or next "

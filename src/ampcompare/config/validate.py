@@ -1,8 +1,6 @@
 """Rules that join options: values that exclude each other, that a backend refuses, that have no effect."""
 
 import math
-import os
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -10,7 +8,6 @@ from ampcompare.config import task_spec
 from ampcompare.config.schema import BUILT_IN_ONLY, OPTIONS, TF32, Config, has_no_effect
 from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
-from ampcompare.plugins import describe_shadowed_plugins
 from ampcompare.precision import get_backend
 from ampcompare.precision.registry import NO_KEEP_FP32_UNDER_TF32, REGISTRY, BackendInfo
 
@@ -168,15 +165,11 @@ def check_backend(config: Config, backend: BackendInfo) -> None:
 
 
 def resolve_backend(config: Config) -> None:
-    """Load the backend and check its options; warn on stderr of plug-ins that a built-in name hides.
+    """Load the backend and check its options.
 
     Raises:
         UserError: The backend cannot be loaded, or does not take an option.
     """
-    if os.environ.get("RANK", "0") == "0":
-        built_in = {spec.plugin: spec.choices for spec in OPTIONS.values() if spec.plugin}
-        for line in describe_shadowed_plugins(built_in):
-            sys.stderr.write(f"warning: {line}\n")
     check_backend(config, get_backend(config.backend))
 
 

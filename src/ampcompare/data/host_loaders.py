@@ -83,57 +83,35 @@ class BatchLoader(_HostLoader):
     """Batches of a user's loader, moved to the device.
 
     Its generators are seeded from (seed, epoch) at the beginning of an epoch. After a resume within an epoch,
-    earlier batches are skipped. Each of several processes runs the loader and takes its share of each batch.
+    earlier batches are skipped. Only one process has such batches.
 
     Args:
-        trains: Whether the batches are for training. Then each process needs a sample of each batch.
         **options: Further attributes of `ShardedLoader`, except the batch size.
     """
 
-    def __init__(self, data: LoaderSplit, *, trains: bool = True, **options: Any) -> None:
+    def __init__(self, data: LoaderSplit, **options: Any) -> None:
         size = data.batch_size or count_samples(data.sample[0])
         super().__init__(sample_count=len(data) * size, batch_size=size, **options)
         self.data = data
         self.name = data.name
-        self.trains = trains
 
     def __len__(self) -> int:
         return len(self.data)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch from number `start` on."""
-        yield from (batch for batch, _ in self.epoch_with_sizes(epoch, start))
-
-    def epoch_with_sizes(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
-        """Yield the batches of an epoch, each with its number of samples in all processes together.
+        """Yield the batches of an epoch from number `start` on.
 
         Raises:
-            UserError: The loader raises, has fewer batches than its length says, or a training batch has
-                fewer samples than there are processes.
+            UserError: The loader raises, or has fewer batches than its length says.
         """
         batches = read_batches(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
         for number in range(len(self)):
-            whole = next(batches, None)
-            if whole is None:
+            batch = next(batches, None)
+            if batch is None:
                 raise plugins.DATA.make_error(
                     self.name,
                     f"the loader yielded {number} batches in epoch {epoch}, but its len() is {len(self)}; "
                     "len() must be right, and each iteration must start from the first batch",
                 )
-            if number < start:
-                continue
-            size = count_samples(whole[0])
-            if self.trains and size < self.processes:
-                raise plugins.DATA.make_error(
-                    self.name,
-                    f"batch {number} of epoch {epoch} has {size} samples, fewer than the {self.processes} "
-                    "processes; use larger batches",
-                )
-            inputs = map_tensors(whole[0], self._take_share)
-            targets = map_tensors(whole[1], self._take_share)
-            if count_samples(inputs):
-                yield self.move_to_device((inputs, targets)), size
-
-    def _take_share(self, tensor: Tensor) -> Tensor:
-        """Return this process's samples of a tensor of the whole batch."""
-        return tensor[self.rank :: self.processes]
+            if number >= start:
+                yield self.move_to_device(batch)

@@ -101,7 +101,7 @@ class RunIdentity:
         facts = {key: value for key, value in values.items() if is_recorded_fact(key)}
         deciders = [values.get(BACKEND), values.get(NETWORK)]
         given = {
-            key: OPTIONS[key].current(value) if key in OPTIONS else value
+            key: value
             for key, value in values.items()
             if not is_recorded_fact(key) and not has_no_effect(key, *deciders)
         }
@@ -303,7 +303,7 @@ def typed(key: str, value: Any) -> Any:
     if spec is None or spec.is_free_form:
         return value
     if type(value) is spec.type and spec.type is not list:
-        return spec.current(value)
+        return value
     with suppress(UserError, RecursionError):
         converted = spec.convert(value)
         return sorted(converted or ()) if spec.is_set else converted

@@ -48,7 +48,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """Return the backend `name` on `device`.
 
     Args:
-        name: A built-in backend, an entry point, `pkg.mod:Class` or `./file.py:Class`.
+        name: A built-in backend, `pkg.mod:Class` or `./file.py:Class`.
         device: Where the model trains.
         **options: Those of `PrecisionOptions` (loss_scale, init_scale, keep_fp32, ...).
 
@@ -129,7 +129,7 @@ def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
             name, f"{class_name} is not a backend; expected a class that inherits from Precision"
         )
     if hasattr(cls, "declares"):
-        raise kind.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {kind.renamed}")
+        raise kind.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; write {_EXAMPLE}")
     if cls.prepare is not Precision.prepare:
         raise kind.make_error(
             name,

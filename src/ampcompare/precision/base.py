@@ -26,6 +26,7 @@ from ampcompare.precision.weight_dtypes import (
     convert_to_fp32,
     describe_conversion,
     describe_frozen_parts,
+    find_complex_weights,
     find_lazy_modules,
     has_mixed_dtypes,
     mark_frozen_parts,
@@ -88,6 +89,7 @@ class Precision:
         """
         kept = self._keep_in_fp32(model)
         self._check_lazy(model)
+        self._check_complex(model)
         mark_frozen_parts(model)
         if self.options.weights != KEEP_WEIGHTS:
             self.converted_weights = self._convert_to_fp32(model, optimizer)
@@ -129,6 +131,15 @@ class Precision:
             raise UnsupportedModel(
                 f"backend={self.metadata.label}: the weights of lazy layers do not exist before the first "
                 f"forward: {', '.join(names[:3])}; run the network once before it is prepared"
+            )
+
+    def _check_complex(self, model: nn.Module) -> None:
+        """Raise UnsupportedModel if the gradients of complex weights would have to be unscaled."""
+        names = find_complex_weights(model)
+        if names and self.metadata.scales and self.options.loss_scale != 1:
+            raise UnsupportedModel(
+                f"backend={self.metadata.label}: PyTorch cannot unscale gradients of complex weights, "
+                f"as {names[0]} has; use backend=none or native_bf16, or precision.loss_scale=1"
             )
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:

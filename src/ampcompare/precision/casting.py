@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -75,8 +75,8 @@ def replace_parameters(optimizer: Optimizer, old: Iterable[Tensor], new: Iterabl
 class WrappedForward:
     """A model's forward with casts of inputs and outputs, inside a context.
 
-    It is an object rather than a closure, so that the model can be copied and pickled, and a copy has its own
-    forward. It has a weak reference to the model, so that an unused model is freed at once.
+    It is an object rather than a closure, so that a copy of the model has its own forward. It has a weak
+    reference to the model, so that an unused model is freed at once.
 
     Args:
         inputs: The dtype of floating-point inputs, None to leave them.
@@ -102,7 +102,7 @@ class WrappedForward:
         self.context_options = context_options
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"model": self.model()}  # copied or pickled with its model
+        return vars(self) | {"model": self.model()}  # copied with its model
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state | {"model": weakref.ref(state["model"])})
@@ -117,45 +117,31 @@ class WrappedForward:
             result = forward(*args, **kwargs)
         return result if self.outputs is None else cast_floating(result, self.outputs)
 
-    def bind_to(self, replica: nn.Module) -> "WrappedForward":
-        """Return the same forward for a replica of the model, which computes with the replica's weights."""
-        forward = copy.copy(self)
-        forward.model = weakref.ref(replica)
-        if isinstance(self.inner, WrappedForward):
-            forward.inner = self.inner.bind_to(replica)
-        elif isinstance(self.inner, MethodType) and self.inner.__self__ is self.model():
-            forward.inner = MethodType(self.inner.__func__, replica)
-        return forward
-
-    def replicate(self) -> nn.Module:
-        """Return a replica of the model for `nn.DataParallel`, with its own forward.
-
-        `nn.DataParallel` copies the model's attributes. A copied forward would use the original's weights.
-        """
-        model = self.model()
-        replica: nn.Module = type(model)._replicate_for_data_parallel(model)
-        _set_forward(replica, self.bind_to(replica))
-        return replica
-
 
 def wrap_forward(model: nn.Module, **options: Any) -> None:
     """Wrap the model's forward in a `WrappedForward` with these options."""
-    _set_forward(model, WrappedForward(model, **options))
+    model.forward = WrappedForward(model, **options)
+    model._replicate_for_data_parallel = refuse_data_parallel  # type: ignore[method-assign]
 
 
 def unwrap_forward(model: nn.Module) -> None:
     """Undo the last `wrap_forward` of the model."""
     inner = vars(model).pop("forward").inner
-    del model._replicate_for_data_parallel
-    if isinstance(inner, WrappedForward):
-        _set_forward(model, inner)
-    elif inner is not None:
+    if inner is not None:
         model.forward = inner
+    if not isinstance(inner, WrappedForward):
+        del model._replicate_for_data_parallel
 
 
-def _set_forward(model: nn.Module, forward: WrappedForward) -> None:
-    model.forward = forward
-    model._replicate_for_data_parallel = forward.replicate  # type: ignore[method-assign]
+def refuse_data_parallel() -> NoReturn:
+    """Refuse `nn.DataParallel`, whose replicas would compute with the weights of the original.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    raise RuntimeError(
+        "nn.DataParallel cannot copy a model whose forward casts; use nn.parallel.DistributedDataParallel"
+    )
 
 
 def is_kept_in_fp32(module: nn.Module) -> bool:

@@ -93,7 +93,7 @@ def cast_inputs_to_weights(model: nn.Module, dtypes: Collection[torch.dtype] = S
                     "call convert_network in its convert"
                 )
         elif weights:
-            hook = functools.partial(_cast_inputs, weights[0])  # can be copied and pickled
+            hook = functools.partial(_cast_inputs, weights[0])  # can be copied
             module.register_forward_pre_hook(hook, with_kwargs=True)
 
 

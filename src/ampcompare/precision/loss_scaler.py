@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.precision.casting import view_as_real
 from ampcompare.precision.registry import PrecisionOptions
 
 MAX_SCALE = 2.0**24
@@ -58,8 +57,7 @@ class LossScaler:
         inverse = self.scale.reciprocal()
         by_dtype: dict[torch.dtype, list[Tensor]] = defaultdict(list)
         for gradient in gradients:
-            # The check has no kernel for complex numbers.
-            dense = view_as_real(gradient._values() if gradient.is_sparse else gradient)
+            dense = gradient._values() if gradient.is_sparse else gradient
             by_dtype[dense.dtype].append(dense)
         for group in by_dtype.values():
             if self.dynamic:

@@ -1,7 +1,6 @@
 """Native AMP: torch.autocast with torch.amp.GradScaler in fp16, torch.autocast alone in bf16."""
 
 from contextlib import AbstractContextManager
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,28 +23,6 @@ class NativeBFloat16(Precision):
         return torch.autocast(self.device.type, dtype=self.input_dtype)
 
 
-class ComplexGradScaler(torch.amp.GradScaler):
-    """PyTorch's GradScaler with support for complex gradients.
-
-    PyTorch has no kernel that unscales them, so they are unscaled as pairs of real numbers.
-    """
-
-    def _unscale_grads_(self, optimizer: Any, *args: Any) -> dict[torch.device, Tensor]:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if any(p.is_complex() for p in parameters):
-            optimizer = SimpleNamespace(param_groups=[{"params": [_as_real(p) for p in parameters]}])
-        return super()._unscale_grads_(optimizer, *args)
-
-
-def _as_real(parameter: Tensor) -> Tensor:
-    """Return the parameter with its gradient, or a view of both as real numbers."""
-    if not parameter.is_complex() or parameter.grad is None:
-        return parameter
-    real = torch.view_as_real(parameter.detach())
-    real.grad = torch.view_as_real(parameter.grad)
-    return real
-
-
 class Native(NativeBFloat16):
     """PyTorch's automatic mixed precision in fp16, with GradScaler.
 
@@ -60,7 +37,7 @@ class Native(NativeBFloat16):
         super().__init__(device, options)
         options = self.options
         self.static_scale = None if options.loss_scale == "dynamic" else float(options.loss_scale)
-        self.scaler = ComplexGradScaler(
+        self.scaler = torch.amp.GradScaler(
             self.device.type,
             init_scale=options.init_scale if self.static_scale is None else self.static_scale,
             growth_interval=options.growth_interval,

@@ -164,6 +164,11 @@ def find_lazy_modules(model: nn.Module) -> list[str]:
     ]
 
 
+def find_complex_weights(model: nn.Module) -> list[str]:
+    """Return the names of the trainable weights that are complex numbers."""
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.is_complex()]
+
+
 def describe_conversion(converted: Mapping[str, int], frozen: Mapping[str, str]) -> str:
     """Return the message that a network's weights were converted to fp32.
 

@@ -2,7 +2,8 @@
 
 When a hook runs, gradients are complete, reduced over processes and clipped, and `zero_grad` has not been
 called, wherever it is in the loop. A closure that `step` is called with computes the gradients later, within
-the step, so gradients are then measured when the closure has run.
+the step, so gradients are then measured when the closure has run. Gradients of an optimizer that runs its
+closure several times in a step (LBFGS) are not recorded.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
@@ -21,41 +22,10 @@ WRAPPERS = ("module.", "_orig_mod.")  # prefixes of names by DDP and torch.compi
 
 
 def unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer that makes the updates, inside the wrappers of trainers and of two-step methods.
-
-    Lightning, accelerate and most wrappers keep it in `optimizer`. Others (SAM keeps it in `base_optimizer`)
-    keep it in another attribute; there it is recognized by having the same parameters.
-    """
-    seen: set[int] = set()
-    while id(optimizer) not in seen:
-        seen.add(id(optimizer))
-        inner = _find_inner_optimizer(optimizer)
-        optimizer = optimizer if inner is None else inner
+    """Return the optimizer inside the wrappers of Lightning and accelerate, which keep it in `optimizer`."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
     return optimizer
-
-
-def _find_inner_optimizer(optimizer: Any) -> Optimizer | None:
-    """Return the optimizer that a wrapper keeps, or None if this is no wrapper."""
-    named = getattr(optimizer, "optimizer", None)
-    if isinstance(named, Optimizer):
-        return named
-    kept = {id(value): value for value in _get_attributes(optimizer) if isinstance(value, Optimizer)}
-    if len(kept) != 1:  # a combination of several optimizers has its own parameter groups
-        return None
-    (inner,) = kept.values()
-    own = _list_parameter_ids(optimizer)
-    return inner if own in (set(), _list_parameter_ids(inner)) else None
-
-
-def _get_attributes(value: Any) -> list[Any]:
-    return list(getattr(value, "__dict__", {}).values())
-
-
-def _list_parameter_ids(optimizer: Any) -> set[int]:
-    groups = getattr(optimizer, "param_groups", None)
-    if not isinstance(groups, list):
-        return set()
-    return {id(parameter) for group in groups for parameter in group["params"]}
 
 
 class LearningRateReader:
@@ -112,10 +82,6 @@ class GradientDiagnostics:
     GradScaler does not call an optimizer that is not fused for a skipped step. Then the next step that calls
     the optimizer is measured.
 
-    `step(closure)` may run the closure several times. LBFGS makes several updates in a step: the gradients of
-    the first run are measured, to which the returned loss belongs. Any other optimizer makes one update (SAM
-    runs the closure a second time, at other weights): the gradients of the last run are measured.
-
     Args:
         optimizer: The optimizer inside all wrappers.
         groups: Its parameters by layer group.
@@ -146,12 +112,13 @@ class GradientDiagnostics:
         self._diagnostics: dict[str, Tensor] = {}
         self._sampled_weights: dict[str, WeightSample] = {}
         self._skips: Tensor | None = None
-        self._runs_of_closure: int | None = None  # in this call of the optimizer; None: it has no closure
+        self._measurements = 0  # in this call of the optimizer
 
         # All steps so far, for `find_problem`.
         self._has_measured = False
         self._was_due = False
         self._was_called = False
+        self._has_single_update = True
 
         hooks = [
             _register(optimizer, "register_step_pre_hook", self._before_step),
@@ -185,6 +152,11 @@ class GradientDiagnostics:
                 f"diagnostics={self._every}: no gradients are measured: {name} has no hooks of "
                 "torch.optim.Optimizer; pass the optimizer inside it"
             )
+        if not self._has_single_update:
+            return (
+                f"diagnostics={self._every}: no gradients are measured: {name} does not run its closure once "
+                "per step"
+            )
         if self._has_measured or not self._was_due:
             return None
         if not self._was_called and (at_end or not self._may_skip):
@@ -202,7 +174,7 @@ class GradientDiagnostics:
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         self._was_called = True
-        self._runs_of_closure = None
+        self._measurements = 0
         self._sampled_weights = {}
         if not self._due:
             return None
@@ -210,25 +182,19 @@ class GradientDiagnostics:
         if not callable(closure):
             self._measure(optimizer)
             return None
-        self._runs_of_closure = 0
 
         def closure_then_measurement(*inputs: Any, **named: Any) -> Any:
             result = closure(*inputs, **named)
-            self._after_closure(optimizer)
+            with torch.no_grad():
+                self._measure(optimizer)
             return result
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": closure_then_measurement}
         return (args[0], closure_then_measurement, *args[2:]), kwargs
 
-    @torch.no_grad()
-    def _after_closure(self, optimizer: Optimizer) -> None:
-        runs = self._runs_of_closure or 0
-        self._runs_of_closure = runs + 1
-        if runs == 0 or not isinstance(optimizer, LBFGS):
-            self._measure(optimizer)
-
     def _measure(self, optimizer: Optimizer) -> None:
+        self._measurements += 1
         # A fused optimizer gets scaled gradients, with their scale and whether to skip the step.
         grad_scale = getattr(optimizer, "grad_scale", None)
         found_inf = getattr(optimizer, "found_inf", None)
@@ -246,14 +212,14 @@ class GradientDiagnostics:
             }
         norm = gradient_norm([g for group in gradients.values() for g in group])
         self._diagnostics = {metrics.GRADIENT_NORM: norm} | measure_gradients(gradients, self._scale())
-        if not self._sampled_weights:  # the weights before the step, whatever a closure is run for
-            self._sampled_weights = {name: sample_weights(group) for name, group in self._groups.items()}
+        self._sampled_weights = {name: sample_weights(group) for name, group in self._groups.items()}
         self._skips = torch.zeros_like(norm) if found_inf is None else found_inf
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._runs_of_closure == 0:  # this optimizer ignores its closure, so the gradients are still there
-            self._measure(optimizer)
+        if self._due and self._measurements != 1:
+            self._has_single_update = False
+            self._diagnostics = {}
         elif self._sampled_weights and self._skips is not None:
             self._diagnostics |= lost_updates(self._sampled_weights, self._skips > 0)
         self._sampled_weights = {}

@@ -265,7 +265,7 @@ class Recorder:
             Timing(self.device, warmup_steps=self._warmup_steps, energy=energy),
             self._tracker.log,
             every=self._every,
-            buffers=None if self._model is None else BufferMonitor(self._model, restores=False),
+            buffers=None if self._model is None else BufferMonitor(self._model),
             start=self.steps,
         )
         self._process = os.getpid()

@@ -77,17 +77,15 @@ class AnomalyMonitor:
             raises TrainingError and "continue" warns, as in `training.on_nan`. None warns in a loop that is
             not ours.
         scales_dynamically: Whether overflows are expected now and then, and repaired by a smaller scale.
-        restores_buffers: Whether buffers that a skipped step spoiled are restored.
 
     Attributes:
         first_anomaly: The first step of this process with a loss that no smaller loss scale can repair, or
             that was skipped after the loss scale had settled; None without such a step.
     """
 
-    def __init__(self, on_nan: str | None, *, scales_dynamically: bool, restores_buffers: bool) -> None:
+    def __init__(self, on_nan: str | None, *, scales_dynamically: bool) -> None:
         self._on_nan = on_nan
         self._scales_dynamically = scales_dynamically
-        self._restores_buffers = restores_buffers
         # Plain values: a checkpoint has them under these keys.
         self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
         self._overflows_by_module: Counter[str] = Counter()
@@ -199,18 +197,11 @@ class AnomalyMonitor:
         self._state |= {"said_buffers": True, "spoiled_at": first_bad}
         when = f"by step {row[metrics.STEP]}" if first_bad is None else f"step {first_bad}"
         cause = "weights are inf or nan" if self._bad_weights else "a forward pass overflowed"
-        if self._restores_buffers:
-            log.warning(
-                f"{when}: {count} of the model's buffers were restored to their values before the step, "
-                f"because {cause} (training.on_nonfinite_buffers=restore)"
-            )
-        else:
-            log.warning(
-                f"{when}: {count} of the model's buffers (BatchNorm's running statistics) are inf or nan, "
-                f"because {cause}; skipping the step does not repair them; "
-                "every evaluation from now on uses them. "
-                "training.on_nonfinite_buffers=restore restores them after a skipped step"
-            )
+        log.warning(
+            f"{when}: {count} of the model's buffers (BatchNorm's running statistics) are inf or nan, "
+            f"because {cause}; skipping the step does not repair them; "
+            "every evaluation from now on uses them"
+        )
 
     def _report_overflow(
         self, overflow: Row, bad_losses: Mapping[int, float], bad_weights: Mapping[int, str]

@@ -10,7 +10,7 @@ from torch import Tensor
 from ampcompare.config.load import Config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Batch, Field, count_samples, hash_batch, list_tensors
+from ampcompare.data.batch import Batch, Field, count_samples, list_tensors
 from ampcompare.data.dataset import ImageSplit, LoaderSplit, SampleSplit, Split, TensorSplit
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader
 from ampcompare.data.factory import Dataset
@@ -49,7 +49,7 @@ def make_loader(
         "processes": world.size if world else 1,
     }
     if isinstance(split, LoaderSplit):
-        return BatchLoader(split, trains=training, **options)
+        return BatchLoader(split, **options)
     options |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
     if isinstance(split, ImageSplit):
         augment = training and config.data.augment
@@ -106,6 +106,7 @@ def check_data(config: Config, data: Dataset, world: DistributedContext) -> None
         _check_normalisation(config, data)
         _check_cuda_graph(config, data)
         _check_workers(config, data)
+        check_shared_batches(config, data, world.size)
     if world.size > 1:
         _check_same_data(config, data, world)
     if not isinstance(data.train, LoaderSplit):
@@ -172,20 +173,20 @@ def _check_workers(config: Config, data: Dataset) -> None:
     )
 
 
+def check_shared_batches(config: Config, data: Dataset, processes: int) -> None:
+    """Raise UserError for a user's DataLoader in several processes, which cannot share its batches."""
+    if processes > 1 and any(isinstance(split, LoaderSplit) for split in (data.train, data.test)):
+        raise UserError(
+            f"data.source={config.data.source!r}: returns a DataLoader, whose batches {processes} processes "
+            "cannot share; return the Dataset instead, or use one process"
+        )
+
+
 def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -> None:
     """Raise UserError if the processes have different data.
 
     Each process takes its samples by their numbers, so all must have the same data in the same order.
     """
-    loader_splits = [split for split in (data.train, data.test) if isinstance(split, LoaderSplit)]
-    first_batches = world.gather([hash_batch(split.sample) for split in loader_splits])
-    if any(other != first_batches[0] for other in first_batches):
-        raise UserError(
-            f"data.source={config.data.source!r}: each of the {world.size} processes runs the DataLoader "
-            "and takes its part of each batch, but it yields different batches in each process "
-            "(a DistributedSampler, its own generator?); "
-            "return the Dataset instead of a DataLoader, or use one process"
-        )
     # The fingerprints have the lengths in them.
     fingerprints = world.gather((data.fingerprint, data.train_fingerprint))
     if any(other != fingerprints[0] for other in fingerprints):

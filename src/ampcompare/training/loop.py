@@ -21,6 +21,7 @@ from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.evaluation import Evaluation
 from ampcompare.training.loss_scale_reader import LossScaleReader
 from ampcompare.training.metrics_logger import MetricsLogger
+from ampcompare.training.overflow_detection import BufferMonitor
 from ampcompare.training.resources import EnergyCounter, PeakMemory
 from ampcompare.training.timing import Row, Timing
 from ampcompare.training.trainer import Trainer, micro_batches
@@ -149,7 +150,7 @@ class TrainingLoop:
             every=config.log.every,
             on_nan=config.training.on_nan,
             world=self.world,
-            buffers=self.trainer.observer.buffers,
+            buffers=BufferMonitor(self.trainer.model),
             overflows=self.trainer.observer.overflows,
             lag=lag,
         )

@@ -68,11 +68,7 @@ class MetricsLogger:
         self.timing = timing
         self.buffers = buffers
         self._overflows = overflows
-        self.anomalies = AnomalyMonitor(
-            on_nan,
-            scales_dynamically=loss_scale.scales_dynamically(),
-            restores_buffers=buffers is not None and buffers.restores,
-        )
+        self.anomalies = AnomalyMonitor(on_nan, scales_dynamically=loss_scale.scales_dynamically())
         self.on_row = on_row
         self.every = every
         self.device = loss_scale.device
@@ -192,7 +188,6 @@ class MetricsLogger:
             "number": self.number,
             "epoch": self.epoch,
             "skipped": self._skipped_steps,
-            "restored": int(self.buffers.restored) if self.buffers else 0,  # sync: a checkpoint's number
             "findings": self.anomalies.state_dict(),
             **self.timing.state_dict(),
         }
@@ -202,8 +197,6 @@ class MetricsLogger:
         self.number = state["number"]
         self.epoch = state["epoch"]
         self._skipped_steps = state["skipped"]
-        if self.buffers:
-            self.buffers.restored.fill_(state["restored"])
         self.anomalies.load_state_dict(state["findings"])
         self.timing.load_state_dict(state)
 

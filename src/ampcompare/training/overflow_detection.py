@@ -19,66 +19,29 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class BufferMonitor:
-    """Counts the floating buffers of a model that are no longer finite, and restores them if asked to.
+    """Counts the floating buffers of a model that are no longer finite.
 
     A step that overflows in its forward is skipped, but by then the forward has updated BatchNorm's running
     statistics: inf or nan in them stays for good, and is in every evaluation (pytorch 90342, 115500).
-
-    Args:
-        restores: Whether to restore buffers that a skipped step spoiled.
-
-    Attributes:
-        restores: Whether buffers are restored; never without buffers.
-        restored: How often a buffer was restored, int64, 0-d on the device.
     """
 
     @torch.no_grad()
-    def __init__(self, model: nn.Module, *, restores: bool) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._places = [
             (module, name)
             for module in model.modules()
             for name, buffer in module._buffers.items()
             if _is_dense_float(buffer)
         ]
-        buffers = self._floating()
-        self.restores = restores and bool(buffers)
-        self._finite_at_start = _are_finite(buffers)  # a mask of -inf is not
-        # In one place, for a CUDA graph.
-        self.restored = torch.zeros((), dtype=torch.int64, device=self._finite_at_start.device)
+        self._finite_at_start = _are_finite(self._floating())  # a mask of -inf is not
 
     def __bool__(self) -> bool:
         return len(self._finite_at_start) > 0
 
     @torch.no_grad()
     def count(self) -> Tensor:
-        """Return how many buffers were finite and are not, 0-d; if they are restored, how many were."""
-        if self.restores:
-            return self.restored
+        """Return how many buffers were finite and are not, 0-d."""
         return (self._finite_at_start > _are_finite(self._floating())).sum()
-
-    @torch.no_grad()
-    def save(self) -> tuple[Tensor, Tensor]:
-        """Return a flat copy of all buffers before a step, and which of them are finite."""
-        buffers = self._floating()
-        return torch.cat([b.flatten() for b in buffers]), _are_finite(buffers)
-
-    @torch.no_grad()
-    def restore(self, saved: tuple[Tensor, Tensor], skipped: Tensor) -> None:
-        """Restore all buffers if the step was skipped and spoiled any, so that they are of one time.
-
-        The decision is made on the device, so that a CUDA graph can hold it.
-
-        Args:
-            saved: What `save` returned before the step.
-            skipped: Whether the step was skipped, 0-d on the device.
-        """
-        buffers = self._floating()
-        before, finite = saved
-        spoiled = (finite > _are_finite(buffers)).sum() * skipped
-        now = torch.where(spoiled > 0, before, torch.cat([b.flatten() for b in buffers]))
-        parts = now.split([b.numel() for b in buffers])
-        torch._foreach_copy_(buffers, [x.view(b.shape) for x, b in zip(parts, buffers, strict=True)])
-        self.restored += spoiled
 
     def _floating(self) -> list[Tensor]:
         # Looked up at each use: a module may replace a buffer, or remove it.

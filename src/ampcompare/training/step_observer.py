@@ -1,8 +1,7 @@
 """What is observed of a training step: gradients, norms before clipping, overflows, lost updates.
 
-Nothing here changes a weight or a gradient. What a skipped step did to the buffers is undone here if that is
-asked for, because only the observation knows of the skip. Nothing waits for the device; on the host there is
-nothing to wait for.
+Nothing here changes a weight or a gradient. Nothing waits for the device; on the host there is nothing to
+wait for.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from ampcompare.precision.base import NO_CONTEXT, Precision
 from ampcompare.training.diagnostics.activations import ActivationRecorder
 from ampcompare.training.diagnostics.gradients import gradient_norm, measure_gradients
 from ampcompare.training.diagnostics.updates import WeightSample, lost_updates, sample_weights
-from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector, OverflowSource
+from ampcompare.training.overflow_detection import OverflowDetector, OverflowSource
 
 
 class StepObserver:
@@ -26,7 +25,6 @@ class StepObserver:
     Args:
         model: The prepared model.
         optimizer: The prepared optimizer. Its parameters are the model's in their order, or their masters.
-        restores_buffers: Whether buffers that a skipped step spoiled are restored.
         compiled: Whether forward and loss are compiled. A compiled graph has no place for hooks, so nothing
             is known of activations then.
 
@@ -35,20 +33,13 @@ class StepObserver:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        precision: Precision,
-        *,
-        restores_buffers: bool,
-        compiled: bool,
+        self, model: nn.Module, optimizer: Optimizer, precision: Precision, *, compiled: bool
     ) -> None:
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
         self.optimizer = optimizer
         self.precision = precision
         self.may_skip = type(precision).step is not Precision.step
         self._layer_groups = [name.partition(".")[0] for name in names]
-        self.buffers = BufferMonitor(model, restores=restores_buffers)
         self.overflows = OverflowDetector(names, precision.device, [*model.parameters()])
         self.activations = None if compiled else ActivationRecorder(model, precision.device)
 
@@ -97,7 +88,6 @@ class StepObservation:
         self.overflow: OverflowSource | None = None
         self.norm: Tensor | None = None
         # What is compared after the update.
-        self._saved_buffers = observer.buffers.save() if observer.buffers.restores else None
         self._weights: dict[str, WeightSample] = {}
         self._skipped_before: Tensor | None = None
 
@@ -145,16 +135,14 @@ class StepObservation:
         if self.diagnose and precision.metadata.updates_half:
             self._weights = {name: sample_weights(group) for name, group in observer.by_layer().items()}
         may_be_known = observer.overflows.on_host and observer.may_skip
-        if self._weights or self._saved_buffers is not None or may_be_known:
+        if self._weights or may_be_known:
             self._skipped_before = precision.skipped_steps().clone()  # counted in place
 
     def after_update(self) -> None:
-        """Restore the buffers if the step was skipped, and note overflow, lost updates and activations."""
+        """Note the overflow of a skipped step, lost updates and activations."""
         observer = self._observer
         if self._skipped_before is not None:
             skipped = observer.precision.skipped_steps() > self._skipped_before
-            if self._saved_buffers is not None:
-                observer.buffers.restore(self._saved_buffers, skipped)
             # On the host a skip is known at once, and its gradients are read behind it.
             if observer.overflows.on_host and skipped and self.overflow is None:
                 self.overflow = observer.locate_overflow()

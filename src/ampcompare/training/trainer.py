@@ -67,13 +67,7 @@ class Trainer:
 
         self._is_compiled = compiled
         self.forward = self.build_forward(model)
-        self.observer = StepObserver(
-            model,
-            optimizer,
-            precision,
-            restores_buffers=config.on_nonfinite_buffers == "restore",
-            compiled=compiled,
-        )
+        self.observer = StepObserver(model, optimizer, precision, compiled=compiled)
 
     def build_forward(self, model: nn.Module) -> Forward:
         """Return the forward of a step with this model, which may wrap that of the trainer."""

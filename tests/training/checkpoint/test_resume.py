@@ -54,7 +54,7 @@ def test_a_finished_run_named_by_its_id_stays_unchanged(play, tmp_path: Path, mo
 def test_unreadable_folders_of_other_runs_do_not_stop_a_run(play, tmp_path: Path, resume: str):
     """Folders in a shared output_dir that are no runs, and files that go while they are seen."""
     top = tmp_path / "checkpoints"
-    for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 5, "identity": 7}', b"\xff"]):
+    for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 6, "identity": 7}', b"\xff"]):
         (top / f"other{number}").mkdir(parents=True)
         (top / f"other{number}" / "run.json").write_bytes(content)
         (top / f"other{number}" / "step-000000009.pt").write_bytes(b"x")
@@ -69,9 +69,10 @@ def test_unreadable_folders_of_other_runs_do_not_stop_a_run(play, tmp_path: Path
     assert len([*top.iterdir()]) == 9  # its own beside them
 
 
-def test_a_run_without_its_description_is_refused_by_its_format(play, begun: Path, monkeypatch):
-    (begun / "run.json").unlink()  # a version of before 0.2 wrote none
-    why = f"resume=auto: run {begun.name} has checkpoints of an unknown format (no run.json), this version"
+def test_a_run_of_another_version_is_refused_by_its_format(play, begun: Path, monkeypatch):
+    described = json.loads((begun / "run.json").read_text())
+    (begun / "run.json").write_text(json.dumps(described | {"format": 5}))  # of 0.3 and 0.4
+    why = f"resume=auto: run {begun.name} has checkpoints of format 5, this version reads format 6"
     assert why in line_of(play, "resume=auto")
     monkeypatch.setenv("WANDB_RUN_ID", begun.name)
     assert why in line_of(play, "resume=auto")

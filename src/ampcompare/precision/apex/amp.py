@@ -142,7 +142,7 @@ def initialize(
         [] if optimizers is None else optimizers, Optimizer, "optimizers", "torch.optim.Optimizer"
     )
     for model in model_list:
-        check_model(model)
+        check_model(model, scales_loss=properties.loss_scale != 1.0)
     _check_given_once("model", model_list, _state.models)
     _check_given_once("optimizer", optimizer_list, _state.optimizers)
 
@@ -378,8 +378,8 @@ def reset() -> None:
 def _patch_optimizer(optimizer: Optimizer, gradients: OptimizerGradients, *, dynamic: bool) -> None:
     """Give the optimizer a `step` and a `zero_grad` that skip after an overflow and handle masters.
 
-    All state is on the optimizer, so it is freed with the optimizer. A copied or unpickled optimizer is a
-    plain one, since PyTorch copies only state and groups.
+    All state is on the optimizer, so it is freed with the optimizer. A copied optimizer is a plain one,
+    since PyTorch copies only state and groups.
     """
     own = {name: vars(optimizer).get(name) for name in ("step", "zero_grad")}  # wrapped by another library
     plain_step = optimizer.step

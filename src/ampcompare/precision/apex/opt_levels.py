@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES, name_dtype
+from ampcompare.precision.weight_dtypes import find_complex_weights
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,12 @@ def _parse_loss_scale(value: Any) -> float | str:
     raise ValueError(f"loss_scale={value!r}: expected 'dynamic' or a positive number")
 
 
-def check_model(model: nn.Module) -> None:
+def check_model(model: nn.Module, *, scales_loss: bool) -> None:
     """Check a model as apex did.
 
     Raises:
-        RuntimeError: The model is wrapped for parallel training, or not in fp32.
+        RuntimeError: The model is wrapped for parallel training, not in fp32, or has complex weights, whose
+            gradients cannot be unscaled.
     """
     parallel = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     if isinstance(model, parallel):
@@ -116,6 +118,12 @@ def check_model(model: nn.Module) -> None:
                     "When using amp.initialize, you do not need to call .half() on your model before "
                     "passing it."
                 )
+    complex_weights = find_complex_weights(model)
+    if scales_loss and complex_weights:
+        raise RuntimeError(
+            f"PyTorch cannot unscale gradients of complex weights, as {complex_weights[0]} has; "
+            "use loss_scale=1.0"
+        )
 
 
 def to_list(values: Any, kind: type, name: str, type_name: str) -> list[Any]:

@@ -10,11 +10,9 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import FunctionType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampcompare.precision.o1 import cast_wrappers
@@ -23,8 +21,6 @@ from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.precision.o1.cast_wrappers import Function
 
 _MISSING = object()
-# The module where pickle finds PyTorch's functions while the wrappers are installed.
-ORIGINALS = f"{__package__}.originals"
 _lock = threading.RLock()  # guards all variables below, which threads share
 _users = 0
 _registered: list[tuple[Any, str, str]] = []  # the user's functions: namespace, name, rule
@@ -145,8 +141,6 @@ def _wrap_functions() -> None:
         own = vars(namespace).get(name, _MISSING)
         _installed.append((namespace, name, own))
         setattr(namespace, name, wrapper)
-        if isinstance(own, FunctionType) and own.__module__ == F.__name__:
-            own.__module__ = ORIGINALS
 
 
 def _unwrap_functions() -> None:
@@ -156,20 +150,6 @@ def _unwrap_functions() -> None:
             delattr(namespace, name)
         else:
             setattr(namespace, name, own)
-        if isinstance(own, FunctionType) and own.__module__ == ORIGINALS:
-            own.__module__ = F.__name__
-
-
-def find_original(name: str) -> Any:
-    """Return a function of `torch.nn.functional` without O1's casts.
-
-    Raises:
-        AttributeError: There is no such function.
-    """
-    for namespace, installed_name, own in _installed:
-        if namespace is F and installed_name == name:
-            return own
-    return getattr(F, name)
 
 
 def carry_casts(function: Function) -> Function:
