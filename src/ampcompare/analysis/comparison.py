@@ -50,9 +50,9 @@ from ampcompare.analysis.grouping.validity_checks import (
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference, seed_correlation
 from ampcompare.analysis.statistics.sample_size import pool_deviations
+from ampcompare.config.schema import TF32
 from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.runs.loader import ARM
-from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
 
 ENVIRONMENT = "environment."
