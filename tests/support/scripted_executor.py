@@ -42,7 +42,6 @@ class ScriptedExecutor:
         groups: The indices of the runs of each process.
     """
 
-    has_live_records = False
     poll_seconds = 0.0
     max_signal_ends = MAX_SIGNAL_ENDS
 

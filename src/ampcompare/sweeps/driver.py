@@ -178,7 +178,7 @@ class SweepDriver:
 
     def _follow_metrics(self) -> None:
         """See what running runs have logged."""
-        if not self.executor.has_live_records or self.prepared.sweep.metric is None:
+        if self.prepared.sweep.metric is None:
             return
         running = {run.run_id: run for run in self.journal.state.own_running}
         for run_id, values in self._records.follow(running):

@@ -21,13 +21,11 @@ class Executor(Protocol):
 
     Attributes:
         slots: How many processes it takes at a time.
-        has_live_records: Whether the records of runs can be read here while they run. Hyperband needs that.
         poll_seconds: Time between two questions for what is alive.
         max_signal_ends: After this number of ends by a signal a run has failed; None: never.
     """
 
     slots: int
-    has_live_records: bool
     poll_seconds: float
     max_signal_ends: int | None
 

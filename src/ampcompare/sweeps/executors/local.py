@@ -42,7 +42,6 @@ class LocalExecutor:
         gpus: CUDA_VISIBLE_DEVICES of each worker, in turn; empty where there are no GPUs.
     """
 
-    has_live_records = True
     poll_seconds = 0.02
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
 

@@ -71,7 +71,6 @@ class SlurmExecutor:
     """
 
     slots = MAX_TASKS  # Slurm itself keeps to `--workers` within an array
-    has_live_records = True
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
 
     def __init__(self, launcher: RunLauncher, options: Mapping[str, Any], journal: Journal) -> None:
