@@ -397,7 +397,6 @@ def changed_code(scene: Scene) -> None:
     program = scene.folder / "p.py"
     program.write_text(program.read_text() + "\n")
     scene.play()
-    scene.play("--changed-code")
     scene.status()
 
 

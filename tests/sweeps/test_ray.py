@@ -149,7 +149,7 @@ def test_node_that_does_not_see_the_folder_trains_nothing_and_says_so(project, c
 
 
 def run_to_end(folder: Path, executor, run: SweepRun) -> RunState:
-    executor.submit([[run]], {})
+    executor.submit([[run]])
     assert [*executor.alive()] == [run.index]
     wait_until(lambda: not executor.alive())
     end = read_end(end_file(folder, run.run_id, 1))

@@ -321,7 +321,7 @@ def test_status_knows_what_finished_after_the_driver_was_killed_and_what_is_driv
 def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p").touch()
-    options = SweepOptions(changed_code=True, until_decided=True)
+    options = SweepOptions(rerun=True, until_decided=True)
     prepared = prepare_sweep(make_grid(1), [], options)
-    assert prepared.command("--changed-code").count("--changed-code") == 1
+    assert prepared.command("--rerun").count("--rerun") == 1
     assert "--until-decided" not in prepared.command("--rerun")

@@ -105,19 +105,6 @@ class SeedGroup:
     messages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class CodeVersion:
-    """A version of the user's files, and when each of them was last changed.
-
-    Attributes:
-        hashes: SHA-256 of each file by its path.
-        modified: Time of the last change of each file, as text.
-    """
-
-    hashes: Mapping[str, str]
-    modified: Mapping[str, str]
-
-
 class SweepState:
     """A sweep as the events of its journal tell it.
 
@@ -127,7 +114,7 @@ class SweepState:
         command: The words after `ampcompare` with which it began; empty if the journal does not have them.
         runs: The newest run of each point that was begun, by index.
         seed_groups: Groups of seeds that were added since the sweep began.
-        code_versions: Versions of the user's code, oldest first.
+        code: SHA-256 of each of the user's files by its path, with which the newest runs were made.
         submissions: For each job array, by the mark in its jobs' names: the runs of each job, as they were
             when it was submitted.
         driver: Host and pid of the last driver.
@@ -138,7 +125,7 @@ class SweepState:
         self.runs: dict[int, SweepRun] = {}
         self._indices: dict[RunState, set[int]] = {state: set() for state in RunState}
         self.seed_groups: list[SeedGroup] = []
-        self.code_versions: list[CodeVersion] = []
+        self.code: Mapping[str, str] = {}
         self.submissions: dict[str, list[list[SweepRun]]] = {}
         self.driver: Mapping[str, Any] = {}
 
@@ -176,7 +163,7 @@ class SweepState:
                 group = SeedGroup(tuple(event["seeds"]), event["look"], tuple(event["messages"]))
                 self.seed_groups.append(group)
             case "code":
-                self.code_versions.append(CodeVersion(event["hashes"], event["modified"]))
+                self.code = event["hashes"]
             case "submission":
                 self._submit(event["mark"], event["indices"])
 

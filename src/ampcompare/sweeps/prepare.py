@@ -42,7 +42,6 @@ class SweepOptions:
         cluster: `slurm` or `ray`; None runs on this machine.
         wait: Whether the driver stays until a job array has ended.
         rerun: Whether to make new runs of what is neither finished nor running.
-        changed_code: Whether to continue although the user's code has changed.
         report: Whether to make the report at the end.
         bench: A file of `ampcompare bench --json` with the speed, for the report and the planned time.
         seeds_per_process: How many seeds one process trains, one after the other; None: one.
@@ -55,7 +54,6 @@ class SweepOptions:
     cluster: str | None = None
     wait: bool = False
     rerun: bool = False
-    changed_code: bool = False
     report: bool = True
     bench: str | None = None
     seeds_per_process: int | None = None
@@ -145,7 +143,6 @@ class PreparedSweep:
             "--rerun": options.rerun,
             "--until-decided": options.until_decided and "--rerun" not in flags,
             "--wait": options.wait,
-            "--changed-code": options.changed_code,
         }
         arguments = [*dict.fromkeys([*flags, *(flag for flag, is_set in set_flags.items() if is_set)])]
         arguments += [f"{key}={value}" for key, value in values.items() if value is not None]

@@ -71,7 +71,7 @@ class RayExecutor:
         make_folder(token.parent, str(token.parent))
         token.write_text(self._token)
 
-    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+    def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
         """Submit these groups to Ray, which starts each when its resources are free; return their tasks."""
         # Ray leaves all GPUs visible to a task that asks for none.
         gpu = "" if self._cluster.task_options["num_gpus"] == 0 else None
@@ -83,7 +83,6 @@ class RayExecutor:
                 self._token,
                 self._working_folder,
                 gpu,
-                dict(code),
             )
             reference = self._function.remote(task)
             self._tasks[reference] = runs

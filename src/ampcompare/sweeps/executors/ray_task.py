@@ -9,9 +9,9 @@ process that was just started is not lost.
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ampcompare.runs.run_state import RunState
@@ -47,7 +47,6 @@ class RayTask:
         token: Content of a file with which a node checks that it sees the driver's output folder.
         working_folder: The folder for the relative paths of the runs; None where Ray's `runtime_env` has one.
         gpu: Value of CUDA_VISIBLE_DEVICES; None keeps Ray's value.
-        code: Dates of the user's files that changed since the sweep began, for the records of the runs.
     """
 
     launcher: RunLauncher
@@ -55,7 +54,6 @@ class RayTask:
     token: str
     working_folder: str | None
     gpu: str | None = None
-    code: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_task(task: RayTask) -> str:
@@ -107,7 +105,7 @@ def _train(task: RayTask, runs: Sequence[SweepRun], stop: SweepStopRequest) -> N
 
         def start(left: Sequence[SweepRun]) -> SeriesProcess | None:
             with _sigint_unblocked():
-                return task.launcher.start(left, guard, task.gpu, task.code)
+                return task.launcher.start(left, guard, task.gpu)
 
         def attend(process: SeriesProcess) -> None:
             if stop.is_made():
