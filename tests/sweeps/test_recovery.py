@@ -1,6 +1,5 @@
 """What a new driver makes of the runs that a killed one has left: none is lost, none counts twice."""
 
-import json
 import os
 import resource
 import signal
@@ -108,41 +107,6 @@ def test_a_program_that_had_ended_before_the_guard_came_has_finished(left):
         guard_interrupted(journal, run.run_id)
 
     assert left(leave).state is RunState.FINISHED
-
-
-@pytest.mark.parametrize(
-    ("age", "state"), [(0.05, RunState.PREEMPTED), (-0.05, RunState.FINISHED), (60, RunState.FINISHED)]
-)
-def test_what_the_guard_of_version_03_interrupted_has_not_finished(age, state, left):
-    """Its mark is older than the record, or younger; or it is of a former start of the run."""
-
-    def leave(journal, run):
-        start(journal, run)
-        time.sleep(0.1)
-        record(journal, run)
-        mark = f"{time.time() - age} other {run.run_id}"
-        (journal.folder / "sweep.interrupted").write_text(mark)
-
-    assert left(leave).state is state
-
-
-@pytest.mark.parametrize(
-    ("note", "state"),
-    [
-        ({"state": "failed", "exit_code": 3, "by_signal": False}, RunState.FAILED),
-        ({"state": "failed", "exit_code": None, "by_signal": False}, RunState.FAILED),
-        ({"state": "finished", "exit_code": 0, "by_signal": False}, RunState.FINISHED),
-        ([], RunState.PREEMPTED),
-    ],
-)
-def test_the_note_of_a_slurm_job_of_version_03_is_known(note, state, left):
-    def leave(journal, run):
-        start(journal, run)
-        file = journal.folder / "cluster" / "ends" / f"{run.run_id}.json"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(note))
-
-    assert left(leave).state is state
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,6 @@ NO_ARRAY = [  # of this file, with this word
     ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "cannot have job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
-    ({}, "output_dir=was", "sweep.db: comes from an earlier version of AMP Compare"),
     ({}, "slurm.nodes=2", "each run is one process"),
     ({"method": "random"}, "x=1", "needs run_cap"),
     (BAYES, "x=1", "method bayes needs a command that keeps running; add --wait"),
@@ -140,8 +139,6 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
 
     for name in ("srun", "sbatch"):
         (project.folder / name).touch(mode=0o755)
-    (project.folder / "was").mkdir()
-    (project.folder / "was" / "sweep.db").touch()
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("PATH", f"{project.folder}{os.pathsep}{os.environ['PATH']}")
     for content, word, expected in NO_ARRAY:

@@ -25,7 +25,7 @@ def task_of(folder: Path, code: str) -> SlurmTask:
     begun = folder / "begun"
     text = f"import os, signal, subprocess, sys; open({str(begun)!r}, 'a').write('x'); {code}"
     sweep = Sweep(Path("s.yaml"), "mine", "grid", (), command=(sys.executable, "-c", text))
-    return SlurmTask(RunLauncher(sweep, folder, (), {}, False), (SweepRun(0, "r1"),), 1.0, {})
+    return SlurmTask(RunLauncher(sweep, folder, (), {}, False), (SweepRun(0, "r1"),), 1.0)
 
 
 def play(folder: Path, task: str | SlurmTask) -> tuple[int, int, int | None, str | None]:

@@ -92,12 +92,7 @@ def test_other_uses_of_a_folder_are_answered(project, ask, words, message):
         assert "sweep sweep.yaml --workers=2" in output
 
 
-def test_a_folder_without_a_command_or_without_its_file_is_refused(project, ask):
+def test_a_folder_without_its_file_is_refused(project, ask):
     begun(project)
     code, output = ask("runs/s", "--status")
     assert (code, "sweep file sweep.yaml is not in" in output) == (2, True), output
-    (project.folder / "runs" / "s" / "sweep.json").write_text(
-        json.dumps({"format": 1, "name": "s", "sweep": {}})
-    )
-    code, output = ask("runs/s", "--status")
-    assert (code, "did not record the command" in output) == (2, True), output

@@ -31,7 +31,6 @@ from ampcompare.runtime.atomic_files import replacing
 
 FORMAT = 1
 DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"
-FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
 LOCK_SECONDS = 1.0  # `--status` has the lock for a moment where Linux does not tell
 STARTABLE_STATES = (RunState.QUEUED, RunState.PREEMPTED)
@@ -111,7 +110,7 @@ class SweepState:
     Attributes:
         name: Name of the sweep.
         definition: What the sweep began as.
-        command: The words after `ampcompare` with which it began; empty if the journal does not have them.
+        command: The words after `ampcompare` with which it began.
         runs: The newest run of each point that was begun, by index.
         seed_groups: Groups of seeds that were added since the sweep began.
         code: SHA-256 of each of the user's files by its path, with which the newest runs were made.
@@ -252,11 +251,10 @@ class Journal:
             command: The words after `ampcompare` that begin a new sweep.
 
         Raises:
-            UserError: If another driver or a sweep of another name has the folder, an earlier version of AMP
-                Compare has used it, or the journal cannot be read.
+            UserError: If another driver or a sweep of another name has the folder, or the journal cannot be
+                read.
         """
         self.folder = folder
-        refuse_former_sweep(folder)
         self._lock = FileLock(folder / LOCK_FILE)
         try:
             self._lock.acquire(timeout=LOCK_SECONDS)
@@ -378,7 +376,6 @@ def read_journal(folder: Path) -> SweepState | None:
     Raises:
         UserError: If the journal is damaged or of another version.
     """
-    refuse_former_sweep(folder)
     path, events = folder / DEFINITION_FILE, folder / EVENTS_FILE
     try:
         if not path.exists():
@@ -393,7 +390,11 @@ def read_journal(folder: Path) -> SweepState | None:
                 f"{path}: format {content['format']}, but this version of AMP Compare reads format {FORMAT}; "
                 f"{NEW_FOLDER_HINT}"
             )
-        state = SweepState(content["name"], dict(content["sweep"]), content.get("command", ()))
+        if "command" not in content:
+            raise UserError(
+                f"{path}: version 0.3 began this sweep; finish it with version 0.3, or {NEW_FOLDER_HINT}"
+            )
+        state = SweepState(content["name"], dict(content["sweep"]), content["command"])
         path = events
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
         for line in lines[:-1]:  # behind the last line break is nothing, or what a killed driver was writing
@@ -403,16 +404,6 @@ def read_journal(folder: Path) -> SweepState | None:
             f"{path}: not the journal of a sweep ({reason(problem)}); {NEW_FOLDER_HINT}"
         ) from None
     return state
-
-
-def refuse_former_sweep(folder: Path) -> None:
-    """Raise UserError where a version of AMP Compare without a journal has run a sweep in the folder."""
-    for name in FORMER_FILES:
-        if (folder / name).exists():
-            raise UserError(
-                f"{folder / name}: comes from an earlier version of AMP Compare, which this version cannot "
-                f"continue; finish it with that version, or {NEW_FOLDER_HINT}"
-            )
 
 
 def _open_after_last_whole_line(path: Path) -> FileIO:

@@ -195,11 +195,6 @@ def command_of_folder(folder: str, overrides: Sequence[str], options: SweepOptio
             f"{folder}: no sweep has begun in this folder, it has no {DEFINITION_FILE}; "
             "name the folder of a sweep, such as runs/compare_backends, or a sweep file"
         )
-    if not state.command:
-        raise UserError(
-            f"{folder}: an earlier version of AMP Compare began this sweep and did not record the command; "
-            "name the sweep file with the options of the sweep"
-        )
     _, file, *words = state.command
     flags = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("--")}
     changed = {key_of(override) for override in overrides}

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD
+from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS
 
 MAX_SIGNAL_ENDS = 3  # after this number of ends by a signal, a run has failed
 # By the machine (out of memory), by a scheduler, by hand. A shell reports signal N as exit code 128 + N.
@@ -159,28 +159,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "ended_at": (int, float, type(None)),
     "has_lost_driver": (bool,),
 }
-
-
-def read_former_end(folder: Path, run: SweepRun) -> RunEnd | None:
-    """Return the facts about the end of a run that version 0.3 executed; None if it has left none.
-
-    Its guard noted in one file when it interrupted which runs; what is older than the last start says
-    nothing. A job of Slurm noted that its run had finished or failed, so that it would not start again.
-
-    Args:
-        folder: Output folder of the sweep.
-    """
-    note = folder / "cluster" / "ends" / f"{run.run_id}.json"
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        content = json.loads(note.read_bytes())
-        exit_code = 0 if content["state"] == RunState.FINISHED else content["exit_code"]
-        if type(exit_code) in _KINDS["exit_code"]:
-            return RunEnd(exit_code, is_started=exit_code is not None)
-    with suppress(OSError, ValueError):
-        interrupted_at, *run_ids = (folder / "sweep.interrupted").read_text().split()
-        if run.run_id in run_ids and float(interrupted_at) > run.queued_at:
-            return RunEnd(asked_at=float(interrupted_at), asked_by=GUARD)
-    return None
 
 
 def state_of_end(
