@@ -21,7 +21,7 @@ from ampcompare.sweeps.driver import recover
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
 from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.process_guard import GUARD, heeds_sigterm, note_stop
+from ampcompare.sweeps.process_guard import GUARD, note_stop
 from ampcompare.sweeps.run_end import RunEnd, end_file
 from ampcompare.sweeps.status import read_status
 from ampcompare.sweeps.sweep import Objective
@@ -177,20 +177,6 @@ def test_the_process_of_a_run_whose_start_was_not_written_down_is_ended(left):
     assert (run.state, run.starts) == (RunState.PREEMPTED, 1)  # it may have left a checkpoint
     assert not is_alive(processes[0].pid)
     processes[0].wait()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process ignores")
-def test_a_process_that_ignores_sigterm_or_has_ended_does_not_heed_it():
-    code = "import signal, sys; signal.signal(15, signal.{}); print(flush=True); sys.stdin.read()"
-    for handler, heeds in (("SIG_DFL", True), ("SIG_IGN", False)):
-        command = [sys.executable, "-c", code.format(handler)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
-            assert heeds_sigterm(process.pid) is heeds
-            process.stdin.close()
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
-            assert not heeds_sigterm(process.pid)
-    assert not heeds_sigterm(NOBODY)
 
 
 def test_a_journal_with_a_run_that_may_have_been_started_keeps_the_runs_id(tmp_path):

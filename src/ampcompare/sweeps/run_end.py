@@ -39,7 +39,6 @@ class RunEnd:
         exit_code: Of its process; negative for a signal. None: the end was not observed.
         asked_at: When it was asked to end (seconds since 1970); None: it was not.
         asked_by: Who asked: DRIVER, SCHEDULER, or GUARD because the process that watched the run was killed.
-        ignores_stop: Whether the program ignores SIGTERM, so that it may have finished in spite of it.
         is_started: Whether the process could be started.
         ended_at: When its process ended (seconds since 1970); None: not known.
         has_lost_driver: Whether the end was not observed because the driver that executed the run was killed.
@@ -48,7 +47,6 @@ class RunEnd:
     exit_code: int | None = None
     asked_at: float | None = None
     asked_by: str | None = None
-    ignores_stop: bool = False
     is_started: bool = True
     ended_at: float | None = None
     has_lost_driver: bool = False
@@ -154,7 +152,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "exit_code": (int, type(None)),
     "asked_at": (int, float, type(None)),
     "asked_by": (str, type(None)),
-    "ignores_stop": (bool,),
     "is_started": (bool,),
     "ended_at": (int, float, type(None)),
     "has_lost_driver": (bool,),
@@ -183,7 +180,7 @@ def state_of_end(
     was_asked = end.asked_at is not None
     if end.exit_code == 0:
         # Other programs may end with 0 when they are interrupted, without having finished.
-        is_interrupted = was_asked and not end.ignores_stop and not rules.trains_here
+        is_interrupted = was_asked and not rules.trains_here
         return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
     is_ended_by_signal = end.exit_code is None or end.signal is not None
     # The signal may have come between the end of the record and the end of the process.
