@@ -109,28 +109,8 @@ def test_a_program_that_had_ended_before_the_guard_came_has_finished(left):
     assert left(leave).state is RunState.FINISHED
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "",
-            "null",
-            "[]",
-            "[" * 100_000,
-            "\0",
-            '{"unknown": 1}',
-            '{"is_started": "no"}',
-            '{"asked_at": "x"}',
-        ),
-        *(
-            '{"exit_code": [1]}',
-            '{"exit_code": "x"}',
-            '{"exit_code": 0.5}',
-            '{"asked_by": {}, "exit_code": 3}',
-        ),
-    ],
-)
-def test_a_file_that_holds_no_facts_says_nothing_of_the_end(text, left):
+@pytest.mark.parametrize("text", ["", '{"asked_at": 17', '{"fact of another version": 1}'])
+def test_a_file_without_facts_says_nothing_of_the_end(text, left):
     def leave(journal, run):
         start(journal, run)
         record(journal, run)

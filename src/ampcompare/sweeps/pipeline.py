@@ -237,7 +237,7 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
         print_line(
             console, one_line(f"to compare the runs: {shell_command('ampcompare', 'report', prepared.file)}")
         )
-    elif prepared.options.report:
+    else:
         from ampcompare.sweeps.sweep_report import report
 
         status = report(console, sweep, folder, prepared.options.bench)

@@ -42,7 +42,6 @@ class SweepOptions:
         cluster: `slurm` or `ray`; None runs on this machine.
         wait: Whether the driver stays until a job array has ended.
         rerun: Whether to make new runs of what is neither finished nor running.
-        report: Whether to make the report at the end.
         bench: A file of `ampcompare bench --json` with the speed, for the report and the planned time.
         seeds_per_process: How many seeds one process trains, one after the other; None: one.
     """
@@ -54,7 +53,6 @@ class SweepOptions:
     cluster: str | None = None
     wait: bool = False
     rerun: bool = False
-    report: bool = True
     bench: str | None = None
     seeds_per_process: int | None = None
 

@@ -40,7 +40,6 @@ class RunEnd:
         asked_at: When it was asked to end (seconds since 1970); None: it was not.
         asked_by: Who asked: DRIVER, SCHEDULER, or GUARD because the process that watched the run was killed.
         is_started: Whether the process could be started.
-        ended_at: When its process ended (seconds since 1970); None: not known.
         has_lost_driver: Whether the end was not observed because the driver that executed the run was killed.
     """
 
@@ -48,7 +47,6 @@ class RunEnd:
     asked_at: float | None = None
     asked_by: str | None = None
     is_started: bool = True
-    ended_at: float | None = None
     has_lost_driver: bool = False
 
     @property
@@ -140,22 +138,11 @@ def end_file(folder: Path, run_id: str, start: int) -> Path:
 
 
 def read_end(file: Path) -> RunEnd | None:
-    """Return the facts in a file; None if there are none, or if the file holds anything else."""
-    with suppress(OSError, ValueError, TypeError, RecursionError):
-        end = RunEnd(**json.loads(file.read_bytes()))
-        if all(type(getattr(end, name)) in kinds for name, kinds in _KINDS.items()):
-            return end
+    """Return the facts in a file; None if there are none, or if a killed process was writing them."""
+    with suppress(OSError, ValueError):
+        content = json.loads(file.read_bytes())
+        return RunEnd(**{fact.name: content[fact.name] for fact in fields(RunEnd) if fact.name in content})
     return None
-
-
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "exit_code": (int, type(None)),
-    "asked_at": (int, float, type(None)),
-    "asked_by": (str, type(None)),
-    "is_started": (bool,),
-    "ended_at": (int, float, type(None)),
-    "has_lost_driver": (bool,),
-}
 
 
 def state_of_end(

@@ -95,7 +95,7 @@ class RunProcess:
         if may_be_asked and now < self._ended_at + SAME_SIGNAL_SECONDS:
             return None
         asked_by = None if self._asked_at is None else self._asked_by
-        self.end = RunEnd(self._exit_code, self._asked_at, asked_by, ended_at=time.time())
+        self.end = RunEnd(self._exit_code, self._asked_at, asked_by)
         self._guard.forget(self.pid)
         return self.end
 
