@@ -150,7 +150,7 @@ def main() -> int:
         arms.append(BenchmarkArm(options, words, f"{backend} {name}", partial(serve, by=name)))
     console = Console(highlight=False)
     found = run_benchmark(arms, Schedule(asked.minutes), console.print)
-    output.print_table(found, console, console.width if console.is_terminal else None)
+    output.print_table(found, console)
     console.print(output.machine_of(found))
     if asked.json:
         asked.json.write_text(json.dumps(output.as_json(found), indent=1) + "\n")

@@ -4,7 +4,10 @@ Whoever still writes one of them reads this in place of "no such option". The ta
 """
 
 # By the command and its option: ("ampcompare report", "--watch").
-COMMAND_OPTIONS: dict[tuple[str, str], str] = {}
+COMMAND_OPTIONS: dict[tuple[str, str], str] = {
+    ("ampcompare bench", "--chart"): "the report draws the speed-ups: ampcompare report RUNS --bench FILE",
+    ("ampcompare sweep", "--changed-code"): "restore the old code, or set another output_dir=...",
+}
 # By the key of a run's option: "training.on_nonfinite_buffers".
 RUN_OPTIONS: dict[str, str] = {
     "training.on_nonfinite_buffers": "leave it out: a skipped step leaves buffers as PyTorch does",

@@ -224,8 +224,7 @@ def test_a_run_of_a_publication_matches_its_arm(name: str):
     """Also if the publication gives arguments to network and data, or milestones as whole numbers."""
     publication = load_publication(name)
     published = {
-        arm: RunIdentity.of_run(publication_match.migrate_config({**publication.setting, **own}))
-        for arm, own in publication.arms.items()
+        arm: RunIdentity.of_run({**publication.setting, **own}) for arm, own in publication.arms.items()
     }
     for arm in publication.arms:
         config = arm_config(publication, arm).to_dict()

@@ -196,20 +196,22 @@ def test_a_named_file_without_a_run_is_left_out_beside_others(tmp_path, content,
         load_runs([empty, empty])
 
 
-BEFORE_0_2 = "changes what backend=native is; records of versions before 0.2 are not read"
-
-
-@pytest.mark.parametrize(("key", "value"), [("dtype", "bfloat16"), ("dtype", "auto"), ("enabled", False)])
-def test_a_run_from_before_0_2_with_another_meaning_of_its_backend_is_left_out(tmp_path, key, value):
-    old = plan("native", 1, id="old", config={"precision": {key: value}})
-    write_runs(tmp_path / "old", [old])
-    message = rf"\(old\): left out: precision\.{key}={value} {BEFORE_0_2}; no run is left to read$"
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize(
+    ("backend", "config", "option"),
+    [
+        ("native", {"precision": {"dtype": "float16"}}, "precision.dtype=float16"),
+        ("none", {"tf32": True}, "backend=none tf32=true"),
+    ],
+)
+def test_a_record_of_a_version_before_0_3_is_left_out_by_name(tmp_path, backend, config, option):
+    write_runs(tmp_path / "old", [plan(backend, 1, id="old", config=config)])
+    reason = f"(old): left out: {option} is of a version before 0.3; AMP Compare 0.4 reads this record"
+    with pytest.raises(UserError, match=rf"{re.escape(reason)}; no run is left to read$"):
         load_runs([tmp_path])
-    write_runs(tmp_path / "new", [plan("native", 2, id="new", config={"precision": {"dtype": "float16"}})])
+    write_runs(tmp_path / "new", [plan("native", 2, id="new")])
     runs, notes = names_and_notes(tmp_path)
     assert len(runs) == 1
-    assert any(note.endswith(f"precision.{key}={value} {BEFORE_0_2}") for note in notes)
+    assert any(note.endswith(reason) for note in notes)
     assert [run.id for run in load_runs([tmp_path])] == ["new"]
 
 

@@ -3,7 +3,7 @@
 A process trains its runs one after the other. It ends with the first run that does not finish.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +42,6 @@ class ScriptedExecutor:
         groups: The indices of the runs of each process.
     """
 
-    has_live_records = False
     poll_seconds = 0.0
     max_signal_ends = MAX_SIGNAL_ENDS
 
@@ -58,9 +57,7 @@ class ScriptedExecutor:
     def assigned(self) -> Sequence[Sequence[int]]:
         return [[run.index for run in runs[1:]] for runs in self._processes]
 
-    def submit(
-        self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]
-    ) -> list[dict[str, object]]:
+    def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, object]]:
         for runs in groups:
             self.submitted += runs
             self.groups.append(tuple(run.index for run in runs))

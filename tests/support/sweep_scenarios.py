@@ -34,10 +34,12 @@ with (here / "begun").open("a") as file:
     file.write(f"{{x}} ")
 starts = (here / "begun").read_text().split().count(x)
 record = None
-def end(code):
+def complete_record(code):
     if record:
         from soak_program import varint, part
         record.write(part(18, varint(1 << 3) + varint(code) if code else b""))
+def end(code):
+    complete_record(code)
     sys.exit(code)
 if mode == "orderly":
     signal.signal(signal.SIGTERM, lambda *_: end(0))
@@ -60,7 +62,11 @@ if "rows" in given:
         step += 1
 if mode == "kill" or (mode == "kill once" and starts == 1):
     os.kill(os.getpid(), signal.SIGKILL)
+if mode == "complete":
+    complete_record(0)
 (here / f"ready-{{x}}-{{starts}}").touch()
+while mode == "complete":
+    time.sleep(0.02)
 while mode in ("hold", "orderly", "stubborn hold") and (here / "hold").exists():
     time.sleep(0.02)
 if mode == "stubborn":
@@ -317,7 +323,7 @@ def driver_killed_orderly(scene: Scene) -> None:
 
 
 def driver_killed_and_run_finishes(scene: Scene) -> None:
-    scene.modes(x1="stubborn")
+    scene.modes(x1="complete")
     scene.file(parameters={"rows": {"value": 2}}, metric={"name": "score"})
     process = scene.start()
     scene.ready("1-1")
@@ -326,7 +332,6 @@ def driver_killed_and_run_finishes(scene: Scene) -> None:
     ]
     process.kill()
     process.wait()  # its guard still has the output
-    (scene.folder / "finish").touch()
     psutil.wait_procs([below])
     scene.status()
     scene.play()
@@ -397,7 +402,6 @@ def changed_code(scene: Scene) -> None:
     program = scene.folder / "p.py"
     program.write_text(program.read_text() + "\n")
     scene.play()
-    scene.play("--changed-code")
     scene.status()
 
 

@@ -37,4 +37,4 @@ def test_a_sweep_of_any_number_of_seeds_has_a_plan(tmp_path, seeds):
     lines, _ = printed(f"seed={seeds}", f"output_dir={tmp_path}")
     is_too_few = seeds.count(",") < 2
     assert any("a confidence interval needs at least 3 seeds" in line for line in lines) == is_too_few
-    assert any("expected standard deviation" in line for line in lines) != is_too_few
+    assert any("have a standard deviation of at most" in line for line in lines) != is_too_few

@@ -106,18 +106,6 @@ def test_another_way_to_write_the_same_settings_is_no_change(content: str):
     resumed(sweep, [], began)
 
 
-def test_a_sweep_of_version_0_3_goes_on_if_its_runs_have_the_same_settings():
-    built_in, own = sweep_of(), sweep_of(**{"model.name": {"value": "./net.py:build"}})
-    for sweep, words in ((built_in, []), (own, ["recipe=reference"])):
-        began = {key: value for key, value in definition(sweep, words).items() if key != SETTINGS}
-        resumed(sweep, words, began)
-    began = {key: value for key, value in definition(own, []).items() if key != SETTINGS}
-    said = line_of(resumed, own, [], began)
-    assert "the sweep in runs/x began with version 0.3, and its next runs would have other settings" in said
-    assert "optimizer.name=adamw instead of sgd" in said
-    assert "finish it with version 0.3, or set another output_dir" in said
-
-
 def test_the_settings_change_no_draws_of_a_random_search():
     sweep = sweep_of()
     began = definition(sweep, [])

@@ -51,9 +51,9 @@ QUEUED_AT = 100.0
         (RunEnd(3, 150.0, GUARD), OTHER, RecordEnd(), FAILED),
         (RunEnd(None, has_lost_driver=True), OTHER, RecordEnd(), PREEMPTED),
         (RunEnd(None), OTHER, RecordEnd(), BY_SIGNAL),
-        # Exit code 0 of another program that was interrupted is no end, unless it ignores SIGTERM.
+        # Exit code 0 of another program that was interrupted is no end.
         (RunEnd(0, 150.0, DRIVER), OTHER, RecordEnd(), PREEMPTED),
-        (RunEnd(0, 150.0, DRIVER, ignores_stop=True), OTHER, RecordEnd(), FINISHED),
+        (RunEnd(0, 150.0, DRIVER), OURS, RecordEnd(), FINISHED),
         (RunEnd(0, 0.0, GUARD), OTHER, RecordEnd(), PREEMPTED),
         # `mark_preempting` of this start, of an earlier one, and of an end that nobody has seen.
         (RunEnd(1), OTHER, RecordEnd(1, QUEUED_AT, is_preempting=True), PREEMPTED),

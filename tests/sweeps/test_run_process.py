@@ -1,6 +1,7 @@
 """The process of a run: it ends with the process that started it, and what its end means."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from support.wandb_server.clients import wait_until
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.leftovers import end_leftovers
-from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD, ProcessGuard, heeds_sigterm
+from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD, ProcessGuard
 from ampcompare.sweeps.run_end import DRIVER, EndRules, RecordEnd, RunEnd, end_file, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher, offline_environment
 from ampcompare.sweeps.run_log import last_line
@@ -133,6 +134,11 @@ def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path, caplog, o
             process.wait()
 
 
+def ignores_sigterm(pid: int) -> bool:
+    (mask,) = re.findall(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_guard_outlives_a_batch_systems_signals_to_every_process():
     run = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -140,7 +146,7 @@ def test_the_guard_outlives_a_batch_systems_signals_to_every_process():
     guard = ProcessGuard()
     (pid,) = {*children_of(os.getpid())} - {*others}
     guard.watch(run.pid)
-    wait_until(lambda: not heeds_sigterm(pid))  # it has begun
+    wait_until(lambda: ignores_sigterm(pid))  # it has begun
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(pid, number)
     collecting = threading.Thread(target=run.wait)  # else the guard waits for the run that has ended

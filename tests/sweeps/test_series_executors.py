@@ -229,7 +229,7 @@ def test_the_files_of_each_seed_come_back_from_a_node_that_does_not_see_the_fold
         token.rename(token.with_name("hidden"))
         seeds = [{"backend": "none", "seed": seed} for seed in (1, 2, 3)]
         runs = [journal.propose(SweepRun(index, parameters=point)) for index, point in enumerate(seeds)]
-        executor.submit([runs], {})
+        executor.submit([runs])
         assert executor.assigned == [[1, 2]]
         assert [*executor.alive()] == [0]
         wait_until(lambda: not executor.alive())

@@ -114,7 +114,6 @@ NO_ARRAY = [  # of this file, with this word
     ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "cannot have job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
-    ({}, "output_dir=was", "sweep.db: comes from an earlier version of AMP Compare"),
     ({}, "slurm.nodes=2", "each run is one process"),
     ({"method": "random"}, "x=1", "needs run_cap"),
     (BAYES, "x=1", "method bayes needs a command that keeps running; add --wait"),
@@ -140,8 +139,6 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
 
     for name in ("srun", "sbatch"):
         (project.folder / name).touch(mode=0o755)
-    (project.folder / "was").mkdir()
-    (project.folder / "was" / "sweep.db").touch()
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("PATH", f"{project.folder}{os.pathsep}{os.environ['PATH']}")
     for content, word, expected in NO_ARRAY:
@@ -218,9 +215,8 @@ def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_reru
     assert sorted(job.state for job in slurm.jobs) == ["COMPLETED"] * 3 + ["FAILED"]
     says("1 of 3 runs failed", code=1)
     assert len(xs(project, "began")) == 3
-    program = project.folder / "program.py"
-    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
-    says("2 finished, 1 submitted", "--rerun", "--changed-code")
+    project.mend()
+    says("2 finished, 1 submitted", "--rerun")
     slurm.wait_until_ended()
     assert xs(project, "began") == ["1", "2", "2", "3"]
     assert len({event["run"] for event in project.events("began")}) == 4

@@ -25,7 +25,7 @@ def task_of(folder: Path, code: str) -> SlurmTask:
     begun = folder / "begun"
     text = f"import os, signal, subprocess, sys; open({str(begun)!r}, 'a').write('x'); {code}"
     sweep = Sweep(Path("s.yaml"), "mine", "grid", (), command=(sys.executable, "-c", text))
-    return SlurmTask(RunLauncher(sweep, folder, (), {}, False), (SweepRun(0, "r1"),), 1.0, {})
+    return SlurmTask(RunLauncher(sweep, folder, (), {}, False), (SweepRun(0, "r1"),), 1.0)
 
 
 def play(folder: Path, task: str | SlurmTask) -> tuple[int, int, int | None, str | None]:
@@ -81,17 +81,3 @@ def test_a_warning_ends_a_program_of_others_by_sigterm_alone(folder: Path, outsi
     assert orderly.exists()
     same_start = [("r1", 0)]
     assert [(run.run_id, run.starts) for task in again for run in task.runs] == same_start
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process ignores")
-def test_a_run_that_finished_in_spite_of_a_warning_is_not_run_again_by_the_queued_job(folder: Path):
-    code = f"signal.signal(15, signal.SIG_IGN); os.kill({os.getpid()}, 12); import time; time.sleep(1)"
-    made = task_of(folder, code)
-    made.patience = 600
-    again: list[SlurmTask] = []
-    before = signal.signal(signal.SIGUSR2, lambda *a: again.append(made.checkpoint().function))
-    try:
-        assert play(folder, made) == (0, 1, 0, SCHEDULER)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-    assert play(folder, again[0]) == (0, 1, 0, SCHEDULER)

@@ -38,12 +38,6 @@ def ran(project) -> Counter:
     return Counter(event["given"]["x"] for event in project.events("began"))
 
 
-def mended(project) -> None:
-    """No run fails from here on."""
-    program = project.folder / "program.py"
-    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
-
-
 @pytest.mark.slow
 def test_what_is_left_is_listed_without_writing_anything_and_made_by_new_runs(project, run_command):
     project.write_file(**FAILS)
@@ -79,11 +73,8 @@ def test_what_is_left_is_listed_without_writing_anything_and_made_by_new_runs(pr
     (failed,) = (e["run"] for e in project.events("began") if e["given"]["x"] == "2")
     assert "the last words" in line
     assert failed in line
-    mended(project)
-    code, output = run_command("--rerun")
-    assert (code, "program.py: changed since runs of this sweep were made with it" in output) == (2, True)
-    assert "--changed-code --rerun" in output
-    assert run_command("--rerun", "--changed-code")[0] == 0
+    project.mend()
+    assert run_command("--rerun")[0] == 0
     assert ran(project) == {"1": 1, "2": 2, "3": 1}
     assert len({event["run"] for event in project.events("began")}) == 4
     code, output = run_command("--status")
@@ -99,8 +90,8 @@ def test_of_a_search_what_failed_is_run_again(project, run_command):
     assert ("never logged score, so the search cannot use it" in output) == (failed < 4)
     code, output = run_command("--status")
     assert (code == 3, f"{failed} failed" in output) == (failed > 0, failed > 0), output
-    mended(project)
-    code, output = run_command("--rerun", "--changed-code")
+    project.mend()
+    code, output = run_command("--rerun")
     assert (code, "4 points: 4 finished; complete" in output) == (0, True), output
     assert len(project.events("began")) == 4 + failed
 

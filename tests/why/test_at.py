@@ -364,7 +364,7 @@ def test_wrong_uses_are_one_line(
 
 
 @pytest.mark.slow
-def test_a_replay_that_differs_says_by_how_much_and_why(capsys: pytest.CaptureFixture[str]):
+def test_a_replay_that_differs_says_by_how_much(capsys: pytest.CaptureFixture[str]):
     """The network changes outside its folder: nothing but the losses shows it."""
     factor = Path("elsewhere/factor.py")
     factor.parent.mkdir()
@@ -388,7 +388,6 @@ def test_a_replay_that_differs_says_by_how_much_and_why(capsys: pytest.CaptureFi
     line = next(line for line in done.stdout.splitlines() if line.startswith("the replayed losses differ"))
     size = float(re.search(r"by up to (\S+) of the loss", line)[1])
     assert 1e-6 < size < 1
-    assert "machine and software are the same, so the cause is a random choice that is not seeded" in line
 
 
 @pytest.mark.parametrize(

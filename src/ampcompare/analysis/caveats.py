@@ -26,7 +26,7 @@ from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, is_machine_shar
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
 from ampcompare.analysis.reasons import explain_degenerate, no_native_arithmetic
 from ampcompare.analysis.statistics.multiplicity import highest_failure_rate
-from ampcompare.runs.migrations import PLAIN
+from ampcompare.precision.registry import PLAIN
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import listed, plural, some

@@ -53,8 +53,8 @@ from ampcompare.analysis.reasons import (
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import estimate_difference, seed_correlation
 from ampcompare.analysis.statistics.sample_size import pool_deviations
+from ampcompare.config.schema import TF32
 from ampcompare.runs.loader import ARM
-from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
 
 ENVIRONMENT = "environment."

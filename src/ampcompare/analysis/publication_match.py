@@ -12,13 +12,12 @@ from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SE
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.run_table import RUN, describe_device
 from ampcompare.config.option_spec import Role
-from ampcompare.config.schema import OPTIONS
+from ampcompare.config.schema import OPTIONS, TF32
 from ampcompare.errors import UserError
 from ampcompare.identity.agreement import PUBLICATION
 from ampcompare.identity.run_identity import AUTO, RunIdentity, differences, role_of
 from ampcompare.publications.publication import Publication
 from ampcompare.runs import RunRecord
-from ampcompare.runs.migrations import TF32, migrate_config
 from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import group_by_reason, plural, printable, short, some
 
@@ -105,8 +104,7 @@ def match_runs(
         UserError: No run has the model, the data and an arm of the publication.
     """
     published = {
-        arm: RunIdentity.of_run(migrate_config({**publication.setting, **own}))
-        for arm, own in publication.arms.items()
+        arm: RunIdentity.of_run({**publication.setting, **own}) for arm, own in publication.arms.items()
     }
     by_conditions: dict[RunConditions, Arms] = {}
     refused: list[tuple[str, str]] = []  # names of runs, and why they belong to no arm

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -30,7 +29,7 @@ BENCH_EPILOG = epilog(
             "ampcompare bench --config demo backend=none,native execution=eager,compile"
         ),
         "How speed and memory grow with the batch size": (
-            "ampcompare bench --config demo batch_size=16,32,64 --chart bench.png"
+            "ampcompare bench --config demo batch_size=16,32,64"
         ),
     },
     {
@@ -147,12 +146,6 @@ def bench(
             metavar="FILE", dir_okay=False, help="Write all results as JSON, for `ampcompare report --bench`."
         ),
     ] = None,
-    chart: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", dir_okay=False, help="Draw the results as a chart: a .png or .svg file."
-        ),
-    ] = None,
 ) -> None:
     """Measure speed and memory of a training step per backend.
 
@@ -168,8 +161,6 @@ def bench(
     from ampcompare.config.load import config_from_cli
     from ampcompare.config.recipes import describe_recipe
 
-    if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
-        raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
     arms = build_arms([*(["--config", config] if config else []), *(overrides or [])])
     schedule = Schedule(minutes, prepare_minutes, starts=restarts)
     console = Console(highlight=False)
@@ -177,7 +168,7 @@ def bench(
     _print_prose(console, describe_recipe(config_from_cli(arms[0].overrides)))
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
-    raise typer.Exit(show_result(result, arms, console, json=json, chart=chart))
+    raise typer.Exit(show_result(result, arms, console, json=json))
 
 
 def show_result(
@@ -186,14 +177,12 @@ def show_result(
     console: Console,
     *,
     json: Path | None = None,
-    chart: Path | None = None,
 ) -> int:
     """Print the result of a benchmark, write its files, and return the exit code: 1 if a training failed.
 
     Args:
         arms: The arms that were to be measured, the baseline first.
         json: The file for the result; None: none is written.
-        chart: The file for the chart; None: none is drawn.
 
     Raises:
         UserError: The baseline was not measured.
@@ -209,8 +198,7 @@ def show_result(
         raise UserError(
             f"the baseline {baseline.label} failed: {baseline.failed}; to see it as a run: {command}"
         )
-    is_limited = console.is_terminal or "COLUMNS" in os.environ
-    output.print_table(result, console, console.width if is_limited else None)
+    output.print_table(result, console)
     for line in output.sentences(result):
         _print_prose(console, line)
     next_command = output.next_command(result, arms)
@@ -218,8 +206,6 @@ def show_result(
         print_line(console, next_command)
     if json is not None:
         write_json(json, output.as_json(result))
-    if chart is not None:
-        output.draw(result, chart)
     return int(any(arm.failed for arm in (*result.arms, result.control)))
 
 

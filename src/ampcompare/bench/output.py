@@ -1,8 +1,7 @@
-"""What `ampcompare bench` shows: table, sentences, chart and JSON."""
+"""What `ampcompare bench` shows: table, sentences and JSON."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,15 +17,14 @@ from ampcompare.analysis.statistics.median_interval import (
     smallest_difference,
 )
 from ampcompare.bench.runner import CONTROL, ArmResult, Benchmark, BenchmarkArm, Schedule
-from ampcompare.errors import UserError, one_line, reason
+from ampcompare.errors import one_line
 from ampcompare.precision.registry import PLAIN, REGISTRY
 from ampcompare.runtime import formatting
-from ampcompare.runtime.console import print_line
 from ampcompare.runtime.paths import shell_command
 
 RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS = "rate", "step", "speed-up", "interval", "peak", "rounds"
-# Columns that a narrow terminal has no room for, the most dispensable one first.
-DISPENSABLE = (ROUNDS, STEP, PEAK)
+COLUMNS = (RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS)
+MAX_WIDTH = 10_000  # characters of a line in the table
 # Milliseconds. On two shared cores, processes of the same training differed by up to 1.4 times when a step
 # took 3 ms, and did not when a step took 12 ms.
 SHORT_STEP = 10
@@ -50,48 +48,25 @@ def describe_plan(arms: Sequence[BenchmarkArm], schedule: Schedule) -> str:
     return f"Measuring {count} and an A/A control, interleaved, for up to {limit}{restarts}: {listed}"
 
 
-def print_table(result: Benchmark, console: Console, width: int | None) -> None:
-    """Print one row per training, the control last, without breaking a value over two lines.
-
-    Args:
-        result: What was measured.
-        console: Where it is printed.
-        width: Columns of the terminal; None for no limit. Where the table is wider, columns are left out
-            and named below it.
-    """
-    left_out: list[str] = []
-    rest = [*DISPENSABLE]
-    while True:
-        table = _table(result, left_out)
-        natural = console.measure(table, options=console.options.update(max_width=10_000)).maximum
-        if width is None or natural <= width or not rest:
-            break
-        left_out.append(rest.pop(0))
-    # A console of its own: Rich fits what it prints into the width of the console, by cutting values.
-    Console(file=console.file, width=natural, force_terminal=console.is_terminal).print(table)
-    if left_out:
-        names = ", ".join(_heading(column, result) for column in left_out)
-        print_line(console, f"Hidden in this narrow terminal, see --json: {names}.")
-
-
-def _table(result: Benchmark, left_out: Sequence[str]) -> Table:
+def print_table(result: Benchmark, console: Console) -> None:
+    """Print one row per training, the control last."""
     options = result.varied or [*result.arms[0].options][:1]
-    columns = [c for c in (RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS) if c not in left_out]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for option in options:
-        table.add_column(option, no_wrap=True)
-    for column in columns:
-        table.add_column(_heading(column, result), justify="right", no_wrap=True)
+        table.add_column(option)
+    for column in COLUMNS:
+        table.add_column(_heading(column, result), justify="right")
     for arm in (*result.arms, result.control):
         values = [one_line(arm.options.get(option, "")) for option in options]
         if arm is result.control:
             values[0] = CONTROL
         cells = {} if arm.failed else _cells(arm, is_baseline=arm is result.arms[0])
-        shown = [cells.get(column, "") for column in columns]
+        shown = [cells.get(column, "") for column in COLUMNS]
         if arm.failed:
             shown[0] = "failed"
         table.add_row(*values, *shown)
-    return table
+    # A console of its own: Rich would break values to fit them into the width of a terminal.
+    Console(file=console.file, width=MAX_WIDTH, force_terminal=console.is_terminal).print(table)
 
 
 def _heading(column: str, result: Benchmark) -> str:
@@ -335,51 +310,3 @@ def _control_as_json(control: ArmResult, starts: int) -> dict[str, Any]:
         "is_even": is_even(control.low, control.high),
         "smallest_difference": resolved_difference(control.low, control.high, starts),
     }
-
-
-def draw(result: Benchmark, path: Path) -> None:
-    """Draw the speed-ups as bars with their intervals, as PNG or SVG by the file's name.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
-    from ampcompare.report.charts.vega import GREY, chart, picture, quantity
-
-    kind = path.suffix.lower().removeprefix(".")
-    values = [
-        {"label": arm.label, "ratio": arm.ratio, "low": arm.low, "high": arm.high}
-        | {"end": max(arm.ratio or 0, arm.high or 0), "text": f"{arm.ratio:.2f}x"}
-        for arm in (*result.arms[1:], result.control)
-        if not arm.failed
-    ]
-    colour = {"condition": {"test": f"datum.label === '{CONTROL}'", "value": GREY}, "value": "#0072b2"}
-    end = {"field": "end", "type": "quantitative"}
-    nominal = {"type": "nominal"}
-    interval = {"x": quantity("low"), "x2": {"field": "high"}, "color": {"value": "#1c2330"}}
-    no_change = {"x": {"datum": 1}, "y": None, "color": {"value": GREY}}
-    layers = [
-        {"mark": {"type": "bar", "height": 18}, "encoding": {"color": colour}},
-        {"mark": {"type": "rule", "strokeDash": [4, 3]}, "encoding": no_change},
-        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
-        {
-            "mark": {"type": "text", "align": "left", "dx": 8, "fontSize": 12},
-            "encoding": {"x": end, "text": {"field": "text"} | nominal},
-        },
-    ]
-    what = "median ratio within rounds, with joint 95% confidence intervals of these processes"
-    if result.starts >= MIN_STARTS:
-        what = f"mean ratio of {result.starts} starts, with joint 95% confidence intervals"
-    labels = {"field": "label", "sort": None, "title": None, "axis": {"labelLimit": 320}} | nominal
-    spec = chart(
-        f"Speed-up relative to {result.arms[0].label}",
-        f"{what}; {machine_of(result)}",
-        layers,
-        values,
-        encoding={"y": labels, "x": quantity("ratio", zero=True)},
-        height={"step": 34},
-    )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(spec, kind))
-    except (OSError, ValueError) as problem:
-        raise UserError(f"--chart {str(path)!r} cannot be written: {reason(problem)}") from None

@@ -23,7 +23,6 @@ BACKEND = "backend"
 NETWORK = "model.name"
 ENVIRONMENT = f"{metrics.ENVIRONMENT}."
 DEVICE_TYPE = f"{ENVIRONMENT}device_type"
-PROCESSES = f"{ENVIRONMENT}processes"
 DATA = f"{ENVIRONMENT}data_fingerprint"
 TRAIN_DATA = f"{ENVIRONMENT}train_data"
 # Roles of the entries of the environment. The software that trains is a part of the machine. Entries that are

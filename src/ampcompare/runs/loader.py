@@ -38,7 +38,6 @@ from ampcompare.runs.discovery import (
     discover,
     nothing_found,
 )
-from ampcompare.runs.migrations import reason_unreadable
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord, merge_parts
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.same_run import join_rows, unite_files
@@ -72,8 +71,8 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
     and `wandb:entity/project/sweep` are read from W&B's server. A file that is found twice is read once, and
     files with the same run id become one run. If a run is on disk and on the server, the record with more
     rows counts. If both have the same number of rows, the one on disk counts, because it has the exit code
-    and exact types. A run from before version 0.2 is left out with a warning if its options changed what its
-    backend is.
+    and exact types. A run that a version before 0.3 recorded, with options that went, is left out with a
+    warning.
 
     If a source has no `.wandb` file, logs of other programs are read: TensorBoard's event files, else CSV
     files with a step column, else Hugging Face's trainer_state.json, else JSON lines with a step. What was
@@ -187,12 +186,12 @@ def _load_arm(sources: Sequence[str], step: str | None, arm: str) -> list[RunRec
     for source in server_sources:
         for run in read_server(source):
             _add_server_run(runs, run)
-    runs = _leave_out_unreadable(runs)
+    runs = _leave_out_old(runs)
     return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
 
 
-def _leave_out_unreadable(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the runs that this version can compare, and log the others.
+def _leave_out_old(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs without those of versions before 0.3 whose options went, and log the others.
 
     Raises:
         UserError: None is left.
@@ -200,9 +199,12 @@ def _leave_out_unreadable(runs: Sequence[RunRecord]) -> list[RunRecord]:
     readable = []
     left_out = []
     for run in runs:
-        reason = reason_unreadable(run.config, run.environment)
-        if reason:
-            left_out.append(f"{run.name} ({run.id}): left out: {reason}")
+        option = _option_before_0_3(run)
+        if option:
+            left_out.append(
+                f"{run.name} ({run.id}): left out: {option} is of a version before 0.3; "
+                "AMP Compare 0.4 reads this record"
+            )
         else:
             readable.append(run)
     if left_out and not readable:
@@ -213,6 +215,17 @@ def _leave_out_unreadable(runs: Sequence[RunRecord]) -> list[RunRecord]:
     if len(left_out) > MAX_LEFT_OUT:
         log.warning(f"{len(left_out) - MAX_LEFT_OUT:,} more runs were left out")
     return readable
+
+
+def _option_before_0_3(run: RunRecord) -> str:
+    """Return an option of the run with its value that version 0.3 did not have, "" without one."""
+    if not run.is_own_training:
+        return ""
+    dtype = run.option("precision.dtype")
+    if dtype is not None:
+        return f"precision.dtype={dtype}"
+    is_tf32 = run.option("backend") == "none" and run.option("tf32") is True
+    return "backend=none tf32=true" if is_tf32 else ""
 
 
 def _add_server_run(runs: list[RunRecord], new: RunRecord) -> None:

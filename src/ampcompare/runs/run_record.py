@@ -14,7 +14,6 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.runs.metric_definitions import MetricDefinition
-from ampcompare.runs.migrations import migrate_config
 from ampcompare.runs.nested import as_float, flatten, is_number, lookup, with_floats
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.step_keys import OPTIMIZER_STEPS
@@ -83,9 +82,6 @@ class RunRecord:
     is_named: bool = True
     is_early_stopped: bool = False
     machine: MachineFacts = field(default_factory=MachineFacts, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self.config = migrate_config(self.config)
 
     @property
     def environment(self) -> Mapping[str, Any]:

@@ -49,20 +49,20 @@ def read_server(source: str) -> list[RunRecord]:
     return runs
 
 
-def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
+def read_server_sweep(source: str) -> tuple[dict[str, Any], list[RunRecord]]:
     """Return the configuration of a sweep on the server (empty if it has none) and its runs, if any.
+
+    Of each run only the last values are read, as one row. That is fast, and enough to know how a run ended.
 
     Args:
         source: `wandb:ENTITY/PROJECT/SWEEP`.
-        brief: Whether to read only the last values of each run, as one row. That is fast, and enough to know
-            how a run ended.
 
     Raises:
         UserError: As for `read_server`, and if the source names no sweep.
     """
     if not parse_source(source)[2]:
         raise UserError(f"{source}: does not name a sweep; expected {SWEEP_FORM}")
-    return _read(source, brief=brief)
+    return _read(source, brief=True)
 
 
 def parse_source(source: str) -> tuple[str, str, str]:

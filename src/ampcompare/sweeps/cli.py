@@ -127,12 +127,6 @@ def sweep(
         bool,
         typer.Option("--rerun", help="Make new runs for all runs that are neither finished nor running."),
     ] = False,
-    changed_code: Annotated[
-        bool,
-        typer.Option(
-            "--changed-code", help="Continue although your own code has changed since the first runs."
-        ),
-    ] = False,
     plan: Annotated[
         bool,
         typer.Option(
@@ -188,7 +182,6 @@ def sweep(
         cluster,
         wait,
         again,
-        changed_code,
         bench=bench,
         seeds_per_process=seeds_per_process,
     )

@@ -7,7 +7,6 @@ These are the files that the sweep names (its program, files in its command, and
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ampcompare.identity.run_identity import differing
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_state import RunState
 from ampcompare.sibling_modules import find_sibling_modules
-from ampcompare.sweeps.journal import CodeVersion, Journal, SweepState
+from ampcompare.sweeps.journal import Journal, SweepState
 from ampcompare.sweeps.sweep import Sweep
 
 KEPT_STATES = (RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING)
@@ -62,23 +61,21 @@ def _is_file(path: Path) -> bool:
     return False
 
 
-def read_code_version(files: Iterable[Path]) -> CodeVersion:
-    """Return the hashes of these files, and when they were last changed.
+def hash_files(files: Iterable[Path]) -> dict[str, str]:
+    """Return the SHA-256 of each of these files, by its path.
 
     Raises:
         UserError: If a file cannot be read.
     """
-    hashes, modified = {}, {}
+    hashes = {}
     for path in files:
         try:
             hashes[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-            changed = datetime.fromtimestamp(path.stat().st_mtime)
         except OSError as problem:
             raise UserError(
                 f"{path}: the sweep runs this file, but it cannot be read ({problem.strerror})"
             ) from None
-        modified[str(path)] = changed.isoformat(" ", "seconds")
-    return CodeVersion(hashes, modified)
+    return hashes
 
 
 def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
@@ -87,46 +84,29 @@ def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
     Failed runs, and runs that have not started, will start again anyway, so their version does not matter.
     A file that the sweep did not watch before is no change: the file that now imports it has changed.
     """
-    if not state.code_versions or not state.with_state(*KEPT_STATES):
+    if not state.code or not state.with_state(*KEPT_STATES):
         return []
-    hashes, known = read_code_version(files).hashes, state.code_versions[-1].hashes
-    return sorted(path for path, before, _ in differing(known, hashes) if before is not None)
+    changed = differing(state.code, hash_files(files))
+    return sorted(path for path, before, _ in changed if before is not None)
 
 
 def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
     """Write the present version of the files to the journal, if it is new."""
-    version = read_code_version(files)
-    known = journal.state.code_versions
-    if files and (not known or differing(known[-1].hashes, version.hashes)):
-        journal.append("code", hashes=version.hashes, modified=version.modified)
-
-
-def changed_code_dates(state: SweepState) -> Mapping[str, str]:
-    """Return the dates of the files that have changed since the sweep began, for the records of new runs."""
-    if not state.code_versions:
-        return {}
-    new = state.code_versions[-1]
-    first_hashes: dict[str, str] = {}
-    for version in reversed(state.code_versions):
-        first_hashes |= version.hashes
-    # A file's name without folder and dots: in a record, dots separate groups.
-    return {
-        Path(path).name.replace(".", "_"): f"{Path(path).name} of {new.modified[path]}"
-        for path, digest in new.hashes.items()
-        if digest != first_hashes[path]
-    }
+    hashes = hash_files(files)
+    if files and differing(journal.state.code, hashes):
+        journal.append("code", hashes=hashes)
 
 
 class CodeWatch:
     """Watches the user's files while a sweep runs.
 
     Args:
-        versions: Versions of the code in the journal, the present one last.
+        known: The hashes in the journal.
     """
 
-    def __init__(self, files: Sequence[Path], versions: Sequence[CodeVersion]) -> None:
+    def __init__(self, files: Sequence[Path], known: Mapping[str, str]) -> None:
         self._files = files
-        self._version = versions[-1] if versions and files else read_code_version(files)
+        self._hashes = known if known and files else hash_files(files)
         self._stamps: list[tuple[int, int]] | None = None  # times and sizes at which the content was compared
 
     def changed(self) -> list[str]:
@@ -135,10 +115,10 @@ class CodeWatch:
         if stamps == self._stamps:
             return []
         try:
-            hashes = read_code_version(self._files).hashes
+            hashes = hash_files(self._files)
         except UserError:  # an editor may be writing a file
             hashes = {}
-        changed = [path for path, _, _ in differing(self._version.hashes, hashes)]
+        changed = [path for path, _, _ in differing(self._hashes, hashes)]
         if not changed:
             self._stamps = stamps
         return changed

@@ -26,14 +26,13 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
 from ampcompare.runs import RunRecord, load_runs
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.formatting import count, number, plural
+from ampcompare.runtime.formatting import number, plural
 from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.sweep import SEED, baseline_of
 
 BOTH_SIDES = 2  # "the same" has a limit on either side of no difference
-GUESSED_ERROR = 0.1  # fraction of wrong answers, for the guess from the size of the test set
 # Rows and columns of the table of seeds, as multiples of the margin.
 TABLE_DEVIATIONS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 2.0)
 TABLE_MARGINS = (0.5, 1.0, 2.0)
@@ -63,7 +62,6 @@ class DecisionPlan:
         runs_per_seed: Number of runs of each seed, the baseline's and a control's included.
         margin: The largest loss that counts as none, in the shown unit. None: no margin is set.
         unit: The unit of the margin.
-        test_samples: Number of test samples, None if it is not known yet.
         train_samples: Number of training samples, None if it is not known yet.
         config: The options of the first run; None for another program.
     """
@@ -74,7 +72,6 @@ class DecisionPlan:
     runs_per_seed: int
     margin: float | None
     unit: str
-    test_samples: int | None
     train_samples: int | None
     config: Config | None
 
@@ -119,8 +116,7 @@ def make_decision_plan(prepared: PreparedSweep) -> DecisionPlan | None:
         runs_per_seed=math.ceil(total / sweep.seeds),
         margin=prepared.plan.margin or default,
         unit="points" if is_accuracy else "",
-        test_samples=_samples(config, "test") if config else None,
-        train_samples=_samples(config, "train") if config else None,
+        train_samples=_train_samples(config) if config else None,
         config=config,
     )
 
@@ -174,9 +170,7 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     lines.append(_describe_resolution(plan))
     deviation = _recorded_deviation(records)
     if deviation is not None:
-        lines.append(_describe_expectation(plan, deviation, "measured in earlier runs of this recipe"))
-    elif plan.test_samples and plan.unit:
-        lines.append(_describe_guess(plan, plan.test_samples))
+        lines.append(_describe_expectation(plan, deviation))
     return lines
 
 
@@ -195,7 +189,7 @@ def _describe_unplanned_look(prepared: PreparedSweep, plan: DecisionPlan) -> lis
 def describe_first_run(
     prepared: PreparedSweep, folder: Path, run: SweepRun, process_seconds: float | None = None
 ) -> list[str]:
-    """Return what the first finished run tells of the others: time, resolution, and whether it learned.
+    """Return what the first finished run tells of the others: time, and whether it learned.
 
     Args:
         folder: Its output folder.
@@ -214,12 +208,7 @@ def describe_first_run(
     elif training_seconds is not None:
         source = "as the first run took without the start of its process"
         lines.append(_describe_cost(plan, training_seconds, source))
-    if learning := _describe_learning(record):
-        return [*lines, *learning]
-    samples = record.summary_number(metrics.TEST_IMAGES)
-    if plan.margin is not None and plan.has_intervals and plan.test_samples is None and samples and plan.unit:
-        lines.append(_describe_guess(plan, int(samples)))
-    return lines
+    return [*lines, *_describe_learning(record)]
 
 
 def _seconds_with_start(
@@ -312,10 +301,10 @@ def _describe_resolution(plan: DecisionPlan) -> str:
     )
 
 
-def _describe_expectation(plan: DecisionPlan, deviation: float, source: str) -> str:
+def _describe_expectation(plan: DecisionPlan, deviation: float) -> str:
     """Return the expected standard deviation, and what it takes if the seeds are too few for it."""
     assert plan.margin is not None
-    text = f"expected standard deviation: {number(deviation, 2)} ({source})"
+    text = f"expected standard deviation: {number(deviation, 2)} (measured in earlier runs of this recipe)"
     look = len(plan.looks) - 1
     limit = plan.largest_deviation(look)
     if deviation <= limit:
@@ -326,18 +315,6 @@ def _describe_expectation(plan: DecisionPlan, deviation: float, source: str) -> 
     wider = plan.margin * deviation / limit
     seeds = f"about {needed} seeds" if needed else f"more than {MAX_SEEDS:,} seeds"
     return f"{text}: a decision takes {seeds}, or a margin of {_with_unit(plan, wider)}"
-
-
-def _describe_guess(plan: DecisionPlan, samples: int) -> str:
-    """Return the standard deviation that the size of the test set suggests, which is a guess."""
-    assert plan.margin is not None
-    deviation = 100 * math.sqrt(GUESSED_ERROR / samples)
-    limit = plan.largest_deviation(len(plan.looks) - 1)
-    source = f"a guess from {count(samples)} test samples at 10% error"
-    text = _describe_expectation(plan, deviation, source)
-    if deviation <= limit or not limit:
-        return text
-    return f"{text}, or about {count(math.ceil(GUESSED_ERROR * (100 / limit) ** 2))} test samples"
 
 
 def _seconds_per_run(
@@ -433,14 +410,12 @@ def _elapsed(record: RunRecord) -> float | None:
     return float(values.max()) if len(values) else None
 
 
-def _samples(config: Config, split: str) -> int | None:
-    """Return the number of samples of a split of a built-in data source; None if only the data tells."""
+def _train_samples(config: Config) -> int | None:
+    """Return the number of training samples of a built-in data source; None if only the data tells."""
     source = SOURCES.get(config.data.source)
-    size = getattr(source, f"{split}_images", 0)
-    limit = config.data.train_limit if split == "train" else config.data.test_limit
-    if not size:
+    if source is None or not source.train_images:
         return None
-    return min(size, limit) if limit else size
+    return min(source.train_images, config.data.train_limit or source.train_images)
 
 
 def _value_at(parameters: Any, parameter: Parameter) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.code_version import CodeWatch, changed_code_dates
+from ampcompare.sweeps.code_version import CodeWatch
 from ampcompare.sweeps.decisions import (
     Action,
     AllEnded,
@@ -85,7 +85,7 @@ class SweepDriver:
         self._describe_first_run = describe_first_run
         self.sweep = self.progress.sweep = self._sweep_now()
         self._seed = seed_of(prepared.sweep, journal.state.definition)
-        self._code = CodeWatch(prepared.code_files, journal.state.code_versions)
+        self._code = CodeWatch(prepared.code_files, journal.state.code)
         self.changed_code: list[str] = []
         self.failure = ""
         self._failures: list[str] = []  # the messages of the runs that failed
@@ -178,7 +178,7 @@ class SweepDriver:
 
     def _follow_metrics(self) -> None:
         """See what running runs have logged."""
-        if not self.executor.has_live_records or self.prepared.sweep.metric is None:
+        if self.prepared.sweep.metric is None:
             return
         running = {run.run_id: run for run in self.journal.state.own_running}
         for run_id, values in self._records.follow(running):
@@ -208,7 +208,7 @@ class SweepDriver:
                     journal.propose(run_at(self.sweep, self._seed, plan, action.index, tried))
                 case Start():
                     groups = [self._runs_of(indices) for indices in action.groups]
-                    places = self.executor.submit(groups, changed_code_dates(journal.state))
+                    places = self.executor.submit(groups)
                     for (first, *_), process in zip(groups, places, strict=True):
                         self._handle(RunChanged(RunChange(first.index, RunState.RUNNING, process=process)))
                 case Cancel():

@@ -31,7 +31,6 @@ from ampcompare.runtime.atomic_files import replacing
 
 FORMAT = 1
 DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"
-FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
 LOCK_SECONDS = 1.0  # `--status` has the lock for a moment where Linux does not tell
 STARTABLE_STATES = (RunState.QUEUED, RunState.PREEMPTED)
@@ -105,29 +104,16 @@ class SeedGroup:
     messages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class CodeVersion:
-    """A version of the user's files, and when each of them was last changed.
-
-    Attributes:
-        hashes: SHA-256 of each file by its path.
-        modified: Time of the last change of each file, as text.
-    """
-
-    hashes: Mapping[str, str]
-    modified: Mapping[str, str]
-
-
 class SweepState:
     """A sweep as the events of its journal tell it.
 
     Attributes:
         name: Name of the sweep.
         definition: What the sweep began as.
-        command: The words after `ampcompare` with which it began; empty if the journal does not have them.
+        command: The words after `ampcompare` with which it began.
         runs: The newest run of each point that was begun, by index.
         seed_groups: Groups of seeds that were added since the sweep began.
-        code_versions: Versions of the user's code, oldest first.
+        code: SHA-256 of each of the user's files by its path, with which the newest runs were made.
         submissions: For each job array, by the mark in its jobs' names: the runs of each job, as they were
             when it was submitted.
         driver: Host and pid of the last driver.
@@ -138,7 +124,7 @@ class SweepState:
         self.runs: dict[int, SweepRun] = {}
         self._indices: dict[RunState, set[int]] = {state: set() for state in RunState}
         self.seed_groups: list[SeedGroup] = []
-        self.code_versions: list[CodeVersion] = []
+        self.code: Mapping[str, str] = {}
         self.submissions: dict[str, list[list[SweepRun]]] = {}
         self.driver: Mapping[str, Any] = {}
 
@@ -176,7 +162,7 @@ class SweepState:
                 group = SeedGroup(tuple(event["seeds"]), event["look"], tuple(event["messages"]))
                 self.seed_groups.append(group)
             case "code":
-                self.code_versions.append(CodeVersion(event["hashes"], event["modified"]))
+                self.code = event["hashes"]
             case "submission":
                 self._submit(event["mark"], event["indices"])
 
@@ -265,11 +251,10 @@ class Journal:
             command: The words after `ampcompare` that begin a new sweep.
 
         Raises:
-            UserError: If another driver or a sweep of another name has the folder, an earlier version of AMP
-                Compare has used it, or the journal cannot be read.
+            UserError: If another driver or a sweep of another name has the folder, or the journal cannot be
+                read.
         """
         self.folder = folder
-        refuse_former_sweep(folder)
         self._lock = FileLock(folder / LOCK_FILE)
         try:
             self._lock.acquire(timeout=LOCK_SECONDS)
@@ -391,7 +376,6 @@ def read_journal(folder: Path) -> SweepState | None:
     Raises:
         UserError: If the journal is damaged or of another version.
     """
-    refuse_former_sweep(folder)
     path, events = folder / DEFINITION_FILE, folder / EVENTS_FILE
     try:
         if not path.exists():
@@ -406,7 +390,11 @@ def read_journal(folder: Path) -> SweepState | None:
                 f"{path}: format {content['format']}, but this version of AMP Compare reads format {FORMAT}; "
                 f"{NEW_FOLDER_HINT}"
             )
-        state = SweepState(content["name"], dict(content["sweep"]), content.get("command", ()))
+        if "command" not in content:
+            raise UserError(
+                f"{path}: version 0.3 began this sweep; finish it with version 0.3, or {NEW_FOLDER_HINT}"
+            )
+        state = SweepState(content["name"], dict(content["sweep"]), content["command"])
         path = events
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
         for line in lines[:-1]:  # behind the last line break is nothing, or what a killed driver was writing
@@ -416,16 +404,6 @@ def read_journal(folder: Path) -> SweepState | None:
             f"{path}: not the journal of a sweep ({reason(problem)}); {NEW_FOLDER_HINT}"
         ) from None
     return state
-
-
-def refuse_former_sweep(folder: Path) -> None:
-    """Raise UserError where a version of AMP Compare without a journal has run a sweep in the folder."""
-    for name in FORMER_FILES:
-        if (folder / name).exists():
-            raise UserError(
-                f"{folder / name}: comes from an earlier version of AMP Compare, which this version cannot "
-                f"continue; finish it with that version, or {NEW_FOLDER_HINT}"
-            )
 
 
 def _open_after_last_whole_line(path: Path) -> FileIO:

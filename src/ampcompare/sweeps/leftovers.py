@@ -12,7 +12,7 @@ import psutil
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import heeds_sigterm, note_stop
+from ampcompare.sweeps.process_guard import note_stop
 from ampcompare.sweeps.run_end import DRIVER
 from ampcompare.sweeps.run_process import LEFTOVER_SECONDS, POLL_SECONDS, STOP_SECONDS, has_ended
 from ampcompare.sweeps.series_process import SERIES_VARIABLE, end_file_of
@@ -35,9 +35,9 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = F
     asked_at = time.time()
     started = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
     found = _processes_of(runs, folder, started)
+    alive = {None, *(process.pid for process in found)}
     for run in runs:
-        pid = run.process.get("pid")
-        is_running = run.state is RunState.RUNNING and (pid is None or heeds_sigterm(pid))
+        is_running = run.state is RunState.RUNNING and run.process.get("pid") in alive
         has_begun = run.is_startable and run.run_id in found.values()  # though the journal does not say so
         if is_running or has_begun:
             note_stop(end_file_of(folder, run), asked_at, DRIVER)

@@ -237,7 +237,7 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
         print_line(
             console, one_line(f"to compare the runs: {shell_command('ampcompare', 'report', prepared.file)}")
         )
-    elif prepared.options.report:
+    else:
         from ampcompare.sweeps.sweep_report import report
 
         status = report(console, sweep, folder, prepared.options.bench)
@@ -251,8 +251,8 @@ def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journa
     Raises:
         UserError: If the folder belongs to another sweep, or has another driver.
     """
-    # Neither --rerun nor --changed-code is for a new sweep, except that W&B's server needs --rerun.
-    begins = replace(prepared.options, rerun=prepared.sweep.on_server, changed_code=False)
+    # --rerun is not for a new sweep, except for one of W&B's server.
+    begins = replace(prepared.options, rerun=prepared.sweep.on_server)
     words = replace(prepared, options=begins).words() if prepared.file else ()
     journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.overrides), words)
     try:
@@ -274,16 +274,13 @@ def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journa
 
 
 def _check_code(prepared: PreparedSweep, journal: Journal) -> None:
-    """Refuse to mix two versions of the user's code without `--changed-code`.
+    """Refuse to mix two versions of the user's code.
 
     Raises:
         UserError: If a file has changed since runs were made with it.
     """
     if changed := changed_files(prepared.code_files, journal.state):
-        if not prepared.options.changed_code:
-            raise code_changed_error(changed, prepared, "since runs of this sweep were made with it")
-        for run in journal.state.with_state(RunState.PREEMPTED):
-            journal.propose(run)  # from its beginning: its checkpoint is from the old code
+        raise code_changed_error(changed, prepared, "since runs of this sweep were made with it")
     note_code_version(journal, prepared.code_files)
 
 
@@ -291,10 +288,9 @@ def code_changed_error(files: Sequence[str], prepared: PreparedSweep, when: str)
     """Return the error for a sweep that continues with changed code."""
     own = [override for override in prepared.all_overrides if not override.startswith("output_dir=")]
     new = shell_command("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
-    mixed = prepared.command("--changed-code")
     return UserError(
-        f"{', '.join(files)}: changed {when}; to start a new sweep: {new}; "
-        f"to continue with both versions of the code: {mixed}"
+        f"{', '.join(files)}: changed {when}; restore the old content to continue, "
+        f"or start a new sweep: {new}"
     )
 
 

@@ -42,8 +42,6 @@ class SweepOptions:
         cluster: `slurm` or `ray`; None runs on this machine.
         wait: Whether the driver stays until a job array has ended.
         rerun: Whether to make new runs of what is neither finished nor running.
-        changed_code: Whether to continue although the user's code has changed.
-        report: Whether to make the report at the end.
         bench: A file of `ampcompare bench --json` with the speed, for the report and the planned time.
         seeds_per_process: How many seeds one process trains, one after the other; None: one.
     """
@@ -55,8 +53,6 @@ class SweepOptions:
     cluster: str | None = None
     wait: bool = False
     rerun: bool = False
-    changed_code: bool = False
-    report: bool = True
     bench: str | None = None
     seeds_per_process: int | None = None
 
@@ -145,7 +141,6 @@ class PreparedSweep:
             "--rerun": options.rerun,
             "--until-decided": options.until_decided and "--rerun" not in flags,
             "--wait": options.wait,
-            "--changed-code": options.changed_code,
         }
         arguments = [*dict.fromkeys([*flags, *(flag for flag, is_set in set_flags.items() if is_set)])]
         arguments += [f"{key}={value}" for key, value in values.items() if value is not None]
@@ -197,11 +192,6 @@ def command_of_folder(folder: str, overrides: Sequence[str], options: SweepOptio
         raise UserError(
             f"{folder}: no sweep has begun in this folder, it has no {DEFINITION_FILE}; "
             "name the folder of a sweep, such as runs/compare_backends, or a sweep file"
-        )
-    if not state.command:
-        raise UserError(
-            f"{folder}: an earlier version of AMP Compare began this sweep and did not record the command; "
-            "name the sweep file with the options of the sweep"
         )
     _, file, *words = state.command
     flags = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("--")}

@@ -82,7 +82,7 @@ def main() -> None:
         else:
             files.pop(pid, None)
     groups = set(files)
-    interrupted = [file for pid, file in files.items() if file and heeds_sigterm(pid)]
+    interrupted = [file for file in files.values() if file]
     asked_at = time.time()
     if interrupted:
         time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
@@ -124,22 +124,6 @@ def write_end(file: Path, facts: Mapping[str, Any], *, is_first: bool = False) -
             temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
             temporary.write_text(text)
             temporary.replace(file)
-
-
-def heeds_sigterm(pid: int) -> bool:
-    """Return whether there is a process that SIGTERM interrupts.
-
-    Linux alone tells whether a process ignores the signal, or has ended and is not collected yet.
-    """
-    with suppress(OSError):
-        os.kill(pid, 0)
-        with suppress(FileNotFoundError):
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-            ignored = int(fields["SigIgn"], 16) >> (signal.SIGTERM - 1) & 1
-            return not ignored and not fields["State"].startswith("Z")
-        return True
-    return False
 
 
 def _has_members(group: int) -> bool:

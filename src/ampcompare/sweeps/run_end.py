@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD
+from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS
 
 MAX_SIGNAL_ENDS = 3  # after this number of ends by a signal, a run has failed
 # By the machine (out of memory), by a scheduler, by hand. A shell reports signal N as exit code 128 + N.
@@ -39,18 +39,14 @@ class RunEnd:
         exit_code: Of its process; negative for a signal. None: the end was not observed.
         asked_at: When it was asked to end (seconds since 1970); None: it was not.
         asked_by: Who asked: DRIVER, SCHEDULER, or GUARD because the process that watched the run was killed.
-        ignores_stop: Whether the program ignores SIGTERM, so that it may have finished in spite of it.
         is_started: Whether the process could be started.
-        ended_at: When its process ended (seconds since 1970); None: not known.
         has_lost_driver: Whether the end was not observed because the driver that executed the run was killed.
     """
 
     exit_code: int | None = None
     asked_at: float | None = None
     asked_by: str | None = None
-    ignores_stop: bool = False
     is_started: bool = True
-    ended_at: float | None = None
     has_lost_driver: bool = False
 
     @property
@@ -142,44 +138,10 @@ def end_file(folder: Path, run_id: str, start: int) -> Path:
 
 
 def read_end(file: Path) -> RunEnd | None:
-    """Return the facts in a file; None if there are none, or if the file holds anything else."""
-    with suppress(OSError, ValueError, TypeError, RecursionError):
-        end = RunEnd(**json.loads(file.read_bytes()))
-        if all(type(getattr(end, name)) in kinds for name, kinds in _KINDS.items()):
-            return end
-    return None
-
-
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "exit_code": (int, type(None)),
-    "asked_at": (int, float, type(None)),
-    "asked_by": (str, type(None)),
-    "ignores_stop": (bool,),
-    "is_started": (bool,),
-    "ended_at": (int, float, type(None)),
-    "has_lost_driver": (bool,),
-}
-
-
-def read_former_end(folder: Path, run: SweepRun) -> RunEnd | None:
-    """Return the facts about the end of a run that version 0.3 executed; None if it has left none.
-
-    Its guard noted in one file when it interrupted which runs; what is older than the last start says
-    nothing. A job of Slurm noted that its run had finished or failed, so that it would not start again.
-
-    Args:
-        folder: Output folder of the sweep.
-    """
-    note = folder / "cluster" / "ends" / f"{run.run_id}.json"
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        content = json.loads(note.read_bytes())
-        exit_code = 0 if content["state"] == RunState.FINISHED else content["exit_code"]
-        if type(exit_code) in _KINDS["exit_code"]:
-            return RunEnd(exit_code, is_started=exit_code is not None)
+    """Return the facts in a file; None if there are none, or if a killed process was writing them."""
     with suppress(OSError, ValueError):
-        interrupted_at, *run_ids = (folder / "sweep.interrupted").read_text().split()
-        if run.run_id in run_ids and float(interrupted_at) > run.queued_at:
-            return RunEnd(asked_at=float(interrupted_at), asked_by=GUARD)
+        content = json.loads(file.read_bytes())
+        return RunEnd(**{fact.name: content[fact.name] for fact in fields(RunEnd) if fact.name in content})
     return None
 
 
@@ -205,7 +167,7 @@ def state_of_end(
     was_asked = end.asked_at is not None
     if end.exit_code == 0:
         # Other programs may end with 0 when they are interrupted, without having finished.
-        is_interrupted = was_asked and not end.ignores_stop and not rules.trains_here
+        is_interrupted = was_asked and not rules.trains_here
         return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
     is_ended_by_signal = end.exit_code is None or end.signal is not None
     # The signal may have come between the end of the record and the end of the process.

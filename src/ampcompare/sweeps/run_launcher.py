@@ -26,7 +26,6 @@ from ampcompare.sweeps.series_process import SERIES_VARIABLE, SeriesProcess, end
 from ampcompare.sweeps.sweep import CHAOS, SEED, Sweep
 
 SERIES = "series"  # folder in the sweep's output folder: the runs of each process that trains several
-CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,6 @@ class RunLauncher:
         runs: Sequence[SweepRun],
         guard: ProcessGuard,
         gpu: str | None = None,
-        code: Mapping[str, str] | None = None,
         *,
         is_requeued: bool = False,
     ) -> SeriesProcess | None:
@@ -68,7 +66,6 @@ class RunLauncher:
                 run may have left a checkpoint.
             guard: Ends the process if this one dies.
             gpu: Value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
-            code: Dates of the user's files that changed since the sweep began, for the records of the runs.
             is_requeued: Whether this start of the runs has begun before, in a job that Slurm has requeued.
 
         Returns:
@@ -80,11 +77,11 @@ class RunLauncher:
         try:
             for run in runs:  # of this start before Slurm requeued its job
                 end_file_of(self.folder, run).unlink(missing_ok=True)
-            command = self._command(first, code)
+            command = self._command(first)
             environment = self._environment(first, gpu, is_requeued=is_requeued)
             file = None
             if len(runs) > 1:
-                file = self._write_series(runs, environment, gpu, code)
+                file = self._write_series(runs, environment, gpu)
                 command += [FLAG, str(file)]
                 environment[SERIES_VARIABLE] = ",".join(run.run_id for run in runs)
             process = RunProcess(command, environment, self.log_file(first.run_id), guard, facts)
@@ -98,18 +95,16 @@ class RunLauncher:
         runs: Sequence[SweepRun],
         environment: Mapping[str, str],
         gpu: str | None,
-        code: Mapping[str, str] | None,
     ) -> Path:
         """Write the file that lists the runs of a process (`run_series`), and return the file.
 
         Args:
             environment: The variables of the process.
             gpu: As in `start`.
-            code: As in `start`.
         """
         first, entries = runs[0], []
         for run in runs:
-            self._write_parameters(run, code)
+            self._write_parameters(run)
             own = self._environment(run, gpu)
             entries.append(
                 {
@@ -136,20 +131,20 @@ class RunLauncher:
         """Return the file from which W&B's client takes a run's sweep parameters."""
         return self.folder / "wandb" / f"sweep-{self.sweep.name}" / f"config-{run.run_id}.yaml"
 
-    def _write_parameters(self, run: SweepRun, code: Mapping[str, str] | None) -> Path:
+    def _write_parameters(self, run: SweepRun) -> Path:
         """Write the file with a run's sweep parameters, make the folder of its log, and return the file."""
         file = self._parameters_file(run)
-        values = recorded_parameters(run) | ({CODE_KEY: dict(code)} if code else {})
-        content = {"wandb_version": 1, **{key: {"value": value} for key, value in values.items()}}
+        values = {key: {"value": value} for key, value in recorded_parameters(run).items()}
+        content = {"wandb_version": 1, **values}
         self.log_file(run.run_id).parent.mkdir(parents=True, exist_ok=True)
         file.parent.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
         file.write_text(text, encoding="utf-8")
         return file
 
-    def _command(self, run: SweepRun, code: Mapping[str, str] | None) -> list[str]:
+    def _command(self, run: SweepRun) -> list[str]:
         """Return the words of a run's command, after writing the files that it reads."""
-        sweep, file = self.sweep, self._write_parameters(run, code)
+        sweep, file = self.sweep, self._write_parameters(run)
         parameters = run.parameters if self.trains_here else _without_plan(sweep, run.parameters)
         command = build_command(sweep.command, sweep.program, parameters, file.with_suffix(".json"))
         command += self.overrides

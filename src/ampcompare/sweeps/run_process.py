@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from ampcompare.sweeps.process_guard import ProcessGuard, heeds_sigterm
+from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_end import DRIVER, SIGNAL_CODES, RunEnd
 
 POLL_SECONDS = 0.1
@@ -49,7 +49,6 @@ class RunProcess:
         self._asked_at: float | None = None  # by time.time
         self._asked_by = DRIVER
         self._kill_at: float | None = None
-        self._ignores_stop = False
         self.end: RunEnd | None = None
         with log.open("ab") as file:
             self._process = subprocess.Popen(
@@ -96,7 +95,7 @@ class RunProcess:
         if may_be_asked and now < self._ended_at + SAME_SIGNAL_SECONDS:
             return None
         asked_by = None if self._asked_at is None else self._asked_by
-        self.end = RunEnd(self._exit_code, self._asked_at, asked_by, self._ignores_stop, ended_at=time.time())
+        self.end = RunEnd(self._exit_code, self._asked_at, asked_by)
         self._guard.forget(self.pid)
         return self.end
 
@@ -115,15 +114,12 @@ class RunProcess:
         if self._asked_at is not None or self.end is not None:
             return
         asked_at = time.time()
-        ignores_stop = False
         if self._exit_code is None:
-            ignores_stop = number == signal.SIGTERM and not heeds_sigterm(self.pid)
             self._process.send_signal(number)  # no effect if the process has ended already
-        has_ended = self._process.returncode is not None
-        if has_ended and self._process.returncode not in SIGNAL_CODES:
+        exit_code = self._process.returncode
+        if exit_code is not None and exit_code not in SIGNAL_CODES:
             return  # it ended by itself, before it was asked to
         self._asked_at, self._asked_by = asked_at, asked_by
-        self._ignores_stop = ignores_stop and not has_ended
         self._kill_at = time.monotonic() + patience
 
     def kill(self) -> None:

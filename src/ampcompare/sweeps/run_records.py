@@ -8,7 +8,7 @@ from ampcompare.runs.run_record import merge_parts
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.run_end import RecordEnd, RunEnd, end_file, read_end, read_former_end
+from ampcompare.sweeps.run_end import RecordEnd, RunEnd, end_file, read_end
 from ampcompare.wandb_client.record_folders import RecordIndex
 
 MAX_CORE_FRACTION = 0.01  # of one core's time that may go into following the metrics of all runs
@@ -98,8 +98,7 @@ class FolderFacts:
 
     def end(self, run: SweepRun) -> RunEnd | None:
         """Return the facts about the end of the run's last start; None if there are none."""
-        known = read_end(end_file(self._folder, run.run_id, run.last_start))
-        return known or read_former_end(self._folder, run)
+        return read_end(end_file(self._folder, run.run_id, run.last_start))
 
     def record(self, run: SweepRun) -> RecordEnd:
         """Return what the run's record tells about its end."""

@@ -116,7 +116,7 @@ def _propose(sweep: Sweep, runs: Sequence[SweepRun]) -> tuple[list[Any], dict[st
     return values, drawn
 
 
-def falls_behind(value: float, reached: Iterable[float], eta: float, *, maximize: bool) -> bool:
+def falls_behind(value: float, reached: Iterable[float], eta: int, *, maximize: bool) -> bool:
     """Return whether a run is not among the best 1/eta of those that have reached a band.
 
     Before eta runs have reached it, the best one continues (asynchronous successive halving, Li et al. 2020).
@@ -128,5 +128,5 @@ def falls_behind(value: float, reached: Iterable[float], eta: float, *, maximize
         maximize: Whether more is better.
     """
     ordered = sorted(reached, reverse=maximize)
-    last = ordered[max(1, int(len(ordered) // eta)) - 1]
+    last = ordered[max(1, len(ordered) // eta) - 1]
     return value < last if maximize else value > last

@@ -89,7 +89,7 @@ class SeriesProcess:
         """Take into account what the process has noted."""
         before = self.current
         for run in self.runs[len(self.ends) : len(finished)]:
-            self._note_end(run, RunEnd(0, ended_at=time.time()))
+            self._note_end(run, RunEnd(0))
         self._begun = max(self._begun, len(begun))
         if self.current is not before:
             facts = end_file_of(self._folder, self.current) if self.current else None

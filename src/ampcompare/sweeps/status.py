@@ -347,7 +347,7 @@ def _prepare(
     for option in (option for option, is_set in local.items() if is_set):
         raise UserError(f"{option}: is only for a sweep without W&B's server; leave it out")
     entity, project, name = parse_source(source)
-    config, records = read_server_sweep(source, brief=True)
+    config, records = read_server_sweep(source)
     # The server's config has more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
     sweep = sweep_of(Path(source), known)

@@ -12,13 +12,13 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ampcompare import metrics
 from ampcompare.config.schema import OPTIONS
 from ampcompare.runtime.strict_model import Number, StrictModel, Text, validation_error
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND
-from ampcompare.sweeps.distributions import Parameter, Whole, nested, whole
+from ampcompare.sweeps.distributions import Parameter, Whole, nested
 from ampcompare.sweeps.randomized_blocks import orders
 
 SEED = "seed"
@@ -28,19 +28,10 @@ BOOKENDS, CHAOS = "bookends", "chaos"  # kinds of control, as in plan.control
 CHAOS_KEY = ""  # no parameter has this key
 FIRST, LAST = "first", "last"  # arms of the control BOOKENDS; CHAOS is an arm, too
 MAX_BANDS = 20  # with min_iter alone, the number of bands has no end
-MAX_FRACTIONAL_BANDS = 100  # with a fractional eta, bands are closer
-MAX_FRACTIONAL_S = 1000  # limit of `s` with a fractional eta
-
 MAX_COUNT = 10**15
 
 
 Count = Annotated[Whole, Field(ge=1, le=MAX_COUNT)]
-
-
-def _factor(value: Any) -> Any:
-    if value <= 1:
-        raise validation_error("expected a number above 1")
-    return whole(value)
 
 
 class Objective(StrictModel):
@@ -84,7 +75,7 @@ class Hyperband(StrictModel):
         min_iter: The first band, in values of the metric.
         max_iter: As many values as a run logs: the bands are `max_iter` divided by `eta`, `s` times.
         s: The number of bands below `max_iter`.
-        eta: The factor between bands, above 1.
+        eta: The factor between bands.
         strict: Judge a run by its newest value instead of by its best so far. False by default, as in W&B's
             documentation; the schema in `sweeps` 0.3.0 says true.
     """
@@ -93,7 +84,7 @@ class Hyperband(StrictModel):
     min_iter: Count | None = None
     max_iter: Count | None = None
     s: Count | None = None
-    eta: Annotated[Number, AfterValidator(_factor)] = 3
+    eta: Annotated[Whole, Field(ge=2, le=MAX_COUNT)] = 3
     strict: bool = False
 
     @model_validator(mode="after")
@@ -104,8 +95,6 @@ class Hyperband(StrictModel):
             )
         if self.max_iter is not None and self.s is None:
             raise validation_error("s: missing; max_iter needs the number of bands, such as s: 2")
-        if self.max_iter is not None and not isinstance(self.eta, int) and (self.s or 0) > MAX_FRACTIONAL_S:
-            raise validation_error(f"s={self.s}: expected at most {MAX_FRACTIONAL_S} with eta={self.eta}")
         return self
 
     @property
@@ -117,37 +106,14 @@ class Hyperband(StrictModel):
     @property
     def bands(self) -> tuple[int, ...]:
         """After how many values of the metric runs are compared, ascending."""
-        eta = self.eta
-        if self.max_iter is not None:
-            bands = _divided(self.max_iter, eta, self.s or 0)
-        elif isinstance(eta, int):
-            bands = {(self.min_iter or 0) * eta**i for i in range(MAX_BANDS)}
-        else:
-            bands = _multiplied(self.min_iter or 0, eta)
-        return tuple(sorted(bands)) or (1,)
-
-
-def _divided(max_iter: int, eta: float, count: int) -> set[int]:
-    bands: set[int] = set()
-    band: float = max_iter
-    for _ in range(count):
-        band = band // eta if isinstance(eta, int) else band / eta
-        if band < 1:
-            break
-        bands.add(int(band))
-    return bands
-
-
-def _multiplied(min_iter: int, eta: float) -> set[int]:
-    """Return the bands of a fractional `eta`, as many as W&B counts."""
-    bands: set[int] = set()
-    band: float = min_iter
-    for _ in range(MAX_FRACTIONAL_BANDS):
-        if band > MAX_COUNT:  # never reached
-            break
-        bands.add(int(band))
-        band *= eta
-    return bands
+        if self.max_iter is None:
+            return tuple((self.min_iter or 0) * self.eta**i for i in range(MAX_BANDS))
+        bands: list[int] = []
+        band = self.max_iter // self.eta
+        while band and len(bands) < (self.s or 0):
+            bands.append(band)
+            band //= self.eta
+        return tuple(reversed(bands)) or (1,)
 
 
 @dataclass(frozen=True)

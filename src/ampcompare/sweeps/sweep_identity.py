@@ -13,7 +13,7 @@ from ampcompare.errors import UserError
 from ampcompare.identity.agreement import SWEEP
 from ampcompare.identity.run_identity import RunIdentity, differences, differing
 from ampcompare.runtime.formatting import some
-from ampcompare.runtime.paths import shell_command, shipped
+from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.journal import NEW_FOLDER_HINT
 from ampcompare.sweeps.sweep import BOOKENDS, SEED, Sweep
@@ -99,10 +99,7 @@ def continued_sweep(
         names = ", ".join(key for key in changed if key != ORDER or len(changed) == 1)
         why = f"the folder {where} has a sweep that differs in {names}"
         todo = f"{NEW_FOLDER_HINT}, or use the file and the options of that sweep"
-        if SETTINGS not in began and sweep.path.resolve().parent == shipped("sweeps").resolve():
-            why = f"version 0.3 began the sweep in {where}, and its bundled file has changed since ({names})"
-            todo = f"finish it with version 0.3, or {NEW_FOLDER_HINT}"
-        elif command:
+        if command:
             started = shell_command("ampcompare", *command)
             todo = f"{NEW_FOLDER_HINT}; the sweep in this folder was started with: {started}"
         raise UserError(f"{sweep.path}: {why}; {todo}")
@@ -111,25 +108,18 @@ def continued_sweep(
 
 
 def _check_settings(sweep: Sweep, overrides: Sequence[str], began: Mapping[str, Any], where: str) -> None:
-    """Raise UserError if runs of a continued sweep would have other settings than its first runs.
-
-    A sweep that version 0.3 began has no resolved options. Its runs had those of `recipe=reference`.
-    """
-    is_of_0_3 = SETTINGS not in began
-    former = resolved_options(sweep, [*overrides, "recipe=reference"]) if is_of_0_3 else began[SETTINGS]
-    first = RunIdentity.of_parts(former, is_complete=True)
+    """Raise UserError if runs of a continued sweep would have other settings than its first runs."""
+    first = RunIdentity.of_parts(began.get(SETTINGS, {}), is_complete=True)
     present = RunIdentity.of_parts(resolved_options(sweep, overrides), is_complete=True)
     found = differences(first, present, SWEEP.equal)
     if not found:
         return
     changed = [f"{key}={now} instead of {before}" for key, before, now in found]
-    if is_of_0_3:
-        why = f"the sweep in {where} began with version 0.3, and its next runs would have other settings"
-        todo = f"finish it with version 0.3, or {NEW_FOLDER_HINT}"
-    else:
-        why = f"the next runs of the sweep in {where} would have other settings than its first runs"
-        todo = f"restore the config file or the version of AMP Compare, or {NEW_FOLDER_HINT}"
-    raise UserError(f"{sweep.path}: {why} ({some(changed, MAX_NAMED)}); {todo}")
+    raise UserError(
+        f"{sweep.path}: the next runs of the sweep in {where} would have other settings than its first runs "
+        f"({some(changed, MAX_NAMED)}); restore the config file or the version of AMP Compare, "
+        f"or {NEW_FOLDER_HINT}"
+    )
 
 
 def _parts(content: Mapping[str, Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The report of a sweep: at its end, and at the interim looks on the way."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,11 @@ from ampcompare.report.ranking import write_ranking
 from ampcompare.runs import RunRecord, load_runs
 from ampcompare.runs.nested import as_text, flatten, lookup
 from ampcompare.runs.run_state import RunState
-from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import count_range, listed, plural, some
 from ampcompare.sweeps.distributions import Parameter, whole
 from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import SweepRun, read_journal
-from ampcompare.sweeps.run_launcher import CODE_KEY
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
 from ampcompare.sweeps.training_options import trains_here
 
@@ -46,14 +44,14 @@ EXIT_NO_REPORT = 1
 MAX_LOGGED = 12  # keys in a message
 
 
-def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> ReportOptions:
+def report_options(sweep: Sweep, folder: Path, bench: str | None = None) -> ReportOptions:
     """Return the report of a sweep.
 
     What the sweep varies is compared, first the backend; or a publication's arms, where it repeats one.
 
     Args:
         folder: Its output folder.
-        code_keys: Keys of the records that distinguish versions of the user's code.
+        bench: A file of `ampcompare bench --json` with the speed.
     """
     is_own_training, listed_parameters = (
         trains_here(sweep),
@@ -61,7 +59,7 @@ def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) ->
     )
     published = listed_parameters.get(PUBLISHED)
     if is_own_training and published is not None and published.grid_size() == 1:
-        repeated = AnalysisOptions(reproduce=str(published.grid_value(0)))
+        repeated = AnalysisOptions(reproduce=str(published.grid_value(0)), bench=bench)
         return ReportOptions([str(folder)], str(folder / "report"), repeated)
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
     keys = [p.key for p in varied if role_of(p.key) in REPEAT.roles]
@@ -85,7 +83,7 @@ def report_options(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) ->
         baseline=baseline,
         group_by=groups,
         metric=f"{metric}:{goal}" if metric and goal else metric,
-        split_by=() if is_own_training else tuple(code_keys),  # our own runs are split by all that differs
+        bench=bench,
     )
     formats = ",".join(name for name in FORMATS if name not in PICTURES)
     return ReportOptions([str(folder)], str(folder / "report"), compared, formats=formats)
@@ -140,7 +138,7 @@ def report(console: Console, sweep: Sweep, folder: Path, bench: str | None = Non
             reason = _baseline_problem(sweep, runs)
         if not reason:
             try:
-                options = _report_options_with_code(sweep, folder, bench)
+                options = report_options(sweep, folder, bench)
                 is_reproduction = options.analysis.reproduce is not None
                 return make_report(options, console) or code
             except UserError as problem:
@@ -231,18 +229,6 @@ def _task_metric(record: RunRecord) -> str:
     return compared_key(*(record.option(f"task.{name}") for name in ("loss", "metrics", "metric")))
 
 
-def _report_options_with_code(sweep: Sweep, folder: Path, bench: str | None = None) -> ReportOptions:
-    """Return the report of a sweep whose user's code may have changed.
-
-    A program that does not use W&B's client to log does not record the change.
-    """
-    files = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime)
-    recorded = read_wandb_file(files[-1]).config.get(CODE_KEY) if files else None
-    keys = recorded if isinstance(recorded, Mapping) else {}
-    options = report_options(sweep, folder, [f"{CODE_KEY}.{name}" for name in keys])
-    return replace(options, analysis=replace(options.analysis, bench=bench))
-
-
 def _records(folder: Path) -> set[str]:
     """Return the ids of the runs that left a record."""
     return {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
@@ -266,7 +252,7 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: st
             f"{folder}: the record of a finished run is missing under output_dir ({missing[0]}); "
             "--until-decided needs an output_dir on a drive that all workers share"
         )
-    analysis = _report_options_with_code(sweep, folder, bench).analyse()
+    analysis = report_options(sweep, folder, bench).analyse()
     if not analysis.comparisons:
         return Look(
             True, (f"look at {seeds}: nothing could be compared, and more seeds would not change this",)

@@ -30,19 +30,17 @@ def relative_rate(rates: Mapping[str, float], dtype: str) -> float:
     return rates.get(dtype, 0.0) / rates["float32"]
 
 
-def measure_throughput(device: torch.device, *, channels_last: bool | None = None) -> dict[str, float]:
+def measure_throughput(device: torch.device) -> dict[str, float]:
     """Return GFLOP/s of a training convolution (forward and backward) for each dtype that runs.
 
     Waits for the device. Global random numbers and the number of threads stay as they are.
 
     Args:
         device: A CPU is measured on one core.
-        channels_last: The layout of images and weights; None: the default of a run.
     """
-    last = is_cuda(device) if channels_last is None else channels_last
     with _on_one_core(device):
-        _convolution(device, "float32", SIZES[0], last)()  # loads the library and starts its threads
-        rates = {dtype: _rate(device, dtype, last) for dtype in DTYPES}
+        _convolution(device, "float32", SIZES[0])()  # loads the library and starts its threads
+        rates = {dtype: _rate(device, dtype) for dtype in DTYPES}
     return {dtype: rate for dtype, rate in rates.items() if rate}
 
 
@@ -58,12 +56,12 @@ def _on_one_core(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _rate(device: torch.device, dtype: str, last: bool) -> float:
+def _rate(device: torch.device, dtype: str) -> float:
     """Return GFLOP/s at the best of the sizes that take little time; 0 if the dtype does not run."""
     rate = last_seconds = 0.0
     for size in SIZES:
         try:
-            call = _convolution(device, dtype, size, last)
+            call = _convolution(device, dtype, size)
             call()  # prepares the kernel
             seconds = min(call() for _ in range(REPEATS))
         except RuntimeError:  # no such kernel, or no memory for this size
@@ -77,12 +75,13 @@ def _rate(device: torch.device, dtype: str, last: bool) -> float:
     return rate
 
 
-def _convolution(
-    device: torch.device, dtype: str, size: tuple[int, int, int], last: bool
-) -> Callable[[], float]:
-    """Return a function that runs one convolution forward and backward and returns its seconds."""
+def _convolution(device: torch.device, dtype: str, size: tuple[int, int, int]) -> Callable[[], float]:
+    """Return a function that runs one convolution forward and backward and returns its seconds.
+
+    The layout is the default of a run.
+    """
     images, channels, side = size
-    layout = torch.channels_last if last else torch.contiguous_format
+    layout = torch.channels_last if is_cuda(device) else torch.contiguous_format
     random = torch.Generator(device).manual_seed(0)
 
     def normal(*shape: int) -> Tensor:

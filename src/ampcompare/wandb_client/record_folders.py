@@ -19,13 +19,6 @@ def find_record_files(folder: Path, run_id: str) -> list[Path]:
     return RecordIndex(folder).files(run_id)
 
 
-def find_record_folders(folder: Path, run_id: str) -> list[Path]:
-    """Return the folders of all starts of a run, by name."""
-    top = folder / "wandb"
-    paths = sorted(top.iterdir()) if top.is_dir() else []
-    return [path for path in paths if run_id in path.name and parse_start(path.name, run_id) is not None]
-
-
 def parse_start(name: str, run_id: str) -> tuple[str, int] | None:
     """Return time and number of a start within its second, None for a folder of another run.
 

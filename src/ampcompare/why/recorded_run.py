@@ -27,7 +27,7 @@ from ampcompare.identity.run_identity import (
     keys_with,
 )
 from ampcompare.runs.loader import load_runs
-from ampcompare.runs.nested import flatten, lookup
+from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.training.anomalies import SETTLED_STEPS
@@ -338,12 +338,11 @@ def _name_change(difference: Difference, identity: RunIdentity, config: Config) 
     return describe_difference(difference, identity)
 
 
-def describe_equality(run: RecordedRun, replayed: Mapping[int, float], reasons: Sequence[str]) -> str:
-    """Return whether the losses of the replay are those of the record, and if not, by how much and why.
+def describe_equality(run: RecordedRun, replayed: Mapping[int, float]) -> str:
+    """Return whether the losses of the replay are those of the record, and if not, by how much they differ.
 
     Args:
         replayed: The loss of each replayed row, by its step.
-        reasons: What differs from the run.
     """
     recorded = dict(zip(run.steps, run.losses, strict=True))
     pairs = [(loss, recorded[step]) for step, loss in replayed.items() if step in recorded]
@@ -355,42 +354,4 @@ def describe_equality(run: RecordedRun, replayed: Mapping[int, float], reasons: 
     differences = [abs(a - b) / abs(b) if b else abs(a - b) for a, b in pairs if a != b]
     largest = max((d for d in differences if math.isfinite(d)), default=math.inf)
     size = f"by up to {largest:.1e} of the loss" if math.isfinite(largest) else "in being finite"
-    if reasons:
-        return f"the replayed losses differ from the recorded losses {size} ({rows}): {'; '.join(reasons)}"
-    return (
-        f"the replayed losses differ from the recorded losses {size} ({rows}): machine and software are the "
-        "same, so the cause is a random choice that is not seeded, or code and data outside the named files"
-    )
-
-
-def list_reasons(run: RecordedRun, environment: Mapping[str, Any], *, loads_itself: bool) -> list[str]:
-    """Return why a replay may differ from the run: another machine, other software, no determinism.
-
-    Args:
-        environment: What a record would say now.
-        loads_itself: Whether the batches come from a DataLoader of the user's.
-    """
-    recorded = run.record.environment
-    reasons = []
-    if recorded.get("device_name") != environment.get("device_name"):
-        there = recorded.get("device_name")
-        here = environment.get("device_name")
-        reasons.append(f"another device ({there} in the run, {here} now)")
-    elif lookup(recorded, "machine.host") != lookup(environment, "machine.host"):
-        reasons.append("another machine")
-    facts = {
-        "torch": "PyTorch",
-        "packages.ampcompare": "ampcompare",
-        "git_commit": "commit of ampcompare",
-        "cpu_threads": "number of CPU threads",
-    }
-    for key, name in facts.items():
-        there = lookup(recorded, key)
-        here = lookup(environment, key)
-        if there != here:
-            reasons.append(f"another {name} ({there} in the run, {here} now)")
-    if run.config.deterministic is False and environment.get("device_type") != "cpu":
-        reasons.append("a GPU without deterministic=true does not repeat a training exactly")
-    if loads_itself:
-        reasons.append("random choices of your DataLoader that are not seeded")
-    return reasons
+    return f"the replayed losses differ from the recorded losses {size} ({rows})"

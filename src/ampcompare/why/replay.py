@@ -21,7 +21,6 @@ from torch import Tensor
 from ampcompare import metrics
 from ampcompare.config.schema import Config
 from ampcompare.data.batch import Batch, map_tensors
-from ampcompare.data.dataset import LoaderSplit
 from ampcompare.errors import TrainingError, UserError
 from ampcompare.identity.run_identity import RunIdentity
 from ampcompare.runtime.console import hidden_messages
@@ -40,7 +39,6 @@ from ampcompare.why.recorded_run import (
     StepChoice,
     describe_changes,
     describe_equality,
-    list_reasons,
     parse_moment,
     read_run,
 )
@@ -251,8 +249,7 @@ def replay(text: str, overrides: Sequence[str], say: Callable[[str], None]) -> M
     if choice.first < choice.last and not watch.found:
         reason = f"the replay found no bad step from step {choice.first:,} on"
     say(f"step {moment.step:,}: {reason}")
-    reasons = list_reasons(run, environment, loads_itself=isinstance(context.data.train, LoaderSplit))
-    say(describe_equality(run, tracker.losses, reasons))
+    say(describe_equality(run, tracker.losses))
     return dataclasses.replace(moment, name=f"run {run.name}, step {moment.step:,}")
 
 

@@ -125,33 +125,13 @@ def test_seed_1_and_seed_1_0_are_one_seed():
     assert set(analysis.table["seed"]) == {"1", "2", "3"}
 
 
-# What the published records of 2026-11-22 hold that later ones do not.
-WENT = {
-    "fuse": False,
-    "eval": {"tf32": None},
-    "precision": {
-        "enabled": True,
-        "growth_factor": 2.0,
-        "backoff_factor": 0.5,
-        "min_scale_warning": 1.0,
-    },
-}
-
-
-def test_removed_options_split_groups_only_if_they_had_an_effect():
-    def published(seed: int, backend: str, dtype: str, **changes) -> RunRecord:
-        precision = WENT["precision"] | {"dtype": dtype}
-        return make("none", seed, config=WENT | {"backend": backend, "precision": precision} | changes)
-
-    for backend, dtype in (("native_bf16", "bfloat16"), ("none", "float16"), ("native", "float16")):
-        now = make("none", 2, config={"backend": backend})
-        assert labels(published(1, backend, dtype), now) == [backend]
-    labelled = labels(published(1, "none", "float16", fuse=True), make("none", 2))
-    assert labelled == ["none · fuse on", "none · fuse not set"]
+def test_an_option_that_this_version_does_not_know_splits_groups():
+    fused = make("none", 1, config={"fuse": True})
+    assert labels(fused, make("none", 2)) == ["none · fuse on", "none · fuse not set"]
 
 
 def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) -> RunRecord:
-    """Return a run that records the option `tf32` of version 0.2."""
+    """Return a run that records the option `tf32`."""
 
     def edit(plan):
         plan["config"]["tf32"] = tf32
@@ -160,18 +140,14 @@ def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) ->
     return make(backend, seed, edit=edit, id=f"{backend}{tf32}{seed}", **options)
 
 
-def test_an_old_record_of_fp32_with_tf32_has_the_backend_tf32():
-    """Until version 0.2 TF32 was an option of fp32."""
+def test_tf32_as_an_option_of_one_group_is_a_difference_but_not_as_its_backend():
     plain, native = [with_tf32(s, tf32=False) for s in (1, 2, 3)], [with_tf32(s, "native") for s in (1, 2, 3)]
-    before = [with_tf32(seed) for seed in (1, 2, 3)]
-    now = with_tf32(4, config={"backend": "tf32"})
-    now.config.pop("tf32")
-    analysis = analyse_runs([*plain, *native, *before, now])
-    assert {g.label: g.n for g in analysis.groups} == {"none": 3, "tf32": 4, "native": 3}
+    backend = [make("none", s, config={"backend": "tf32"}) for s in (1, 2, 3)]
+    analysis = analyse_runs([*plain, *native, *backend])
     tf32, native = analysis.comparison("tf32"), analysis.comparison("native")
     assert (tf32.baseline.label, tf32.uncontrolled_differences) == ("none", ())
     assert "tf32 (True and False)" in native.not_compared_reason  # a switch that the baseline has not
-    assert analyse_runs([*before, *plain], "tf32").comparison("none").not_compared_reason == ""
+    assert analyse_runs([*backend, *plain], "tf32").comparison("none").not_compared_reason == ""
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,10 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     settings_of,
 )
 from ampcompare.analysis.options import AnalysisOptions
-from ampcompare.config.schema import find_option
+from ampcompare.config.schema import TF32, find_option
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
-from ampcompare.runs.migrations import TF32
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 

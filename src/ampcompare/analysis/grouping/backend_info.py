@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ampcompare import metrics
-from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY
+from ampcompare.precision.registry import LABELS_BY_ALIAS, PLAIN, REGISTRY
 from ampcompare.runs import RunRecord
-from ampcompare.runs.migrations import PLAIN
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short
 
 AA_SUFFIX = " again (A/A)"  # ends the name of the baseline's A/A control

@@ -5,7 +5,7 @@ processes on this machine (local.py), job arrays of Slurm (slurm.py), tasks of R
 is not an executor's business: the run leaves facts about its end (run_end.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ampcompare.config.load import parse_override
@@ -21,13 +21,11 @@ class Executor(Protocol):
 
     Attributes:
         slots: How many processes it takes at a time.
-        has_live_records: Whether the records of runs can be read here while they run. Hyperband needs that.
         poll_seconds: Time between two questions for what is alive.
         max_signal_ends: After this number of ends by a signal a run has failed; None: never.
     """
 
     slots: int
-    has_live_records: bool
     poll_seconds: float
     max_signal_ends: int | None
 
@@ -38,12 +36,11 @@ class Executor(Protocol):
         `submit` and `alive` bring them up to date.
         """
 
-    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+    def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
         """Start a process for each of these groups, or queue it where the executor has a queue.
 
         Args:
             groups: The runs of each process, which trains them one after the other.
-            code: Dates of the user's files that changed since the sweep began, for the records.
 
         Returns:
             Where each process was started, for the journal.

@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -42,7 +42,6 @@ class LocalExecutor:
         gpus: CUDA_VISIBLE_DEVICES of each worker, in turn; empty where there are no GPUs.
     """
 
-    has_live_records = True
     poll_seconds = 0.02
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
 
@@ -57,12 +56,12 @@ class LocalExecutor:
         """For each process that lives: the runs that wait in it."""
         return [tuple(run.index for run in started.process.waiting) for started in self._started]
 
-    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+    def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
         """Start a process for each group, on the GPU of a free worker; return where each was started."""
         places = []
         for runs in groups:
             worker, gpu = self._free_worker({started.worker for started in self._started})
-            process = self.launcher.start(runs, self._guard, gpu, code)
+            process = self.launcher.start(runs, self._guard, gpu)
             place: dict[str, Any] = {"host": socket.gethostname(), **({"gpu": gpu} if gpu else {})}
             if process is not None:
                 place |= {"pid": process.pid, "process_started": create_time(process.pid)}

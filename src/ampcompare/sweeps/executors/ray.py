@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from ampcompare.errors import UserError, reason
+from ampcompare.errors import UserError
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.sweeps.code_version import read_code_version
 from ampcompare.sweeps.executors.ray_cluster import (
     FIRST_TASK_SECONDS,
     RayCluster,
@@ -29,11 +28,8 @@ from ampcompare.sweeps.executors.ray_cluster import (
 from ampcompare.sweeps.executors.ray_task import (
     TOKEN,
     RayTask,
-    TaskResult,
-    WorkingFolder,
     end_leftovers_here,
     run_task,
-    write_files,
 )
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
@@ -51,15 +47,15 @@ class RayExecutor:
 
     Args:
         launcher: Starts the runs, within the tasks.
-        working_folder: Where relative paths of the runs begin.
+        working_folder: Where relative paths of the runs begin; None where Ray's `runtime_env` has a folder.
     """
 
     poll_seconds = 0.1
 
-    def __init__(self, launcher: RunLauncher, cluster: RayCluster, working_folder: WorkingFolder) -> None:
+    def __init__(self, launcher: RunLauncher, cluster: RayCluster, working_folder: str | None) -> None:
         import ray
 
-        self.slots, self.has_live_records = cluster.slots, cluster.sees_output
+        self.slots = cluster.slots
         self.max_signal_ends = cluster.max_signal_ends
         self._launcher, self._cluster = launcher, cluster
         self._working_folder = working_folder
@@ -75,9 +71,8 @@ class RayExecutor:
         make_folder(token.parent, str(token.parent))
         token.write_text(self._token)
 
-    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+    def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
         """Submit these groups to Ray, which starts each when its resources are free; return their tasks."""
-        needs_shared_folder = self._launcher.sweep.hyperband is not None
         # Ray leaves all GPUs visible to a task that asks for none.
         gpu = "" if self._cluster.task_options["num_gpus"] == 0 else None
         places = []
@@ -87,9 +82,7 @@ class RayExecutor:
                 tuple(runs),
                 self._token,
                 self._working_folder,
-                needs_shared_folder,
                 gpu,
-                dict(code),
             )
             reference = self._function.remote(task)
             self._tasks[reference] = runs
@@ -98,17 +91,14 @@ class RayExecutor:
         return places
 
     def alive(self) -> dict[int, dict[str, Any]]:
-        """Return the run that is under way, or comes first, in each task that waits or runs.
-
-        The files of tasks that have ended are here then.
-        """
+        """Return the run that is under way, or comes first, in each task that waits or runs."""
         import ray
 
         self._kill_again()
         if self._tasks:
             ready, _ = ray.wait([*self._tasks], num_returns=len(self._tasks), timeout=0)
             for reference in ready:
-                self._fetch(reference)
+                self._note_end(reference)
         alive: dict[int, dict[str, Any]] = {}
         self.assigned = []
         for reference, (run, *waiting) in self._left():
@@ -157,23 +147,18 @@ class RayExecutor:
             self._next_kill = time.monotonic() + KILL_REPEAT_SECONDS
             self._interrupt(self._killed)
 
-    def _fetch(self, reference: Any) -> None:
-        """Write the files of the runs whose task has ended, and why the task could not train them."""
+    def _note_end(self, reference: Any) -> None:
+        """Write down why a task that has ended could not train its runs."""
         import ray
         from ray.exceptions import RayError
 
-        runs, folder = self._tasks.pop(reference), self._launcher.folder
+        runs = self._tasks.pop(reference)
         self._killed -= {run.index for run in runs}
         try:
-            result: TaskResult = ray.get(reference)
-            for run in runs:
-                write_files(folder, run.run_id, result.files.get(run.run_id, {}))
-            if result.problem:
-                self._note_problem(runs, result.problem)
+            if problem := ray.get(reference):
+                self._note_problem(runs, problem)
         except RayError as error:
             self._note_problem(runs, short_message(error), is_lost=is_lost(error))
-        except (OSError, ValueError) as error:
-            self._note_problem(runs, f"the files of the run cannot be written: {reason(error)}")
 
     def _note_problem(self, runs: Sequence[SweepRun], problem: str, *, is_lost: bool = False) -> None:
         """Write down why a task has ended, as the end of the run that was under way or came next in it.
@@ -250,11 +235,11 @@ def ray_factory(
         connect(environment)
     else:
         options["runtime_env"] = environment
-    folder = None if "working_dir" in environment else os.getcwd()
-    hashes = read_code_version(prepared.code_files).hashes
+    working_folder = None if "working_dir" in environment else os.getcwd()
     try:
         slots = choose_slots(prepared, options, is_own=is_own)
-        sees_output = check_nodes(prepared, is_own=is_own)
+        if not is_own:
+            check_nodes(prepared.output)
     except BaseException:
         if is_connected_here:
             ray.shutdown()
@@ -264,9 +249,8 @@ def ray_factory(
         total = prepared.sweep.total()
         slots_needed = min(slots, max(1, total)) if total and not prepared.looks else slots
         max_signal_ends = None if max_retries < 0 else max_retries + 1
-        cluster = RayCluster(options, slots_needed, is_connected_here, sees_output, max_signal_ends)
+        cluster = RayCluster(options, slots_needed, is_connected_here, max_signal_ends)
         end_leftovers_on_nodes(journal, is_own=is_own)
-        launcher = prepared.launcher(journal.folder)
-        return RayExecutor(launcher, cluster, WorkingFolder(folder, hashes))
+        return RayExecutor(prepared.launcher(journal.folder), cluster, working_folder)
 
     return make

@@ -18,7 +18,7 @@ from typing import Any
 from ampcompare.errors import UserError, did_you_mean, one_line, reason
 from ampcompare.runtime.signals import preserved_handlers
 from ampcompare.runtime.yaml_io import parse_yaml_value
-from ampcompare.sweeps.executors.ray_task import sees_token
+from ampcompare.sweeps.executors.ray_task import SHARE_FOLDER, sees_token
 from ampcompare.sweeps.prepare import PreparedSweep
 
 CONNECT_SECONDS = 5.0
@@ -46,7 +46,6 @@ class RayCluster:
         task_options: Ray's options for each task.
         slots: Number of runs at a time.
         is_connected_here: Whether this process connected to it, and has to disconnect.
-        sees_output: Whether every node sees the output folder.
         max_signal_ends: After this number of ends by a signal, or with its node, a run has failed; None:
             never.
     """
@@ -54,7 +53,6 @@ class RayCluster:
     task_options: Mapping[str, Any]
     slots: int
     is_connected_here: bool
-    sees_output: bool
     max_signal_ends: int | None
 
 
@@ -151,18 +149,14 @@ def _capacity(resources: Mapping[str, float], needed: Mapping[str, float]) -> in
     return min(counts)
 
 
-def check_nodes(prepared: PreparedSweep, *, is_own: bool) -> bool:
-    """Run a first task on every node; return whether every node sees the output folder.
-
-    Args:
-        is_own: Whether this process started the cluster, on this machine.
-
+def check_nodes(output: Path) -> None:
+    """Run a first task on every node, which looks for the output folder.
 
     Raises:
-        UserError: If none can run a task, or a node does not see the output folder and the sweep needs that.
+        UserError: If none can run a task, or a node does not see the output folder.
     """
     token = secrets.token_hex(16)
-    folder = prepared.output.absolute()
+    folder = output.absolute()
     parent = next(path for path in (folder, *folder.parents) if path.is_dir())
     try:
         with tempfile.NamedTemporaryFile("w", dir=parent.resolve(), prefix=".ampcompare-") as file:
@@ -170,20 +164,12 @@ def check_nodes(prepared: PreparedSweep, *, is_own: bool) -> bool:
             file.flush()
             answers = call_on_every_node(sees_token, Path(file.name), token, seconds=FIRST_TASK_SECONDS)
     except OSError as problem:
-        raise UserError(
-            f"output_dir={str(prepared.output)!r}: cannot be written to ({reason(problem)})"
-        ) from None
+        raise UserError(f"output_dir={str(output)!r}: cannot be written to ({reason(problem)})") from None
     problems = [answer for answer in answers if isinstance(answer, Exception)]
     if problems and len(problems) == len(answers):
         raise UserError(f"--cluster ray: no node can run a task: {short_message(problems[0])}")
-    sees_output = all(answer is True for answer in answers)
-    if prepared.sweep.hyperband and not (is_own or sees_output):
-        raise UserError(
-            f"output_dir={str(prepared.output)!r}: early_terminate needs the records of running runs, but "
-            "not every node sees this folder; use a folder on a drive that all nodes share, or leave "
-            "early_terminate out"
-        )
-    return is_own or sees_output
+    if not all(answer is True for answer in answers):
+        raise UserError(f"--cluster ray: not every node sees output_dir={str(output)!r}; {SHARE_FOLDER}")
 
 
 def call_on_every_node(function: Callable[..., Any], *arguments: Any, seconds: float) -> list[Any]:

@@ -71,7 +71,6 @@ class SlurmExecutor:
     """
 
     slots = MAX_TASKS  # Slurm itself keeps to `--workers` within an array
-    has_live_records = True
     max_signal_ends: int | None = MAX_SIGNAL_ENDS
 
     def __init__(self, launcher: RunLauncher, options: Mapping[str, Any], journal: Journal) -> None:
@@ -87,14 +86,14 @@ class SlurmExecutor:
         self._next_squeue = 0.0
         make_folder(jobs_folder(self._folder), str(jobs_folder(self._folder)))
 
-    def submit(self, groups: Sequence[Sequence[SweepRun]], code: Mapping[str, str]) -> list[dict[str, Any]]:
+    def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
         """Submit these groups as one array; return the job of each.
 
         Raises:
             UserError: If sbatch refuses it, or its answer was lost.
         """
         patience = max(1.0, self.options.get("signal_delay_s", 90) - END_SECONDS)
-        tasks = [SlurmTask(self._launcher, tuple(runs), patience, dict(code)) for runs in groups]
+        tasks = [SlurmTask(self._launcher, tuple(runs), patience) for runs in groups]
         indices = [[run.index for run in runs] for runs in groups]
         job = submit_array(self._journal, self._launcher.sweep.name, self.options, indices, tasks)
         # submitit makes no array of one task

@@ -40,13 +40,11 @@ class SlurmTask:
         launcher: Starts the runs.
         runs: The runs in their order; more than one with several seeds in a process.
         patience: Seconds that the training has to save a checkpoint and end.
-        code: Dates of the user's files that changed since the sweep began, for the records of the runs.
     """
 
     launcher: RunLauncher
     runs: tuple[SweepRun, ...]
     patience: float
-    code: dict[str, str]
     _stop: StopRequest = field(default_factory=StopRequest, init=False, repr=False)
     _is_running: bool = field(default=False, init=False, repr=False)
     _ends: dict[int, RunEnd] | None = field(default=None, init=False, repr=False)
@@ -78,7 +76,7 @@ class SlurmTask:
         number = signal.SIGUSR2 if self.launcher.trains_here else signal.SIGTERM
         self._stop.request("Slurm's warning", number)
         self._wait()
-        return DelayedSubmission(SlurmTask(self.launcher, self.runs, self.patience, self.code))
+        return DelayedSubmission(SlurmTask(self.launcher, self.runs, self.patience))
 
     def _log(self, run: SweepRun) -> Path:
         return self.launcher.log_file(run.run_id)
@@ -112,7 +110,7 @@ class SlurmTask:
             try:
                 with closing(ProcessGuard()) as guard:
                     self._ends = train_in_series(
-                        lambda left: launcher.start(left, guard, code=self.code, is_requeued=is_requeued),
+                        lambda left: launcher.start(left, guard, is_requeued=is_requeued),
                         runs,
                         attend,
                         self._stop.is_made,
