@@ -4,7 +4,9 @@ Whoever still writes one of them reads this in place of "no such option". The ta
 """
 
 # By the command and its option: ("ampcompare report", "--watch").
-COMMAND_OPTIONS: dict[tuple[str, str], str] = {}
+COMMAND_OPTIONS: dict[tuple[str, str], str] = {
+    ("ampcompare report", "--publish"): "share the folder of the report",
+}
 # By the key of a run's option: "training.on_nonfinite_buffers".
 RUN_OPTIONS: dict[str, str] = {}
 # By key and value of a run's option: ("plan.control", "mirror").

@@ -60,7 +60,6 @@ MISTAKES = [
     ("--group-by|,", "--group-by '': expected keys"),
     ("--group-by|batchsize", "did you mean batch_size?"),
     ("--ignore|sed", "no run has this setting"),
-    ("--publish|mine.txt", "expected the name of a YAML file"),
     ("--baseline|nativ", "--baseline 'nativ': no run has this value; did you mean native?"),
     ("--metric|eval/acuracy", "did you mean eval/accuracy?"),
     ("--summary|/dev/null/x", "--summary /dev/null/x"),

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import pandas as pd
 
@@ -26,8 +25,8 @@ from ampcompare.analysis.statistics.equivalence import (
     is_different,
     is_equivalent,
 )
-from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
-from ampcompare.analysis.statistics.mean_difference import combine_errors, estimate_difference, estimate_mean
+from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
+from ampcompare.analysis.statistics.mean_difference import estimate_difference, estimate_mean
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.sweep_plan import RULE
 from ampcompare.publications.printed_value import PrintedValue
@@ -295,12 +294,7 @@ def _relation(published_metric: PublishedMetric, base: PrintedValue | None) -> R
 
 def _printed_text(published_metric: PublishedMetric, printed: PrintedValue, base: PrintedValue | None) -> str:
     """Return the values as they were printed: `0.24 against 0.31 s`."""
-    texts = []
-    for one in (printed, base):
-        if one is None:
-            continue
-        shown = formatting.number(one.value / published_metric.factor, 4)
-        texts.append(one.text if one.is_rounding else shown)
+    texts = [one.text for one in (printed, base) if one is not None]
     unit = "" if published_metric.unit == "fraction" else f" {published_metric.unit}"
     return f"{' against '.join(texts)}{unit}"
 
@@ -346,8 +340,7 @@ def _published_estimate(
 ) -> PublishedEstimate | None:
     """Return the published value relative to the baseline; None for a ratio of intervals that include 0.
 
-    Without intervals, it ranges over all values that round to the printed digits. If both values have an
-    interval, it has a standard error, on the logarithmic scale for a ratio.
+    It ranges over all values that round to the printed digits.
     """
     kind = published_metric.kind
     parts = [printed] if base is None else [printed, base]
@@ -367,24 +360,7 @@ def _published_estimate(
         if kind.is_time and kind.lower_is_better:  # the speed-up is the inverse of the ratio of times
             value = -value
             low, high = -high, -low
-
-    error = None
-    df = math.inf
-    if not any(part.is_rounding for part in parts):
-        errors = [_error(to_scale(one.high) - to_scale(one.low), one) for one in parts]
-        error, df = reduce(combine_errors, errors)
-        half_width = quantile(1 - ALPHA / 2, df) * error
-        low = value - half_width
-        high = value + half_width
-    return PublishedEstimate(
-        from_scale(value), from_scale(low), from_scale(high), printed.n or runs, error, df
-    )
-
-
-def _error(width: float, one: PrintedValue) -> tuple[float, float]:
-    """Return the standard error of a value with an interval of this width, and its degrees of freedom."""
-    df = one.n - 1.0 if one.n else math.inf
-    return width / 2 / quantile((1 + (one.confidence or 0.0)) / 2, df), df
+    return PublishedEstimate(from_scale(value), from_scale(low), from_scale(high), runs)
 
 
 def _measured_estimate(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 PICTURES = ("png", "svg")
 FORMATS = ("html", "csv", "md", "json", *PICTURES)
 ALL = "all"
-PUBLICATION_SUFFIXES = (".yaml", ".yml")
 OPTION_NAMES = {"formats": "--format"}  # by field, where the option has another name
 
 
@@ -56,12 +55,6 @@ class ReportOptions:
             help="Comma-separated formats to write: html, csv, md, json, png, svg.",
         ),
     ] = ALL
-    publish: Annotated[
-        str | None,
-        Option(
-            metavar="FILE", help="Write these runs as a publication, NAME.yaml, that others can reproduce."
-        ),
-    ] = None
     summary: Annotated[
         str | None,
         Option(
@@ -87,15 +80,11 @@ class ReportOptions:
         unknown = [name for name in self.chosen_formats or ("",) if name not in FORMATS]
         if unknown:
             raise UserError(f"--format {unknown[0]!r}: expected some of {', '.join(FORMATS)}, or {ALL}")
-        if self.publish is not None and not self.publish.endswith(PUBLICATION_SUFFIXES):
-            raise UserError(
-                f"--publish {self.publish!r}: expected the name of a YAML file, such as mine.yaml"
-            )
         if self.watch:
             self._check_watch()
 
     def _check_watch(self) -> None:
-        at_end = {"--require": self.analysis.require, "--summary": self.summary, "--publish": self.publish}
+        at_end = {"--require": self.analysis.require, "--summary": self.summary}
         for option, value in at_end.items():
             if value:
                 raise UserError(

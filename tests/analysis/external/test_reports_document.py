@@ -120,8 +120,6 @@ def test_a_command_of_the_page_works(checkout: Path, command: str, comment: str)
         assert "http://127.0.0.1:" in lines[0]
         assert watcher.returncode == 0, lines
         return
-    if "--reproduce mine.yaml" in command:
-        assert run_command(checkout, command.replace("--reproduce", "--publish")).returncode == 0
     done = run_command(checkout, command, *([] if "--format" in command else ["--format", "md"]))
     expected = re.search(r"exit code (\d)", comment)
     assert done.returncode == int(expected[1] if expected else 0), done.stderr
