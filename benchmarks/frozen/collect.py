@@ -22,7 +22,7 @@ import ampcompare.runs
 
 MOST_CALLS = 3
 MOST_BYTES = 5_000_000
-OUTPUTS = ("--out", "--format", "--summary", "--port")  # options with a word that is no input
+OUTPUTS = ("--out", "--format", "--publish", "--summary", "--port")  # options with a word that is no input
 INPUTS = Path(os.environ["FROZEN_INPUTS"])
 counts: Counter[str] = Counter()
 

@@ -54,11 +54,7 @@ def report(context: typer.Context, **values: Any) -> None:
     typed = context.meta.get(WORDS, ())
     options = ReportOptions.from_command_line(values, typed)
     console = Console(highlight=False)
-    if options.watch:
-        from ampcompare.report.watch import watch_report
-
-        watch_report(options, console)
-    elif status := make_report(options, console):
+    if status := make_report(options, console):
         raise typer.Exit(status)
 
 

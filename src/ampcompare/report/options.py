@@ -61,37 +61,12 @@ class ReportOptions:
             metavar="FILE", help="Append the verdict, the requirements and the table to this Markdown file."
         ),
     ] = None
-    watch: Annotated[
-        bool,
-        Option(
-            "--watch", help="Serve the page on this machine and update it while runs train, until Ctrl-C."
-        ),
-    ] = False
-    port: Annotated[
-        int,
-        Option(
-            metavar="PORT", min=0, max=65535, help="With --watch: port of the page. 0 takes any free port."
-        ),
-    ] = 0
-
     words: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.chosen_formats or ("",) if name not in FORMATS]
         if unknown:
             raise UserError(f"--format {unknown[0]!r}: expected some of {', '.join(FORMATS)}, or {ALL}")
-        if self.watch:
-            self._check_watch()
-
-    def _check_watch(self) -> None:
-        at_end = {"--require": self.analysis.require, "--summary": self.summary}
-        for option, value in at_end.items():
-            if value:
-                raise UserError(
-                    f"{option}: needs all runs, so it cannot be combined with --watch; leave --watch out"
-                )
-        if "html" not in self.chosen_formats:
-            raise UserError("--watch: needs the page; add html to --format")
 
     @classmethod
     def from_command_line(cls, values: Mapping[str, Any], words: Sequence[str] = ()) -> ReportOptions:
