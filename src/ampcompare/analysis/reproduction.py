@@ -19,12 +19,7 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group, counts_processes, sample_measurement
 from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.publication_match import PublicationMatch, match_runs
-from ampcompare.analysis.statistics.equivalence import (
-    PublishedEstimate,
-    forecast_further_runs,
-    is_different,
-    is_equivalent,
-)
+from ampcompare.analysis.statistics.equivalence import PublishedEstimate, is_different, is_equivalent
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import estimate_difference, estimate_mean
 from ampcompare.analysis.statistics.multiplicity import joint_level
@@ -76,11 +71,9 @@ class AssessedValue:
         measured: The measured value. None if it is not recorded.
         verdict: REPRODUCED, REFUTED, OPEN or ELSEWHERE.
         why: The reason of the verdict.
-        more_runs: How many more runs per arm would decide: the lowest and the highest number.
         sentence: The verdict as a sentence.
         between: The published interval in brackets, "" if it is narrower than what is shown.
-        counts_processes: Whether the measured values are those of processes with several runs. Then no number
-            of runs would decide.
+        counts_processes: Whether the measured values are those of processes with several runs.
     """
 
     published_metric: PublishedMetric
@@ -91,7 +84,6 @@ class AssessedValue:
     measured: Estimate | None
     verdict: str = OPEN
     why: str = ""
-    more_runs: tuple[int, int] | None = None
     counts_processes: bool = False
 
     def __post_init__(self) -> None:
@@ -137,12 +129,7 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
         )
         return replace(row, why=why)
     if not measured.has_interval:
-        missing = 3 - measured.n
-        return replace(
-            row,
-            why=f"a comparison needs at least 3 runs per arm (n = {measured.n})",
-            more_runs=(missing, missing),
-        )
+        return replace(row, why=f"a comparison needs at least 3 runs per arm (n = {measured.n})")
     show = row.relation.show
     level = joint_level(count)
     equivalence_level = 1 - 2 * ALPHA if rule == 1 else level
@@ -161,19 +148,7 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
         size = formatting.number(abs(deviation), 2)
         side = "above" if deviation > 0 else "below"
         return replace(row, verdict=REFUTED, why=f"{values}; {size}{unit} {side} the published value")
-    further_runs = forecast_further_runs(measured, published, margin, level)
-    if further_runs is None:
-        return replace(
-            row,
-            why=f"{values}; the published or the measured values vary too much to say how many more runs "
-            "would decide",
-        )
-    count_text = formatting.count_range(*further_runs)
-    if row.counts_processes:
-        return replace(row, why=f"{values}; about {count_text} more processes per arm would decide")
-    return replace(
-        row, more_runs=further_runs, why=f"{values}; about {count_text} more runs per arm would decide"
-    )
+    return replace(row, why=values)
 
 
 def _show_points(difference: float) -> str:

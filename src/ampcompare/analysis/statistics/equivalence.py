@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 from ampcompare.analysis.statistics.estimate import Estimate, quantile
-from ampcompare.analysis.statistics.sample_size import forecast_further_seeds
 
 
 @dataclass(frozen=True)
@@ -55,31 +54,6 @@ def is_equivalent(measured: Estimate, published: PublishedEstimate, margin: floa
         return False
     half_width = quantile((1 + level) / 2, measured.df) * measured.error
     return max(_distances(measured, published)) + half_width < margin
-
-
-def forecast_further_runs(
-    measured: Estimate, published: PublishedEstimate, margin: float, level: float
-) -> tuple[int, int] | None:
-    """Return a range of how many further runs per arm would decide, if the estimate is the true value.
-
-    Args:
-        published: The published value.
-        margin: Equivalence margin on the scale of the computation.
-        level: Level of the intervals, 0..1.
-
-    Returns:
-        The lowest and the highest number. None if no number decides it, because the published runs vary too
-        much, or because the spread of the measured runs tells too little.
-    """
-    if measured.error is None or not measured.spread:
-        return None
-    distance = max(0.0, *_distances(measured, published))
-    if distance < margin:
-        limits = [margin - distance, margin + distance]
-    else:
-        published_error = measured.spread / math.sqrt(published.runs)
-        limits = [distance - quantile((1 + level) / 2, max(measured.df, 30.0)) * published_error]
-    return forecast_further_seeds(measured, [limits], measured.spread, measured.spread_df, level=level)
 
 
 def _distances(measured: Estimate, published: PublishedEstimate) -> tuple[float, float]:
