@@ -273,7 +273,6 @@ def test_a_benchmark_on_another_device_is_not_used(tmp_path: Path):
     for label in ("native", "fp16"):
         assert analysis.comparison(label).estimates["speed"] == alone.comparison(label).estimates["speed"]
     assert "No arm of --bench has" in " ".join(analysis.caveats)
-    assert "time" in analysis.comparison("native").estimates
 
 
 def test_with_benchmark_speeds_no_times_of_runs_are_shown(tmp_path: Path):

@@ -267,10 +267,10 @@ def test_keys_of_a_report(tmp_path: Path):
         record.logged["samples_per_sec"] = record.logged.pop(metrics.THROUGHPUT)
     required = ["native: speedup >= 1.5, failures <= 0"]
     analyses = [
-        analyse_runs(records, reproduce=write_publication(tmp_path), require=required),
+        analyse_runs(records, reproduce=write_publication(tmp_path), require=required, target=0.93),
         analyse_runs(records, bench=str(tmp_path / "bench.json")),
         analyse_runs(planned),
-        analyse_runs(controlled),
+        analyse_runs(controlled, target=0.93),
         analyse_runs(foreign, throughput="samples_per_sec:per_second"),
     ]
     contents = [json.loads(to_json(one)) for one in analyses]
