@@ -7,7 +7,6 @@ from typing import Any
 
 from ampcompare.analysis import verdict
 from ampcompare.analysis.bench_results import BenchResults, read_bench
-from ampcompare.analysis.best_per_value import find_best_per_value
 from ampcompare.analysis.caveats import describe_correlations, find_caveats, find_limits
 from ampcompare.analysis.comparison import Comparison, compare_all, has_too_few_values
 from ampcompare.analysis.costs import describe_work
@@ -102,9 +101,8 @@ class Analysis(Findings):
 
     @property
     def how_read(self) -> list[str]:
-        """Return how runs of other programs were read, and which value of a tuned setting counts."""
-        notes = [f"{capital(note)}." for note in self.reading_notes]
-        return [*notes, self.best.sentence] if self.best else notes
+        """Return how runs of other programs were read."""
+        return [f"{capital(note)}." for note in self.reading_notes]
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -231,7 +229,6 @@ def analyse_runs(
         levels=levels,
         identical_arms=tuple(tuple(members) for members in identical_arms),
         comparisons=compare_all(groups, value, keys[0], levels, bench),
-        best=find_best_per_value(groups, keys[0], value, metric, levels),
         backend_descriptions=_describe_backends(groups, keys[0]),
         ignored=ignored,
         bench=bench,
