@@ -29,8 +29,6 @@ ONE_SIDED_LEVEL = 0.9  # of a two-sided interval, each end of which is the bound
 MIN_LOSSES = 5  # logged losses; with fewer, the first and the last say little
 FLAT_LOSS = 0.05  # a smaller relative change of the training loss is hardly any
 MEDIAN_GAP = 0.03
-MIN_RUNS_FOR_DRIFT = 6  # with fewer runs a trend has too few degrees of freedom
-DRIFT_LEVEL = 0.99  # stricter than 95%, because every report tests for drift
 
 
 def explain_degenerate(group: Group) -> str:
@@ -226,36 +224,3 @@ def estimate_control_drift(control: Group, level: float) -> Estimate | None:
     first = rows[THROUGHPUT][arms == "first"].dropna()
     estimate = estimate_difference(last, first, log=True)
     return None if estimate is None else estimate.at_level(level)
-
-
-def estimate_drift(groups: Sequence[Group]) -> Estimate | None:
-    """Return the throughput of the last run relative to the first, with a 99% interval.
-
-    It is the slope of a straight line of log throughput over start time, with one intercept for each group on
-    each of its cards. None if there are too few runs.
-    """
-    if not groups:
-        return None
-    frame = pd.concat([group.rows.assign(group=group.label) for group in groups])
-    frame = frame[(frame[THROUGHPUT] > 0) & np.isfinite(frame[STARTED]) & ~is_machine_shared(frame)]
-    on_one_card = ["group", CARDS]
-    frame = frame[frame.groupby(on_one_card)[THROUGHPUT].transform("size") > 1]
-    if len(frame) < MIN_RUNS_FOR_DRIFT:
-        return None
-    frame = frame.assign(start=frame[STARTED], log_speed=np.log(frame[THROUGHPUT]))
-    runs_on_card = frame.groupby(on_one_card)
-    df = len(frame) - runs_on_card.ngroups - 1
-    duration = float(np.ptp(frame["start"]))
-    if df < 1 or duration <= 0:
-        return None
-    # Distances from the mean of each group leave out the intercepts.
-    x = (frame["start"] - runs_on_card["start"].transform("mean")) / duration
-    y = frame["log_speed"] - runs_on_card["log_speed"].transform("mean")
-    squares = float(x @ x)
-    if squares <= 1e-9:  # the runs of every group started at the same time
-        return None
-    slope = float(x @ y) / squares
-    residuals = y - slope * x
-    error = math.sqrt(float((residuals**2).sum()) / df / squares)
-    ratio = math.exp(min(700.0, slope))
-    return Estimate(ratio, (ratio, ratio), len(frame), error, float(df), log=True, level=DRIFT_LEVEL)
