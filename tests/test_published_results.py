@@ -95,7 +95,8 @@ def test_a_result_is_whole_and_its_records_give_the_same_figures_again(compariso
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     runs = load_runs([str(tmp_path / folder.name)])
-    again = json.loads(to_json(analyse_runs(runs, baseline=committed["baseline"])))
+    analysis = analyse_runs(runs, baseline=committed["baseline"], target=committed["target"])
+    again = json.loads(to_json(analysis))
     found, known = list(estimates(again)), list(estimates(committed))
     assert len(found) == len(known) > 10
     for ours, theirs in zip(found, known, strict=True):

@@ -11,18 +11,11 @@ from ampcompare.runtime.help_text import help_lines
 _NO_WRAP = "\b\n"  # Typer does not wrap a paragraph that begins with this line
 
 
-WORDS = "ampcompare.words"  # in the context of a command: its words as the user typed them
-
-
 class Command(TyperCommand):
-    """A command that keeps the words of its user, for messages with a command to copy.
-
-    Its help lists the arguments without Typer's type names, such as `<list[str]>`.
-    """
+    """A command whose help lists the arguments without Typer's type names, such as `<list[str]>`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the command line, and keep them in the context."""
-        ctx.meta[WORDS] = tuple(args)
+        """Parse the words of the command line."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:

@@ -7,6 +7,9 @@ Whoever still writes one of them reads this in place of "no such option". The ta
 COMMAND_OPTIONS: dict[tuple[str, str], str] = {
     ("ampcompare bench", "--chart"): "the report draws the speed-ups: ampcompare report RUNS --bench FILE",
     ("ampcompare sweep", "--changed-code"): "restore the old code, or set another output_dir=...",
+    ("ampcompare report", "--publish"): "share the folder of the report",
+    ("ampcompare report", "--watch"): "look at W&B's live page, or give the command again",
+    ("ampcompare report", "--port"): "the report has no server; open its index.html in a browser",
 }
 # By the key of a run's option: "training.on_nonfinite_buffers".
 RUN_OPTIONS: dict[str, str] = {

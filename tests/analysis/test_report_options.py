@@ -273,7 +273,6 @@ def test_a_benchmark_on_another_device_is_not_used(tmp_path: Path):
     for label in ("native", "fp16"):
         assert analysis.comparison(label).estimates["speed"] == alone.comparison(label).estimates["speed"]
     assert "No arm of --bench has" in " ".join(analysis.caveats)
-    assert "time" in analysis.comparison("native").estimates
 
 
 def test_with_benchmark_speeds_no_times_of_runs_are_shown(tmp_path: Path):
@@ -368,44 +367,32 @@ def test_a_matching_benchmark_is_used_without_a_caveat(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "difference", "named"),
+    ("key", "value"),
     [
-        ("model", "resnet18", "another network", ""),
-        ("model_source", "edited", "other code", "the code of model.name=/home/me/net.py:build differs"),
-        ("data", "cifar10", "other data", ""),
-        ("data_source", "edited", "other code", "the code of data.source=./data.py:build differs"),
-        (
-            "data_fingerprint",
-            "ffff-50000-10000",
-            "other data",
-            "the data of data.source=./data.py:build differ",
-        ),
-        ("test_set", "ffff", "other data", "the data of data.source=./data.py:build differ"),
+        ("model", "resnet18"),
+        ("model_source", "edited"),
+        ("data", "cifar10"),
+        ("data_source", "edited"),
+        ("data_fingerprint", "ffff-50000-10000"),
+        ("test_set", "ffff"),
     ],
 )
-def test_a_benchmark_of_other_network_data_or_code_is_refused_with_both_values(
-    tmp_path: Path, key: str, value: str, difference: str, named: str
+def test_a_benchmark_of_other_network_data_or_code_is_refused_with_what_differs(
+    tmp_path: Path, key: str, value: str
 ):
     with pytest.raises(UserError) as problem:
         with_fingerprint(tmp_path, own(), FINGERPRINT | {key: value})
     (line,) = problem.value.lines
-    recorded = "89ab-40000-10000" if key == "data_fingerprint" else FINGERPRINT[key]
-    recorded = "/home/me/net.py:build" if key == "model" else recorded
-    assert difference in line
-    if not named:
-        assert f"{key} is {value}, the runs have {recorded}; " in line
-    else:
-        assert f"than the runs: {named}; " in line
-        assert line.endswith(f" of the runs ({key}: {value} in the benchmark, {recorded} in the runs)")
+    assert f"than the runs: they differ in {key}; " in line
 
 
 @pytest.mark.parametrize(
     ("options", "version", "difference"),
     [
-        ({"batch_size": "64"}, "0.2.0", "batch_size 64 (the runs: 128)"),
-        ({"memory_format": "contiguous"}, "0.2.0", "memory_format contiguous (the runs: channels_last)"),
-        ({"optimizer.name": "adamw"}, "0.2.0", "optimizer.name adamw (the runs: sgd)"),
-        ({}, "0.3.0", "package_version 0.3.0 (the runs: 0.2.0)"),
+        ({"batch_size": "64"}, "0.2.0", "batch_size"),
+        ({"memory_format": "contiguous"}, "0.2.0", "memory_format"),
+        ({"optimizer.name": "adamw"}, "0.2.0", "optimizer.name"),
+        ({}, "0.3.0", "package_version"),
     ],
 )
 def test_a_benchmark_with_other_tolerated_settings_gives_the_first_caveat(
@@ -414,7 +401,7 @@ def test_a_benchmark_with_other_tolerated_settings_gives_the_first_caveat(
     runs = own(lambda plan: plan["config"].update(optimizer={"name": "sgd"}))
     analysis = with_fingerprint(tmp_path, runs, FINGERPRINT | {"package_version": version}, **options)
     assert analysis.comparison("native").speedup == 1.3
-    assert f"The benchmark ran with {difference}." in analysis.caveats[:3]
+    assert f"The benchmark and the runs differ in {difference}." in analysis.caveats[:3]
 
 
 def test_a_benchmark_without_a_fingerprint_gives_the_first_caveat(tmp_path: Path):
@@ -427,7 +414,7 @@ def test_a_benchmark_without_a_fingerprint_gives_the_first_caveat(tmp_path: Path
 def test_synthetic_images_count_as_the_built_in_data_set_that_they_replace(tmp_path: Path, data: str):
     nothing = dict.fromkeys(FINGERPRINT) | {"model": "resnet50", "data": data}
     assert with_fingerprint(tmp_path, RUNS, nothing).comparison("native").speedup == 1.3
-    with pytest.raises(UserError, match="other data than the runs"):
+    with pytest.raises(UserError, match="they differ in data"):
         with_fingerprint(tmp_path, RUNS, nothing | {"data": "cifar100"})
 
 
@@ -455,11 +442,12 @@ def test_with_an_uneven_control_no_speed_is_claimed(tmp_path: Path):
 
 
 def test_a_small_offset_of_the_control_limits_the_resolution(tmp_path: Path):
-    narrow = arm("native", 1.004, 1.003, 1.005), arm("fp16", 1.2, 1.19, 1.21)
-    analysis = with_bench(tmp_path, *narrow, control=(1.0025, 1.0032))
+    narrow = arm("native", 1.024, 1.023, 1.025), arm("fp16", 1.2, 1.19, 1.21)
+    analysis = with_bench(tmp_path, *narrow, control=(1.002, 1.03))
     assert analysis.comparison("fp16").claims["speed"].shown == ("faster",)
-    # 1.003 is within the control's 1.0032, and 1.005 within 2%.
-    assert analysis.comparison("native").claims["speed"].shown == ("same speed",)
+    assert analysis.comparison("native").claims["speed"].shown == ()
+    analysis = with_bench(tmp_path, *narrow, control=(0.999, 1.001))
+    assert analysis.comparison("native").claims["speed"].shown == ("faster",)
 
 
 @pytest.mark.parametrize(("content", "why"), [("{", "cannot be read"), ('{"arms": 3}', "not a file of")])

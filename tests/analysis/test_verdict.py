@@ -11,7 +11,6 @@ from support.fakes import make
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
 from ampcompare import analyse_runs
-from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.runs import RunRecord
 
 NOISY = (0.90, 0.96, 0.92, 0.94, 0.93)
@@ -327,36 +326,7 @@ def searched(n: int = 20):
     return records + runs("native", [a + 0.002 for a in accuracies], fast, lr=[r + 0.001 for r in rates])
 
 
-def test_a_search_is_compared_by_the_best_of_each_backend():
-    analysis = analyse_runs(searched())
-    (said,) = (note for note in analysis.notes if note.startswith("Best of"))
-    assert said.startswith(
-        "Best of 20 values of lr per backend: fp32 (none) reaches eval accuracy 91.20% (lr 0.046); native "
-        "reaches eval accuracy 91.40% (lr 0.047), +0.20 points, 1.90× as fast."
-    )
-    assert "favours lucky runs" in said
-    assert "not compared" not in " ".join(analysis.caveats).lower()
-    assert analysis.headline == "Best of 20 values of lr per backend: native 91.40%, fp32 (none) 91.20%"
-
-
-def test_the_best_value_of_a_loss_is_the_lowest():
-    analysis = analyse_runs(searched(), metric="eval/loss")
-    for value in ("none", "native"):
-        every = [g.estimates["quality"].value for g in analysis.groups if g.value == value]
-        assert f"{display_name(value)} reaches eval loss {min(every):.3g} " in analysis.best.sentence
-
-
-def test_a_failed_run_is_tried_and_is_never_the_best():
-    records = runs("none", (0.90, 0.93), lr=(0.1, 0.2))
-    records += runs("native", (0.91, 0.95, 0.92), FAST, lr=(0.11, 0.21, 0.31), failed=(1,))
-    analysis = analyse_runs(records).best.sentence
-    assert analysis.startswith(
-        "Best of 2 to 3 values of lr per backend: fp32 (none) reaches eval accuracy 93.00% (lr 0.2); "
-    )
-    assert "native reaches eval accuracy 92.00% (lr 0.31)" in analysis
-
-
-def test_in_a_grid_equal_settings_are_compared_and_the_best_is_a_note():
+def test_in_a_grid_equal_settings_are_compared():
     records = []
     for rate, accuracy in ((0.1, 0.90), (0.2, 0.93)):
         for backend, speeds, more in (("none", SLOW, 0.0), ("native", FAST, 0.001)):
@@ -367,4 +337,9 @@ def test_in_a_grid_equal_settings_are_compared_and_the_best_is_a_note():
     analysis = analyse_runs(records)
     assert [c.baseline.label for c in analysis.comparisons] == ["none · lr 0.1", "none · lr 0.2"]
     assert analysis.headline.startswith("Accuracy: native · lr 0.1 and native · lr 0.2 0.10 points higher")
-    assert any(note.startswith("Best of 2 values of lr per backend:") for note in analysis.notes)
+
+
+def test_runs_of_a_search_have_no_setting_in_common_and_are_not_compared():
+    rates = [0.01, 0.02, 0.03]
+    records = runs("none", BASE[:3], lr=rates) + runs("native", SAME[:3], FAST, lr=[r + 0.005 for r in rates])
+    assert analyse_runs(records).headline.startswith("Nothing is compared: every group differs")

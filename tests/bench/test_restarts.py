@@ -172,8 +172,8 @@ def test_ratio_of_starts_is_students_interval_of_logarithms():
     assert resolved_difference(None, None, 2) == 0.02
 
 
-def bench_file(folder: Path, ratio: float, spread: float, starts: int | None, control: float = 0.001) -> str:
-    """Write a file of `bench --json`; without `starts` as version 0.3 wrote it."""
+def bench_file(folder: Path, ratio: float, spread: float, starts: int, control: float = 0.001) -> str:
+    """Write a file of `bench --json`."""
     common = {"options": {}, "images_per_second": 100.0, "peak_mib": 100.0, "rounds": 24, "failed": None}
 
     def arm(label: str, ratio: float, spread: float) -> dict[str, Any]:
@@ -182,8 +182,7 @@ def bench_file(folder: Path, ratio: float, spread: float, starts: int | None, co
 
     content = {"baseline": "none", "level": 0.99, "machine": "GPU, torch 2.14.1", "device": "GPU"}
     content |= {"arms": [arm("none", 1.0, 0.0), arm("native", ratio, spread)]}
-    content |= {"control": arm("control", 1.0, control), "fingerprint": {}}
-    content |= {} if starts is None else {"starts": starts}
+    content |= {"control": arm("control", 1.0, control), "fingerprint": {}, "starts": starts}
     file = folder / "bench.json"
     file.write_text(json.dumps(content))
     return str(file)
@@ -192,7 +191,6 @@ def bench_file(folder: Path, ratio: float, spread: float, starts: int | None, co
 @pytest.mark.parametrize(
     ("ratio", "spread", "starts", "side"),
     [
-        (1.015, 0.002, None, 1),  # a file of 0.3 is read as before
         (1.015, 0.002, 1, 0),
         (1.015, 0.002, 2, 0),
         (1.015, 0.002, 3, 1),

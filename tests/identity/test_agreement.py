@@ -16,7 +16,6 @@ from support.quick import ROOT
 
 from ampcompare.analysis import bench_match, publication_match
 from ampcompare.analysis.grouping.distinguishing_settings import identity_of, settings_of
-from ampcompare.config import schema
 from ampcompare.config.option_spec import OptionSpec, Role, option_specs
 from ampcompare.config.schema import OPTIONS
 from ampcompare.identity import run_identity
@@ -33,9 +32,8 @@ from ampcompare.identity.agreement import (
     markdown_table,
     role_table,
 )
-from ampcompare.identity.run_identity import RunIdentity, differences, effective_options
+from ampcompare.identity.run_identity import RunIdentity, differences
 from ampcompare.publications.publication import load_publication
-from ampcompare.report import publication_writer
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.training.checkpoint import store
@@ -249,12 +247,3 @@ def test_what_scaling_changes_is_no_deviation_of_a_scaled_run():
             keys = [difference.key for difference in differences(full, scaled, set(Role))]
             assert keys
             assert [key for key in keys if not key.startswith(publication_match.SHRUNK)] == []
-
-
-def test_what_is_published_are_the_options_that_are_compared():
-    roles = PUBLICATION.roles | {Role.PRECISION}
-    compared = {key for key, spec in OPTIONS.items() if spec.role in roles} | {*PUBLICATION.reported_keys}
-    assert compared <= publication_writer.PUBLISHED
-    assert effective_options({}).keys() >= publication_writer.PUBLISHED - {
-        key for key in OPTIONS if schema.has_no_effect(key, "none", "resnet50") or OPTIONS[key].is_free_form
-    }

@@ -281,7 +281,7 @@ def test_arms_of_one_backend_are_told_apart_by_its_options():
         assert arm is not None
         assert arm.label == label
     (line,) = results_of(arms[0]).caveats([SimpleNamespace(**vars(group_of(kept)), is_control=False)])
-    assert line == "The benchmark ran with precision.keep_fp32 null (the runs: fc)."
+    assert line == "The benchmark and the runs differ in precision.keep_fp32."
     wider = config | {"model.kwargs": {"width": 8}}
     assert results_of(arms[2]).find_arm(group_of(wider | {"deterministic": True})) is None
 

@@ -1,4 +1,4 @@
-"""The command that a report proposes keeps the user's words in their order, and never proposes the step."""
+"""The command that a report proposes has the user's options and what is missing, and never the step."""
 
 import shlex
 from pathlib import Path
@@ -42,33 +42,36 @@ def proposed(tmp_path, monkeypatch, capsys):
     [
         (
             ["--margin", "1", "fp32=logs/a", "bf16=logs/b", "--best"],
-            ["--margin", "1", "fp32=logs/a", "bf16=logs/b", "--best", "--metric", "val_acc:max"],
+            ["fp32=logs/a", "bf16=logs/b", "--best", "--margin", "1.0", "--metric", "val_acc:max"],
         ),
         (
             ["bf16=logs/b", "--out", "mine", "fp32=logs/a", "--margin=1", "--baseline", "fp32"],
-            # Sources stand together, where the first of them stood.
             [
-                *("bf16=logs/b", "fp32=logs/a", "--out", "mine", "--margin", "1", "--baseline", "fp32"),
+                *("bf16=logs/b", "fp32=logs/a", "--baseline", "fp32", "--margin", "1.0", "--out", "mine"),
                 *("--metric", "val_acc:max"),
             ],
         ),
         (
             ["--metric", "other", "fp32=logs/a", "--format", "md", "bf16=logs/b"],
-            ["--metric", "other:max", "fp32=logs/a", "bf16=logs/b", "--format", "md"],
+            # Of an option that stands twice the last counts.
+            [
+                *("fp32=logs/a", "bf16=logs/b", "--metric", "other", "--format", "md"),
+                *("--metric", "other:max"),
+            ],
         ),
         (
             ["logs/b", "logs/a", "--ignore", "device", "--margin", "1"],
-            ["b=logs/b", "a=logs/a", "--ignore", "device", "--margin", "1", "--metric", "val_acc:max"],
+            ["a=logs/a", "b=logs/b", "--margin", "1.0", "--ignore", "device", "--metric", "val_acc:max"],
         ),
         (
             ["logs/bf16", "logs/fp32"],
-            # The order is the user's, and the baseline is named.
-            ["bf16=logs/bf16", "fp32=logs/fp32", "--metric", "val_acc:max", "--baseline", "fp32"],
+            # The first source is the baseline.
+            ["fp32=logs/fp32", "bf16=logs/bf16", "--metric", "val_acc:max"],
         ),
         (["logs/fp32", "logs/bf16"], ["fp32=logs/fp32", "bf16=logs/bf16", "--metric", "val_acc:max"]),
     ],
 )
-def test_the_users_words_keep_their_order(tmp_path, proposed, typed, expected):
+def test_the_users_options_come_first(tmp_path, proposed, typed, expected):
     for name, shift in {"a": 0.0, "b": 0.05, "fp32": 0.01, "bf16": 0.06}.items():
         write(tmp_path / "logs" / name, shift, other="5 7 6")
     assert proposed(*typed) == expected

@@ -1,16 +1,12 @@
 """Analyse a set of runs: every number and every sentence that page, tables and terminal show."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from ampcompare.analysis import verdict
 from ampcompare.analysis.bench_results import BenchResults, read_bench
-from ampcompare.analysis.best_per_value import find_best_per_value
 from ampcompare.analysis.caveats import describe_correlations, find_caveats, find_limits
 from ampcompare.analysis.comparison import Comparison, compare_all
 from ampcompare.analysis.costs import describe_work
@@ -23,18 +19,12 @@ from ampcompare.analysis.grouping.backend_info import describe_backend
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
-    NOT_SET,
-    control_position,
     describe_setting,
-    is_perturbed,
 )
 from ampcompare.analysis.grouping.groups import Group, count_ended_seeds, group_runs
-from ampcompare.analysis.grouping.outcome import determine_outcome
 from ampcompare.analysis.grouping.run_metrics import (
-    CHANCE,
     COMPARED_METRICS,
     MEMORY,
-    METRICS_BY_COLUMN,
     QUALITY,
     SPEED,
 )
@@ -52,7 +42,6 @@ from ampcompare.analysis.sweep_plan import read_plan
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.publications.publication import load_publication
 from ampcompare.runs import RunRecord
-from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import capital, change_between, listed
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the W&B run that holds a report; it is no training
@@ -113,9 +102,8 @@ class Analysis(Findings):
 
     @property
     def how_read(self) -> list[str]:
-        """Return how runs of other programs were read, and which value of a tuned setting counts."""
-        notes = [f"{capital(note)}." for note in self.reading_notes]
-        return [*notes, self.best.sentence] if self.best else notes
+        """Return how runs of other programs were read."""
+        return [f"{capital(note)}." for note in self.reading_notes]
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -207,12 +195,7 @@ def analyse_runs(
     value = grouping.baseline
     ignored = frozenset(options.ignore)
 
-    baseline_runs = [
-        run
-        for run, settings in zip(reading.runs, grouping.settings, strict=True)
-        if settings.get(keys[0], NOT_SET) == value
-    ]
-    target = _target(options.target, plan.target, baseline_runs, reading.metric)
+    target = _target(options.target, plan.target, reading.metric)
     metric = replace(reading.metric, margin=margin, target=target, is_best=options.best)
     rows = build_run_table(reading.runs, metric, grouping.seeds, grouping.settings)
     metric = replace(metric, resolution=measure_resolution(rows, metric))
@@ -247,7 +230,6 @@ def analyse_runs(
         levels=levels,
         identical_arms=tuple(tuple(members) for members in identical_arms),
         comparisons=compare_all(groups, value, keys[0], levels, bench),
-        best=find_best_per_value(groups, keys[0], value, metric, levels),
         backend_descriptions=_describe_backends(groups, keys[0]),
         ignored=ignored,
         bench=bench,
@@ -301,15 +283,12 @@ def _describe_backends(groups: Sequence[Group], compared_key: str) -> dict[str, 
     return {group.label: descriptions.get(group.value, "") for group in groups}
 
 
-def _target(
-    requested: float | None, planned: float | None, bases: Sequence[RunRecord], metric: ComparedMetric
-) -> float | None:
-    """Return the value of the metric, as shown, up to which training is timed.
+def _target(requested: float | None, planned: float | None, metric: ComparedMetric) -> float | None:
+    """Return the value of the metric, as shown, up to which training is timed; None if no time is compared.
 
     Args:
         requested: The value of `--target`, None if it was not asked for.
         planned: The value of the plan, None if none was planned.
-        bases: The runs of the baseline. What they reach counts where nothing was asked for or planned.
     """
     if requested is not None:
         shown = metric.as_shown(requested)
@@ -319,40 +298,4 @@ def _target(
                 "0.93 or 93"
             )
         return shown
-    if planned is not None:
-        return metric.as_shown(planned)
-    return _reached_by_all(bases, metric)
-
-
-def _reached_by_all(bases: Sequence[RunRecord], metric: ComparedMetric) -> float | None:
-    """Return what every finished run of the baseline reaches, rounded to the easier side.
-
-    None if no run has finished, or if guessing would reach it, too.
-    """
-    best_values = []
-    for run in bases:
-        state, _ = determine_outcome(run, metric.key)
-        if state is not RunState.FINISHED or control_position(run) or is_perturbed(run):
-            continue
-        values = run.values(metric.key)
-        values = values[np.isfinite(values)] * metric.factor
-        if len(values):
-            best_values.append(float(values.min() if metric.lower_is_better else values.max()))
-    if not best_values:
-        return None
-    if metric.lower_is_better:
-        return _round_target(max(best_values), metric, math.ceil)
-    lowest = min(best_values)
-    chance = max(METRICS_BY_COLUMN[CHANCE].value_of(run, metric) for run in bases)
-    if lowest <= 100 * chance + 1:
-        return None
-    return _round_target(lowest, metric, math.floor)
-
-
-def _round_target(value: float, metric: ComparedMetric, to_whole: Callable[[float], int]) -> float:
-    """Return a value in whole percent where it is a fraction, else with two digits."""
-    is_shown_in_whole_percent = metric.factor > 1 and value >= 2
-    magnitude = math.floor(math.log10(abs(value) or 1))
-    step = 1.0 if is_shown_in_whole_percent else 10.0 ** (magnitude - 1)
-    rounded = to_whole(round(value / step, 9)) * step
-    return float(f"{rounded:.6g}")
+    return None if planned is None else metric.as_shown(planned)

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from ampcompare.analysis.bench_match import (
     NOT_VERIFIED,
-    FactDifference,
     identity_differences,
     is_same_execution,
     refuse_other_work,
@@ -96,7 +95,7 @@ class BenchResults(BaseModel):
         control: The A/A control: the baseline once more.
         arms: The trainings.
         fingerprint: Hashes and names of network, data and code; None in files of older versions.
-        starts: How often each training was started; None in files of version 0.3, which started it once.
+        starts: How often each training was started.
     """
 
     baseline: str
@@ -106,12 +105,12 @@ class BenchResults(BaseModel):
     control: BenchArm
     arms: list[BenchArm]
     fingerprint: dict[str, Any] | None = None
-    starts: int | None = None
+    starts: int = 1
 
     @property
     def is_of_starts(self) -> bool:
         """Return whether the intervals are over starts, so that they include what processes differ by."""
-        return (self.starts or 1) >= MIN_STARTS
+        return self.starts >= MIN_STARTS
 
     @property
     def is_even(self) -> bool:
@@ -124,8 +123,7 @@ class BenchResults(BaseModel):
         """Return how far from 1, as a fraction, the ratio of two identical trainings may be.
 
         It is the largest distance of the A/A control's interval from 1. What is measured from one start is
-        never known to within 2%; files of version 0.3 are read as that version read them. Intervals over
-        starts need no such allowance.
+        never known to within 2%. Intervals over starts need no such allowance.
         """
         return resolved_difference(self.control.low, self.control.high, self.starts)
 
@@ -191,7 +189,7 @@ class BenchResults(BaseModel):
     def caveats(self, groups: Sequence[Group]) -> list[str]:
         """Return what a reader must know about the benchmark of these groups, one sentence each."""
         fingerprint = self.fingerprint or {}
-        differences: dict[FactDifference, None] = {}
+        differences: dict[str, None] = {}
         for group in groups:
             arm = None if group.is_control else self.find_arm(group)
             if arm is not None:
@@ -200,7 +198,7 @@ class BenchResults(BaseModel):
         if self.fingerprint is None:
             sentences.append(NOT_VERIFIED)
         if differences:
-            sentences.append(f"The benchmark ran with {'; '.join(map(str, differences))}.")
+            sentences.append(f"The benchmark and the runs differ in {formatting.listed(differences)}.")
         return sentences
 
     def group_estimates(self, group: Group, *, has_memory: bool) -> dict[str, Estimate]:
@@ -242,9 +240,7 @@ class BenchResults(BaseModel):
         return ratios
 
     def _speed_ratio(self, arm: BenchArm, ratio: float) -> BenchEstimate:
-        n = arm.rounds
-        if self.is_of_starts:
-            n = self.starts or 1
+        n = self.starts if self.is_of_starts else arm.rounds
         interval = None
         if self.is_even and arm.low is not None and arm.high is not None:
             interval = (arm.low, arm.high)

@@ -34,7 +34,6 @@ from ampcompare.runtime.formatting import listed, plural, some
 MAX_NAMED = 4
 MAX_PROBLEMS = 3  # problems of records, one sentence each
 AGREE = 1e-6  # fraction of the resolution; smaller differences are rounding errors
-MIN_DRIFT = 0.01  # smaller drift is not worth a sentence
 ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth")
 CHOSEN = ". If poor runs were stopped, the finished runs look better than they should"
 TAILS = {
@@ -250,10 +249,6 @@ def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]
             f"{on_other_cards} ran on different devices, so differences between devices are part of the "
             "result."
         )
-    drift = validity_checks.estimate_drift(compared)
-    if drift and drift.side_of(1.0) and abs(drift.value - 1) >= MIN_DRIFT:
-        change = formatting.change_between(drift.value, drift.low, drift.high)
-        yield f"Throughput drifted by {change} from the first run to the last, in all groups together."
 
 
 def _separate_groups(findings: Findings) -> Iterator[str]:
@@ -392,7 +387,6 @@ def _assumed_spreads(findings: Findings) -> Iterator[str]:
     """Yield whose confidence intervals assume the resolution of the metric as their standard deviation."""
     metric = findings.metric
     rounding = AGREE * metric.resolution
-    same: dict[str, list[str]] = {}  # labels by baseline
     measured: dict[str, float] = {}
     for comparison in findings.comparisons:
         group = comparison.group
@@ -405,15 +399,9 @@ def _assumed_spreads(findings: Findings) -> Iterator[str]:
             continue
         differences = (group.sample(SCORE) - base.sample(SCORE)).dropna()
         measured[group.display_name] = differences.std()
-        if differences.abs().max() <= rounding:
-            same.setdefault(base.display_name, []).append(group.display_name)
     smaller = [label for label, spread in measured.items() if spread < metric.resolution - rounding]
     if not smaller:
         return
-    for base_name, labels in same.items():
-        verb = "has" if len(labels) == 1 else "have"
-        names = some(labels, MAX_NAMED)
-        yield f"At every shared seed, {names} {verb} exactly the {metric.name} of {base_name}."
     source = "the last logged decimal"
     images = findings.table[IMAGES].dropna()
     if metric.counts_samples and len(images):

@@ -15,7 +15,7 @@ from ampcompare.analysis.grouping.run_table import SEED
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.runs import RunRecord
 from ampcompare.runtime import formatting
-from ampcompare.runtime.formatting import some
+from ampcompare.runtime.formatting import plural
 
 
 def is_chaos_control(group: Group) -> bool:
@@ -25,26 +25,6 @@ def is_chaos_control(group: Group) -> bool:
     so they are paired by seed.
     """
     return group.is_control and group.value.endswith(CHAOS_SUFFIX)
-
-
-def find_seeds_with_equal_losses(control: Group, baseline: Group) -> list[str]:
-    """Return the seeds at which the control logged the same training losses as the baseline, bit by bit.
-
-    At such a seed the changed bits had no effect. A seed without a loss on either side, or without a common
-    step, is not among them.
-
-    Args:
-        control: A chaos control.
-        baseline: The group that it repeats.
-    """
-    base_runs: dict[str, list[RunRecord]] = {}
-    for seed, run in zip(baseline.rows[SEED], baseline.records, strict=True):
-        base_runs.setdefault(seed, []).append(run)
-    equal: dict[str, None] = {}
-    for seed, run in zip(control.rows[SEED], control.records, strict=True):
-        if seed is not None and any(has_equal_losses(run, base) for base in base_runs.get(seed, ())):
-            equal[seed] = None
-    return sorted(equal, key=formatting.numeric_sort_key)
 
 
 def has_equal_losses(run: RunRecord, other: RunRecord) -> bool:
@@ -63,19 +43,27 @@ def _losses_by_step(run: RunRecord) -> dict[float, float]:
 
 
 def describe_equal_losses(control: Group, baseline: Group) -> str:
-    """Return a sentence that names the seeds at which the changed bits had no effect, "" if there are none.
+    """Return in how many runs the changed bits had no effect, as a sentence; "" if there is none.
+
+    These runs logged the same training losses as the baseline at their seed, bit by bit. A run without a
+    loss, or without a common step, is not among them.
 
     Args:
         control: A chaos control.
         baseline: The group that it repeats.
     """
-    seeds = find_seeds_with_equal_losses(control, baseline)
-    if not seeds:
+    base_runs: dict[str, list[RunRecord]] = {}
+    for seed, run in zip(baseline.rows[SEED], baseline.records, strict=True):
+        base_runs.setdefault(seed, []).append(run)
+    count = 0
+    for seed, run in zip(control.rows[SEED], control.records, strict=True):
+        if seed is not None:
+            count += any(has_equal_losses(run, base) for base in base_runs.get(seed, ()))
+    if not count:
         return ""
-    noun = "seed" if len(seeds) == 1 else "seeds"
     return (
-        f"The training losses of {control.display_name} equal those of {baseline.display_name} at {noun} "
-        f"{some(seeds)}: there the changed bits had no effect, so these runs do not show how much "
+        f"In {count} of {plural(control.n, 'run')} of {control.display_name} the changed bits had no effect "
+        "on the training losses, so these runs do not show how much "
         f"{baseline.display_name} differs from itself."
     )
 

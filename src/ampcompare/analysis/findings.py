@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ampcompare.analysis.bench_results import BenchResults
-from ampcompare.analysis.best_per_value import BestPerValue
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantities
@@ -35,7 +34,6 @@ class Findings:
         levels: The level of the intervals by question. They differ where arms have identical quality.
         identical_arms: Sets of groups whose quality is bit-identical at every shared seed; each counts once.
         comparisons: A comparison for each group except the baselines.
-        best: The best group of each value, if another setting was tuned.
         backend_descriptions: The description of the backend by label, "" if none is known.
         ignored: The settings that may differ within a group.
         bench: The results of `ampcompare bench` that speed is taken from.
@@ -65,7 +63,6 @@ class Findings:
     levels: Mapping[str, float]
     identical_arms: tuple[tuple[Group, ...], ...]
     comparisons: list[Comparison]
-    best: BestPerValue | None
     backend_descriptions: Mapping[str, str]
     ignored: frozenset[str]
     bench: BenchResults | None

@@ -94,8 +94,8 @@ class AnalysisOptions:
         float | None,
         Option(
             metavar="X",
-            help="Value of the metric whose time is compared, such as 0.93. Default: from the plan, or what "
-            "the baseline reaches.",
+            help="Value of the metric, such as 0.93: the time to reach it is compared. Default: from the "
+            "plan.",
         ),
     ] = None
     group_by: Annotated[

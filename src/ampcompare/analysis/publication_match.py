@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET, is_perturbed
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.run_table import RUN, describe_device
 from ampcompare.config.option_spec import Role
@@ -19,7 +19,7 @@ from ampcompare.identity.run_identity import AUTO, RunIdentity, differences, rol
 from ampcompare.publications.publication import Publication
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
-from ampcompare.runtime.formatting import group_by_reason, plural, printable, short, some
+from ampcompare.runtime.formatting import group_by_reason, listed, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # a run must record these
 # Options that `published.scale` and `published.network` change (`config/publication_config.py`).
@@ -33,7 +33,6 @@ SHRUNK = (
     "schedule.warmup_epochs",
     "schedule.milestones",
 )
-Arms = dict[str, list[int]]  # the numbers of the rows of each arm
 # Words that do not tell how fast a device is.
 MAKERS = frozenset(
     "nvidia amd intel geforce tesla quadro gpu cpu gpus graphics card single one 1x x1 server edition".split()
@@ -58,14 +57,15 @@ class RunConditions(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The deviations in words, or else scale and device."""
+        """The conditions in words."""
         deviations = [text for _, text in self.deviations]
-        return some(deviations or [text for text in (self.scaled, self.device) if text], 3)
+        texts = [text for text in (self.scaled, *deviations, self.device) if text]
+        return some(texts, 3) or "as published"
 
 
 @dataclass(frozen=True)
 class PublicationMatch:
-    """The runs of each arm, all made under one set of conditions.
+    """The runs of each arm, all made under the same conditions.
 
     Attributes:
         arms: The largest group of each arm.
@@ -93,52 +93,53 @@ def match_runs(
 ) -> PublicationMatch:
     """Assign the runs of a table to the arms of a publication.
 
-    If runs were made under several conditions, those are used that have the baseline, the published device,
-    and most of the arms.
-
     Args:
         metric: The metric of the groups, which a publication need not report.
         ignored: Settings that may differ within a group.
 
     Raises:
-        UserError: No run has the model, the data and an arm of the publication.
+        UserError: No run has the model, the data and an arm of the publication, or the runs were made under
+            several conditions.
     """
     published = {
         arm: RunIdentity.of_run({**publication.setting, **own}) for arm, own in publication.arms.items()
     }
-    by_conditions: dict[RunConditions, Arms] = {}
+    found: dict[RunConditions, None] = {}
+    numbers_by_arm: dict[str, list[int]] = {}
     refused: list[tuple[str, str]] = []  # names of runs, and why they belong to no arm
     for number, run in enumerate(rows[RUN]):
+        if is_perturbed(run):  # the control "chaos" of the baseline
+            continue
         conditions, arm, reason = _conditions_of(run, publication, published)
         if reason:
             refused.append((short(printable(f"{run.name or 'run'} ({run.id})"), 80), reason))
         else:
-            by_conditions.setdefault(conditions, {}).setdefault(arm, []).append(number)
-    if not by_conditions:
+            found[conditions] = None
+            numbers_by_arm.setdefault(arm, []).append(number)
+    if not found:
         reasons = short("; ".join(dict.fromkeys(reason for _, reason in refused)), 300)
         raise UserError(
             f"{publication.name}: none of {plural(len(refused), 'run')} matches the publication: {reasons}"
         )
-    best = max(by_conditions, key=lambda one: _rank(one, by_conditions[one], publication))
+    conditions, *others = found
+    if others:
+        texts = listed(one.text for one in found)
+        raise UserError(f"{publication.name}: the runs differ ({texts}); pass the runs of one of these alone")
     left_out = [f"{names}: {reason}" for names, reason in group_by_reason(refused, 3)]
-    for conditions, numbers_by_arm in by_conditions.items():
-        if conditions != best:
-            for arm, numbers in numbers_by_arm.items():
-                left_out.append(_with_other_settings(arm, len(numbers), conditions.text))
     arms: dict[str, Group] = {}
     for arm in publication.arms:
-        numbers = by_conditions[best].get(arm, [])
-        groups = _groups_by_size(rows.iloc[numbers], metric, ignored)
+        groups = _groups_by_size(rows.iloc[numbers_by_arm.get(arm, [])], metric, ignored)
         if groups:
             arms[arm] = groups[0]
-        left_out += [_with_other_settings(arm, len(one.all_rows), one.display_name) for one in groups[1:]]
+        for one in groups[1:]:
+            left_out.append(f"{plural(len(one.all_rows), 'run')} of {arm}: {one.display_name}")
     if not arms:
         raise UserError(f"{publication.name}: the matching runs have no values yet")
     devices = {name for group in arms.values() for name in group.devices}
     return PublicationMatch(
         arms=arms,
-        scaled=best.scaled,
-        deviations=dict(best.deviations),
+        scaled=conditions.scaled,
+        deviations=dict(conditions.deviations),
         left_out=tuple(map(printable, left_out)),
         same_card=is_same_card(publication.hardware, devices),
     )
@@ -151,21 +152,6 @@ def _groups_by_size(rows: pd.DataFrame, metric: ComparedMetric, ignored: frozens
     pooled = group_runs(rows, metric, (BACKEND,), ignored)
     groups = [group for group in pooled if group.n and not group.is_control]
     return sorted(groups, key=lambda group: -group.n)
-
-
-def _rank(conditions: RunConditions, arms: Arms, publication: Publication) -> tuple[Any, ...]:
-    """Return the sort key of conditions, best last."""
-    return (
-        not conditions.scaled,
-        publication.baseline in arms,
-        is_same_card(publication.hardware, [conditions.device]),
-        len(arms),
-        sum(map(len, arms.values())),
-    )
-
-
-def _with_other_settings(arm: str, count: int, settings: str) -> str:
-    return f"{plural(count, 'run')} of {arm}: with other settings ({settings})"
 
 
 def _conditions_of(

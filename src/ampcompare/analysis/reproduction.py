@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import pandas as pd
 
@@ -20,14 +19,9 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group, counts_processes, sample_measurement
 from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.publication_match import PublicationMatch, match_runs
-from ampcompare.analysis.statistics.equivalence import (
-    PublishedEstimate,
-    forecast_further_runs,
-    is_different,
-    is_equivalent,
-)
-from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
-from ampcompare.analysis.statistics.mean_difference import combine_errors, estimate_difference, estimate_mean
+from ampcompare.analysis.statistics.equivalence import PublishedEstimate, is_different, is_equivalent
+from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
+from ampcompare.analysis.statistics.mean_difference import estimate_difference, estimate_mean
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.sweep_plan import RULE
 from ampcompare.publications.printed_value import PrintedValue
@@ -77,11 +71,9 @@ class AssessedValue:
         measured: The measured value. None if it is not recorded.
         verdict: REPRODUCED, REFUTED, OPEN or ELSEWHERE.
         why: The reason of the verdict.
-        more_runs: How many more runs per arm would decide: the lowest and the highest number.
         sentence: The verdict as a sentence.
         between: The published interval in brackets, "" if it is narrower than what is shown.
-        counts_processes: Whether the measured values are those of processes with several runs. Then no number
-            of runs would decide.
+        counts_processes: Whether the measured values are those of processes with several runs.
     """
 
     published_metric: PublishedMetric
@@ -92,7 +84,6 @@ class AssessedValue:
     measured: Estimate | None
     verdict: str = OPEN
     why: str = ""
-    more_runs: tuple[int, int] | None = None
     counts_processes: bool = False
 
     def __post_init__(self) -> None:
@@ -138,12 +129,7 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
         )
         return replace(row, why=why)
     if not measured.has_interval:
-        missing = 3 - measured.n
-        return replace(
-            row,
-            why=f"a comparison needs at least 3 runs per arm (n = {measured.n})",
-            more_runs=(missing, missing),
-        )
+        return replace(row, why=f"a comparison needs at least 3 runs per arm (n = {measured.n})")
     show = row.relation.show
     level = joint_level(count)
     equivalence_level = 1 - 2 * ALPHA if rule == 1 else level
@@ -162,19 +148,7 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
         size = formatting.number(abs(deviation), 2)
         side = "above" if deviation > 0 else "below"
         return replace(row, verdict=REFUTED, why=f"{values}; {size}{unit} {side} the published value")
-    further_runs = forecast_further_runs(measured, published, margin, level)
-    if further_runs is None:
-        return replace(
-            row,
-            why=f"{values}; the published or the measured values vary too much to say how many more runs "
-            "would decide",
-        )
-    count_text = formatting.count_range(*further_runs)
-    if row.counts_processes:
-        return replace(row, why=f"{values}; about {count_text} more processes per arm would decide")
-    return replace(
-        row, more_runs=further_runs, why=f"{values}; about {count_text} more runs per arm would decide"
-    )
+    return replace(row, why=values)
 
 
 def _show_points(difference: float) -> str:
@@ -295,12 +269,7 @@ def _relation(published_metric: PublishedMetric, base: PrintedValue | None) -> R
 
 def _printed_text(published_metric: PublishedMetric, printed: PrintedValue, base: PrintedValue | None) -> str:
     """Return the values as they were printed: `0.24 against 0.31 s`."""
-    texts = []
-    for one in (printed, base):
-        if one is None:
-            continue
-        shown = formatting.number(one.value / published_metric.factor, 4)
-        texts.append(one.text if one.is_rounding else shown)
+    texts = [one.text for one in (printed, base) if one is not None]
     unit = "" if published_metric.unit == "fraction" else f" {published_metric.unit}"
     return f"{' against '.join(texts)}{unit}"
 
@@ -346,8 +315,7 @@ def _published_estimate(
 ) -> PublishedEstimate | None:
     """Return the published value relative to the baseline; None for a ratio of intervals that include 0.
 
-    Without intervals, it ranges over all values that round to the printed digits. If both values have an
-    interval, it has a standard error, on the logarithmic scale for a ratio.
+    It ranges over all values that round to the printed digits.
     """
     kind = published_metric.kind
     parts = [printed] if base is None else [printed, base]
@@ -367,24 +335,7 @@ def _published_estimate(
         if kind.is_time and kind.lower_is_better:  # the speed-up is the inverse of the ratio of times
             value = -value
             low, high = -high, -low
-
-    error = None
-    df = math.inf
-    if not any(part.is_rounding for part in parts):
-        errors = [_error(to_scale(one.high) - to_scale(one.low), one) for one in parts]
-        error, df = reduce(combine_errors, errors)
-        half_width = quantile(1 - ALPHA / 2, df) * error
-        low = value - half_width
-        high = value + half_width
-    return PublishedEstimate(
-        from_scale(value), from_scale(low), from_scale(high), printed.n or runs, error, df
-    )
-
-
-def _error(width: float, one: PrintedValue) -> tuple[float, float]:
-    """Return the standard error of a value with an interval of this width, and its degrees of freedom."""
-    df = one.n - 1.0 if one.n else math.inf
-    return width / 2 / quantile((1 + (one.confidence or 0.0)) / 2, df), df
+    return PublishedEstimate(from_scale(value), from_scale(low), from_scale(high), runs)
 
 
 def _measured_estimate(

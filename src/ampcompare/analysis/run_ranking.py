@@ -94,11 +94,8 @@ def rank_runs(
     return RunRanking(name, metric, maximize, tuple(keys), tuple(ordered), reason)
 
 
-def parameter_text(value: Any, digits: int = 6) -> str:
+def parameter_text(value: Any) -> str:
     """Return the value of a parameter as text, a mapping or list as JSON.
-
-    Args:
-        digits: The number of digits of a fraction.
 
     >>> parameter_text(0.1), parameter_text(None), parameter_text(True), parameter_text({"a": [1, None]})
     ('0.1', 'null', 'true', '{"a": [1, null]}')
@@ -106,10 +103,5 @@ def parameter_text(value: Any, digits: int = 6) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float) and math.isfinite(value):
-        return f"{value:.{digits}g}"
+        return f"{value:.6g}"
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def is_quantity(values: Iterable[Any]) -> bool:
-    """Return whether all values of a parameter are numbers; true and false are none."""
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

@@ -174,8 +174,6 @@ def write_headline(findings: Findings) -> list[str]:
     if all(base.is_unfinished or not base.n for base in bases):
         name = _shorten(findings.baseline_name)
         return [f"The baseline {name} has no finished run: {bases[0].outcomes.text}"]
-    if not compared and findings.best:
-        return [findings.best.headline]
     if not compared:
         return ["Nothing is compared: every group differs from the baseline in other settings, too"]
     claimed = [c for c in compared if c.claims]

@@ -364,8 +364,7 @@ class PlanConfig:
     )
     target: float | None = option(
         None,
-        "Value of the metric for the comparison of the time to target, as logged, such as 0.93. null: what "
-        "the baseline reaches.",
+        "Value of the metric, as logged, such as 0.93: the report compares the time to reach it. null: none.",
         above=0,
     )
     looks: list[int] | None = option(

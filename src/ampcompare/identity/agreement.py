@@ -91,7 +91,7 @@ BENCHMARK = Agreement(
     "the arm is not used, and the file is not refused",
 )
 PUBLICATION = Agreement(
-    "compare with a publication, and write one",
+    "compare with a publication",
     "analysis/publication_match.py",
     frozenset({Role.NETWORK, Role.DATA}),
     reported=frozenset({Role.MATHEMATICS, Role.HYPERPARAMETER, Role.EXECUTION}),

@@ -1,10 +1,9 @@
-"""A value as it was printed, with the interval that its digits or its source give."""
+"""A value as it was printed, with the interval that its digits leave open."""
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from ampcompare.runtime.strict_model import Number, StrictModel, validation_error
 
@@ -17,36 +16,24 @@ MAX_CHARS = 40
 class PrintedValue(StrictModel):
     """A published value.
 
-    In a file it is a text ("0.240" in quotes, so that its last zero counts), a number, or a mapping of
-    `value` and the other fields. For a number alone, the interval is that of rounding: "0.24" is 0.235 to
-    0.245, and "6h54min" is half a minute either way (in seconds).
+    In a file it is a text ("0.240" in quotes, so that its last zero counts) or a number. The interval is that
+    of rounding: "0.24" is 0.235 to 0.245, and "6h54min" is half a minute either way (in seconds).
 
     Attributes:
         text: The value as it was printed.
         value: In the unit of the text; a duration is in seconds.
         low: Lower end of the interval.
         high: Upper end of the interval.
-        n: Number of runs behind a value with its own confidence interval.
-        confidence: Level of its own interval, 0..1. None if the interval is that of rounding.
     """
 
     text: str
     value: Number
     low: Number
     high: Number
-    n: Annotated[int, Field(ge=2)] | None = None
-    confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
-
-    @property
-    def is_rounding(self) -> bool:
-        """Return whether the interval is only that of the printed digits."""
-        return self.confidence is None
 
     @model_validator(mode="before")
     @classmethod
     def _read(cls, content: Any) -> Any:
-        if isinstance(content, Mapping):
-            return {"text": f"{content.get('value')}", "confidence": 0.95, **content}
         is_scalar = isinstance(content, int | float | str) and not isinstance(content, bool)
         text = str(content).strip() if is_scalar else ""
         fields = _parse(text) if len(text) <= MAX_CHARS else None
@@ -55,14 +42,6 @@ class PrintedValue(StrictModel):
                 'is not a number; expected it as it was printed, such as "0.240", "1,803" or "6h54min"'
             )
         return fields
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if not self.low <= self.value <= self.high:
-            raise validation_error(
-                f"low {self.low:g}, value {self.value:g}, high {self.high:g}: not in this order"
-            )
-        return self
 
 
 def _parse(text: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from ampcompare.analysis.options import COMMA_SEPARATED, AnalysisOptions
-from ampcompare.command_help import WORDS, epilog
+from ampcompare.command_help import epilog
 from ampcompare.report.options import ReportOptions
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 
@@ -41,7 +41,7 @@ WORKSPACE_EPILOG = epilog(
 )
 
 
-def report(context: typer.Context, **values: Any) -> None:
+def report(**values: Any) -> None:
     """Compare runs and write the comparison page.
 
     Prints a table, and writes the page, charts, CSV, JSON and Markdown into a folder. Runs that differ only
@@ -51,14 +51,9 @@ def report(context: typer.Context, **values: Any) -> None:
 
     from ampcompare.report.pipeline import make_report
 
-    typed = context.meta.get(WORDS, ())
-    options = ReportOptions.from_command_line(values, typed)
+    options = ReportOptions.from_command_line(values)
     console = Console(highlight=False)
-    if options.watch:
-        from ampcompare.report.watch import watch_report
-
-        watch_report(options, console)
-    elif status := make_report(options, console):
+    if status := make_report(options, console):
         raise typer.Exit(status)
 
 
@@ -67,12 +62,11 @@ def _parameters() -> list[inspect.Parameter]:
 
     They are the fields of ReportOptions. Its field `analysis` stands for the fields of AnalysisOptions.
     """
-    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = {"context": context}
+    parameters: dict[str, inspect.Parameter] = {}
     for name, parameter in _annotated_parameters(ReportOptions).items():
         if name == "analysis":
             parameters |= _annotated_parameters(AnalysisOptions)
-        elif name != "words":
+        else:
             parameters[name] = parameter
     return list(parameters.values())
 
@@ -90,7 +84,7 @@ def _annotated_parameters(options: type) -> dict[str, inspect.Parameter]:
         if name in COMMA_SEPARATED:
             annotation = Annotated[str | None, *annotation.__metadata__]
             default = None if default is None else ""
-        elif default == () and name != "words":
+        elif default == ():
             annotation = Annotated[list[str] | None, *annotation.__metadata__]
             default = None
         parameters[name] = parameter.replace(

@@ -247,7 +247,6 @@ def _assessed_value(row: AssessedValue, group: Group | None) -> dict[str, Any]:
         "ours": _estimate(row.measured),
         "verdict": row.verdict,
         "because": row.why,
-        "more_runs": row.more_runs,
     }
 
 

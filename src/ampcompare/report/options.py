@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 PICTURES = ("png", "svg")
 FORMATS = ("html", "csv", "md", "json", *PICTURES)
 ALL = "all"
-PUBLICATION_SUFFIXES = (".yaml", ".yml")
 OPTION_NAMES = {"formats": "--format"}  # by field, where the option has another name
 
 
@@ -29,7 +28,6 @@ class ReportOptions:
 
     Attributes:
         analysis: What is compared. On the command line each of its fields is an option, too.
-        words: The words of the command line, as the user typed them; empty for another caller.
 
     Raises:
         UserError: If an option has a bad value, or two options contradict each other.
@@ -56,61 +54,24 @@ class ReportOptions:
             help="Comma-separated formats to write: html, csv, md, json, png, svg.",
         ),
     ] = ALL
-    publish: Annotated[
-        str | None,
-        Option(
-            metavar="FILE", help="Write these runs as a publication, NAME.yaml, that others can reproduce."
-        ),
-    ] = None
     summary: Annotated[
         str | None,
         Option(
             metavar="FILE", help="Append the verdict, the requirements and the table to this Markdown file."
         ),
     ] = None
-    watch: Annotated[
-        bool,
-        Option(
-            "--watch", help="Serve the page on this machine and update it while runs train, until Ctrl-C."
-        ),
-    ] = False
-    port: Annotated[
-        int,
-        Option(
-            metavar="PORT", min=0, max=65535, help="With --watch: port of the page. 0 takes any free port."
-        ),
-    ] = 0
-
-    words: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.chosen_formats or ("",) if name not in FORMATS]
         if unknown:
             raise UserError(f"--format {unknown[0]!r}: expected some of {', '.join(FORMATS)}, or {ALL}")
-        if self.publish is not None and not self.publish.endswith(PUBLICATION_SUFFIXES):
-            raise UserError(
-                f"--publish {self.publish!r}: expected the name of a YAML file, such as mine.yaml"
-            )
-        if self.watch:
-            self._check_watch()
-
-    def _check_watch(self) -> None:
-        at_end = {"--require": self.analysis.require, "--summary": self.summary, "--publish": self.publish}
-        for option, value in at_end.items():
-            if value:
-                raise UserError(
-                    f"{option}: needs all runs, so it cannot be combined with --watch; leave --watch out"
-                )
-        if "html" not in self.chosen_formats:
-            raise UserError("--watch: needs the page; add html to --format")
 
     @classmethod
-    def from_command_line(cls, values: Mapping[str, Any], words: Sequence[str] = ()) -> ReportOptions:
+    def from_command_line(cls, values: Mapping[str, Any]) -> ReportOptions:
         """Return the options from the value of each option of the command line, by field.
 
         Args:
             values: The values; None for a list that was not given, text for one that commas separate.
-            words: The words of the command line.
 
         Raises:
             UserError: If an option has a bad value, or two options contradict each other.
@@ -124,7 +85,7 @@ class ReportOptions:
                 value = split_names(value)
             of_analysis[field.name] = value
         others = {name: value for name, value in values.items() if name not in of_analysis}
-        return cls(analysis=AnalysisOptions(**of_analysis), words=words, **others)
+        return cls(analysis=AnalysisOptions(**of_analysis), **others)
 
     @property
     def chosen_formats(self) -> tuple[str, ...]:
@@ -151,92 +112,33 @@ class ReportOptions:
             raise missing.as_command(self.command_with(missing.arms, missing.arguments)) from None
 
     def command_with(self, arms: Sequence[str], arguments: Sequence[str]) -> str:
-        """Return this command, completed by further options.
+        """Return this command with further options at its end, where they take precedence.
 
         Args:
             arms: Sources with names, in place of `sources`; empty to keep `sources`.
             arguments: Further options and their values, alternating.
         """
-        from ampcompare.analysis.external.missing_input import is_other_than_fp32
         from ampcompare.runtime.paths import shell_command
 
-        added = list(zip(arguments[::2], arguments[1::2], strict=True))
-        sources = _in_order_of(self.sources, arms) if arms else list(self.sources)
-        if arms and sources[0] != arms[0]:  # the first source would be the baseline
-            baseline = arms[0].partition("=")[0]
-            if self.analysis.baseline is None and not is_other_than_fp32(baseline):
-                added.append(("--baseline", baseline))
-        # A further condition does not replace others. Any other option is replaced where it stands.
-        replaced = {option: value for option, value in added if option != "--where"}
-        words: list[str] = []
-        for option, values in _split_words(self.words or self._words_of_fields()):
-            if not option:  # all sources stand where the first one stood
-                words += sources
-                sources = []
-            elif option not in replaced:
-                words += [option, *values]
-            elif (option, replaced[option]) in added:
-                words += [option, replaced[option]]
-                added.remove((option, replaced[option]))
-        words += [word for pair in added for word in pair]
-        return shell_command("ampcompare", "report", *words)
+        sources = arms or self.sources
+        return shell_command("ampcompare", "report", *sources, *self._option_words(), *arguments)
 
-    def _words_of_fields(self) -> list[str]:
-        """Return the words that set these options, for options that were set in Python."""
-        words = [*self.sources]
-        for holder, field in self._option_fields():
-            value = getattr(holder, field.name)
-            if value == field.default:
+    def _option_words(self) -> Iterator[str]:
+        """Yield the words of each option that has another value than its default."""
+        values = {**vars(self.analysis), **vars(self)}
+        for field in (*fields(self.analysis), *fields(self)):
+            value = values[field.name]
+            if field.name in ("sources", "analysis") or value == field.default:
                 continue
             option = OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
             if value is True:
-                words.append(option)
+                yield option
             elif field.name in COMMA_SEPARATED:
-                words += [option, ",".join(value)]
+                yield from (option, ",".join(value))
             elif isinstance(value, str | float | int):
-                words += [option, str(value)]
+                yield from (option, str(value))
             else:
-                words += [word for item in value for word in (option, item)]
-        return words
-
-    def _option_fields(self) -> Iterator[tuple[AnalysisOptions | ReportOptions, Field[Any]]]:
-        """Yield each field that is an option of the command, with the object that has its value."""
-        for field in fields(self.analysis):
-            yield self.analysis, field
-        for field in fields(self):
-            if field.name not in ("sources", "analysis", "words"):
-                yield self, field
-
-
-def _split_words(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each option of a command with its value, and "" for each source, in the order of the words."""
-    every_field = (*fields(AnalysisOptions), *fields(ReportOptions))
-    flags = {f"--{field.name}" for field in every_field if field.default is False}
-    rest = iter(words)
-    for word in rest:
-        option, equals, value = word.partition("=")
-        if not word.startswith("--") or word == "--":
-            yield "", [word]
-        elif equals:
-            yield option, [value]
-        elif option in flags:
-            yield option, []
-        else:
-            yield option, [next(rest, "")]
-
-
-def _in_order_of(sources: Sequence[str], arms: Sequence[str]) -> list[str]:
-    """Return the arms (`fp32=logs/a`) in the order of the sources in which they lie."""
-
-    def position(arm: str) -> int:
-        """Return the index of the source of an arm."""
-        path = Path(arm.partition("=")[2])
-        for index, source in enumerate(sources):
-            if path.is_relative_to(source):
-                return index
-        return len(sources)
-
-    return sorted(arms, key=position)
+                yield from (word for item in value for word in (option, item))
 
 
 def find_sweep_command(sources: Sequence[str]) -> str:

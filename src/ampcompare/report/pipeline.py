@@ -13,7 +13,6 @@ from ampcompare.report.charts.vega import draw_pictures
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.options import FORMATS, PICTURES, ReportOptions
 from ampcompare.report.page.render import render_page
-from ampcompare.report.publication_writer import publish
 from ampcompare.report.text_renderer import print_table, to_markdown, to_summary
 from ampcompare.runtime.atomic_files import make_folder, write_file
 from ampcompare.runtime.console import messages_on
@@ -44,10 +43,7 @@ def make_report(options: ReportOptions, console: Console) -> int:
         written = write_report(analysis, folder, options.chosen_formats)
     if options.summary is not None:
         _append(Path(options.summary), to_summary(analysis))
-    publication = publish(analysis, options.publish) if options.publish is not None else None
     print_table(analysis, console)
-    if publication is not None:
-        say(console, f"published: {publication}")
     print_written(written, folder, console)
     failed = [answer.sentence for answer in analysis.gate_results if not answer.is_shown]
     failed += analysis.reproduction.refuted if analysis.reproduction is not None else []

@@ -67,8 +67,7 @@ def report_options(sweep: Sweep, folder: Path, bench: str | None = None) -> Repo
     if is_own_training:  # records have the keys in a mapping as settings of their own
         inner = {p.key: _keys_of_values(p) for p in varied}
         by = [by[0], *(name for key in by[1:] for name in inner[key])]
-    # A grid has the same values under every backend, so runs with equal values are compared. A search has
-    # other values under each backend, so the report compares the best runs and pools nothing.
+    # A grid has the same values under every backend, so runs with equal values are compared.
     groups = by if sweep.is_grid else [BACKEND]
     if not sweep.is_grid and BACKEND not in keys and not is_own_training:  # which has no such setting
         groups = [*(key for key in keys if key in listed_parameters), *by][:1]
@@ -192,6 +191,9 @@ def _baseline_problem(sweep: Sweep, runs: Sequence[SweepRun]) -> str:
         return f"the values of {key} are mappings, which are not compared"
     if not any(lookup(run.parameters, key) == baseline for run in runs):
         return f"no run has the baseline, {key}={as_text(baseline)}"
+    drawn = [p.key for p in sweep.parameters if not p.is_listed and role_of(p.key) in REPEAT.roles]
+    if drawn and not sweep.is_grid:
+        return f"the search draws {some(drawn)} from a range, so no two runs differ in {key} alone"
     return ""
 
 

@@ -164,4 +164,3 @@ def test_a_reproduction_counts_processes_for_values_of_the_machine(per_process: 
         n = math.ceil(2 / per_process)
         unit = "runs" if per_process == 1 else "processes"
         assert f"at least 3 {unit} per arm (n = {n})" in row.why
-        assert (row.more_runs is None) == (per_process > 1)

@@ -8,7 +8,11 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.compared_metric import ComparedMetric, final_placeholder
+from ampcompare.analysis.grouping.compared_metric import (
+    ComparedMetric,
+    final_placeholder,
+    interleaved_placeholder,
+)
 from ampcompare.analysis.grouping.distinguishing_settings import control_position
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, count_decimals, relative_resolution
@@ -25,8 +29,6 @@ ONE_SIDED_LEVEL = 0.9  # of a two-sided interval, each end of which is the bound
 MIN_LOSSES = 5  # logged losses; with fewer, the first and the last say little
 FLAT_LOSS = 0.05  # a smaller relative change of the training loss is hardly any
 MEDIAN_GAP = 0.03
-MIN_RUNS_FOR_DRIFT = 6  # with fewer runs a trend has too few degrees of freedom
-DRIFT_LEVEL = 0.99  # stricter than 95%, because every report tests for drift
 
 
 def explain_constant(group: Group) -> str:
@@ -111,8 +113,16 @@ def explain_placeholder(group: Group) -> str:
         return ""
     scored = group.rows[RUN][group.rows[SCORE].notna()]
     runs = [run for run in scored if not run.is_own_training]
-    series = [run.values(metric.key) for run in runs]
-    ends = [final_placeholder(values) for values in series if len(values)]
+    series = [values for values in (run.values(metric.key) for run in runs) if len(values)]
+    compared = [values.min() if metric.is_best else values[-1] for values in series]
+    pairs = zip(compared, series, strict=True)
+    between = [value for value, values in pairs if value == interleaved_placeholder(values)]
+    if between:
+        return (
+            f"exactly {between[0]:g} between other values in {len(between)} of {plural(len(runs), 'run')}: "
+            "perhaps it was not evaluated there; leave such rows out of the log"
+        )
+    ends = [final_placeholder(values) for values in series]
     found = [end for end in ends if end is not None and not (end == 0 and metric.lower_is_better)]
     if not found:
         return ""
@@ -209,36 +219,3 @@ def estimate_control_drift(control: Group, level: float) -> Estimate | None:
     first = rows[THROUGHPUT][arms == "first"].dropna()
     estimate = estimate_difference(last, first, log=True)
     return None if estimate is None else estimate.at_level(level)
-
-
-def estimate_drift(groups: Sequence[Group]) -> Estimate | None:
-    """Return the throughput of the last run relative to the first, with a 99% interval.
-
-    It is the slope of a straight line of log throughput over start time, with one intercept for each group on
-    each of its cards. None if there are too few runs.
-    """
-    if not groups:
-        return None
-    frame = pd.concat([group.rows.assign(group=group.label) for group in groups])
-    frame = frame[(frame[THROUGHPUT] > 0) & np.isfinite(frame[STARTED]) & ~is_machine_shared(frame)]
-    on_one_card = ["group", CARDS]
-    frame = frame[frame.groupby(on_one_card)[THROUGHPUT].transform("size") > 1]
-    if len(frame) < MIN_RUNS_FOR_DRIFT:
-        return None
-    frame = frame.assign(start=frame[STARTED], log_speed=np.log(frame[THROUGHPUT]))
-    runs_on_card = frame.groupby(on_one_card)
-    df = len(frame) - runs_on_card.ngroups - 1
-    duration = float(np.ptp(frame["start"]))
-    if df < 1 or duration <= 0:
-        return None
-    # Distances from the mean of each group leave out the intercepts.
-    x = (frame["start"] - runs_on_card["start"].transform("mean")) / duration
-    y = frame["log_speed"] - runs_on_card["log_speed"].transform("mean")
-    squares = float(x @ x)
-    if squares <= 1e-9:  # the runs of every group started at the same time
-        return None
-    slope = float(x @ y) / squares
-    residuals = y - slope * x
-    error = math.sqrt(float((residuals**2).sum()) / df / squares)
-    ratio = math.exp(min(700.0, slope))
-    return Estimate(ratio, (ratio, ratio), len(frame), error, float(df), log=True, level=DRIFT_LEVEL)

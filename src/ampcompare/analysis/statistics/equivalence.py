@@ -4,39 +4,30 @@ import math
 from dataclasses import dataclass
 
 from ampcompare.analysis.statistics.estimate import Estimate, quantile
-from ampcompare.analysis.statistics.mean_difference import combine_errors
-from ampcompare.analysis.statistics.sample_size import forecast_further_seeds
 
 
 @dataclass(frozen=True)
 class PublishedEstimate:
-    """A published value with its interval.
+    """A published value with the interval of its rounding.
 
     Attributes:
         value: The published value.
-        low: Lower end: of the interval that was published, or of the values that round to the printed digits.
+        low: Lower end of the values that round to the printed digits.
         high: Upper end.
-        runs: Number of runs behind a value that has only its rounding. They are assumed to vary as the
-            measured runs do.
-        error: Standard error of a value that was published with an interval, on the scale of the computation.
-            None for a value that has only its rounding.
-        df: Degrees of freedom of `error`.
+        runs: Number of runs behind the value. They are assumed to vary as the measured runs do.
     """
 
     value: float
     low: float
     high: float
     runs: int = 1
-    error: float | None = None
-    df: float = math.inf
 
 
 def is_different(measured: Estimate, published: PublishedEstimate, level: float) -> bool:
     """Return whether the published value lies outside the prediction interval of the measured runs.
 
-    A value with only its rounding counts as one more mean of `runs` runs that vary as the measured runs do.
-    All values that round to its digits count as agreement. A value with its own error is compared by both
-    errors (Welch's test with Satterthwaite's degrees of freedom).
+    It counts as one more mean of `runs` runs that vary as the measured runs do. All values that round to its
+    digits count as agreement.
 
     Args:
         published: The published value.
@@ -46,15 +37,13 @@ def is_different(measured: Estimate, published: PublishedEstimate, level: float)
         return False
     error = math.hypot(measured.error, measured.spread / math.sqrt(published.runs))
     df = min(measured.df, measured.spread_df)
-    if published.error is not None:
-        error, df = combine_errors((measured.error, measured.df), (published.error, published.df))
     return max(0.0, *_distances(measured, published)) > quantile((1 + level) / 2, df) * error
 
 
 def is_equivalent(measured: Estimate, published: PublishedEstimate, margin: float, level: float) -> bool:
     """Return whether the two-sided interval of the difference lies within `margin`, as in the report.
 
-    The margin begins at the ends of the rounding interval, or at the value if it has its own error.
+    The margin begins at the ends of the rounding interval.
 
     Args:
         published: The published value.
@@ -63,40 +52,11 @@ def is_equivalent(measured: Estimate, published: PublishedEstimate, margin: floa
     """
     if measured.error is None:
         return False
-    error, df = combine_errors((measured.error, measured.df), (published.error or 0.0, published.df))
-    return max(_distances(measured, published)) + quantile((1 + level) / 2, df) * error < margin
-
-
-def forecast_further_runs(
-    measured: Estimate, published: PublishedEstimate, margin: float, level: float
-) -> tuple[int, int] | None:
-    """Return a range of how many further runs per arm would decide, if the estimate is the true value.
-
-    Args:
-        published: The published value.
-        margin: Equivalence margin on the scale of the computation.
-        level: Level of the intervals, 0..1.
-
-    Returns:
-        The lowest and the highest number. None if no number decides it, because the published value stays
-        uncertain, or because the spread of the measured runs tells too little.
-    """
-    if measured.error is None or not measured.spread:
-        return None
-    distance = max(0.0, *_distances(measured, published))
-    if distance < margin:
-        uncertainty = quantile((1 + level) / 2, published.df) * (published.error or 0.0)
-        limits = [margin - distance - uncertainty, margin + distance - uncertainty]
-    else:
-        published_error = published.error
-        if published_error is None:
-            published_error = measured.spread / math.sqrt(published.runs)
-        limits = [distance - quantile((1 + level) / 2, max(measured.df, 30.0)) * published_error]
-    return forecast_further_seeds(measured, [limits], measured.spread, measured.spread_df, level=level)
+    half_width = quantile((1 + level) / 2, measured.df) * measured.error
+    return max(_distances(measured, published)) + half_width < margin
 
 
 def _distances(measured: Estimate, published: PublishedEstimate) -> tuple[float, float]:
     """Return how far the measured value lies below and above the published interval; negative inside it."""
-    low = published.low if published.error is None else published.value
-    high = published.high if published.error is None else published.value
-    return measured.on_scale(low) - measured.center, measured.center - measured.on_scale(high)
+    low, high = measured.on_scale(published.low), measured.on_scale(published.high)
+    return low - measured.center, measured.center - high

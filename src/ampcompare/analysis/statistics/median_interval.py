@@ -119,23 +119,20 @@ def side_of(low: float, high: float, resolution: float, null: float = 1.0) -> in
     return int(low > null * (1 + resolution)) - int(high < null / (1 + resolution))
 
 
-def resolved_difference(low: float | None, high: float | None, starts: int | None) -> float:
+def resolved_difference(low: float | None, high: float | None, starts: int) -> float:
     """Return how far from 1, as a fraction, a speed-up has to be so that it is no chance of the processes.
 
     Args:
         low: Lower end of the interval of the A/A control; None without an interval.
         high: Upper end of it.
         starts: Number of starts. From three on, the intervals of the speed-ups include what differs between
-            processes; 0 is returned. None: a file of version 0.3, which had no smallest difference.
+            processes; 0 is returned.
 
     >>> [resolved_difference(low, 1.01, starts) for low, starts in ((0.999, 1), (0.8, 1), (0.8, 3))]
     [0.02, 0.25, 0.0]
-    >>> round(resolved_difference(0.999, 1.01, None), 3)
-    0.01
     """
-    if starts is not None and starts >= MIN_STARTS:
+    if starts >= MIN_STARTS:
         return 0.0
-    smallest = 0.0 if starts is None else MIN_DIFFERENCE
     if low is None or high is None or low <= 0:
-        return smallest
-    return max(smallest, smallest_difference(low, high))
+        return MIN_DIFFERENCE
+    return max(MIN_DIFFERENCE, smallest_difference(low, high))
