@@ -1,24 +1,37 @@
-"""Networks with lazy layers are refused, and train once their weights exist."""
+"""Networks with lazy layers train under every backend, from equal weights."""
 
 from pathlib import Path
 
 import pytest
-from support.refusals import line_of
-from support.training import play
-
-NET = """
 import torch
+from support.training import fit, play
+
+from ampcompare.errors import UserError
+from ampcompare.precision.registry import REGISTRY
+
+BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
+NET = """
 from torch import nn
 
 
+class Lazy(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.conv, self.norm = nn.LazyConv2d(4, 3, stride=4), nn.LazyBatchNorm2d()
+        self.drop, self.head = nn.Dropout(), nn.LazyLinear(classes)
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(self.conv(x)).relu().flatten(1)))
+
+
 def lazy(num_classes=10):
-    return nn.Sequential(nn.LazyConv2d(4, 3, stride=4), nn.Flatten(), nn.LazyLinear(num_classes))
+    return Lazy(num_classes)
 
 
-def sized(num_classes=10):
-    network = lazy(num_classes)
-    network(torch.zeros(1, 3, 32, 32))
-    return network
+def unused(num_classes=10):
+    model = Lazy(num_classes)
+    model.never = nn.LazyLinear(3)
+    return model
 """
 
 
@@ -29,8 +42,33 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_lazy_layers_are_refused_in_one_line_and_train_once_their_weights_exist(net: Path):
-    words = ("wandb.mode=disabled", "epochs=1")
-    line = line_of(play, *words, "model.name=./net.py:lazy")
-    assert "the weights of lazy layers do not exist before the first forward: 0, 2" in line
-    play(*words, "model.name=./net.py:sized")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lazy_layers_have_equal_weights_under_every_backend(net: Path, backend: str):
+    expected, _ = fit("model.name=./net.py:lazy", "epochs=1", "optimizer.fused=false")
+    loop, rows = fit("model.name=./net.py:lazy", "epochs=1", "optimizer.fused=false", f"backend={backend}")
+    weights = dict(loop.trainer.model.named_parameters())
+    for name, weight in expected.trainer.model.named_parameters():
+        assert torch.equal(weights[name], weight.to(weights[name].dtype))
+    norm = loop.trainer.model.norm
+    assert norm.training
+    assert not norm.running_mean.any()  # the first forward changed no statistics
+    loop.run()
+    assert rows
+
+
+def test_a_lazy_layer_that_is_never_called_is_named(net: Path):
+    with pytest.raises(UserError) as refused:
+        play("wandb.mode=disabled", "model.name=./net.py:unused")
+    assert "never" in str(refused.value)
+    (line,) = refused.value.lines
+    assert line.isprintable()
+
+
+def test_lazy_layers_in_channels_last(net: Path):
+    play(
+        "wandb.mode=disabled",
+        "model.name=./net.py:lazy",
+        "memory_format=channels_last",
+        "backend=apex_o2",
+        "epochs=1",
+    )

@@ -30,7 +30,7 @@ from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.cuda_graph import GraphTrainer
 from ampcompare.training.loop import steps_per_epoch
-from ampcompare.training.preflight import run_preflight
+from ampcompare.training.preflight import create_lazy_weights, run_preflight
 from ampcompare.training.task import build_task
 from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap_in_ddp
@@ -91,7 +91,7 @@ def build_trainer(
     """
     world = world or DistributedContext()
     machine.seed_process(config.seed)
-    network = _build_network(config, data, device)
+    network = _build_network(config, data, train, device, world)
     precision = _build_precision(config, device)
     model, optimizer = _prepare(precision, network, build_optimizer(config, network, device), config.backend)
     _check_eps(optimizer)
@@ -118,20 +118,15 @@ def build_trainer(
     return Trainer(*parts, compiled=compiled)
 
 
-def _build_network(config: Config, data: Dataset, device: torch.device) -> nn.Module:
-    """Return the network on the device, in its memory format.
-
-    Raises:
-        UserError: It has lazy layers, whose weights would not be drawn from the seed.
-    """
+def _build_network(
+    config: Config, data: Dataset, train: Any, device: torch.device, world: DistributedContext
+) -> nn.Module:
+    """Return the network on the device, with all its weights and in its memory format."""
     options = dataclasses.asdict(config.model)
     network = build_model(num_classes=len(data.classes) or None, **options).to(device)
-    lazy = find_lazy_modules(network)
-    if lazy:
-        raise UserError(
-            f"model.name={config.model.name!r}: the weights of lazy layers do not exist before the first "
-            f"forward: {', '.join(lazy[:3])}; run the network once in your function, or give the sizes"
-        )
+    if find_lazy_modules(network):
+        with world.raise_on_all_ranks():
+            create_lazy_weights(network, config, train)
     if is_channels_last(config.memory_format, device):
         set_channels_last(network)
     return network

@@ -17,6 +17,7 @@ from ampcompare.errors import TrainingError, UserError, describe_exception, desc
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import name_dtype
+from ampcompare.precision.weight_dtypes import find_lazy_modules
 from ampcompare.training.losses_and_metrics import EvalBatch, call_network, find_tensor, flatten_by_class
 from ampcompare.training.task import Score, Task
 
@@ -68,6 +69,39 @@ def run_preflight(
                 map_tensors(field, lambda t: t[:SAMPLES].to(precision.device)) for field in data.train.sample
             ]
             _run_first_samples(task, model, precision, config, first, (), "the training data's ")
+
+
+def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
+    """Run the network on two training samples, so that lazy layers get their weights.
+
+    Optimizer and backend need the weights, and so equal seeds give equal weights under every backend. The
+    network runs in evaluation mode, so that nothing else of it changes.
+
+    Args:
+        model: The network, before it is prepared.
+        loader: The loader of the training split.
+
+    Raises:
+        UserError: The network does not take its input.
+    """
+    batch = next(iter(loader.epoch(0)), None)
+    if batch is None:
+        return
+    inputs = map_tensors(batch[0], lambda tensor: tensor[:SAMPLES])
+    description = f"inputs {_shapes(inputs, with_dtype=True)}"
+    with (
+        _evaluation_mode(model),
+        torch.no_grad(),
+        _explained_errors("model.name", config.model.name, description),
+    ):
+        call_network(model, inputs)
+    names = find_lazy_modules(model)
+    if names:
+        raise UserError(
+            f"model.name={config.model.name!r}: "
+            f"the forward does not call its lazy layers {', '.join(names)}, so they have no weights; "
+            "remove them, or give them their sizes"
+        )
 
 
 @contextmanager
