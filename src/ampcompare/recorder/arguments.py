@@ -240,7 +240,7 @@ def make_run_name(backend: str) -> str:
     return f"{backend}_{program}" if program else backend
 
 
-def open_record(settings: RunSettings, run: Any, *, continues: bool) -> Tracker:
+def open_record(settings: RunSettings, run: Any, continues: bool) -> Tracker:
     """Start the record, in the open W&B `run` or in a new one.
 
     Args:

@@ -210,6 +210,7 @@ class Recorder:
         # What a trainer's callback may change.
         self.may_lack_loss = False  # whether the trainer may skip batches
         self.may_lack_samples = False  # whether the number of samples of a batch may be unknown
+        self.replaces_last = False  # whether the trainer begins again after a failed attempt
 
     def __enter__(self) -> Self:
         """Begin the record and handle the signals of a batch system."""
@@ -244,7 +245,8 @@ class Recorder:
         if self._other_weights:
             self._warn_once("weights", self._other_weights)
         groups = {} if self._diagnostics is None else group_parameters(self._optimizer, self._model)
-        self._tracker = open_record(self._record_start, self._run, continues=self.steps > 0)
+        continues = self.steps > 0 or self.replaces_last
+        self._tracker = open_record(self._record_start, self._run, continues)
         self._tracker.update_summary(self._recorded_facts)
         if self._diagnostics is not None:
             self._gradient_diagnostics = GradientDiagnostics(

@@ -13,7 +13,7 @@ def choose_run_id(*, continues: bool) -> str | None:
     second training from its start, such as another fold, would replace the rows of the first.
 
     Args:
-        continues: Whether the record continues the last one.
+        continues: Whether the record continues or replaces the last one.
 
     Returns:
         None where WANDB_RUN_ID does not name a run, so that each record has an id of its own.

@@ -60,27 +60,25 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
 
     def __init__(self, samples: Callable[[Any], int] | None = None, **options: Any) -> None:
         super().__init__(samples, options)
+        self._recorder: Recorder | None = None  # that has not begun
         self._hook: Any = None
         self._finished_batches: list[int | None] = []  # samples of the finished batches of this step
         self._samples_of_batch: int | None = None  # of the current one, as the user's function counts them
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Create the recorder with the trainer's settings, and begin the record."""
-        self._end(KeyboardInterrupt("the training begins again"))
-        if args.auto_find_batch_size:
-            self.has_failed = True
-            self.warn_once(
-                "auto_find_batch_size",
-                "this training is not recorded: auto_find_batch_size begins it again for each batch size; "
-                "set per_device_train_batch_size",
-            )
-            return
+        # With `auto_find_batch_size` the trainer begins again after it has run out of memory.
+        is_another_attempt = args.auto_find_batch_size and self.record is not None
+        self._end(KeyboardInterrupt("another batch size is tried"))
         model = kwargs["model"]
         optimizer = kwargs.get("optimizer")
+        batch_size = args.per_device_train_batch_size
+        if args.auto_find_batch_size and state.train_batch_size:
+            batch_size = state.train_batch_size // max(1, args.n_gpu)
         settings = {
             "backend": _name_backend(args, model),
             "seed": args.seed,
-            "batch_size": args.per_device_train_batch_size,
+            "batch_size": batch_size,
             "scaler": getattr(optimizer, "scaler", None),  # accelerate wraps both
             "optimizer": optimizer,
             "model": model,
@@ -89,14 +87,19 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
         }
         if "metric" not in self.options:
             settings |= _read_declared_metric(args)
-        recorder = self.make_recorder(settings)
+        self._recorder = self.make_recorder(settings)
+        self._recorder.replaces_last = is_another_attempt
         if self.count is not None:
             self._hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
-        self._begin(recorder)
+        if not args.auto_find_batch_size:
+            self._begin()
 
     @keep_training
-    def _begin(self, recorder: Recorder) -> None:
-        self.record = recorder.begin()
+    def _begin(self) -> None:
+        recorder = self._recorder
+        self._recorder = None
+        if recorder is not None:
+            self.record = recorder.begin()
 
     @keep_training
     def _count(self, model: Any, args: Any, kwargs: Any) -> None:
@@ -124,6 +127,7 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
     @keep_training
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record a step."""
+        self._begin()  # with `auto_find_batch_size` once a batch size has fitted
         self._finish_batch()
         if not self.record:
             return
@@ -170,7 +174,7 @@ class RecorderCallback(TrainerCallbackBase, TrainerCallback):
     def _end(self, problem: BaseException | None) -> None:
         if self._hook is not None:
             self._hook.remove()
-        self._hook = None
+        self._recorder = self._hook = None
         self._close(problem)
 
     @keep_training
