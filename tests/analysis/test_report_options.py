@@ -120,7 +120,7 @@ def note(records, **options) -> str:
 
 def test_margin_target_and_level_come_from_the_plan():
     analysis = analyse_runs(planned())
-    assert (analysis.metric.margin, analysis.target) == (1.0, 50.0)
+    assert (analysis.metric.margin, analysis.metric.target) == (1.0, 50.0)
     assert "the same within 1 point" in analysis.headline
     assert analysis.level == 1 - 0.05 / 2  # two looks share the 5 %
     assert "planned: margin 1 point, target 50.00%, looks at 3 and 5 seeds, at most 5 seeds" in analysis.basis
@@ -129,7 +129,7 @@ def test_margin_target_and_level_come_from_the_plan():
 
 def test_options_override_the_plan_with_a_caveat():
     analysis = analyse_runs(planned(), margin=0.5, target=0.6)
-    assert (analysis.metric.margin, analysis.target) == (0.5, 60.0)
+    assert (analysis.metric.margin, analysis.metric.target) == (0.5, 60.0)
     assert analysis.caveats[0] == (
         "Not as planned: the margin is 0.5 points instead of 1 point and the target is 60.00% instead of "
         "50.00%."

@@ -151,7 +151,7 @@ class Comparison:
 
 
 def compare_all(
-    groups: Sequence[Group], baseline: str, key: str, levels: Levels, bench: BenchResults | None = None
+    groups: Sequence[Group], baseline: str, key: str, levels: Levels, bench: BenchResults | None
 ) -> list[Comparison]:
     """Compare every group except the baselines with the baseline that matches it.
 
@@ -313,9 +313,9 @@ def compare(
     group: Group,
     base: Group,
     levels: Levels,
-    control: Group | None = None,
-    uncontrolled_differences: Sequence[str] = (),
-    bench: BenchResults | None = None,
+    control: Group | None,
+    uncontrolled_differences: Sequence[str],
+    bench: BenchResults | None,
 ) -> Comparison:
     """Return a group relative to a baseline, without claims.
 
@@ -325,9 +325,9 @@ def compare(
     Args:
         base: The baseline.
         levels: Level of each interval by question, 0..1.
-        control: The A/A control of the baseline.
+        control: The A/A control of the baseline, None without one.
         uncontrolled_differences: Settings that differ besides the compared key.
-        bench: Speeds of a benchmark.
+        bench: Speeds of a benchmark, None without one.
     """
     no_quality = explain_quality(group, base)
     relative_to_control = {}

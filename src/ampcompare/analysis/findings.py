@@ -92,11 +92,6 @@ class Findings:
         """The value of the baseline as people read it."""
         return display_name(self.baseline_value) if self.keys[0] == BACKEND else self.baseline_value
 
-    @property
-    def target(self) -> float | None:
-        """The value of the metric, as shown, up to which training is timed."""
-        return self.metric.target
-
     def level_of(self, column: str) -> float:
         """Return the level of the intervals of a column of the table of runs."""
         return self.levels.get(METRICS_BY_COLUMN[column].question, max(self.levels.values()))

@@ -59,9 +59,6 @@ CONTROL_DASH: tuple[int, ...] = (3, 3)
 CHAOS_DASH: tuple[int, ...] = (1, 3)
 
 
-KNOWN = tuple(Style(label, *pen) for label, pen in _PENS.items())
-
-
 def styles_of(analysis: Analysis) -> Mapping[str, Style]:
     """Return the style of each group's label."""
     return choose_styles((group.display_name, group.value) for group in analysis.groups)

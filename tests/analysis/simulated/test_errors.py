@@ -83,7 +83,7 @@ def test_false_differences_are_claimed_in_at_most_one_set_in_twenty(k, n, sets):
 def test_the_rule_errs_in_at_most_55_sets_of_1000(k, looks):
     """Forty thousand sets of `k` groups that share a baseline, each question over all groups and looks."""
     logs = np.random.default_rng([k, *looks]).normal(size=(k + 1, 40_000, looks[-1]))
-    level, error_rates = joint_level(k, len(looks)), {}
+    level, error_rates = joint_level(k, 1 / len(looks)), {}
     for truth, margin in ((0.0, None), (5.0, 5.0)):
         per_look = [differs(truth + logs[1:, :, :n] - logs[0, :, :n], level, margin).any(0) for n in looks]
         error_rates[margin] = float(np.any(per_look, 0).mean())

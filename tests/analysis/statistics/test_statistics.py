@@ -192,7 +192,7 @@ WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80% bound of th
 
 
 def test_the_level_is_corrected_for_groups_and_looks():
-    levels = [joint_level(2), joint_level(2, 3), joint_level(0), joint_level(2, share=0.8)]
+    levels = [joint_level(2), joint_level(2, 1 / 3), joint_level(0), joint_level(2, share=0.8)]
     assert levels == pytest.approx([0.975, 1 - 0.05 / 6, 0.95, 0.98], **EXACT)
 
 

@@ -7,18 +7,16 @@ from scipy.special import betaincinv
 from ampcompare.analysis.statistics.estimate import ALPHA
 
 
-def joint_level(groups: int, looks: int = 1, share: float | None = None) -> float:
+def joint_level(groups: int, share: float = 1.0) -> float:
     """Return the level of each interval at which all intervals hold together in 95% (Bonferroni).
 
     Args:
         groups: Number of distinct groups that are compared with the baseline.
-        looks: Number of planned looks at the runs.
-        share: The fraction of the error that is spent on this look, 0..1. None splits it equally.
+        share: The fraction of the error that is spent on this look, 0..1.
 
     >>> f"{joint_level(3):.4f} {joint_level(2, share=0.8):.4f}"
     '0.9833 0.9800'
     """
-    share = 1 / max(1, looks) if share is None else share
     return 1 - ALPHA * share / max(1, groups)
 
 

@@ -121,8 +121,6 @@ def forecast_further_seeds(
     alternatives: Iterable[Sequence[float]],
     deviation: float,
     df: float,
-    *,
-    level: float | None = None,
 ) -> tuple[int, int] | None:
     """Return a range of how many further seeds would decide a comparison.
 
@@ -135,17 +133,15 @@ def forecast_further_seeds(
             clear (on the scale of the computation). The fastest way counts.
         deviation: Standard deviation of one pair.
         df: Degrees of freedom of `deviation`.
-        level: Confidence level of the later interval. None takes that of the estimate.
 
     Returns:
         The lowest and the highest number, each at least 1. None if the range is wider than a factor of 10 or
         if no number up to 1,000 is enough.
     """
-    level = estimate.level if level is None else level
     possible = [distances for distances in alternatives if min(distances) > 0]
     further = []
     for bound in deviation_range(deviation, df):
-        sizes = [seeds_to_clear(distances, bound, level) for distances in possible]
+        sizes = [seeds_to_clear(distances, bound, estimate.level) for distances in possible]
         enough = [size for size in sizes if size is not None]
         if not enough:
             return None
