@@ -1,0 +1,316 @@
+"""Why a question about two groups has no answer, whatever its interval would show.
+
+`CHECKS` has every such reason, in the order in which they count. Cells, gates, the recommendation and the
+headline show the reason of a claim; none of them looks for one. What an interval does not show has its reason
+in `claims`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ampcompare.analysis.bench_results import BenchEstimate
+from ampcompare.analysis.grouping import run_table
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED, RunMetric
+from ampcompare.analysis.grouping.run_table import is_machine_shared
+from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
+from ampcompare.analysis.grouping.validity_checks import (
+    explain_chance,
+    explain_constant,
+    explain_placeholder,
+)
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
+from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
+from ampcompare.runtime.formatting import listed, some
+
+
+class Cause(Enum):
+    """What kind of reason it is, for those who show some of them in other places."""
+
+    FAILED = auto()
+    BASELINE = auto()  # its metric says nothing
+    CHANCE = auto()
+    CONSTANT = auto()
+    PLACEHOLDER = auto()
+    LENGTHS = auto()
+    ARITHMETIC = auto()
+    NOT_IN_BENCH = auto()
+    UNRESOLVED = auto()
+    CONTROL = auto()
+    INTERVAL = auto()
+    TOO_FEW = auto()
+    NOT_FINISHED = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why nothing is claimed.
+
+    Attributes:
+        cause: What kind of reason it is.
+        text: The reason, as part of a sentence.
+        may_pass: Whether more seeds may remove it.
+    """
+
+    cause: Cause
+    text: str
+    may_pass: bool = False
+
+
+NOT_FINISHED = Reason(Cause.NOT_FINISHED, "not finished", may_pass=True)
+NOT_IN_BENCH = Reason(Cause.NOT_IN_BENCH, "the benchmark has no matching arm")
+UNRESOLVED = Reason(Cause.UNRESOLVED, "the baseline with changed last bits differs from the baseline, too")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question about a group and its baseline.
+
+    Attributes:
+        group: The compared group.
+        base: Its baseline.
+        run_metric: What is asked about.
+        estimate: The estimate; None without one.
+        quality: Why nothing can be claimed about quality, whatever the values are.
+        degenerate: Why the metric of the group says nothing, although that of the baseline does.
+        is_missing_in_bench: Whether a benchmark has the speed of the baseline and not that of the group.
+    """
+
+    group: Group
+    base: Group
+    run_metric: RunMetric
+    estimate: Estimate | None
+    quality: Reason | None
+    degenerate: Reason | None
+    is_missing_in_bench: bool
+
+    @property
+    def sides(self) -> tuple[Group, Group]:
+        """The group and its baseline."""
+        return self.group, self.base
+
+    @property
+    def is_external(self) -> bool:
+        """Return whether other programs trained all of the runs."""
+        runs = [run for side in self.sides for run in side.all_rows["run"]]
+        return not any(run.is_own_training or run.is_recorded for run in runs)
+
+    @property
+    def is_by_benchmark(self) -> bool:
+        """Return whether a benchmark gave the estimate."""
+        return isinstance(self.estimate, BenchEstimate)
+
+    @property
+    def is_constant(self) -> bool:
+        """Return whether enough runs agree exactly, so that they show no spread."""
+        estimate = self.estimate
+        if estimate is None or self.is_by_benchmark:
+            return False
+        return estimate.n >= MIN_RUNS and not estimate.has_interval
+
+
+def find_reason(asked: Asked) -> Reason | None:
+    """Return the first reason why nothing can be claimed; None if the interval decides."""
+    checks = CHECKS_WITHOUT_ESTIMATE if asked.estimate is None else CHECKS
+    return next((reason for check in checks if (reason := check(asked))), None)
+
+
+def _no_speed_is_read(asked: Asked) -> Reason | None:
+    is_empty = all(side.sample(asked.run_metric.column).empty for side in asked.sides)
+    if asked.run_metric.question != SPEED or not asked.is_external or not is_empty:
+        return None
+    text = "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds"
+    return Reason(Cause.OTHER, text)
+
+
+def _other_or_unknown_device(asked: Asked) -> Reason | None:
+    devices = asked.group.devices | asked.base.devices
+    if asked.run_metric.question == QUALITY:
+        return None
+    if "" in devices:
+        unknown = "the device of some runs is not recorded" if any(devices) else "the device is not recorded"
+        advice = ": if all runs had the same one, add --ignore device" if asked.is_external else ""
+        return Reason(Cause.OTHER, f"{unknown}{advice}")
+    if len(devices) > 1:
+        return Reason(Cause.OTHER, "the runs used different devices")
+    return None
+
+
+def _memory_of_a_shared_process(asked: Asked) -> Reason | None:
+    if asked.run_metric.question != MEMORY or not is_memory_of_shared_process(asked.sides):
+        return None
+    text = "the runs of a group share a process, and on a CPU its memory is that of the whole process"
+    return Reason(Cause.OTHER, text)
+
+
+def _incomparable_speed(asked: Asked) -> Reason | None:
+    if asked.run_metric.question != SPEED:
+        return None
+    not_native = no_native_arithmetic(asked.sides)
+    if not_native:
+        return Reason(Cause.ARITHMETIC, not_native)
+    if asked.is_missing_in_bench:
+        return NOT_IN_BENCH
+    if any(side.n and is_machine_shared(side.rows).all() for side in asked.sides):
+        return Reason(Cause.OTHER, "the runs overlapped on one GPU or CPU")
+    return None
+
+
+def _no_value(asked: Asked) -> Reason:
+    empty = [side.display_name for side in asked.sides if side.sample(asked.run_metric.column).empty]
+    return Reason(Cause.OTHER, f"no value is recorded for {some(empty, 2)}")
+
+
+def _too_few_processes(asked: Asked) -> Reason | None:
+    if asked.estimate is None or asked.is_by_benchmark:
+        return None
+    if not has_too_few_processes(asked.sides, asked.run_metric):
+        return None
+    return Reason(Cause.TOO_FEW, too_few_values(asked.sides, asked.run_metric, asked.estimate.n))
+
+
+def _constant_speed(asked: Asked) -> Reason | None:
+    if asked.run_metric.question != SPEED or not asked.is_constant:
+        return None
+    return Reason(Cause.OTHER, "the throughput is the same in all runs and its resolution is unknown")
+
+
+def _quality_that_says_nothing(asked: Asked) -> Reason | None:
+    return asked.quality if asked.run_metric.question == QUALITY else None
+
+
+def _constant_quality(asked: Asked) -> Reason | None:
+    if asked.run_metric.question != QUALITY or not asked.is_constant:
+        return None
+    name = asked.group.metric.name
+    return Reason(Cause.OTHER, f"{name} is the same in all runs and its resolution is unknown")
+
+
+def _degenerate_group(asked: Asked) -> Reason | None:
+    """With an interval, the group may be shown to be worse."""
+    if asked.run_metric.question != QUALITY or asked.estimate is None or asked.estimate.has_interval:
+        return None
+    return asked.degenerate
+
+
+def _no_interval(asked: Asked) -> Reason | None:
+    estimate = asked.estimate
+    if estimate is None or estimate.has_interval:
+        return None
+    if isinstance(estimate, BenchEstimate):
+        return Reason(Cause.TOO_FEW, f"{estimate.basis} gave no confidence interval", may_pass=True)
+    text = too_few_values(asked.sides, asked.run_metric, estimate.n)
+    return Reason(Cause.TOO_FEW, text, may_pass=True)
+
+
+Check = Callable[[Asked], Reason | None]
+CHECKS_WITHOUT_ESTIMATE: tuple[Check, ...] = (
+    _no_speed_is_read,
+    _other_or_unknown_device,
+    _memory_of_a_shared_process,
+    _incomparable_speed,
+    _no_value,
+)
+CHECKS: tuple[Check, ...] = (
+    _too_few_processes,
+    _constant_speed,
+    _quality_that_says_nothing,
+    _constant_quality,
+    _degenerate_group,
+    _no_interval,
+)
+
+
+def explain_quality(group: Group, base: Group) -> Reason | None:
+    """Return why nothing can be claimed about quality, whatever the values are; None if something can."""
+    failures = [
+        f"{side.outcomes.failed} of {side.outcomes.ended} {side.display_name} runs failed"
+        for side in (group, base)
+        if side.outcomes.failed
+    ]
+    if failures:
+        return Reason(Cause.FAILED, listed(failures))
+    degenerate = explain_degenerate(base)
+    if degenerate:
+        return Reason(Cause.BASELINE, f"{base.display_name} is {degenerate.text}")
+    placeholder = explain_placeholder(group)
+    if placeholder:
+        return Reason(Cause.PLACEHOLDER, f"{group.display_name} is {placeholder}")
+    if group.metric.is_best or has_early_stopping((base, group)):
+        return None
+    lengths = unequal_lengths((base, group))
+    return Reason(Cause.LENGTHS, lengths) if lengths else None
+
+
+def explain_degenerate(group: Group) -> Reason | None:
+    """Return why the metric of a group says nothing: it is at chance, a placeholder or constant; else None.
+
+    One such run is enough: paired with another one it would look like perfect agreement.
+    """
+    for cause, explain in (
+        (Cause.CHANCE, explain_chance),
+        (Cause.PLACEHOLDER, explain_placeholder),
+        (Cause.CONSTANT, explain_constant),
+    ):
+        if text := explain(group):
+            return Reason(cause, text)
+    return None
+
+
+def is_memory_of_shared_process(sides: Sequence[Group]) -> bool:
+    """Return whether memory is that of one process on a CPU that trained several runs: no result of a run."""
+    on_cpu = any(side.rows[run_table.ON_CPU].any() for side in sides)
+    return on_cpu and has_too_few_processes(sides, COMPARED_METRICS[MEMORY])
+
+
+def has_too_few_values(group: Group, run_metric: RunMetric) -> bool:
+    """Return whether the runs of a group lack a metric, or share too few processes for an interval of it."""
+    return group.sample(run_metric.column).empty or has_too_few_processes([group], run_metric)
+
+
+def has_too_few_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
+    """Return whether a metric of the machine has fewer than MIN_RUNS values, as runs share a process."""
+    is_counted = counts_processes(sides, run_metric)
+    return is_counted and min(len(side.sample(run_metric.column)) for side in sides) < MIN_RUNS
+
+
+def counts_processes(sides: Sequence[Group], run_metric: RunMetric) -> bool:
+    """Return whether an estimate counts processes rather than runs, because runs of a side share one."""
+    return any(side.counts_processes(run_metric.column) for side in sides)
+
+
+def too_few_values(sides: Sequence[Group], run_metric: RunMetric, n: int) -> str:
+    """Return that n values give no interval: runs, or processes where several runs share one."""
+    if not counts_processes(sides, run_metric):
+        return f"a confidence interval needs at least {MIN_RUNS} runs (n = {n})"
+    if run_metric.sides:
+        return (
+            f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process "
+            "are one measurement of the machine; measure speed and memory with ampcompare bench"
+        )
+    return (
+        f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process are "
+        "one measurement of the machine"
+    )
+
+
+def no_native_arithmetic(groups: Sequence[Group]) -> str:
+    """Return that a CPU has no instructions for the 16-bit dtype of a run, "" if none lacks them.
+
+    The speed of such a run says nothing about machines that have the instructions, so it is not compared. The
+    reason says what the CPU did instead, as recorded: our training computes in fp32, others leave the dtype
+    to PyTorch.
+    """
+    columns = [run_table.ON_CPU, run_table.DTYPE, run_table.ARITHMETIC]
+    for group in groups:
+        for on_cpu, dtype, arithmetic in group.rows[columns].itertuples(index=False):
+            if not on_cpu or not dtype:
+                continue
+            if arithmetic == COMPUTED_IN_FP32:
+                return f"this CPU computes {dtype} in fp32"
+            if arithmetic == EMULATED:
+                return f"this CPU has no instructions for {dtype}"
+    return ""
