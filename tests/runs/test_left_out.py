@@ -200,6 +200,7 @@ def test_a_named_file_without_a_run_is_left_out_beside_others(tmp_path, content,
     ("backend", "config", "option"),
     [
         ("native", {"precision": {"dtype": "float16"}}, "precision.dtype=float16"),
+        ("native", {"precision": {"enabled": False}}, "precision.enabled=False"),
         ("none", {"tf32": True}, "backend=none tf32=true"),
     ],
 )

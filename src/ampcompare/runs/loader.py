@@ -221,9 +221,9 @@ def _option_before_0_3(run: RunRecord) -> str:
     """Return an option of the run with its value that version 0.3 did not have, "" without one."""
     if not run.is_own_training:
         return ""
-    dtype = run.option("precision.dtype")
-    if dtype is not None:
-        return f"precision.dtype={dtype}"
+    for key in ("precision.dtype", "precision.enabled"):
+        if (value := run.option(key)) is not None:
+            return f"{key}={value}"
     is_tf32 = run.option("backend") == "none" and run.option("tf32") is True
     return "backend=none tf32=true" if is_tf32 else ""
 
