@@ -58,7 +58,7 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert_same_state(one_process["torch"], other_process["torch"])  # the others have no seed
     for part in ("step", "epoch", "in_epoch", "evaluated", "evals"):
         assert_same_state(first["fit"][part], second["fit"][part], part)
-    for part in ("skipped", "restored", "findings"):
+    for part in ("skipped", "findings"):
         assert_same_state(first["fit"]["meter"][part], second["fit"]["meter"][part], part)
     assert first["record"]["rows"] == second["record"]["rows"]
     pd.testing.assert_frame_equal(history(record_of(one)), history(record_of(other)))
