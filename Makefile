@@ -6,7 +6,8 @@ OLDEST := 2.11
 OLDEST_VENV := .venv-$(OLDEST)
 # The tests are compiled once and kept, also where PYTHONDONTWRITEBYTECODE is set: half of the time to collect them.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
-PARALLEL := -n 2 --dist worksteal
+# Three workers on two cores: tests wait for processes and services.
+PARALLEL := -n 3 --dist worksteal
 ARGS ?=
 MARKS ?= not slow
 PIP := --disable-pip-version-check
@@ -16,7 +17,7 @@ PIP := --disable-pip-version-check
 
 help:
 	@echo "make demo       compare fp32 and mixed precision on synthetic images in minutes, and write the page"
-	@echo "make test       run the quick tests, about five minutes on two cores (ARGS=tests/test_cli.py: only these)"
+	@echo "make test       run the quick tests, about three minutes on two cores (ARGS=tests/test_cli.py: only these)"
 	@echo "make test-all   run the slow tests, too, about 25 minutes"
 	@echo "make setup      install into $(VENV) what the tests need, too (the other targets install what they need)"
 	@echo "make reproduce  train the published tootouch experiment with three seeds on a GPU (again: continues)"
