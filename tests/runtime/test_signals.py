@@ -45,6 +45,7 @@ atexit.register(print, "at exit")
 CTRL_C = """
 import atexit, signal
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
 atexit.register(signal.raise_signal, signal.SIGINT)
 """
 
