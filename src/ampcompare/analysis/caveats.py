@@ -1,6 +1,6 @@
 """Reasons not to trust the results too far: one sentence for each cause that applies, gravest first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import pandas as pd
 
@@ -11,7 +11,6 @@ from ampcompare.analysis.comparison import MAX_KEYS
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
 from ampcompare.analysis.grouping.backend_info import display_name, has_tf32
-from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group, name_run
 from ampcompare.analysis.grouping.run_metrics import (
     IMAGES,
@@ -48,43 +47,12 @@ TAILS = {
 
 def find_caveats(findings: Findings) -> list[str]:
     """Return the reasons for doubt, gravest first."""
-    compared = _compared_groups(findings)
-    # Only speeds that are compared, and that are those of the runs.
-    with_own_speed = [
-        c for c in findings.comparisons if SPEED in c.estimates and not findings.has_bench_speed
-    ]
-    timed = [(c.group, c.baseline) for c in with_own_speed if c.baseline is not None]
-    ignored = listed(sorted(findings.ignored))
-    return [
-        *_ended(findings.groups),
-        *_learned(compared, findings.metric),
-        *findings.reading_doubts,
-        *_chaos(findings),
-        *_flat_losses(compared),
-        *_lengths(findings),
-        *_plan(findings),
-        *_bench(findings),
-        *_separate_groups(findings),
-        *_machine(compared, has_own_times=not findings.has_bench_speed),
-        *_control_drift(findings),
-        *_arithmetic(findings.table, compared),
-        *_strict_fp32(findings.baseline),
-        *_speed(timed),
-        *_records(findings.table),
-        *([f"Differences in {ignored} are ignored, as --ignore says."] if ignored else []),
-        *_reached(findings),
-        *_assumed_spreads(findings),
-        *_startup(findings),
-    ]
+    return [sentence for rule in CAVEATS for sentence in rule(findings)]
 
 
 def find_limits(findings: Findings) -> list[str]:
     """Return what holds of every comparison of this size, a sentence each: no reason to doubt this one."""
-    return [
-        *_identical_arms(findings),
-        *_rare_failures(findings),
-        *_test_set(_compared_groups(findings)),
-    ]
+    return [sentence for rule in LIMITS for sentence in rule(findings)]
 
 
 def _compared_groups(findings: Findings) -> list[Group]:
@@ -121,8 +89,10 @@ def _control_drift(findings: Findings) -> Iterator[str]:
         yield f"The throughput of the A/A control changed by {changed} from its first to its last runs."
 
 
-def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
+def _arithmetic(findings: Findings) -> Iterator[str]:
     """Yield that a CPU has no 16-bit instructions, or that the records do not say whether it has them."""
+    compared = _compared_groups(findings)
+    rows = findings.table
     reasons = [(group.display_name, no_native_arithmetic([group])) for group in compared]
     slow = [(label, why) for label, why in reasons if why]
     for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
@@ -133,8 +103,9 @@ def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
         yield "The records do not say whether the CPU has instructions for 16-bit dtypes."
 
 
-def _strict_fp32(baseline: Group | None) -> Iterator[str]:
+def _strict_fp32(findings: Findings) -> Iterator[str]:
     """Yield that the baseline is strict fp32, which is not PyTorch's default on its GPU."""
+    baseline = findings.baseline
     if baseline is None or baseline.value != PLAIN:
         return
     runs = list(baseline.all_rows[RUN])
@@ -145,8 +116,9 @@ def _strict_fp32(baseline: Group | None) -> Iterator[str]:
         )
 
 
-def _ended(groups: Sequence[Group]) -> Iterator[str]:
+def _ended(findings: Findings) -> Iterator[str]:
     """Yield how many runs did not finish, by outcome and reason."""
+    groups = findings.groups
     for outcome, tail in TAILS.items():
         counts = [text for text in (_count_ended(group, outcome) for group in groups) if text]
         if counts:
@@ -169,17 +141,23 @@ def _count_ended(group: Group, outcome: str) -> str:
     return f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.display_name} ({texts})"
 
 
-def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
+def _learned(findings: Findings) -> Iterator[str]:
     """Yield the groups whose metric says nothing: at chance, or constant."""
-    finished = [group for group in compared if not group.is_unfinished]
+    finished = [group for group in _compared_groups(findings) if not group.is_unfinished]
     found = [(group.display_name, explain_degenerate(group)) for group in finished]
     reasons = [(name, reason.text) for name, reason in found if reason]
     for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
-        yield f"{metric.title} is uninformative for {labels}: {why}."
+        yield f"{findings.metric.title} is uninformative for {labels}: {why}."
 
 
-def _flat_losses(compared: Sequence[Group]) -> Iterator[str]:
+def _reading(findings: Findings) -> Iterator[str]:
+    """Yield the doubts about how runs of other programs were read."""
+    yield from findings.reading_doubts
+
+
+def _flat_losses(findings: Findings) -> Iterator[str]:
     """Yield the groups with a run whose training loss has hardly moved from its first value."""
+    compared = _compared_groups(findings)
     changes = [(group.display_name, validity_checks.describe_flat_loss(group)) for group in compared]
     flat = formatting.group_by_reason([pair for pair in changes if pair[1]], MAX_NAMED)
     if flat:
@@ -225,12 +203,9 @@ def _lengths(findings: Findings) -> Iterator[str]:
             yield f"No verdict on {noun}: {lengths}. Use --best to compare the best value of each run."
 
 
-def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:
-    """Yield what makes the times of these runs incomparable.
-
-    Args:
-        has_own_times: Whether speeds are those of the runs. Drift does not affect speeds from a benchmark.
-    """
+def _machine(findings: Findings) -> Iterator[str]:
+    """Yield what makes the times of these runs incomparable."""
+    compared = _compared_groups(findings)
     counts = [(group, int(is_machine_shared(group.rows).sum())) for group in compared]
     shared = [f"{k} of {plural(group.n, 'run')} of {group.display_name}" for group, k in counts if k]
     if counts and all(k == group.n for group, k in counts):
@@ -238,7 +213,7 @@ def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]
     elif shared:
         groups = some(shared, MAX_NAMED)
         yield f"Runs overlapped on the same GPU or CPU, so their times are left out: {groups}."
-    if not has_own_times:
+    if findings.has_bench_speed:  # which drift and other cards do not affect
         return
     sequential = listed(validity_checks.find_sequential_groups(compared))
     if sequential:
@@ -270,10 +245,14 @@ def _separate_groups(findings: Findings) -> Iterator[str]:
         yield f"The compared groups also differ in {differing}, which may explain part of the result."
 
 
-def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+def _speed(findings: Findings) -> Iterator[str]:
     """Yield the groups with another speed-up by their whole training time."""
     gaps = []
-    for group, base in pairs:
+    for comparison in findings.comparisons:
+        group = comparison.group
+        base = comparison.baseline
+        if base is None or SPEED not in comparison.estimates or findings.has_bench_speed:
+            continue
         if group.is_control or len(group.devices | base.devices) != 1:
             continue
         gap = validity_checks.median_gap(group, base)
@@ -284,8 +263,15 @@ def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
         yield f"Including start-up and stalls, the speed-up is {some(gaps, MAX_NAMED)}."
 
 
-def _records(rows: pd.DataFrame) -> Iterator[str]:
+def _ignored(findings: Findings) -> Iterator[str]:
+    """Yield which settings --ignore leaves out."""
+    if findings.ignored:
+        yield f"Differences in {listed(sorted(findings.ignored))} are ignored, as --ignore says."
+
+
+def _records(findings: Findings) -> Iterator[str]:
     """Yield problems of the records, and that the runs are of several states of the code."""
+    rows = findings.table
     rows_of_table = [row for _, row in rows.iterrows()]
     # The reason of a failure already says what a run without history lacks.
     complete = [row for row in rows_of_table if row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED]
@@ -349,9 +335,9 @@ def _startup(findings: Findings) -> Iterator[str]:
         )
 
 
-def _test_set(compared: Sequence[Group]) -> Iterator[str]:
+def _test_set(findings: Findings) -> Iterator[str]:
     """Yield that the intervals do not cover the choice of the test set."""
-    counts = {int(count) for group in compared for count in group.rows[IMAGES].dropna()}
+    counts = {int(count) for group in _compared_groups(findings) for count in group.rows[IMAGES].dropna()}
     if counts:
         samples = formatting.count_range(min(counts), max(counts))
         yield (
@@ -468,6 +454,32 @@ def _describe_progress(findings: Findings) -> str:
         ordinal = ORDINALS[number] if number < len(ORDINALS) else f"{number + 1}th"
         name = f"{ordinal} look"
     return f"{name} ({seeds} of up to {plan.max_seeds} seeds)"
+
+
+Rule = Callable[[Findings], Iterable[str]]
+# Gravest first.
+CAVEATS: tuple[Rule, ...] = (
+    _ended,
+    _learned,
+    _reading,
+    _chaos,
+    _flat_losses,
+    _lengths,
+    _plan,
+    _bench,
+    _separate_groups,
+    _machine,
+    _control_drift,
+    _arithmetic,
+    _strict_fp32,
+    _speed,
+    _records,
+    _ignored,
+    _reached,
+    _assumed_spreads,
+    _startup,
+)
+LIMITS: tuple[Rule, ...] = (_identical_arms, _rare_failures, _test_set)
 
 
 def describe_correlations(findings: Findings) -> list[str]:
