@@ -68,7 +68,13 @@ def test_nan_in_rows_without_an_evaluation_makes_no_failure(tmp_path, column, la
     assert analysis.groups[0].outcomes.failed == failed
 
 
-def test_a_value_beyond_the_scale_of_a_percentage_is_refused(tmp_path):
+def test_a_placeholder_is_named_and_not_compared(tmp_path):
+    runs = [table(tmp_path / arm, "epoch,acc\n1,-1\n2,85\n3,-1\n") for arm in "ab"]
+    for run, arm in zip(runs, "ab", strict=True):
+        run.config["arm"] = arm
+    analysis = analyse_runs(runs, metric="acc:max:percent")
+    assert [group.estimates["quality"].value for group in analysis.groups] == [85.0, 85.0]
+    assert any("acc is -1 in 4 rows" in remark for remark in analysis.caveats)
     with pytest.raises(UserError, match=r"--metric acc:percent: it is logged as -2 to 85"):
         analyse_runs([table(tmp_path, "epoch,acc\n1,-1\n2,85\n3,-2\n")], metric="acc:max:percent")
 

@@ -26,19 +26,17 @@ def analysis_of(folder: Path, columns: dict[str, list[float]], **options: Any) -
 
 
 @pytest.mark.parametrize("placeholder", [0, -1])
-@pytest.mark.parametrize(("metric", "best"), [("acc:max", False), ("acc:min", False), ("acc:min", True)])
-def test_a_placeholder_between_results_is_said_and_not_compared(tmp_path, placeholder, metric, best):
+@pytest.mark.parametrize("metric", ["acc:max", "acc:max:fraction", "acc:min"])
+def test_placeholders_between_results_are_rows_without_an_evaluation(tmp_path, placeholder, metric):
     values = [placeholder, 0.5, placeholder, 0.7, placeholder]
-    analysis = analysis_of(tmp_path, {"a": values, "b": values}, metric=metric, best=best)
-    assert analysis.comparison("b").claims["quality"].shown == ()
-    assert any(f"exactly {placeholder} between other values" in caveat for caveat in analysis.caveats)
-
-
-@pytest.mark.parametrize("placeholder", [0, -1])
-def test_the_last_result_is_compared_where_placeholders_stand_before_it(tmp_path, placeholder):
-    values = [placeholder, 0.5, placeholder, 0.7]
-    analysis = analysis_of(tmp_path, {"a": values, "b": values}, metric="acc:max")
-    assert [group.estimates["quality"].value for group in analysis.groups] == pytest.approx([0.702] * 2)
+    analysis = analysis_of(tmp_path, {"a": values, "b": values}, metric=metric)
+    factor = 100 if "fraction" in metric else 1
+    assert [group.estimates["quality"].value for group in analysis.groups] == pytest.approx(
+        [0.702 * factor] * 2
+    )
+    assert any(f"acc is {placeholder} in 18 rows" in caveat for caveat in analysis.caveats)
+    best = analysis_of(tmp_path, {"a": values, "b": values}, metric="acc:min", best=True)
+    assert best.groups[0].estimates["quality"].value == pytest.approx(0.502)
 
 
 @pytest.mark.parametrize("end", [0, -1])

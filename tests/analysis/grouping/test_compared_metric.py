@@ -11,6 +11,7 @@ from ampcompare.analysis.grouping.compared_metric import (
     ComparedMetric,
     Unit,
     final_placeholder,
+    placeholder_of,
     unit_of,
 )
 from ampcompare.analysis.grouping.run_metrics import TIME
@@ -43,6 +44,21 @@ def test_only_the_default_metric_is_called_accuracy():
     assert ComparedMetric(is_best=True).noun == "best accuracy"
     assert ComparedMetric("val/f1", scale=Unit.PERCENT).noun == "val/f1"
     assert ComparedMetric("val/f1", is_best=True, display_name="F1").noun == "best F1"
+
+
+def test_the_placeholder_of_a_percentage_is_its_one_negative_value(subtests: pytest.Subtests):
+    for unit, values, placeholder in [
+        (Unit.FRACTION, (0.2, -1.0, 0.9, -1.0), -1.0),
+        (Unit.PERCENT, (-1.0, 0.0), -1.0),
+        (Unit.PERCENT, (-100.0, 93.0), -100.0),
+        (Unit.PLAIN, (0.2, -1.0), None),
+        (None, (0.2, -1.0), None),
+        (Unit.FRACTION, (0.2, -1.0, -2.0), None),
+        (Unit.FRACTION, (-1.0, -1.0), None),  # nothing else
+        (Unit.FRACTION, (0.2, 0.0), None),
+    ]:
+        with subtests.test(unit=unit, values=values):
+            assert placeholder_of(unit, values) == placeholder
 
 
 @pytest.mark.parametrize(

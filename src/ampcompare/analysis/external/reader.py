@@ -1,5 +1,6 @@
 """Read runs under one vocabulary: ours as they record themselves, others as the user describes them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +27,10 @@ from ampcompare.analysis.grouping.compared_metric import (
     SAMPLES,
     ComparedMetric,
     Quantities,
+    interleaved_placeholder,
     is_logged,
+    placeholder_of,
+    without_value,
 )
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
 from ampcompare.analysis.options import AnalysisOptions
@@ -37,7 +41,7 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
 from ampcompare.runs.nested import as_text
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
-from ampcompare.runtime.formatting import listed, printable
+from ampcompare.runtime.formatting import listed, plural, printable
 
 OWN_KEYS = {
     metrics.THROUGHPUT,
@@ -62,6 +66,7 @@ class RunReading:
         notes: How the runs were read.
         doubts: Doubts about how they were read.
         is_own: Whether this program trained all of the runs, so that its sweeps can add more.
+        is_of_our_programs: Whether this program or its Recorder wrote the records.
     """
 
     runs: list[RunRecord]
@@ -71,6 +76,7 @@ class RunReading:
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     is_own: bool = True
+    is_of_our_programs: bool = True
 
 
 def interpret_runs(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
@@ -80,7 +86,9 @@ def interpret_runs(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunRe
         MissingInput: Runs of other programs lack information and the user did not give it.
         UserError: An option names something that no run has.
     """
-    return _read_own(runs, options) if _are_own(runs) else _read_external(runs, options)
+    reading = _read_own(runs, options) if _are_own(runs) else _read_external(runs, options)
+    _drop_placeholder(reading)
+    return reading
 
 
 def planned_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric | None:
@@ -154,6 +162,7 @@ def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunRe
         notes,
         doubts=[*grouping.doubts],
         is_own=False,
+        is_of_our_programs=False,
     )
 
 
@@ -287,3 +296,42 @@ def _with_machines(runs: Sequence[RunRecord], is_one_device: bool) -> list[RunRe
             run = replace(run, summary={metrics.ENVIRONMENT: facts, **run.summary})
         completed.append(run)
     return completed
+
+
+def _drop_placeholder(reading: RunReading) -> None:
+    """Remove the values of the metric that mean "no evaluation" (0, -1, NaN), and say so."""
+    key = reading.metric.key
+    recorded = [value for run in reading.runs for value in (*run.values(key), run.summary_number(key))]
+    values = [float(value) for value in recorded if value is not None and np.isfinite(value)]
+    placeholder = placeholder_of(reading.metric.scale, values)
+    if placeholder is not None:
+        reading.runs = [without_value(run, key, placeholder) for run in reading.runs]
+        rows = plural(values.count(placeholder), "row")
+        reading.doubts.append(
+            f"{printable(key)} is {placeholder:g} in {rows}, which is no percentage. The report treats it as "
+            "a row without an evaluation."
+        )
+    if not reading.is_of_our_programs:
+        _drop_interleaved(reading)
+
+
+def _drop_interleaved(reading: RunReading) -> None:
+    """Remove placeholders that stand between results, run by run."""
+    key = reading.metric.key
+    counts: dict[str, int] = {}
+    cleaned = []
+    for run in reading.runs:
+        _, values = run.logged_numbers(key)
+        placeholder = interleaved_placeholder(values)
+        if placeholder is not None:
+            run = without_value(run, key, placeholder)
+            _, kept = run.logged_numbers(key)
+            name = "NaN" if math.isnan(placeholder) else f"{placeholder:g}"
+            counts[name] = counts.get(name, 0) + len(values) - len(kept)
+        cleaned.append(run)
+    reading.runs = cleaned
+    for name, count in counts.items():
+        reading.doubts.append(
+            f"{printable(key)} is {name} in {plural(count, 'row')}, between other values. The report treats "
+            "such a row as one without an evaluation."
+        )

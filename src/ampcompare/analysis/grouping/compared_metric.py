@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
 ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})
 MIN_DECIMALS = 2  # of a difference in quality
 MAX_NAMES = 12
-PLACEHOLDERS = (0.0, -1.0)  # what programs write for a metric that was not evaluated
+PLACEHOLDERS = (0.0, -1.0)  # what programs write for a metric that was not evaluated, besides NaN
 FAR_FROM_ZERO = 0.05  # of the largest result: a metric that falls to 0 comes closer before
 GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MAXIMIZE}
 GOAL_SUFFIXES = {"": "", MINIMIZE: ":min", MAXIMIZE: ":max"}
@@ -292,6 +293,8 @@ def choose_metric(
     if unit is None:
         unit = declared_unit(key, runs)
     values = finite_values(key, runs)
+    placeholder = placeholder_of(unit, values)
+    values = [value for value in values if value != placeholder]
     if unit in (Unit.FRACTION, Unit.PERCENT):
         _check_percentage(key, unit, values)
     scale = unit or unit_of(key, values)
@@ -377,13 +380,24 @@ def _logged_head(text: str, runs: Sequence[RunRecord]) -> str:
     return head if is_logged(head, runs) else text
 
 
+def placeholder_of(unit: Unit | None, values: Iterable[float]) -> float | None:
+    """Return the value of a percentage or fraction that means "no evaluation", None if there is none.
+
+    It is the one negative value (-1) of a metric with other values that can all be percentages or fractions.
+    """
+    distinct = {*values}
+    negative = {value for value in distinct if value < 0}
+    has_bounds = unit in (Unit.FRACTION, Unit.PERCENT)
+    return negative.pop() if has_bounds and len(negative) == 1 and max(distinct) >= 0 else None
+
+
 def interleaved_placeholder(values: np.ndarray) -> float | None:
-    """Return the value (0 or -1) of the rows in which a metric was not evaluated, None if there is none.
+    """Return the value (0, -1 or NaN) of the rows in which a metric was not evaluated, None if there is none.
 
     Every second row, or more of them, must have this value between at least two results.
     """
-    for placeholder in PLACEHOLDERS:
-        results = np.flatnonzero(values != placeholder)
+    for placeholder in (*PLACEHOLDERS, math.nan):
+        results = np.flatnonzero(~_is_value(values, placeholder))
         gaps = np.diff(results, prepend=-1)
         if 2 <= len(results) < len(values) and np.median(gaps) >= 2:
             return placeholder
@@ -404,6 +418,28 @@ def final_placeholder(values: np.ndarray) -> float | None:
         if placeholder < 0 and results.min() >= 0:
             return placeholder
     return None
+
+
+def _is_value(values: np.ndarray, value: float) -> np.ndarray:
+    return np.isnan(values) if math.isnan(value) else values == value
+
+
+def _is_same_number(one: Any, value: float) -> bool:
+    """Return whether two values are equal, or both NaN."""
+    return bool(one != one) if math.isnan(value) else bool(one == value)
+
+
+def without_value(run: RunRecord, key: str, value: float) -> RunRecord:
+    """Return the run without one value of a key, in its rows and its summary."""
+    rows, values = run.logged_numbers(key)
+    is_kept = ~_is_value(values, value)
+    logged = {name: column for name, column in run.logged.items() if name != key}
+    if is_kept.any():
+        logged[key] = (rows[is_kept], values[is_kept])
+    summary = dict(run.summary)
+    if key in summary and _is_same_number(summary[key], value):
+        del summary[key]
+    return replace(run, summary=summary, logged=logged)
 
 
 def logged_keys(runs: Sequence[RunRecord]) -> list[str]:

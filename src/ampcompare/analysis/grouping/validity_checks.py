@@ -8,11 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.compared_metric import (
-    ComparedMetric,
-    final_placeholder,
-    interleaved_placeholder,
-)
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric, final_placeholder
 from ampcompare.analysis.grouping.distinguishing_settings import control_position
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, count_decimals, relative_resolution
@@ -113,16 +109,8 @@ def explain_placeholder(group: Group) -> str:
         return ""
     scored = group.rows[RUN][group.rows[SCORE].notna()]
     runs = [run for run in scored if not run.is_own_training]
-    series = [values for values in (run.values(metric.key) for run in runs) if len(values)]
-    compared = [values.min() if metric.is_best else values[-1] for values in series]
-    pairs = zip(compared, series, strict=True)
-    between = [value for value, values in pairs if value == interleaved_placeholder(values)]
-    if between:
-        return (
-            f"exactly {between[0]:g} between other values in {len(between)} of {plural(len(runs), 'run')}: "
-            "perhaps it was not evaluated there; leave such rows out of the log"
-        )
-    ends = [final_placeholder(values) for values in series]
+    series = [run.values(metric.key) for run in runs]
+    ends = [final_placeholder(values) for values in series if len(values)]
     found = [end for end in ends if end is not None and not (end == 0 and metric.lower_is_better)]
     if not found:
         return ""
