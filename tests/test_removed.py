@@ -5,7 +5,7 @@ from support.refusals import line_of
 
 from ampcompare.cli import main
 from ampcompare.config.load import config_from_cli
-from ampcompare.removed import COMMAND_OPTIONS, RUN_OPTIONS, VALUES
+from ampcompare.removed import COMMAND_OPTIONS, RUN_OPTIONS
 
 
 @pytest.mark.parametrize(("command", "option"), COMMAND_OPTIONS)
@@ -22,9 +22,3 @@ def test_an_option_of_a_command_that_went_is_refused_with_what_to_do_instead(
 @pytest.mark.parametrize("key", RUN_OPTIONS)
 def test_an_option_of_a_run_that_went_is_refused_with_what_to_do_instead(key: str):
     assert line_of(lambda: config_from_cli([f"{key}=1"])) == f"{key} went in 0.5; {RUN_OPTIONS[key]}"
-
-
-@pytest.mark.parametrize(("key", "value"), VALUES)
-def test_a_value_that_went_is_refused_with_what_to_do_instead(key: str, value: str):
-    line = line_of(lambda: config_from_cli([f"{key}={value}"]))
-    assert line == f"{key}={value} went in 0.5; {VALUES[key, value]}"

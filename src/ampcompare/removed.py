@@ -1,4 +1,4 @@
-"""Options and values of 0.4 that 0.5 has not, each with what to do instead.
+"""Options of 0.4 that 0.5 has not, each with what to do instead.
 
 Whoever still writes one of them reads this in place of "no such option". The tables go in 0.6.
 """
@@ -15,5 +15,10 @@ COMMAND_OPTIONS: dict[tuple[str, str], str] = {
 RUN_OPTIONS: dict[str, str] = {
     "training.on_nonfinite_buffers": "leave it out: a skipped step leaves buffers as PyTorch does",
 }
-# By key and value of a run's option: ("plan.control", "mirror").
-VALUES: dict[tuple[str, str], str] = {}
+# By the key of a run's option: the values that changed nothing, which runs of 0.4 record.
+WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {"training.on_nonfinite_buffers": ("warn", "say")}
+
+
+def had_no_effect(key: str, value: object) -> bool:
+    """Return whether a recorded option that went had a value under which the run is as without it."""
+    return value in WITHOUT_EFFECT.get(key, ())

@@ -102,7 +102,7 @@ WRONG = [
     (f"{TIME}.unit", "MiB", f"{TIME}.unit='MiB': expected one of s, min, h, which fit seconds"),
     (f"{TIME}.values", {"O1": "2"}, f"{TIME}.values.O1: no such arm; expected one of fp32, half"),
     *((HALF, text, f"{HALF}={text!r}: {FIGURE}") for text in NONE),
-    (HALF, {"value": 1}, f"{HALF}: {FIGURE}"),
+    (HALF, {"value": 1}, f"{HALF}: is a value with an interval of its own, which went in 0.5"),
     ("curves", [1], "curves[0]=1: expected a text"),
 ]
 

@@ -119,12 +119,33 @@ class Wrapper:
         self.step = self.base_optimizer.step
 
 
+class SharpnessAware(torch.optim.Optimizer):
+    """SAM, as it is published: the weights of the second gradient are not those of the update."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        self.base_optimizer = torch.optim.SGD(self.param_groups, lr=0.1)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        weights = [parameter for group in self.param_groups for parameter in group["params"]]
+        kept = [weight.clone() for weight in weights]
+        for weight in weights:
+            weight.add_(weight.grad, alpha=0.05)
+        if closure is not None:
+            torch.enable_grad()(closure)()
+        for weight, before in zip(weights, kept, strict=True):
+            weight.copy_(before)
+        self.base_optimizer.step()
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
         (HandMade, "HandMade has no hooks of torch.optim.Optimizer"),
         (TwoStep, "TwoStep.step() was not called"),
-        (Wrapper, "Wrapper has no hooks of torch.optim.Optimizer"),
+        (Wrapper, "Wrapper makes its updates with the optimizer in its attribute base_optimizer"),
+        (SharpnessAware, "with the optimizer in its attribute base_optimizer; pass that one"),
     ],
 )
 def test_an_optimizer_whose_gradients_cannot_be_measured_gets_one_line(

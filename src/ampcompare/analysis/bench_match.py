@@ -80,7 +80,8 @@ def refuse_other_work(
     if nearest:
         raise UserError(
             f"--bench {file!r}: the benchmark measured another network, other data or other code than the "
-            f"runs: they differ in {listed(nearest)}; run `ampcompare bench` with the options of the runs"
+            f"runs: they differ in {listed(nearest)}; run `ampcompare bench` with the code and the options "
+            "of the runs"
         )
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED
-from ampcompare.analysis.reasons import Cause, Reason
+from ampcompare.analysis.reasons import Reason
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.statistics.sample_size import forecast_further_seeds
@@ -42,7 +42,7 @@ GAINS = {Finding.FASTER, Finding.FASTER_WITHIN, Finding.SMALLER}  # must hold re
 SAME_SPEED = {Finding.SAME_SPEED, Finding.FASTER_WITHIN, Finding.SLOWER_WITHIN}
 WITHIN_MARGIN = {Finding.EQUIVALENT, Finding.BETTER_WITHIN, Finding.WORSE_WITHIN}
 KEEPS_QUALITY = {Finding.NOT_WORSE, Finding.BETTER, *WITHIN_MARGIN}
-GAIN_WITHIN_CONTROL = Reason(Cause.CONTROL, "the gain is not shown to exceed the A/A control", may_pass=True)
+GAIN_WITHIN_CONTROL = Reason("the gain is not shown to exceed the A/A control", may_pass=True)
 WITHOUT_SIDE = {
     Finding.BETTER: Finding.NOTHING,
     Finding.WORSE: Finding.NOTHING,
@@ -185,12 +185,12 @@ def _open_quality_reason(metric: ComparedMetric) -> Reason:
     """Return why the interval of a difference in quality shows nothing."""
     if metric.margin is not None:
         text = "the confidence interval includes zero difference and extends beyond the margin"
-        return Reason(Cause.INTERVAL, text, may_pass=True)
+        return Reason(text, may_pass=True)
     text = (
         "the confidence interval includes zero difference and no equivalence margin is set (--margin X; "
         "an accuracy that --metric declares as :fraction or :percent has a margin of 0.5 points)"
     )
-    return Reason(Cause.INTERVAL, text, may_pass=True)
+    return Reason(text, may_pass=True)
 
 
 def claim_ratio(
@@ -226,7 +226,7 @@ def _not_held_reason(control: Estimate | None) -> Reason:
     if control is not None and control.has_interval:
         return GAIN_WITHIN_CONTROL
     n = 0 if control is None else control.n
-    return Reason(Cause.CONTROL, f"the A/A control has only n = {n}", may_pass=True)
+    return Reason(f"the A/A control has only n = {n}", may_pass=True)
 
 
 def _no_side_reason(question: str, estimate: Estimate) -> Reason:
@@ -236,8 +236,8 @@ def _no_side_reason(question: str, estimate: Estimate) -> Reason:
     if low is not None and low > null:
         return GAIN_WITHIN_CONTROL
     if high is not None and high < null:
-        return Reason(Cause.CONTROL, "the slowdown is not shown to exceed the A/A control", may_pass=True)
-    return Reason(Cause.INTERVAL, "the confidence interval includes zero difference", may_pass=True)
+        return Reason("the slowdown is not shown to exceed the A/A control", may_pass=True)
+    return Reason("the confidence interval includes zero difference", may_pass=True)
 
 
 def with_forecast(claim: Claim, metric: ComparedMetric, spread: tuple[float, float] | None) -> Claim:

@@ -7,7 +7,6 @@ in `claims`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.grouping import run_table
@@ -26,43 +25,24 @@ from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.runtime.formatting import listed, some
 
 
-class Cause(Enum):
-    """What kind of reason it is, for those who show some of them in other places."""
-
-    FAILED = auto()
-    BASELINE = auto()  # its metric says nothing
-    CHANCE = auto()
-    CONSTANT = auto()
-    PLACEHOLDER = auto()
-    LENGTHS = auto()
-    ARITHMETIC = auto()
-    NOT_IN_BENCH = auto()
-    UNRESOLVED = auto()
-    CONTROL = auto()
-    INTERVAL = auto()
-    TOO_FEW = auto()
-    NOT_FINISHED = auto()
-    OTHER = auto()
-
-
 @dataclass(frozen=True)
 class Reason:
     """Why nothing is claimed.
 
     Attributes:
-        cause: What kind of reason it is.
         text: The reason, as part of a sentence.
         may_pass: Whether more seeds may remove it.
+        badge: What it says of the group in a badge, such as `at chance`; "" for nothing.
     """
 
-    cause: Cause
     text: str
     may_pass: bool = False
+    badge: str = ""
 
 
-NOT_FINISHED = Reason(Cause.NOT_FINISHED, "not finished", may_pass=True)
-NOT_IN_BENCH = Reason(Cause.NOT_IN_BENCH, "the benchmark has no matching arm")
-UNRESOLVED = Reason(Cause.UNRESOLVED, "the baseline with changed last bits differs from the baseline, too")
+NOT_FINISHED = Reason("not finished", may_pass=True)
+NOT_IN_BENCH = Reason("the benchmark has no matching arm")
+UNRESOLVED = Reason("the baseline with changed last bits differs from the baseline, too")
 
 
 @dataclass(frozen=True)
@@ -123,7 +103,7 @@ def _no_speed_is_read(asked: Asked) -> Reason | None:
     if asked.run_metric.question != SPEED or not asked.is_external or not is_empty:
         return None
     text = "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds"
-    return Reason(Cause.OTHER, text)
+    return Reason(text)
 
 
 def _other_or_unknown_device(asked: Asked) -> Reason | None:
@@ -133,9 +113,9 @@ def _other_or_unknown_device(asked: Asked) -> Reason | None:
     if "" in devices:
         unknown = "the device of some runs is not recorded" if any(devices) else "the device is not recorded"
         advice = ": if all runs had the same one, add --ignore device" if asked.is_external else ""
-        return Reason(Cause.OTHER, f"{unknown}{advice}")
+        return Reason(f"{unknown}{advice}")
     if len(devices) > 1:
-        return Reason(Cause.OTHER, "the runs used different devices")
+        return Reason("the runs used different devices")
     return None
 
 
@@ -143,7 +123,7 @@ def _memory_of_a_shared_process(asked: Asked) -> Reason | None:
     if asked.run_metric.question != MEMORY or not is_memory_of_shared_process(asked.sides):
         return None
     text = "the runs of a group share a process, and on a CPU its memory is that of the whole process"
-    return Reason(Cause.OTHER, text)
+    return Reason(text)
 
 
 def _incomparable_speed(asked: Asked) -> Reason | None:
@@ -151,17 +131,17 @@ def _incomparable_speed(asked: Asked) -> Reason | None:
         return None
     not_native = no_native_arithmetic(asked.sides)
     if not_native:
-        return Reason(Cause.ARITHMETIC, not_native)
+        return Reason(not_native)
     if asked.is_missing_in_bench:
         return NOT_IN_BENCH
     if any(side.n and is_machine_shared(side.rows).all() for side in asked.sides):
-        return Reason(Cause.OTHER, "the runs overlapped on one GPU or CPU")
+        return Reason("the runs overlapped on one GPU or CPU")
     return None
 
 
 def _no_value(asked: Asked) -> Reason:
     empty = [side.display_name for side in asked.sides if side.sample(asked.run_metric.column).empty]
-    return Reason(Cause.OTHER, f"no value is recorded for {some(empty, 2)}")
+    return Reason(f"no value is recorded for {some(empty, 2)}")
 
 
 def _too_few_processes(asked: Asked) -> Reason | None:
@@ -169,13 +149,13 @@ def _too_few_processes(asked: Asked) -> Reason | None:
         return None
     if not has_too_few_processes(asked.sides, asked.run_metric):
         return None
-    return Reason(Cause.TOO_FEW, too_few_values(asked.sides, asked.run_metric, asked.estimate.n))
+    return Reason(too_few_values(asked.sides, asked.run_metric, asked.estimate.n))
 
 
 def _constant_speed(asked: Asked) -> Reason | None:
     if asked.run_metric.question != SPEED or not asked.is_constant:
         return None
-    return Reason(Cause.OTHER, "the throughput is the same in all runs and its resolution is unknown")
+    return Reason("the throughput is the same in all runs and its resolution is unknown")
 
 
 def _quality_that_says_nothing(asked: Asked) -> Reason | None:
@@ -186,7 +166,7 @@ def _constant_quality(asked: Asked) -> Reason | None:
     if asked.run_metric.question != QUALITY or not asked.is_constant:
         return None
     name = asked.group.metric.name
-    return Reason(Cause.OTHER, f"{name} is the same in all runs and its resolution is unknown")
+    return Reason(f"{name} is the same in all runs and its resolution is unknown")
 
 
 def _degenerate_group(asked: Asked) -> Reason | None:
@@ -201,9 +181,9 @@ def _no_interval(asked: Asked) -> Reason | None:
     if estimate is None or estimate.has_interval:
         return None
     if isinstance(estimate, BenchEstimate):
-        return Reason(Cause.TOO_FEW, f"{estimate.basis} gave no confidence interval", may_pass=True)
+        return Reason(f"{estimate.basis} gave no confidence interval", may_pass=True)
     text = too_few_values(asked.sides, asked.run_metric, estimate.n)
-    return Reason(Cause.TOO_FEW, text, may_pass=True)
+    return Reason(text, may_pass=True)
 
 
 Check = Callable[[Asked], Reason | None]
@@ -232,17 +212,17 @@ def explain_quality(group: Group, base: Group) -> Reason | None:
         if side.outcomes.failed
     ]
     if failures:
-        return Reason(Cause.FAILED, listed(failures))
+        return Reason(listed(failures))
     degenerate = explain_degenerate(base)
     if degenerate:
-        return Reason(Cause.BASELINE, f"{base.display_name} is {degenerate.text}")
+        return Reason(f"{base.display_name} is {degenerate.text}")
     placeholder = explain_placeholder(group)
     if placeholder:
-        return Reason(Cause.PLACEHOLDER, f"{group.display_name} is {placeholder}")
+        return Reason(f"{group.display_name} is {placeholder}")
     if group.metric.is_best or has_early_stopping((base, group)):
         return None
     lengths = unequal_lengths((base, group))
-    return Reason(Cause.LENGTHS, lengths) if lengths else None
+    return Reason(lengths) if lengths else None
 
 
 def explain_degenerate(group: Group) -> Reason | None:
@@ -250,13 +230,10 @@ def explain_degenerate(group: Group) -> Reason | None:
 
     One such run is enough: paired with another one it would look like perfect agreement.
     """
-    for cause, explain in (
-        (Cause.CHANCE, explain_chance),
-        (Cause.PLACEHOLDER, explain_placeholder),
-        (Cause.CONSTANT, explain_constant),
-    ):
-        if text := explain(group):
-            return Reason(cause, text)
+    if text := explain_chance(group):
+        return Reason(text, badge="at chance")
+    if text := explain_placeholder(group) or explain_constant(group):
+        return Reason(text, badge="never changed")
     return None
 
 

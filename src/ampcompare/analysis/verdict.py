@@ -24,7 +24,7 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, ENERGY, MEMORY, QUALITY, SPEED, TIME
 from ampcompare.analysis.grouping.training_recipe import describe_recipe
-from ampcompare.analysis.reasons import NOT_FINISHED, Cause, explain_degenerate
+from ampcompare.analysis.reasons import NOT_FINISHED, explain_degenerate
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.sweep_plan import describe_plan
@@ -120,7 +120,7 @@ def _describe_degenerate(comparison: Comparison) -> str:
     """Return `at chance` or `never changed` where the metric of the group says nothing, else ""."""
     if comparison.degenerate is None or comparison.claims[QUALITY].shown:
         return ""
-    return "at chance" if comparison.degenerate.cause is Cause.CHANCE else "never changed"
+    return comparison.degenerate.badge
 
 
 def _worse(metric: ComparedMetric) -> str:

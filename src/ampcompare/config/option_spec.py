@@ -17,7 +17,6 @@ from typing import Any
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.plugins import PluginKind
-from ampcompare.removed import VALUES
 
 BOUNDS = {
     "minimum": ("at least", operator.ge),
@@ -210,8 +209,6 @@ class OptionSpec:
             value: As the user gave it.
             why: What is wrong apart from the allowed values, with `; ` at the end; "" for nothing.
         """
-        if instead := VALUES.get((self.key, str(value))):
-            return UserError(f"{self.key}={value} went in 0.5; {instead}")
         message = f"{self.key}={value!r}: {why}expected {self.allowed}"
         suggestion = self._suggest(value)
         return UserError(f"{message}; {suggestion}" if suggestion else message)

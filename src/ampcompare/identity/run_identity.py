@@ -16,6 +16,7 @@ from ampcompare import metrics
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import FREE_FORM, GROUPS, OPTIONS, find_option, has_no_effect
 from ampcompare.errors import UserError
+from ampcompare.removed import had_no_effect
 from ampcompare.runtime.yaml_io import flatten, parse_yaml_value
 
 AUTO = "auto"
@@ -102,7 +103,9 @@ class RunIdentity:
         given = {
             key: value
             for key, value in values.items()
-            if not is_recorded_fact(key) and not has_no_effect(key, *deciders)
+            if not is_recorded_fact(key)
+            and not has_no_effect(key, *deciders)
+            and not had_no_effect(key, value)
         }
         defaults = effective_options(given, {}, *deciders) if is_complete else {}
         return cls({**defaults, **given}, _deciding(facts), is_complete)

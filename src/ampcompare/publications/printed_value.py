@@ -34,6 +34,10 @@ class PrintedValue(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, content: Any) -> Any:
+        if isinstance(content, dict):
+            raise validation_error(
+                "is a value with an interval of its own, which went in 0.5; write the value as it was printed"
+            )
         is_scalar = isinstance(content, int | float | str) and not isinstance(content, bool)
         text = str(content).strip() if is_scalar else ""
         fields = _parse(text) if len(text) <= MAX_CHARS else None

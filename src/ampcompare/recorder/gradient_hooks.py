@@ -28,6 +28,10 @@ def unwrap_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
+def _attributes(value: Any) -> dict[str, Any]:
+    return getattr(value, "__dict__", {})
+
+
 class LearningRateReader:
     """Reads the learning rate that an update uses, before a scheduler changes it for the next step.
 
@@ -120,10 +124,12 @@ class GradientDiagnostics:
         self._was_called = False
         self._has_single_update = True
 
-        hooks = [
-            _register(optimizer, "register_step_pre_hook", self._before_step),
-            _register(optimizer, "register_step_post_hook", self._after_step),
-        ]
+        # SAM's step updates the weights twice, the second time through an optimizer of its own.
+        self._inner = next((k for k, v in _attributes(optimizer).items() if isinstance(v, Optimizer)), None)
+        hooks = []
+        if self._inner is None:
+            hooks.append(_register(optimizer, "register_step_pre_hook", self._before_step))
+            hooks.append(_register(optimizer, "register_step_post_hook", self._after_step))
         self._hooks = [hook for hook in hooks if hook is not None]
 
     def close(self) -> None:
@@ -147,6 +153,11 @@ class GradientDiagnostics:
             at_end: Whether the loop has ended. Before that, a scaler may have skipped the steps so far.
         """
         name = type(self._optimizer).__name__
+        if self._inner is not None:
+            return (
+                f"diagnostics={self._every}: no gradients are measured: {name} makes its updates with the "
+                f"optimizer in its attribute {self._inner}; pass that one"
+            )
         if not self._hooks:
             return (
                 f"diagnostics={self._every}: no gradients are measured: {name} has no hooks of "

@@ -31,6 +31,7 @@ from ampcompare.runtime.atomic_files import replacing
 
 FORMAT = 1
 DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"
+FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
 LOCK_SECONDS = 1.0  # `--status` has the lock for a moment where Linux does not tell
 STARTABLE_STATES = (RunState.QUEUED, RunState.PREEMPTED)
@@ -255,6 +256,7 @@ class Journal:
                 read.
         """
         self.folder = folder
+        _refuse_former_sweep(folder)
         self._lock = FileLock(folder / LOCK_FILE)
         try:
             self._lock.acquire(timeout=LOCK_SECONDS)
@@ -376,6 +378,7 @@ def read_journal(folder: Path) -> SweepState | None:
     Raises:
         UserError: If the journal is damaged or of another version.
     """
+    _refuse_former_sweep(folder)
     path, events = folder / DEFINITION_FILE, folder / EVENTS_FILE
     try:
         if not path.exists():
@@ -404,6 +407,16 @@ def read_journal(folder: Path) -> SweepState | None:
             f"{path}: not the journal of a sweep ({reason(problem)}); {NEW_FOLDER_HINT}"
         ) from None
     return state
+
+
+def _refuse_former_sweep(folder: Path) -> None:
+    """Raise UserError where a version before 0.3, which had no journal, has run a sweep in the folder."""
+    for name in FORMER_FILES:
+        if (folder / name).exists():
+            raise UserError(
+                f"{folder / name}: a version before 0.3 began this sweep; finish it with that version, "
+                f"or {NEW_FOLDER_HINT}"
+            )
 
 
 def _open_after_last_whole_line(path: Path) -> FileIO:

@@ -26,6 +26,7 @@ from ampcompare.identity.run_identity import (
     differences,
     keys_with,
 )
+from ampcompare.removed import had_no_effect
 from ampcompare.runs.loader import load_runs
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import RunRecord
@@ -290,7 +291,7 @@ def _recorded_options(record: RunRecord) -> dict[str, Any]:
         if option is not None:
             if option[0].role is not Role.PRESENTATION or key == "recipe":
                 options[key] = value
-        elif GROUPS.get(group, Role.PRESENTATION) is not Role.PRESENTATION:
+        elif GROUPS.get(group, Role.PRESENTATION) is not Role.PRESENTATION and not had_no_effect(key, value):
             recorded_by = (record.environment.get("packages") or {}).get("ampcompare", "unknown")
             raise UserError(
                 f"{OPTION} {record.id}: this version ({__version__}) has no option {key}, which the run has; "

@@ -130,6 +130,18 @@ def test_an_option_that_this_version_does_not_know_splits_groups():
     assert labels(fused, make("none", 2)) == ["none · fuse on", "none · fuse not set"]
 
 
+KEY = "training.on_nonfinite_buffers"
+
+
+@pytest.mark.parametrize(("value", "is_pooled"), [("warn", True), ("say", True), ("restore", False)])
+def test_an_option_that_went_splits_groups_only_if_it_had_an_effect(value: str, is_pooled: bool):
+    """Runs of 0.4 record its default."""
+    group, _, name = KEY.partition(".")
+    old = [make("none", 1, config={group: {name: value}}), make("native", 1, config={group: {name: value}})]
+    found = labels(*old, make("none", 2), make("native", 2))
+    assert (found == ["none", "native"]) == is_pooled
+
+
 def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) -> RunRecord:
     """Return a run that records the option `tf32`."""
 

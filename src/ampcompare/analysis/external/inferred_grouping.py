@@ -19,6 +19,7 @@ from ampcompare.analysis.external.missing_input import (
 )
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
+    CHANGED_CODE,
     NOT_SET,
     is_distinguishing,
     settings_of,
@@ -85,7 +86,8 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
     seed = _seed_key(columns, options.seed)
     not_splitting: list[str] = []
     if any(run.is_recorded for run in runs):
-        not_splitting = _not_splitting(columns, keys[0], {*keys, *options.ignore, seed})
+        splitting = {*keys, *_find_changed_code(columns)}
+        not_splitting = _not_splitting(columns, keys[0], {*splitting, *options.ignore, seed})
     settings = []
     for run in runs:
         own = settings_of(run, ignored=not_splitting)
@@ -194,7 +196,7 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
 
     not_splitting = {*keys, seed, *ignored}
     others = {key: column for key, column in columns.items() if key not in not_splitting}
-    splitting = (*keys, *find_tuned_rates(others, compared))
+    splitting = (*keys, *find_tuned_rates(others, compared), *_find_changed_code(others))
     settings = [{key: columns[key][index] for key in splitting} for index in range(len(runs))]
     seeds = _values_or_none(columns.get(seed, (NOT_SET,) * len(runs)))
 
@@ -212,6 +214,11 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
     }
     doubts = _differences(pooled, differing_settings(pooled))
     return Grouping(keys, baseline, settings, seeds, doubts=doubts)
+
+
+def _find_changed_code(columns: Columns) -> list[str]:
+    """Return the keys by which a sweep of 0.4 marked runs whose user had changed the code in between."""
+    return [key for key in columns if key.startswith(CHANGED_CODE)]
 
 
 def find_tuned_rates(columns: Columns, compared: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from ampcompare.identity.run_identity import (
     role_of,
     value_text,
 )
+from ampcompare.removed import had_no_effect
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.nested import as_text, flatten, is_number
@@ -65,7 +66,11 @@ def settings_of(run: RunRecord, ignored: Collection[str] = ()) -> dict[str, str]
         facts.pop(DATA, None)  # the name of built-in data says which they are, and older records have only it
     options = RunIdentity.of_run(run.config, environment).options
     settings = {key: value_text(value) for key, value in options.items()}
-    settings |= {key: as_text(value) for key, value in flatten(run.config) if not find_option(key)}
+    settings |= {
+        key: as_text(value)
+        for key, value in flatten(run.config)
+        if not find_option(key) and not had_no_effect(key, value)
+    }
     settings[BACKEND] = label_of(run)
     may_differ = {*NO_SETTINGS, *ignored}
     if "device_name" in environment:

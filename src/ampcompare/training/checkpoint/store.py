@@ -32,6 +32,7 @@ from ampcompare.runtime.atomic_files import replacing
 log = logging.getLogger(__name__)
 
 FORMAT = 6  # raise it when what a checkpoint holds changes
+FORMAT_UNKNOWN = 0  # of checkpoints whose run.json is missing
 FOLDER = "checkpoints"
 MAX_SHOWN = 5  # differences in a message
 _NAME = re.compile(r"step-\d{9}(\.best)?\.pt")
@@ -111,7 +112,7 @@ class CheckpointStore:
     def read_description(self) -> dict[str, Any]:
         """Return what `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before.
 
-        The format is None without checkpoints.
+        The format is None without checkpoints, FORMAT_UNKNOWN for checkpoints without `run.json`.
 
         Raises:
             OSError: It cannot be read.
@@ -119,7 +120,10 @@ class CheckpointStore:
         """
         if not self.files():
             return {"format": None}
-        return {"format": None} | json.loads((self.folder / "run.json").read_bytes())
+        try:
+            return {"format": None} | json.loads((self.folder / "run.json").read_bytes())
+        except FileNotFoundError:
+            return {"format": FORMAT_UNKNOWN, "ended": 0}
 
     def _write_description(self, identity: Mapping[str, Any], ended: int) -> None:
         """Write `run.json`, with the facts that must be equal to resume the run."""
@@ -369,8 +373,9 @@ def _lock(store: CheckpointStore, description: Mapping[str, Any], identity: RunI
     """
     number = description["format"]
     if number != FORMAT:
+        their_format = "an unknown format (no run.json)" if number == FORMAT_UNKNOWN else f"format {number}"
         raise NotResumable(
-            f"has checkpoints of format {number}, this version reads format {FORMAT}",
+            f"has checkpoints of {their_format}, this version reads format {FORMAT}",
             "finish it with the version that started it, or move its folder away",
             is_other_format=True,
         )
