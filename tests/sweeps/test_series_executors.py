@@ -12,12 +12,7 @@ from support.slurm import Slurm
 from support.wandb_server.clients import wait_until
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.executors.ray import ray_factory
-from ampcompare.sweeps.executors.ray_task import TOKEN
-from ampcompare.sweeps.journal import Journal, SweepRun
-from ampcompare.sweeps.prepare import SweepOptions, make_output, prepare
 from ampcompare.sweeps.run_end import end_file, read_end
-from ampcompare.sweeps.sweep_identity import definition
 
 pytestmark = pytest.mark.slow
 
@@ -212,32 +207,3 @@ def test_on_ray_a_killed_process_a_lost_node_and_a_killed_driver_lose_and_repeat
     signal_ends = {name_of(run): run.signal_ends for run in series.runs()}
     assert signal_ends["none-2"] == 1
     assert sum(signal_ends.values()) <= 2  # and that of the lost node
-
-
-def test_the_files_of_each_seed_come_back_from_a_node_that_does_not_see_the_folder(
-    series: SeriesProject, cluster, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(series.folder)
-    options = SweepOptions(cluster="ray", seeds_per_process=3)
-    prepared = prepare("sweep.yaml", [f"output_dir={series.out}"], options)
-    make = ray_factory(prepared, {})
-    (series.folder / "fail-none-2").touch()
-    journal = Journal(make_output(series.out), "many", definition(prepared.sweep, ()))
-    executor = make(journal)
-    try:
-        token = series.out / TOKEN
-        token.rename(token.with_name("hidden"))
-        seeds = [{"backend": "none", "seed": seed} for seed in (1, 2, 3)]
-        runs = [journal.propose(SweepRun(index, parameters=point)) for index, point in enumerate(seeds)]
-        executor.submit([runs])
-        assert executor.assigned == [[1, 2]]
-        assert [*executor.alive()] == [0]
-        wait_until(lambda: not executor.alive())
-        assert executor.assigned == []
-        ends = [read_end(end_file(series.out, run.run_id, 1)) for run in runs]
-        assert [end and end.exit_code for end in ends] == [0, 3, 0]
-        assert all(series.out / "logs" / f"{run.run_id}.log" for run in runs)
-        assert str(series.out) not in {event["folder"] for event in series.events("began")}
-    finally:
-        executor.close()
-        journal.close()

@@ -168,7 +168,7 @@ def check_nodes(output: Path) -> None:
     problems = [answer for answer in answers if isinstance(answer, Exception)]
     if problems and len(problems) == len(answers):
         raise UserError(f"--cluster ray: no node can run a task: {short_message(problems[0])}")
-    if not all(answer is True for answer in answers):
+    if any(answer is False for answer in answers):  # a node without an answer may have just died
         raise UserError(f"--cluster ray: not every node sees output_dir={str(output)!r}; {SHARE_FOLDER}")
 
 
