@@ -17,9 +17,9 @@ INCONCLUSIVE, NO_VERDICT, NOT_COMPARED = "inconclusive", "no verdict", "not comp
 
 
 class Finding(Enum):
-    """What an interval shows. The value is its words, as JSON and tables have them.
+    """The finding of one interval. Its value is the words for it in JSON and tables.
 
-    WITHIN: the difference is shown, and that it is smaller than the margin.
+    A member that ends in WITHIN shows a difference, and that it is smaller than the margin.
     """
 
     NOTHING = ()
@@ -74,17 +74,17 @@ class Claim:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The words for what is shown, such as `("worse", "equivalent")`; empty if nothing is."""
+        """Return the words for what is shown, such as `("worse", "equivalent")`; empty if nothing is."""
         return self.finding.value
 
     @property
     def why(self) -> str:
-        """Why nothing is shown, "" if something is."""
+        """Return why nothing is shown, "" if something is."""
         return self.reason.text if self.reason else ""
 
     @property
     def is_open(self) -> bool:
-        """Whether the question is undecided, and more seeds may decide it."""
+        """Return whether the question is undecided, and more seeds may decide it."""
         return self.reason is not None and self.reason.may_pass
 
     @property

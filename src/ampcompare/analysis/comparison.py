@@ -103,37 +103,37 @@ class Comparison:
 
     @property
     def is_control(self) -> bool:
-        """Whether the group is a control: the baseline once more."""
+        """Return whether the group is a control: the baseline once more."""
         return self.group.is_control
 
     @property
     def no_claim_reason(self) -> str:
-        """Why nothing can be claimed about quality, whatever the values are; "" if something can."""
+        """Return why nothing can be claimed about quality, whatever the values are; "" if something can."""
         return self.no_quality.text if self.no_quality else ""
 
     @property
     def speedup(self) -> float | None:
-        """The ratio of speeds, None if speeds are not compared."""
+        """Return the ratio of speeds, None if speeds are not compared."""
         return self.estimates[SPEED].value if SPEED in self.estimates else None
 
     @property
     def shown(self) -> frozenset[str]:
-        """Every word that is shown."""
+        """Return every word that is shown."""
         return frozenset(word for claim in self.claims.values() for word in claim.shown)
 
     @property
     def is_faster(self) -> bool:
-        """Whether the group is shown to be faster by more than the same speed allows."""
+        """Return whether the group is shown to be faster, and not within 2% of the baseline's speed."""
         return SPEED in self.claims and self.claims[SPEED].finding is Finding.FASTER
 
     @property
     def keeps_quality(self) -> bool:
-        """Whether quality is shown to be equivalent, better, or not lower by more than the margin."""
+        """Return whether quality is shown to be equivalent, better, or not lower by more than the margin."""
         return QUALITY in self.claims and self.claims[QUALITY].finding in KEEPS_QUALITY
 
     @property
     def is_quality_lost(self) -> bool:
-        """Whether quality is shown to be worse beyond the margin, or nothing was learned."""
+        """Return whether quality is shown to be worse beyond the margin, or nothing was learned."""
         is_worse = QUALITY in self.claims and self.claims[QUALITY].finding is Finding.WORSE
         return is_worse or self.degenerate is not None
 
