@@ -26,7 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         with tarfile.open(RECORDS) as archive:
             archive.extractall(folder, filter="data")
-        analysis = analyse_runs(load_runs([Path(folder) / "comparison"]))
+        analysis = analyse_runs(load_runs([Path(folder) / "comparison"]), target=78)
         write_report(analysis, Path(folder) / "report", formats=["html"])
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
