@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src")]
 
 from ampcompare import load_runs, metrics  # noqa: E402
+from ampcompare.analysis.grouping.groups import Kind  # noqa: E402
 from ampcompare.report.charts import vega  # noqa: E402
 from ampcompare.report.palette import choose_styles  # noqa: E402
 from ampcompare.runs import RunRecord  # noqa: E402
@@ -317,7 +318,7 @@ def to_chart(ladder: Sequence[Rung], title: str, subtitle: Sequence[str]) -> veg
                     "tf32": rungs[TF32].measured.images_per_second,
                 }
             )
-    styles = choose_styles([(backend, backend) for backend in BACKENDS])
+    styles = choose_styles([(backend, backend, Kind.ARM) for backend in BACKENDS])
     shown = [NAMES.get(backend, backend) for backend in backends]
     colour = {"domain": shown, "range": [styles[backend].colour for backend in backends]}
     legend = {"orient": "top", "title": None, "labelFontSize": 14, "symbolType": "square", "symbolSize": 180}

@@ -12,9 +12,9 @@ from ampcompare import analyse_runs
 from ampcompare.analysis.chaos_control import (
     describe_equal_losses,
     describe_unresolved,
-    is_chaos_control,
     is_unresolved,
 )
+from ampcompare.analysis.grouping.groups import Kind
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.runs import RunRecord
 
@@ -61,8 +61,8 @@ def test_a_row_of_its_own_beside_the_baseline():
     assert row.group.display_name == NAME
     assert (row.is_control, row.claims, row.drift) == (True, {}, None)
     assert row.baseline.label == "none"
-    assert is_chaos_control(row.group)
-    assert not any(is_chaos_control(group) for group in plain.groups)
+    assert row.group.kind is Kind.CHAOS
+    assert not any(group.kind is Kind.CHAOS for group in plain.groups)
     assert row.estimates["quality"].value == pytest.approx(0.002, abs=1e-9)
     for label in ("native", "bf16"):
         ours, theirs = with_control.comparison(label), plain.comparison(label)
@@ -92,7 +92,7 @@ def test_the_name_is_that_of_the_baseline(key, value, display):
 def test_several_baselines_have_a_control_each():
     runs = [make("none", seed, config={"batch_size": size}) for size in (32, 64) for seed in (1, 2, 3)]
     analysis = analyse_runs([*runs, *map(changed, runs)], group_by=["backend", "batch_size"])
-    controls = [group for group in analysis.groups if is_chaos_control(group)]
+    controls = [group for group in analysis.groups if group.kind is Kind.CHAOS]
     assert [group.label for group in controls] == [f"{CHAOS} · batch_size {size}" for size in (32, 64)]
     for group in controls:
         base = analysis.comparison(group.label).baseline
@@ -118,7 +118,7 @@ def test_an_a_a_control_stays_one():
     analysis = analyse_runs([*arms(none=BASE, native=NEAR, chaos=NEAR), *again])
     assert [group.label for group in analysis.groups] == ["none", "none again (A/A)", CHAOS, "native"]
     first, second = (c for c in analysis.comparisons if c.is_control)
-    assert (is_chaos_control(first.group), is_chaos_control(second.group)) == (False, True)
+    assert (first.group.kind, second.group.kind) == (Kind.AA, Kind.CHAOS)
     assert analysis.comparison("native").has_control
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Iterator
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.analysis.chaos_control import describe_equal_losses, describe_unresolved, is_chaos_control
+from ampcompare.analysis.chaos_control import describe_equal_losses, describe_unresolved
 from ampcompare.analysis.claims import WITHIN_MARGIN, Finding
 from ampcompare.analysis.comparison import MAX_KEYS
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
 from ampcompare.analysis.grouping.backend_info import display_name, has_tf32
-from ampcompare.analysis.grouping.groups import BACKEND, Group, name_run
+from ampcompare.analysis.grouping.groups import BACKEND, Group, Kind, name_run
 from ampcompare.analysis.grouping.run_metrics import (
     IMAGES,
     QUALITY,
@@ -173,7 +173,7 @@ def _chaos(findings: Findings) -> Iterator[str]:
     for comparison in findings.comparisons:
         control = comparison.group
         base = comparison.baseline
-        if base is None or not is_chaos_control(control):
+        if base is None or control.kind is not Kind.CHAOS:
             continue
         unresolved = describe_unresolved(control, base, findings.metric, comparison.estimates.get(QUALITY))
         if unresolved:
@@ -237,7 +237,9 @@ def _separate_groups(findings: Findings) -> Iterator[str]:
         }
         shown = [f"{key} ({some([*dict.fromkeys(those)], MAX_NAMED)})" for key, those in values.items()]
         if shown:
-            name = display_name(value) if findings.keys[0] == BACKEND else value
+            group = same_value[0]
+            is_backend = findings.keys[0] == BACKEND
+            name = group.kind.display_name_of(group.base_value) if is_backend else value
             yield f"Runs of {name} form {len(same_value)} groups, which differ in {some(shown, MAX_KEYS)}."
     uncontrolled = dict.fromkeys(key for c in findings.comparisons for key in c.uncontrolled_differences)
     if uncontrolled:

@@ -2,13 +2,13 @@
 
 `ampcompare sweep FILE --control chaos` trains it. Nothing but one ulp in each weight differs, so its
 difference from the baseline shows how much the baseline differs from itself. Runs that show a difference here
-do not resolve such differences: then no group is shown to be worse.
+do not resolve such differences: then no group is shown to be worse. Unlike the runs of an A/A control, its
+runs are among those of the other groups, so they are paired by seed.
 """
 
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.backend_info import CHAOS_SUFFIX
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_table import SEED
@@ -16,15 +16,6 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.runs import RunRecord
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import plural
-
-
-def is_chaos_control(group: Group) -> bool:
-    """Return whether the runs of a group repeat a baseline with changed last bits.
-
-    Such a group has `is_control`, too. Unlike an A/A control, its runs are among those of the other groups,
-    so they are paired by seed.
-    """
-    return group.is_control and group.value.endswith(CHAOS_SUFFIX)
 
 
 def has_equal_losses(run: RunRecord, other: RunRecord) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ampcompare.analysis.bench_results import BenchResults
-from ampcompare.analysis.chaos_control import is_chaos_control, is_unresolved
+from ampcompare.analysis.chaos_control import is_unresolved
 from ampcompare.analysis.claims import (
     KEEPS_QUALITY,
     Claim,
@@ -19,14 +19,13 @@ from ampcompare.analysis.claims import (
     claim_ratio,
     with_forecast,
 )
-from ampcompare.analysis.grouping.backend_info import repeated_value
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
     NOT_SET,
     dependent_prefixes,
     differing_keys,
 )
-from ampcompare.analysis.grouping.groups import Group, control_value
+from ampcompare.analysis.grouping.groups import Group, Kind
 from ampcompare.analysis.grouping.run_metrics import (
     COMPARED_METRICS,
     MEMORY,
@@ -183,7 +182,7 @@ def compare_all(
     unresolved = [
         comparison.baseline
         for comparison in comparisons
-        if is_chaos_control(comparison.group) and is_unresolved(comparison.estimates.get(QUALITY))
+        if comparison.group.kind is Kind.CHAOS and is_unresolved(comparison.estimates.get(QUALITY))
     ]
     for comparison in comparisons:
         reason = UNRESOLVED if comparison.baseline in unresolved else None
@@ -196,7 +195,8 @@ def _control_of(base: Group, groups: Sequence[Group], key: str) -> Group | None:
     controls = [
         group
         for group in groups
-        if group.value == control_value(base.value) and not uncontrolled_settings(base, group, key)
+        if (group.kind, group.base_value) == (Kind.AA, base.value)
+        and not uncontrolled_settings(base, group, key)
     ]
     return min(controls, key=lambda control: not control.outcomes.finished, default=None)
 
@@ -304,7 +304,7 @@ def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
     if key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key)):
         dependent = (*dependent, "tf32", "environment.tf32")
     # Recorder(backend=args.mode): the recorded backend is the compared setting under another name.
-    if all(repeated_value(one.value) == one.settings.get(BACKEND) for one in (group, base)):
+    if all(one.base_value == one.settings.get(BACKEND) for one in (group, base)):
         dependent = (*dependent, *dependent_prefixes(ARM))
     return [name for name in keys if name != key and not name.startswith(dependent)]
 
@@ -397,7 +397,7 @@ def _estimate_from_runs(group: Group, base: Group, run_metric: RunMetric) -> Est
     elif run_metric.is_timed:
         resolution = measure_speed_resolution((group, base))
     # The runs of an A/A control are at the ends of a sweep, so they are not paired with other runs.
-    is_unpaired = any(side.is_control and not is_chaos_control(side) for side in (group, base))
+    is_unpaired = any(side.kind is Kind.AA for side in (group, base))
     estimate = estimate_difference(
         group.sample(run_metric.column),
         base.sample(run_metric.column),

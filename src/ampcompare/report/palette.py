@@ -11,12 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.grouping.backend_info import (
-    CHAOS_SUFFIX,
-    is_control_value,
-    order_backends,
-    repeated_value,
-)
+from ampcompare.analysis.grouping.backend_info import order_backends
+from ampcompare.analysis.grouping.groups import Kind
 
 Pen = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)
@@ -55,23 +51,22 @@ _SPARE_PENS: tuple[Pen, ...] = (
     ("#7a5195", (10, 3)),
     ("#8c564b", (6, 2, 1, 2)),
 )
-CONTROL_DASH: tuple[int, ...] = (3, 3)
-CHAOS_DASH: tuple[int, ...] = (1, 3)
+CONTROL_DASHES: Mapping[Kind, tuple[int, ...]] = {Kind.AA: (3, 3), Kind.CHAOS: (1, 3)}
 
 
 def styles_of(analysis: Analysis) -> Mapping[str, Style]:
     """Return the style of each group's label."""
-    return choose_styles((group.display_name, group.value) for group in analysis.groups)
+    return choose_styles((group.display_name, group.base_value, group.kind) for group in analysis.groups)
 
 
-def choose_styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
-    """Return the style of each label, given with the compared value that it stands for.
+def choose_styles(labels: Iterable[tuple[str, str, Kind]]) -> dict[str, Style]:
+    """Return the style of each label, given with the compared value and the kind of its group.
 
     The value decides the colour. Dashes distinguish labels with the same value. An unknown value takes a pen
     by its name, so it has the same pen in every report unless another value has taken that pen.
     """
-    pairs = list(dict.fromkeys(labels))
-    values = order_backends(repeated_value(value) for _, value in pairs)
+    labels = list(dict.fromkeys(labels))
+    values = order_backends(value for _, value, _ in labels)
     pens = dict(_PENS)
     unused = [(colour, SOLID) for value, (colour, _) in _PENS.items() if value not in values]
     taken: list[Pen] = []
@@ -83,14 +78,14 @@ def choose_styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
         free = [pen for pen in candidates if pen not in taken]
         pens[value] = free[0] if free else candidates[len(taken) % len(candidates)]
         taken.append(pens[value])
-    uses: Counter[str] = Counter()
+    uses: Counter[tuple[str, Kind]] = Counter()
     styles = {}
-    for label, value in pairs:
-        colour, dash = pens[repeated_value(value)]
-        if uses[value]:  # another label has this value
-            _, dash = _SPARE_PENS[(uses[value] - 1) % len(_SPARE_PENS)]
-        elif is_control_value(value):
-            dash = CHAOS_DASH if value.endswith(CHAOS_SUFFIX) else CONTROL_DASH
-        uses[value] += 1
+    for label, value, kind in labels:
+        colour, dash = pens[value]
+        dash = CONTROL_DASHES.get(kind, dash)
+        used = uses[value, kind]
+        if used:  # another label has this value
+            _, dash = _SPARE_PENS[(used - 1) % len(_SPARE_PENS)]
+        uses[value, kind] += 1
         styles[label] = Style(label, colour, dash)
     return styles

@@ -15,6 +15,7 @@ from support.publication_files import peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
 from ampcompare.analysis.grouping.backend_info import display_name
+from ampcompare.analysis.grouping.groups import Kind
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.report.charts import charts_of
 from ampcompare.report.charts.vega import VEGA_LITE, picture
@@ -156,7 +157,7 @@ def test_growth_before_the_first_row_counts():
 
 
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
-    styles = choose_styles((display_name(backend), backend) for backend in REGISTRY)
+    styles = choose_styles((display_name(backend), backend, Kind.ARM) for backend in REGISTRY)
     wanted, found = {label: style.colour for label, style in styles.items()}, set()
     for runs in ([make(b, edit=rich) for b in BACKENDS], [make("apex_o1")], [make("fp16"), make("apex_o1")]):
         for spec in charts(*runs).values():

@@ -8,8 +8,6 @@ from ampcompare.precision.registry import LABELS_BY_ALIAS, PLAIN, REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short
 
-AA_SUFFIX = " again (A/A)"  # ends the name of the baseline's A/A control
-CHAOS_SUFFIX = " again (last bits changed)"  # ends the name of the control that begins with changed last bits
 FP32 = "fp32"
 FP32_NAME = f"{FP32} ({PLAIN})"  # what people read in place of the backend `none`
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
@@ -24,33 +22,11 @@ SINCE_AMPERE = re.compile(
 def display_name(label: str) -> str:
     """Return the label of a backend as people read it: the baseline `none` is strict fp32.
 
-    >>> display_name("none"), display_name("none · lr 0.1"), display_name("none again (A/A)")
-    ('fp32 (none)', 'fp32 (none) · lr 0.1', 'fp32 (none), A/A control')
-    >>> display_name("none again (last bits changed) · lr 0.1")
-    'fp32 again, last bits changed · lr 0.1'
+    >>> display_name("none"), display_name("none · lr 0.1"), display_name("bf16")
+    ('fp32 (none)', 'fp32 (none) · lr 0.1', 'bf16')
     """
-    head, separator, rest = label.partition(" · ")
-    value = repeated_value(head)
-    if head.endswith(CHAOS_SUFFIX):
-        name = f"{FP32 if value == PLAIN else value} again, last bits changed"
-    else:
-        name = FP32_NAME if value == PLAIN else value
-    control = ", A/A control" if head.endswith(AA_SUFFIX) else ""
-    return f"{name}{control}{separator}{rest}"
-
-
-def repeated_value(value: str) -> str:
-    """Return the compared value that a control repeats; the value itself if it is no control.
-
-    >>> repeated_value("none again (A/A)"), repeated_value("bf16")
-    ('none', 'bf16')
-    """
-    return value.removesuffix(AA_SUFFIX).removesuffix(CHAOS_SUFFIX)
-
-
-def is_control_value(value: str) -> bool:
-    """Return whether the value is the name of a control."""
-    return repeated_value(value) != value
+    value, separator, rest = label.partition(" · ")
+    return f"{FP32_NAME if value == PLAIN else value}{separator}{rest}"
 
 
 def label_of(run: RunRecord) -> str:

@@ -8,6 +8,7 @@ difference.
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -15,14 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare.analysis.grouping import run_table
-from ampcompare.analysis.grouping.backend_info import (
-    AA_SUFFIX,
-    CHAOS_SUFFIX,
-    display_name,
-    is_control_value,
-    order_backends,
-    repeated_value,
-)
+from ampcompare.analysis.grouping.backend_info import FP32, display_name, order_backends
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
@@ -57,6 +51,7 @@ from ampcompare.analysis.statistics.mean_difference import estimate_mean
 from ampcompare.analysis.statistics.multiplicity import Proportion, estimate_proportion
 from ampcompare.config.schema import OPTIONS, PERTURBATION
 from ampcompare.identity.run_identity import RunIdentity
+from ampcompare.precision.registry import PLAIN
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_state import RunState
@@ -65,6 +60,46 @@ from ampcompare.runtime.formatting import plural
 CHAOS_ARM = "chaos"  # of a sweep, as `control_position` returns it
 UNPERTURBED = as_text(OPTIONS[PERTURBATION].default)
 Pool = tuple[tuple[str, str], ...]  # the settings that all runs share, sorted
+
+
+class Kind(Enum):
+    """What a group is trained for.
+
+    Attributes:
+        ARM: A value that is compared, or the baseline.
+        AA: An A/A control: the baseline once more.
+        CHAOS: The baseline once more, with changed last bits of its initial weights (`chaos_control`).
+    """
+
+    ARM = "arm"
+    AA = "A/A control"
+    CHAOS = "chaos control"
+
+    def name_of(self, value: str) -> str:
+        """Return the name of a group of this kind, as files have it.
+
+        >>> Kind.ARM.name_of("none"), Kind.AA.name_of("none"), Kind.CHAOS.name_of("none")
+        ('none', 'none again (A/A)', 'none again (last bits changed)')
+        """
+        if self is Kind.AA:
+            return f"{value} again (A/A)"
+        if self is Kind.CHAOS:
+            return f"{value} again (last bits changed)"
+        return value
+
+    def display_name_of(self, backend: str) -> str:
+        """Return the name of a group of this kind, as people read it.
+
+        >>> Kind.ARM.display_name_of("none"), Kind.AA.display_name_of("none")
+        ('fp32 (none)', 'fp32 (none), A/A control')
+        >>> Kind.CHAOS.display_name_of("none"), Kind.CHAOS.display_name_of("bf16")
+        ('fp32 again, last bits changed', 'bf16 again, last bits changed')
+        """
+        if self is Kind.AA:
+            return f"{display_name(backend)}, A/A control"
+        if self is Kind.CHAOS:
+            return f"{FP32 if backend == PLAIN else backend} again, last bits changed"
+        return display_name(backend)
 
 
 @dataclass(frozen=True)
@@ -105,12 +140,14 @@ class Group:
         label: The unique label, as files have it.
         display_name: The label as people read it: `fp32 (none)` for the backend `none`.
         all_rows: All rows of the table of runs that belong to the group.
-        value: The value of the compared key. It decides the colour.
+        value: The name of the group without settings: the value of the compared key, or the name of a
+            control, such as `none again (A/A)`.
+        kind: Whether the group is compared or is a control of the baseline.
+        base_value: The value of the compared key; for a control, that of the baseline which it repeats. It
+            decides the colour.
         settings: The settings that all runs share.
         distinguishing_settings: The settings, with their values, that differ from other groups of the same
             value.
-        is_control: Whether this is a control, the baseline once more: an A/A control, or one that begins with
-            changed last bits (`analysis.chaos_control`).
         bench_estimates: Estimates from a benchmark that replace those of the runs, by column.
         outcomes: How the runs ended.
         rows: The counted rows: finished runs; else unfinished runs as far as they came; else failed runs.
@@ -124,15 +161,16 @@ class Group:
     label: str
     all_rows: pd.DataFrame
     metric: ComparedMetric
-    value: str = ""
+    base_value: str = ""
+    kind: Kind = Kind.ARM
     settings: Mapping[str, str] = field(default_factory=dict)
     distinguishing_settings: tuple[tuple[str, str], ...] = ()
-    is_control: bool = False
     bench_estimates: Mapping[str, Estimate] = field(default_factory=dict)
     display_name: str = ""
 
     def __post_init__(self) -> None:
         self.display_name = self.display_name or self.label
+        self.value = self.kind.name_of(self.base_value)
         counts = self.all_rows[OUTCOME].value_counts()
         self.outcomes = Outcomes(**{outcome: int(n) for outcome, n in counts.items()})
         self.rows = _counted_rows(self.all_rows)
@@ -144,6 +182,11 @@ class Group:
         self.seeds = int(self.rows[SEED].nunique())
         self.is_unfinished = self.n > 0 and not self.outcomes.finished
         self.devices = frozenset(self.rows[run_table.DEVICE])
+
+    @property
+    def is_control(self) -> bool:
+        """Return whether this is the baseline once more, an A/A control or one with changed last bits."""
+        return self.kind is not Kind.ARM
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -285,20 +328,23 @@ def group_runs(
     """
     pools = _pool_rows(rows, keys, ignored)
     groups: list[Group] = []
-    for value in _order_values(pools):
-        settings = [dict(pool) for pool in pools[value]]
+    for value, kind in _order_values(pools):
+        pools_of_value = pools[value, kind]
+        name = kind.name_of(value)
+        settings = [dict(pool) for pool in pools_of_value]
         differing = differing_keys(settings)
-        labels = make_labels(value, settings, keys[1:], differing, [group.label for group in groups])
-        for label, own, indices in zip(labels, settings, pools[value].values(), strict=True):
+        labels = make_labels(name, settings, keys[1:], differing, [group.label for group in groups])
+        for label, own, indices in zip(labels, settings, pools_of_value.values(), strict=True):
+            shown = f"{kind.display_name_of(value)}{label.removeprefix(name)}"
             group = Group(
                 label=label,
-                display_name=display_name(label) if keys[0] == BACKEND else label,
+                display_name=shown if keys[0] == BACKEND else label,
                 all_rows=rows[rows.index.isin(indices)],
                 metric=metric,
-                value=value,
+                base_value=value,
+                kind=kind,
                 settings=own,
                 distinguishing_settings=tuple((key, own.get(key, NOT_SET)) for key in differing),
-                is_control=is_control_value(value),
             )
             groups.append(group)
     return groups
@@ -306,15 +352,15 @@ def group_runs(
 
 def _pool_rows(
     rows: pd.DataFrame, keys: Sequence[str], ignored: frozenset[str]
-) -> dict[str, dict[Pool, list[Any]]]:
-    """Return the index of each row, by the compared value and by the settings that pool it."""
-    pools: dict[str, dict[Pool, list[Any]]] = {}
+) -> dict[tuple[str, Kind], dict[Pool, list[Any]]]:
+    """Return the index of each row, by the compared value and kind, and by the settings that pool it."""
+    pools: dict[tuple[str, Kind], dict[Pool, list[Any]]] = {}
     chaotic = _find_chaos_runs(rows, keys)
     is_refused = rows[OUTCOME] == REFUSED
     # Refused runs come last: they join a pool of other runs.
     for index, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
-        value, settings = _place_row(row, keys, is_chaotic=index in chaotic)
-        pools_of_value = pools.setdefault(value, {})
+        value, kind, settings = _place_row(row, keys, is_chaotic=index in chaotic)
+        pools_of_value = pools.setdefault((value, kind), {})
         pool = tuple(sorted((key, text) for key, text in settings.items() if key not in ignored))
         if is_refused[index]:
             pool = _pool_of_refused(row[RUN], pool, pools_of_value)
@@ -322,8 +368,8 @@ def _pool_rows(
     return pools
 
 
-def _place_row(row: pd.Series, keys: Sequence[str], *, is_chaotic: bool) -> tuple[str, dict[str, str]]:
-    """Return the compared value of a row and its settings; for a run of a control, those of the control.
+def _place_row(row: pd.Series, keys: Sequence[str], *, is_chaotic: bool) -> tuple[str, Kind, dict[str, str]]:
+    """Return the compared value of a row, the kind of its group, and the settings of that group.
 
     Args:
         keys: The first key is compared.
@@ -332,16 +378,17 @@ def _place_row(row: pd.Series, keys: Sequence[str], *, is_chaotic: bool) -> tupl
     settings = dict(row[SETTINGS])
     value = settings.get(keys[0], NOT_SET)
     ordinary_arms = ("", CHAOS_ARM) if PERTURBATION in keys else ("",)
+    kind = Kind.ARM
     if is_chaotic:
-        value = chaos_value(value)
-        # The value names the change, so the group's other settings are those of the baseline.
+        kind = Kind.CHAOS
+        # The name tells the change, so the group's other settings are those of the baseline.
         if PERTURBATION in settings:
             settings[PERTURBATION] = UNPERTURBED
     elif control_position(row[RUN]) not in ordinary_arms:
-        value = control_value(value)
+        kind = Kind.AA
     if keys[0] in settings:
-        settings[keys[0]] = value
-    return value, settings
+        settings[keys[0]] = kind.name_of(value)
+    return value, kind, settings
 
 
 def _pool_of_refused(run: RunRecord, pool: Pool, pools: Iterable[Pool]) -> Pool:
@@ -352,11 +399,10 @@ def _pool_of_refused(run: RunRecord, pool: Pool, pools: Iterable[Pool]) -> Pool:
     return next((candidate for candidate in pools if requested <= {*candidate}), pool)
 
 
-def _order_values(values: Collection[str]) -> list[str]:
-    """Return the compared values: known backends first, each followed by its controls."""
-    plain = order_backends(map(repeated_value, values))
-    families = [(value, control_value(value), chaos_value(value)) for value in plain]
-    return [value for family in families for value in family if value in values]
+def _order_values(values: Collection[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
+    """Return the compared values with their kinds: known backends first, each followed by its controls."""
+    ordered = order_backends(value for value, _ in values)
+    return [(value, kind) for value in ordered for kind in Kind if (value, kind) in values]
 
 
 def count_ended_seeds(groups: Sequence[Group]) -> int:
@@ -364,16 +410,6 @@ def count_ended_seeds(groups: Sequence[Group]) -> int:
     ended = [RunState.FINISHED.value, RunState.FAILED.value]
     counts = (group.all_rows[SEED][group.all_rows[OUTCOME].isin(ended)].nunique() for group in groups)
     return min(counts, default=0)
-
-
-def control_value(value: str) -> str:
-    """Return the value of the A/A control of a baseline with this value."""
-    return f"{value}{AA_SUFFIX}"
-
-
-def chaos_value(value: str) -> str:
-    """Return the value of the control of such a baseline that begins with changed last bits."""
-    return f"{value}{CHAOS_SUFFIX}"
 
 
 def _find_chaos_runs(rows: pd.DataFrame, keys: Sequence[str]) -> frozenset[Any]:
