@@ -211,8 +211,8 @@ def test_runs_of_a_sweep_on_wandbs_server_get_seeds_by_a_second_sweep():
     assert "`wandb sweep FILE`" in analysis.advice
     assert "`ampcompare report wandb:ENTITY/PROJECT`" in analysis.advice
     assert "--until-decided" not in analysis.advice
-    analysis = analyse_runs(near)
-    analysis.sweep_command = "`ampcompare sweep own --until-decided`"  # the folder of a sweep of this machine
+    command = "`ampcompare sweep own --until-decided`"  # the folder of a sweep of this machine
+    analysis = analyse_runs(near, sweep_command=command)
     assert "`ampcompare sweep own --until-decided` adds seeds" in analysis.advice
 
 

@@ -12,11 +12,9 @@ from ampcompare.analysis.comparison import Comparison, compare_all
 from ampcompare.analysis.costs import describe_work
 from ampcompare.analysis.distinct_arms import count_once, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
-from ampcompare.analysis.external.reader import interpret_runs, planned_metric
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.gates import Gate, check_gates, parse_gates
 from ampcompare.analysis.grouping.backend_info import describe_backend
-from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
     describe_setting,
@@ -38,7 +36,7 @@ from ampcompare.analysis.reasons import has_too_few_values
 from ampcompare.analysis.recommendation import Recommendation, recommend
 from ampcompare.analysis.reproduction import assess_reproduction
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.sweep_plan import read_plan
+from ampcompare.analysis.task import resolve_task
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.publications.publication import load_publication
 from ampcompare.runs import RunRecord
@@ -154,6 +152,7 @@ def analyse_runs(
     baseline: str | None = None,
     *,
     options: AnalysisOptions = DEFAULT_OPTIONS,
+    sweep_command: str = "",
     **named: Any,
 ) -> Analysis:
     """Compare runs with the baseline, grouped by the first key of `group_by`.
@@ -165,6 +164,7 @@ def analyse_runs(
     Args:
         runs: What `load_runs` returned.
         baseline: The value of the compared key that the others are compared with.
+        sweep_command: The command that adds seeds to the sweep of these runs, "" if it is not known.
         **named: Fields of `AnalysisOptions` by name, in place of those in `options`: `metric`, `margin`,
             `group_by`, `bench` and others.
 
@@ -185,20 +185,15 @@ def analyse_runs(
     options = replace(options, **named)
     if baseline is not None:
         options = replace(options, baseline=baseline)
-    reading = interpret_runs(runs, options)
-    plan = read_plan(runs).for_metric(reading.metric, planned_metric(runs, options) or reading.metric)
-    margin = reading.metric.margin
-    if options.margin is None and plan.margin is not None:
-        margin = plan.margin
-    grouping = reading.grouping
+    task = resolve_task(runs, options)
+    plan = task.plan
+    grouping = task.grouping
     keys = grouping.keys
     value = grouping.baseline
     ignored = frozenset(options.ignore)
 
-    target = _target(options.target, plan.target, reading.metric)
-    metric = replace(reading.metric, margin=margin, target=target, is_best=options.best)
-    rows = build_run_table(reading.runs, metric, grouping.seeds, grouping.settings)
-    metric = replace(metric, resolution=measure_resolution(rows, metric))
+    rows = build_run_table(task.runs, task.metric, grouping.seeds, grouping.settings)
+    metric = replace(task.metric, resolution=measure_resolution(rows, task.metric))
 
     groups = group_runs(rows, metric, keys, ignored)
     if options.baseline is not None:
@@ -233,12 +228,13 @@ def analyse_runs(
         backend_descriptions=_describe_backends(groups, keys[0]),
         ignored=ignored,
         bench=bench,
-        quantities=reading.quantities,
-        reading_notes=tuple(reading.notes),
-        is_own=reading.is_own,
-        reading_doubts=tuple(reading.doubts),
+        quantities=task.quantities,
+        reading_notes=tuple(task.notes),
+        is_own=task.is_own,
+        reading_doubts=tuple(task.doubts),
         reproduction=reproduction,
         gates=tuple(parse_gates(options.require)),
+        sweep_command=sweep_command,
     )
 
 
@@ -281,21 +277,3 @@ def _describe_backends(groups: Sequence[Group], compared_key: str) -> dict[str, 
     if compared_key == BACKEND:
         descriptions = {group.value: describe_backend(run) for group in groups for run in group.all_rows[RUN]}
     return {group.label: descriptions.get(group.value, "") for group in groups}
-
-
-def _target(requested: float | None, planned: float | None, metric: ComparedMetric) -> float | None:
-    """Return the value of the metric, as shown, up to which training is timed; None if no time is compared.
-
-    Args:
-        requested: The value of `--target`, None if it was not asked for.
-        planned: The value of the plan, None if none was planned.
-    """
-    if requested is not None:
-        shown = metric.as_shown(requested)
-        if metric.is_percentage and not 0 < shown <= 100:
-            raise UserError(
-                f"--target {requested:g}: expected a value of {metric.name} between 0% and 100%, such as "
-                "0.93 or 93"
-            )
-        return shown
-    return None if planned is None else metric.as_shown(planned)

@@ -105,9 +105,9 @@ class ReportOptions:
         from ampcompare.runs import load_runs
 
         try:
-            analysis = analyse_runs(load_runs(self.sources, step=self.step), options=self.analysis)
-            analysis.sweep_command = find_sweep_command(self.sources)
-            return analysis
+            runs = load_runs(self.sources, step=self.step)
+            command = find_sweep_command(self.sources)
+            return analyse_runs(runs, options=self.analysis, sweep_command=command)
         except MissingInput as missing:
             raise missing.as_command(self.command_with(missing.arms, missing.arguments)) from None
 

@@ -1,4 +1,7 @@
-"""Read runs under one vocabulary: ours as they record themselves, others as the user describes them."""
+"""What is compared: the runs under one vocabulary, and every question about them answered once.
+
+Runs of ours are read as they record themselves, those of other programs as the user describes them.
+"""
 
 import math
 from collections.abc import Sequence
@@ -34,6 +37,7 @@ from ampcompare.analysis.grouping.compared_metric import (
 )
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
 from ampcompare.analysis.options import AnalysisOptions
+from ampcompare.analysis.sweep_plan import Plan, read_plan
 from ampcompare.data import sources
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import REGISTRY
@@ -56,12 +60,14 @@ ONE_DEVICE = "one device (--ignore device)"
 
 
 @dataclass
-class RunReading:
+class Task:
     """The runs under our names, and what they are compared by.
 
     Attributes:
         runs: The runs. Those of other programs have our names beside their own.
+        metric: The compared quality, with margin and target.
         grouping: What distinguishes the runs.
+        plan: The plan of the runs, for this metric.
         quantities: The units of throughput and memory, and what counts steps.
         notes: How the runs were read.
         doubts: Doubts about how they were read.
@@ -72,6 +78,7 @@ class RunReading:
     runs: list[RunRecord]
     metric: ComparedMetric
     grouping: Grouping
+    plan: Plan = Plan()
     quantities: Quantities = OWN
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
@@ -79,19 +86,44 @@ class RunReading:
     is_of_our_programs: bool = True
 
 
-def interpret_runs(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
-    """Read a set of runs.
+def resolve_task(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
+    """Return what is compared, from the options, the plan of the runs and what their records declare.
 
     Raises:
         MissingInput: Runs of other programs lack information and the user did not give it.
         UserError: An option names something that no run has.
     """
-    reading = _read_own(runs, options) if _are_own(runs) else _read_external(runs, options)
-    _drop_placeholder(reading)
-    return reading
+    task = _read_own(runs, options) if _are_own(runs) else _read_external(runs, options)
+    _drop_placeholder(task)
+    metric = task.metric
+    task.plan = read_plan(runs).for_metric(metric, _planned_metric(runs, options) or metric)
+    margin = metric.margin
+    if options.margin is None and task.plan.margin is not None:
+        margin = task.plan.margin
+    target = _target(options.target, task.plan.target, metric)
+    task.metric = replace(metric, margin=margin, target=target, is_best=options.best)
+    return task
 
 
-def planned_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric | None:
+def _target(requested: float | None, planned: float | None, metric: ComparedMetric) -> float | None:
+    """Return the value of the metric, as shown, up to which training is timed; None if no time is compared.
+
+    Args:
+        requested: The value of `--target`, None if it was not asked for.
+        planned: The value of the plan, None if none was planned.
+    """
+    if requested is not None:
+        shown = metric.as_shown(requested)
+        if metric.is_percentage and not 0 < shown <= 100:
+            raise UserError(
+                f"--target {requested:g}: expected a value of {metric.name} between 0% and 100%, such as "
+                "0.93 or 93"
+            )
+        return shown
+    return None if planned is None else metric.as_shown(planned)
+
+
+def _planned_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric | None:
     """Return the metric that these runs are compared by if the user names none.
 
     Returns:
@@ -108,7 +140,7 @@ def planned_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> Compa
     return planned if is_logged(planned.key, runs) else None
 
 
-def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
+def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
     if options.where:
         raise UserError(
             f"--where {options.where[0]!r}: these runs are of AMP Compare or its Recorder, whose keys have "
@@ -122,18 +154,18 @@ def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading
     notes += grouping.notes
     if metric.goal and not metric.is_accuracy:  # the direction of an accuracy is obvious
         notes.append(f"{metric.name}: {_way(metric)} is better")
-    return RunReading(
+    return Task(
         [_apply(run, mappings) for run in runs],
         metric,
         grouping,
-        _quantities(units, mappings),
-        notes,
+        quantities=_quantities(units, mappings),
+        notes=notes,
         doubts=[*grouping.doubts],
         is_own=not any(run.is_recorded for run in runs),
     )
 
 
-def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunReading:
+def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
     conditions = parse_conditions(options.where, runs)
     chosen = apply_conditions(runs, conditions)
     mappings = _measures(options, chosen)
@@ -154,12 +186,12 @@ def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> RunRe
     notes = [f"read {listed(parts)}", *grouping.notes]
     if conditions:
         notes.append(f"rows chosen by --where {listed(printable(one.text) for one in conditions)}")
-    return RunReading(
+    return Task(
         mapped,
         metric,
         grouping,
-        _quantities(units, mappings),
-        notes,
+        quantities=_quantities(units, mappings),
+        notes=notes,
         doubts=[*grouping.doubts],
         is_own=False,
         is_of_our_programs=False,
@@ -298,29 +330,29 @@ def _with_machines(runs: Sequence[RunRecord], is_one_device: bool) -> list[RunRe
     return completed
 
 
-def _drop_placeholder(reading: RunReading) -> None:
+def _drop_placeholder(task: Task) -> None:
     """Remove the values of the metric that mean "no evaluation" (0, -1, NaN), and say so."""
-    key = reading.metric.key
-    recorded = [value for run in reading.runs for value in (*run.values(key), run.summary_number(key))]
+    key = task.metric.key
+    recorded = [value for run in task.runs for value in (*run.values(key), run.summary_number(key))]
     values = [float(value) for value in recorded if value is not None and np.isfinite(value)]
-    placeholder = placeholder_of(reading.metric.scale, values)
+    placeholder = placeholder_of(task.metric.scale, values)
     if placeholder is not None:
-        reading.runs = [without_value(run, key, placeholder) for run in reading.runs]
+        task.runs = [without_value(run, key, placeholder) for run in task.runs]
         rows = plural(values.count(placeholder), "row")
-        reading.doubts.append(
+        task.doubts.append(
             f"{printable(key)} is {placeholder:g} in {rows}, which is no percentage. The report treats it as "
             "a row without an evaluation."
         )
-    if not reading.is_of_our_programs:
-        _drop_interleaved(reading)
+    if not task.is_of_our_programs:
+        _drop_interleaved(task)
 
 
-def _drop_interleaved(reading: RunReading) -> None:
+def _drop_interleaved(task: Task) -> None:
     """Remove placeholders that stand between results, run by run."""
-    key = reading.metric.key
+    key = task.metric.key
     counts: dict[str, int] = {}
     cleaned = []
-    for run in reading.runs:
+    for run in task.runs:
         _, values = run.logged_numbers(key)
         placeholder = interleaved_placeholder(values)
         if placeholder is not None:
@@ -329,9 +361,9 @@ def _drop_interleaved(reading: RunReading) -> None:
             name = "NaN" if math.isnan(placeholder) else f"{placeholder:g}"
             counts[name] = counts.get(name, 0) + len(values) - len(kept)
         cleaned.append(run)
-    reading.runs = cleaned
+    task.runs = cleaned
     for name, count in counts.items():
-        reading.doubts.append(
+        task.doubts.append(
             f"{printable(key)} is {name} in {plural(count, 'row')}, between other values. The report treats "
             "such a row as one without an evaluation."
         )
