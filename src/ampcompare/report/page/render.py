@@ -23,9 +23,9 @@ from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.reproduction import REFUTED, REPRODUCED
 from ampcompare.analysis.run_ranking import RunRanking
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
+from ampcompare.report.charts.forest import FOREST
 from ampcompare.report.charts.vega import VEGA_LITE, Spec, config
 from ampcompare.report.comparison_table import (
-    ComparisonTable,
     TextRows,
     comparison_table,
     machines_table,
@@ -62,7 +62,7 @@ def render_page(
     colours = {label: f"var(--c{number})" for number, label in enumerate(styles)}
     library = _chart_library()
     script = _inline_script((HERE / "page.js").read_text("utf-8"))
-    style = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
+    style = config("var(--ink)", "var(--soft)", "var(--line)", "var(--paper)", FONT)
     drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
     return _render(
         "page.html.j2",
@@ -70,11 +70,11 @@ def render_page(
         analysis=analysis,
         styles=styles,
         table=table,
-        legend=_write_legend(table),
         runs=runs_table(analysis),
         machines=machines_table(analysis),
         recipe=recipe_table(analysis),
         charts=charts,
+        forests=[name for name in charts if name.startswith(FOREST)],
         training=[name for name in TRAINING if name in charts],
         numerics=[(NUMERICS[key][0] if key else "", text) for key, text in analysis.numerics.items()],
         published=PUBLISHED,
@@ -117,18 +117,6 @@ def _render(template: str, scripts: Sequence[str], **content: Any) -> bytes:
         **content,
     )
     return html.encode("utf-8", "replace")
-
-
-def _write_legend(table: ComparisonTable) -> str:
-    """Return what a hollow marker and the shaded zone are; "" where the table has neither."""
-    has_open = any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values())
-    has_zone = any(column.axis and column.axis.has_visible_zone for column in table.columns)
-    parts = []
-    if has_open:
-        parts.append("a hollow marker shows no difference")
-    if has_zone:
-        parts.append("the shaded zone is the margin")
-    return f"{formatting.capital(formatting.listed(parts))}." if parts else ""
 
 
 def script_json(value: Any) -> str:
