@@ -1,7 +1,7 @@
 """The comparison as a table, and tables of the runs and machines.
 
 Terminal, Markdown and page show the same cells. No value is computed here: a cell formats an estimate of the
-analysis, and the column's axis says where the estimate is drawn.
+analysis.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,11 @@ from ampcompare.analysis.reasons import (
 from ampcompare.analysis.scale import CHANGE, DIFFERENCE, RATIO, Scale
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.verdict import BadgePart
-from ampcompare.report.forest_axis import Axis, make_axis
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime import formatting
 
 MAX_BASELINE_CHARS = 24  # of a name in a head
 FP32 = "fp32"  # the short name of the baseline `none`
-LEAST_REACH = 0.02  # of an axis, as a fraction of the value
 MAX_VALUES = 3  # that are listed, where machines differ
 NOT_REACHED = "not reached"
 TextRows = list[tuple[str, ...]]  # a table of text, its heads first
@@ -46,7 +44,7 @@ class Cell:
         text: The baseline's own value; for other groups the value relative to the baseline.
         unit: The unit of the baseline's value.
         span: The interval with its kind, such as `CI 1.2 to 1.4`; "" without one.
-        mark: The estimate that is drawn on the axis; None for the baseline, and where nothing was estimated.
+        mark: The estimate that is drawn in the forest; None for the baseline, and without an estimate.
         also: The group's own value with its unit, where `text` is relative.
         answer: What the interval shows (`faster`), or that it shows nothing (`inconclusive`).
         why: The reason, where it shows nothing.
@@ -95,7 +93,6 @@ class Column:
         unit: The unit of that value; "" where `own` writes it.
         scale: How a value relative to the baseline is written.
         zone: The ends of the zone within which a difference counts as none; empty without one.
-        axis: The axis of the marks; None where no cell has a mark.
     """
 
     key: str
@@ -105,25 +102,11 @@ class Column:
     unit: str
     scale: Scale = CHANGE
     zone: tuple[float, float] | tuple[()] = ()
-    axis: Axis | None = None
 
     @property
     def run_metric(self) -> run_metrics.RunMetric:
         """The run metric that the question is about."""
         return run_metrics.COMPARED_METRICS[self.key]
-
-    def tick(self, tick: float) -> str:
-        """Return the label of a tick: `1.5×`, `−20%`, `+0.5`, `0`."""
-        number = round(self.scale.shown(tick), 9)
-        size = f"{abs(number):,g}"
-        if number and not 1e-4 <= abs(number) < 1e9:
-            size = f"{abs(number):.0e}"
-        if self.scale is RATIO:
-            return f"{size}{self.scale.sign}"
-        if number == 0:
-            return size
-        plus_or_minus = "+" if number > 0 else "−"
-        return f"{plus_or_minus}{size}{self.scale.sign}"
 
 
 @dataclass(frozen=True)
@@ -198,33 +181,8 @@ def comparison_table(analysis: Analysis) -> ComparisonTable:
     groups = sorted(analysis.groups, key=lambda g: g.value != analysis.baseline_value)
     columns = _make_columns(analysis)
     rows = tuple(_make_row(group, columns, analysis) for group in groups)
-    for index, column in enumerate(columns):
-        marks = [row.cells[column.key].mark for row in rows]
-        estimates = [mark for mark in marks if mark is not None]
-        if estimates:
-            run_metric = column.run_metric
-            axis = make_axis(
-                estimates,
-                run_metric.null,
-                column.tick,
-                log=run_metric.is_ratio,
-                margin=column.zone or None,
-                least=_least_reach(column, analysis),
-            )
-            columns[index] = replace(column, axis=axis)
     keys = [formatting.printable(short_key(key) or key) for key in analysis.keys]
     return ComparisonTable(formatting.capital(", ".join(keys)), tuple(columns), rows, analysis.caption)
-
-
-def _least_reach(column: Column, analysis: Analysis) -> float:
-    """Return how far from no change the axis of a column reaches at least, in the unit of its marks.
-
-    It is a fraction of the baseline's value, so that a difference as small as noise stays near no change.
-    """
-    if column.run_metric.is_ratio:
-        return LEAST_REACH
-    estimate = analysis.baseline.estimates.get(column.run_metric.column) if analysis.baseline else None
-    return 0.0 if estimate is None else LEAST_REACH * abs(estimate.value)
 
 
 def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
