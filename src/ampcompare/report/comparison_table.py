@@ -235,8 +235,7 @@ def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> C
     # Nothing is claimed of energy and time, and nothing at all of the control.
     if not comparison.claims or estimate.has_interval:
         return replace(cell, is_open=is_open)
-    sides = [side for side in (group, comparison.baseline) if side is not None]
-    why = too_few_values(sides, column.run_metric, estimate.n)
+    why = too_few_values(_sides(comparison), column.run_metric, estimate.n)
     return replace(cell, answer=NO_VERDICT, why=why, is_open=is_open)
 
 
