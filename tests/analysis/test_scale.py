@@ -23,6 +23,7 @@ def estimate(value: float, half_width: float = 0.0, level: float = 0.95) -> Esti
         (RATIO, 1.9, 0.02, "1.90× (95% CI 1.88 to 1.92)"),
         (RATIO, 1.0012, 0.0002, "1.0012× (95% CI 1.0010 to 1.0014)"),
         (RATIO, 1.9, 0.0, "1.90×"),
+        (RATIO, 1.9, 1e-12, "1.90× (no spread)"),
         (DIFFERENCE, -0.14, 0.31, "−0.14 (95% CI −0.45 to +0.17)"),
         (DIFFERENCE, 0.0023, 0.0011, "+0.002 (95% CI +0.001 to +0.003)"),
     ],

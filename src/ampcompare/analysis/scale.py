@@ -4,6 +4,7 @@ The ends of an interval have enough digits to tell them from no change and from 
 or the bound of a requirement. The value has as many.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,8 +42,7 @@ class Scale:
             marks: Values to tell the ends of the interval from, besides no change.
         """
         number = self.shown(estimate.value)
-        low, high = estimate.span
-        if low == high:
+        if has_no_spread(estimate):
             return f"{self.single(number)}{self.sign}"
         return f"{self.show(number, self.digits_of(estimate, marks))}{self.sign}"
 
@@ -52,13 +52,16 @@ class Scale:
         Args:
             marks: Values to tell the ends from, besides no change.
         """
+        if has_no_spread(estimate):
+            return formatting.NO_SPREAD
         digits = self.digits_of(estimate, marks)
         low, high = (self.shown(end) for end in estimate.span)
         return formatting.interval(low, high, lambda end: self.show(end, digits))
 
     def confidence_interval(self, estimate: Estimate, marks: Sequence[float] = ()) -> str:
-        """Return the interval with its level: `95% CI 1.88 to 1.92`."""
-        return f"{formatting.level(estimate.level)} CI {self.interval(estimate, marks)}"
+        """Return the interval with its level: `95% CI 1.88 to 1.92`; `no spread` if both ends are equal."""
+        interval = self.interval(estimate, marks)
+        return interval if has_no_spread(estimate) else f"{formatting.level(estimate.level)} CI {interval}"
 
     def value_and_interval(self, estimate: Estimate) -> str:
         """Return `−41% (95% CI −43 to −39)`; the value alone if there is no interval."""
@@ -71,6 +74,12 @@ class Scale:
         ends = [self.shown(end) for end in estimate.span]
         all_marks = [self.shown(mark) for mark in (self.null, *marks)]
         return self.digits(self.shown(estimate.value), ends, all_marks)
+
+
+def has_no_spread(estimate: Estimate) -> bool:
+    """Return whether both ends of the interval are the same number, up to rounding errors."""
+    low, high = estimate.span
+    return math.isclose(low, high, rel_tol=formatting.ROUNDING)
 
 
 def _decimals_of_change(percent: float) -> int:

@@ -250,12 +250,11 @@ def _why_not_compared(column: Column, group: Group, comparison: Comparison) -> s
 
 
 def _span_text(column: Column, estimate: Estimate) -> str:
-    """Return the interval with its kind: `CI 1.2 to 1.4`, `range 1.2 to 1.4`; "" for a single run."""
+    """Return the interval with its kind: `CI 1.2 to 1.4`, `range 1.2 to 1.4`; "" for a range of one value."""
     span = column.scale.interval(estimate, column.zone)
-    if estimate.has_interval:
-        return span if span == formatting.NO_SPREAD else f"CI {span}"
-    low, high = estimate.span
-    return "" if low == high else f"range {span}"
+    if span == formatting.NO_SPREAD:
+        return span if estimate.has_interval else ""
+    return f"{'CI' if estimate.has_interval else 'range'} {span}"
 
 
 def _own_value(column: Column, group: Group) -> tuple[str, str]:

@@ -33,6 +33,10 @@ MIN_SPAN = 1e-300
 MIN_LOG_SPAN = 1e-9
 EDGE = 0.1  # free at either end, as a fraction of the span
 REACH = 100  # from the outermost values, as a ratio: an end of an interval beyond it becomes an arrow
+MIN_GAP = 0.28  # between two ticks of ratios, as a fraction of the axis
+# Ticks of ratios above and below 1, which also read well as changes in percent.
+RATIOS_ABOVE = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, *(10.0**n for n in range(1, 251)))
+RATIOS_BELOW = (0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, *(10.0**-n for n in range(2, 251)))
 MAX_RATIO = 1e250  # a larger ratio, or one below the inverse, counts as infinite or 0
 # By the scale of a column: the label of a tick, and what the chart shows.
 TICKS = {
@@ -100,7 +104,8 @@ def _forest(
         if last > high:
             arrows.append({"backend": label, "x": high, "shape": "triangle-right"})
     scale = {"type": "log"} if metric.is_ratio else {}
-    axis = {"grid": True, "labelExpr": TICKS[column.scale], "tickCount": 3 if metric.is_ratio else 4}
+    ticks = {"values": ratio_ticks(low, high)} if metric.is_ratio else {"tickCount": 4}
+    axis = {"grid": True, "labelExpr": TICKS[column.scale], **ticks}
     x = quantity("x", axis, domain=[low, high], nice=False, **scale)
     y = {
         "field": "backend",
@@ -187,6 +192,23 @@ def axis_ends(
     low -= edge
     high += edge
     return (math.exp(low), math.exp(high)) if log else (low, high)
+
+
+def ratio_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis that contains 1: 1, and others at readable distances.
+
+    >>> ratio_ticks(0.9, 6), ratio_ticks(0.24, 1.05)
+    ([1.0, 2.0, 5.0], [0.3, 0.5, 1.0])
+    """
+    gap = MIN_GAP * math.log(high / low)
+    ticks = [1.0]
+    for ratios in (RATIOS_ABOVE, RATIOS_BELOW):
+        last = 1.0
+        for ratio in ratios:
+            if low <= ratio <= high and abs(math.log(ratio / last)) >= gap:
+                ticks.append(ratio)
+                last = ratio
+    return sorted(ticks)
 
 
 def _scaled(value: float, log: bool) -> float:
