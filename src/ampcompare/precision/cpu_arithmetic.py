@@ -6,26 +6,24 @@ kernel converts its 16-bit operands to fp32, calls PyTorch's own fp32 kernel, an
 bits. A tensor core does the same: 16-bit operands, sums in fp32.
 
 The kernels act below autograd, autocast, `torch.func` and `torch.compile`, which therefore need no special
-case. They are registered with the public `torch.library`, for the process, while any thread is inside
-`compute_in_fp32`. `list_fp32_operations` decides from the CPU's capabilities which operations need a kernel.
-It never measures a time, so a run and its continuation decide alike.
+case. They are registered while any thread is inside `compute_in_fp32`. `list_fp32_operations` decides from
+the CPU's capabilities which operations need a kernel. It never measures a time, so a run and its continuation
+decide alike.
 
 Operations that are missing here on purpose, by measurement (AMD Zen 4 and Intel Sapphire Rapids, also limited
 to AVX2): `mv`, `addmv`, `dot` and `addr` read each value once, so the conversion costs as much as the
 operation; normalisation, pooling, activations and the forward of attention take at most 3 times fp32's time.
 """
 
-import threading
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import Library, get_kernel
+from torch.library import get_kernel
 
+from ampcompare.precision.scoped_kernels import ScopedKernels
 from ampcompare.system.device import is_host
 from ampcompare.system.environment import native_unit, onednn_supports
 
@@ -56,13 +54,6 @@ OVERLOADS = {
     "baddbmm": ("baddbmm.out", "baddbmm_"),
     "addbmm": ("addbmm.out", "addbmm_"),
 }
-
-# The state of this process. The lock guards all of it; a kernel reads `_dtypes` without the lock.
-_lock = threading.RLock()
-_requests: Counter[tuple[str, tuple[str, ...]]] = Counter()  # (dtype, operations): how many open contexts
-_dtypes: dict[str, frozenset[torch.dtype]] = {}  # operation: the dtypes that are computed in fp32 now
-_libraries: dict[str, Library] = {}  # by operation: the registration of its kernels
-_threads: set[int] = set()  # that have opened a context
 
 
 def list_fp32_operations(device: torch.device, dtype: str) -> tuple[str, ...]:
@@ -106,60 +97,18 @@ def compute_in_fp32(device: torch.device, dtype: str) -> Iterator[None]:
     if not operations:
         yield
         return
-    _count_context((dtype, operations), 1)
-    try:
+    with _kernels.active(operations, DTYPES[dtype]):
         yield
-    finally:
-        _count_context((dtype, operations), -1)
 
 
 def list_active_overloads() -> tuple[str, ...]:
     """Return the ATen overloads that are computed in fp32 now for a 16-bit dtype, sorted."""
-    with _lock:
-        return tuple(sorted(overload for name in _dtypes for overload in _list_overloads(name)))
+    return _kernels.list_active_overloads()
 
 
-def _list_overloads(name: str) -> tuple[str, ...]:
-    return (name, *OVERLOADS.get(name, ()))
-
-
-def _count_context(request: tuple[str, tuple[str, ...]], change: int) -> None:
-    """Count a context in or out, and register or unregister kernels accordingly.
-
-    PyTorch's dispatcher may crash where a kernel is registered or unregistered while another thread calls the
-    same operation. Therefore a kernel stays registered while any context is open, and the end of the last
-    context unregisters kernels only where a single thread has opened contexts. A kernel that no context asks
-    for hands each call on to PyTorch's own kernel.
-    """
-    global _dtypes
-    with _lock:
-        _threads.add(threading.get_ident())
-        _requests[request] += change
-        if not _requests[request]:
-            del _requests[request]
-        dtypes: dict[str, set[torch.dtype]] = {}
-        for dtype, operations in _requests:
-            for name in operations:
-                dtypes.setdefault(name, set()).add(DTYPES[dtype])
-        _dtypes = {name: frozenset(values) for name, values in dtypes.items()}
-        for name in _dtypes.keys() - _libraries.keys():
-            _libraries[name] = _register(name)
-        if not _requests and len(_threads) == 1:
-            while _libraries:
-                _, library = _libraries.popitem()
-                library._destroy()  # the only way to unregister before the process ends
-
-
-def _register(name: str) -> Library:
-    """Register a kernel for every overload of an operation."""
-    library = Library("aten", "IMPL")
-    # Every kernel is made before any is registered: a kernel calls PyTorch's own kernels.
-    kernels = {overload: _make_kernel(name, overload) for overload in _list_overloads(name)}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verriding a previously registered kernel")
-        for overload, kernel in kernels.items():
-            library.impl(overload, kernel, "CPU", with_keyset=True)
-    return library
+def _make_kernels(name: str) -> dict[str, Callable[..., Any]]:
+    """Make a kernel for every overload of an operation."""
+    return {overload: _make_kernel(name, overload) for overload in (name, *OVERLOADS.get(name, ()))}
 
 
 def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
@@ -178,7 +127,7 @@ def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
 
     def has_16_bit_operands(tensors: Sequence[Any]) -> bool:
         dtype = tensors[0].dtype
-        if dtype not in _dtypes.get(name, ()):
+        if not _kernels.is_active(name, dtype):
             return False
         return all(tensor is None or tensor.dtype is dtype for tensor in tensors[1:])
 
@@ -210,3 +159,6 @@ def _round(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 def _widen(value: Any, dtype: torch.dtype) -> Any:
     """Return a tensor of the dtype in fp32, and anything else as it is."""
     return value.float() if isinstance(value, Tensor) and value.dtype is dtype else value
+
+
+_kernels = ScopedKernels("CPU", _make_kernels)

@@ -1,6 +1,7 @@
 """Native AMP: torch.autocast with torch.amp.GradScaler in fp16, torch.autocast alone in bf16."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision, UnsupportedModel
+from ampcompare.precision.cpu_autocast import cast_as_cuda
 from ampcompare.precision.registry import REGISTRY, PrecisionOptions
 from ampcompare.precision.unscaling import create_momentum_buffers
 
@@ -32,6 +34,16 @@ class Native(NativeBFloat16):
 
     metadata = REGISTRY["native"]
     input_dtype = torch.float16
+
+    @contextmanager
+    def forward_context(self) -> Iterator[None]:
+        """Return `torch.autocast`, which casts on a CPU as on a GPU (see `cpu_autocast`)."""
+        with cast_as_cuda(self.device), super().forward_context():
+            yield
+
+    def session(self) -> AbstractContextManager[Any]:
+        """Return the context of these casts: checkpointed forwards run again in the backward."""
+        return cast_as_cuda(self.device)
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
