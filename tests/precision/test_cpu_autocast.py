@@ -12,6 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ampcompare.precision import build_precision
 
+# PyTorch's own test support, which the lists import, forbids every later change of PyTorch's switches.
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+
 Case = tuple[str, Any, Any, torch.dtype | None]  # operation, its arguments, keywords, the expected dtype
 HALF, FLOAT = torch.float16, torch.float32
 CUDNN = "cudnn_convolution"  # operations without a kernel for CPUs
