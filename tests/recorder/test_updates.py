@@ -254,3 +254,37 @@ def test_a_bf16_weight_that_a_step_with_a_closure_leaves_unchanged_is_counted(tr
         optimizer.step(closure)
         record.step(loss=0.5, samples=8)
     assert by_step(tracker, metrics.LOST_UPDATES) == {1: 0.75}
+
+
+class Words(torch.nn.Module):
+    """A network with a sparse gradient and dense ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(12, 8, sparse=True)
+        self.head = torch.nn.Linear(8, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens).mean(1))
+
+
+@pytest.mark.parametrize("has_scaler", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad])
+def test_sparse_gradients_are_measured_on_their_values(tracker: InMemoryRun, kind: Any, has_scaler: bool):
+    model, norms = Words(), []
+    optimizer = kind(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=has_scaler)
+    with Recorder(optimizer=optimizer, model=model, scaler=scaler, **PARTS) as record:
+        for _ in range(3):
+            loss = model(torch.randint(0, 12, (8, 5))).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            gradients = [
+                p.grad.to_dense().double().flatten() for p in model.parameters() if p.grad is not None
+            ]
+            norms.append(float(torch.cat(gradients).norm()))
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            record.step(loss=loss, samples=8)
+    assert list(by_step(tracker, metrics.GRADIENT_NORM).values()) == pytest.approx(norms, rel=1e-5)

@@ -47,6 +47,14 @@ def view_as_real(x: Tensor) -> Tensor:
     return torch.view_as_real(x) if x.is_complex() else x
 
 
+def stored_values(x: Tensor) -> Tensor:
+    """Return the values that a tensor stores, as real numbers; of a sparse gradient one for each element.
+
+    The values of a coalesced tensor, and of a dense one, share its memory.
+    """
+    return view_as_real(x.coalesce().values() if x.is_sparse else x)
+
+
 def copy_tensors(targets: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Copy each value into its target, in one launch; dtypes may differ."""
     target_list = list(targets)

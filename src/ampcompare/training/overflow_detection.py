@@ -10,7 +10,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from ampcompare.precision.casting import view_as_real
+from ampcompare.precision.casting import stored_values, view_as_real
 from ampcompare.system.device import is_host
 
 # After a skipped step on a GPU so many steps are checked: a scale that collapses does so within as many.
@@ -138,7 +138,7 @@ class OverflowDetector:
         if len(parameters) != len(self.modules):  # parameters were added or removed since
             return None
         pairs = zip(self.modules, parameters, strict=True)
-        gradients = [(module, _values(p.grad)) for module, p in pairs if p.grad is not None]
+        gradients = [(module, stored_values(p.grad)) for module, p in pairs if p.grad is not None]
         gradients = [(module, gradient) for module, gradient in reversed(gradients) if gradient.numel()]
         if not gradients:
             return None
@@ -153,7 +153,3 @@ def _find_nonfinite(tensors: list[Tensor]) -> Tensor:
     """Return the position of the first tensor that is not finite, 0-d; -1: all are finite."""
     bad = ~_are_finite(tensors)
     return torch.where(bad.any(), bad.int().argmax(), -1)  # argmax: the first of several
-
-
-def _values(gradient: Tensor) -> Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_value_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -23,7 +22,7 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples, note_batch
 from ampcompare.errors import TrainingError
 from ampcompare.precision.base import NO_CONTEXT, Precision
-from ampcompare.precision.casting import view_as_real
+from ampcompare.precision.casting import stored_values, view_as_real
 from ampcompare.system.device import is_cuda
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.interval import StepResult
@@ -208,14 +207,13 @@ class Trainer:
         max_value = self.config.clip_value
         max_norm = self.config.clip_norm
         parameters = [p for p in self.observer.updated_parameters() if p.grad is not None]
-        if max_value:
-            real = [p for p in parameters if not p.is_complex()]
-            if real:
-                clip_grad_value_(real, max_value)
-            # PyTorch clamps no complex numbers: their real and imaginary parts are clipped.
+        if max_value and parameters:
             for parameter in parameters:
-                if parameter.is_complex() and parameter.grad is not None:
-                    view_as_real(parameter.grad).clamp_(-max_value, max_value)
+                if parameter.grad.is_sparse:
+                    parameter.grad = parameter.grad.coalesce()  # its values are clipped in place
+            values = [stored_values(parameter.grad) for parameter in parameters]
+            torch._foreach_clamp_min_(values, -max_value)
+            torch._foreach_clamp_max_(values, max_value)
         if max_norm:
             if max_value or norm is None:
                 norm = norm_of(parameters)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.precision.casting import view_as_real
+from ampcompare.precision.casting import stored_values
 from ampcompare.system.device import widest_float
 
 # The smallest fp16 number is 2**-24; half of that and less rounds to zero (round to nearest, ties to even).
@@ -30,7 +30,7 @@ TOTALS = (metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED, metrics.OVERFLOW, metri
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Return the L2 norm over all gradients, 0-d fp32 on the device."""
-    real = map(view_as_real, gradients)
+    real = map(stored_values, gradients)
     return torch.nn.utils.get_total_norm([g.float() if g.dtype != torch.float32 else g for g in real])
 
 
@@ -38,8 +38,9 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
     """Return the fractions of the true gradients that fp16 cannot hold, and their exponents.
 
-    Does not wait for the device. From a group with more than `SAMPLE` elements an even sample is taken;
-    totals weight groups by the size of the sample.
+    Does not wait for the device, except for sparse gradients, of which the stored values are measured. From
+    a group with more than `SAMPLE` elements an even sample is taken; totals weight groups by the size of the
+    sample.
 
     Returns:
         Values on the device by metric key, over all (`NAME`) and for each group (`NAME/GROUP`). Fractions of
@@ -52,7 +53,7 @@ def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
     counts: dict[str, Tensor] = {}
     histogram = torch.zeros(BINS, dtype=torch.int64, device=scale.device)
     for name, gradients in groups.items():
-        real = [view_as_real(g.detach()) for g in gradients]
+        real = [stored_values(g.detach()) for g in gradients]
         stride = 1 + sum(g.numel() for g in real) // SAMPLE
         size = torch.cat([g.to(scale.device).flatten()[::stride].float().abs() for g in real])
         scaled = size * scale

@@ -65,7 +65,7 @@ def lost_updates(groups: Mapping[str, WeightSample], skipped: Tensor) -> dict[st
 
 def _sample(x: Tensor, stride: int) -> Tensor:
     # Not kept between calls: for a tensor in another order of memory, such as channels_last, it is a copy.
-    return x.detach().flatten()[::stride]
+    return x.detach().to_dense().flatten()[::stride]
 
 
 def even_stride(times: int) -> int:
