@@ -293,6 +293,9 @@ REDUCTION_DEFAULTS = {
     "allow_fp16_accumulation": False,
     "allow_fp16_bf16_reduction_math_sdp": False,
 }
+TF32 = "tf32"  # whether matrix products may use TF32; in our own trainings, whether anything may
+# The same of a recorded loop: matrix products, convolutions, recurrent layers.
+TF32_SWITCHES = (TF32, "tf32_convolutions", "tf32_recurrent")
 WEIGHT_DTYPES = "weight_dtypes"  # of the trainable weights in training, such as ["float32"]
 FROZEN_WEIGHTS = "frozen_weights"  # frozen or quantised parts in other dtypes than fp32, by name
 KEPT_FP32 = "kept_fp32"  # names of the modules that `precision.keep_fp32` kept in fp32

@@ -7,16 +7,25 @@ from typing import Any
 
 import pytest
 import torch
+from support.fakes import make
 from support.outside import Outside
 from support.quick import QUICK
 from support.refusals import line_of
 from support.rehearsal.stage import stage
 
+from ampcompare import analyse_runs
 from ampcompare.config.load import load_config
 from ampcompare.entrypoint import main
 from ampcompare.precision import build_precision
 from ampcompare.precision.keep_fp32 import KeepFp32Error
-from ampcompare.system.device import check_tf32, compute_capability, current_numerics, has_tf32, set_numerics
+from ampcompare.system.device import (
+    check_tf32,
+    compute_capability,
+    current_numerics,
+    current_tf32,
+    has_tf32,
+    set_numerics,
+)
 from ampcompare.system.environment import describe_environment
 from ampcompare.training.factory import allows_tf32
 from ampcompare.training.run_context import prepare_run
@@ -123,3 +132,67 @@ def test_no_module_can_be_kept_in_fp32_under_tf32():
         ),
     ):
         build_precision("tf32", "cuda", keep_fp32="fc")
+
+
+PLAIN_LOOP = {"tf32": False, "tf32_convolutions": True, "tf32_recurrent": True}  # PyTorch's default
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ((), PLAIN_LOOP),
+        (("matmul",), dict.fromkeys(PLAIN_LOOP, True)),
+        (("conv",), {**PLAIN_LOOP, "tf32_convolutions": False}),
+        (("rnn",), {**PLAIN_LOOP, "tf32_recurrent": False}),
+        (("conv", "rnn"), dict.fromkeys(PLAIN_LOOP, False)),
+        (("conv", "rnn", "matmul"), {"tf32": True, "tf32_convolutions": False, "tf32_recurrent": False}),
+    ],
+)
+def test_a_recorded_loop_tells_matrix_products_convolutions_and_recurrent_layers_apart(
+    gpu: Callable[..., None], change: tuple[str, ...], expected: dict[str, bool]
+):
+    set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
+    cudnn: Any = torch.backends.cudnn
+    gpu((8, 0), "NVIDIA A100-SXM4-40GB")
+    try:
+        for name, switch in (("conv", cudnn.conv), ("rnn", cudnn.rnn)):
+            switch.fp32_precision = "ieee" if name in change else "tf32"
+        if "matmul" in change:
+            torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert current_tf32(CUDA) == expected
+        gpu((7, 5), "Tesla T4")
+        assert current_tf32(CUDA) == current_tf32(CPU) == dict.fromkeys(PLAIN_LOOP, False)
+    finally:
+        set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
+
+
+STRICT = dict.fromkeys(PLAIN_LOOP, False)
+A100 = {"device_type": "cuda", "device_name": "NVIDIA A100-SXM4-40GB", "compute_capability": "8.0"}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "switches", "sentence"),
+    [
+        (False, {"tf32": False}, "is strict fp32"),
+        (True, {"tf32": False}, ""),  # of an earlier version
+        (True, {}, ""),
+        (True, STRICT, "is strict fp32"),
+        (True, PLAIN_LOOP, "TF32 in convolutions and recurrent layers."),
+        (True, {**STRICT, "tf32": True}, "TF32 in matrix products."),
+        (True, {**STRICT, "tf32_recurrent": True}, "TF32 in recurrent layers."),
+    ],
+)
+def test_strict_fp32_is_said_of_runs_whose_switches_are_all_off(
+    recorded: bool, switches: dict[str, bool], sentence: str
+):
+    made = [make(backend, seed) for backend in ("none", "native") for seed in range(3)]
+    for run in made:
+        run.environment.update(A100)
+        run.environment.pop("tf32", None)
+        run.environment.update(switches)
+        if recorded:
+            run.config["recorder"] = {"version": 1, "backend": run.config["backend"]}
+    said = [caveat for caveat in analyse_runs(made).caveats if "TF32" in caveat]
+    assert len(said) == (sentence != "")
+    assert sentence in "".join(said)
+    assert "strict" not in "".join(said) or sentence == "is strict fp32" or "is not strict fp32" in said[0]

@@ -10,7 +10,7 @@ from ampcompare.analysis.claims import WITHIN_MARGIN, Finding
 from ampcompare.analysis.comparison import MAX_KEYS
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
-from ampcompare.analysis.grouping.backend_info import display_name, has_tf32
+from ampcompare.analysis.grouping.backend_info import display_name, list_tf32
 from ampcompare.analysis.grouping.groups import BACKEND, Group, Kind, name_run
 from ampcompare.analysis.grouping.run_metrics import (
     IMAGES,
@@ -36,6 +36,9 @@ MAX_PROBLEMS = 3  # problems of records, one sentence each
 AGREE = 1e-6  # fraction of the resolution; smaller differences are rounding errors
 ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth")
 CHOSEN = ". If poor runs were stopped, the finished runs look better than they should"
+TF32_WORDS = dict(
+    zip(metrics.TF32_SWITCHES, ("matrix products", "convolutions", "recurrent layers"), strict=True)
+)
 TAILS = {
     RunState.FAILED.value: "",
     run_table.REFUSED: "",
@@ -104,17 +107,22 @@ def _arithmetic(findings: Findings) -> Iterator[str]:
         yield "The records do not say whether the CPU has instructions for 16-bit dtypes."
 
 
-def _strict_fp32(findings: Findings) -> Iterator[str]:
-    """Yield that the baseline is strict fp32, which is not PyTorch's default on its GPU."""
+def _tf32(findings: Findings) -> Iterator[str]:
+    """Yield whether the baseline is strict fp32, which is not PyTorch's default on its GPU."""
     baseline = findings.baseline
     if baseline is None or baseline.value != PLAIN:
         return
-    runs = list(baseline.all_rows[RUN])
-    if runs and all(run.environment.get("tf32") is False and has_tf32(run) for run in runs):
+    allowed = [list_tf32(run) for run in baseline.all_rows[RUN]]
+    name = display_name(PLAIN)
+    if allowed and all(switches == [] for switches in allowed):
         yield (
-            f"The baseline {display_name(PLAIN)} is strict fp32: TF32 is off. PyTorch's default for "
-            "convolutions on this GPU is TF32."
+            f"The baseline {name} is strict fp32: TF32 is off. PyTorch's default for convolutions on this "
+            "GPU is TF32."
         )
+    used = [switch for switch in metrics.TF32_SWITCHES if any(switch in (own or ()) for own in allowed)]
+    if used:
+        where = listed(TF32_WORDS[switch] for switch in used)
+        yield f"The baseline {name} is not strict fp32: PyTorch was allowed to use TF32 in {where}."
 
 
 def _ended(findings: Findings) -> Iterator[str]:
@@ -474,7 +482,7 @@ CAVEATS: tuple[Rule, ...] = (
     _machine,
     _control_drift,
     _arithmetic,
-    _strict_fp32,
+    _tf32,
     _speed,
     _records,
     _ignored,

@@ -30,10 +30,10 @@ TRAIN_DATA = f"{ENVIRONMENT}train_data"
 # not here (clocks, temperatures, the commit, entries of later versions) decide nothing.
 _MACHINE = """
     device_name cpu_count cpu_threads driver platform python torch cuda cudnn
-    tf32 cudnn_benchmark deterministic memory_format execution fused frozen_weights
+    cudnn_benchmark deterministic memory_format execution fused frozen_weights
 """
 FACT_ROLES: Mapping[str, Role] = {
-    **dict.fromkeys((*_MACHINE.split(), *metrics.REDUCTION_DEFAULTS), Role.MACHINE),
+    **dict.fromkeys((*_MACHINE.split(), *metrics.TF32_SWITCHES, *metrics.REDUCTION_DEFAULTS), Role.MACHINE),
     "device_type": Role.EXECUTION,
     "processes": Role.EXECUTION,
     metrics.MODEL_PARAMETERS: Role.CODE,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.library import get_kernel
 
+from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
 from ampcompare.precision.scoped_kernels import ScopedKernels
 from ampcompare.system.device import is_host
 
@@ -56,6 +57,7 @@ REFUSAL = (
 AUTOCAST = torch._C.DispatchKey.AutocastCPU
 BELOW_AUTOCAST = torch._C._dispatch_keyset_full_after(AUTOCAST)
 HALF = torch.float16
+CASTABLE = (*SIXTEEN_BIT_DTYPES, torch.float32)
 
 Kernel = Callable[..., Any]
 
@@ -125,13 +127,8 @@ def _make_kernels(overload: str) -> dict[str, Kernel]:
 
 
 def _is_castable(value: Any) -> bool:
-    """Return whether autocast may cast an argument: a tensor of the CPU, floating point but not fp64."""
-    return (
-        isinstance(value, Tensor)
-        and value.is_floating_point()
-        and value.dtype is not torch.float64
-        and value.device.type == "cpu"
-    )
+    """Return whether autocast may cast an argument: a tensor of the CPU in at most 32 bits."""
+    return isinstance(value, Tensor) and value.dtype in CASTABLE and value.device.type == "cpu"
 
 
 def _list_castable(value: Any) -> Iterator[Tensor]:

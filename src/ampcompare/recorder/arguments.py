@@ -24,7 +24,7 @@ from ampcompare.precision.weight_dtypes import (
 )
 from ampcompare.recorder.run_id import choose_run_id
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.system.device import current_numerics
+from ampcompare.system.device import current_numerics, current_tf32
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
 from ampcompare.tracking.tracker import Tracker
@@ -176,6 +176,7 @@ def build_environment(
     """Return the record's environment: the machine, and the numeric settings of the process."""
     settings: dict[str, Any] = {
         **current_numerics(),
+        **current_tf32(device),
         "processes": processes,
         **describe_arithmetic(device, without_units=metrics.EMULATED),
     }
@@ -186,7 +187,7 @@ def build_environment(
     if isinstance(scaler, Precision):
         settings |= scaler.metadata.record()
         if scaler.tf32 is not None:  # the backend switches it in training
-            settings["tf32"] = scaler.tf32
+            settings |= dict.fromkeys(metrics.TF32_SWITCHES, scaler.tf32)
     return describe_environment(device, **settings, machine=name_machine(device, DistributedContext()))
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ampcompare import metrics
 from ampcompare.errors import UserError
 
 MIB = 2**20
@@ -301,10 +302,24 @@ def current_numerics() -> dict[str, object]:
         "allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
         "allow_fp16_accumulation": matmul.allow_fp16_accumulation,
         "allow_fp16_bf16_reduction_math_sdp": torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
-        "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
+        metrics.TF32: matmul.fp32_precision == "tf32",
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
+
+
+def current_tf32(device: torch.device) -> dict[str, bool]:
+    """Return where the current switches of PyTorch allow TF32 on a device, for the record.
+
+    A loop of the user's own may set one switch and not another. PyTorch's default allows TF32 in convolutions
+    and recurrent layers, and not in matrix products.
+    """
+    if not has_tf32(device):
+        return dict.fromkeys(metrics.TF32_SWITCHES, False)
+    cudnn: Any = torch.backends.cudnn
+    switches = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
+    allowed = [switch.fp32_precision == "tf32" for switch in switches]
+    return dict(zip(metrics.TF32_SWITCHES, allowed, strict=True))
 
 
 def process_peak_mib() -> float:

@@ -208,10 +208,13 @@ class Trainer:
         max_norm = self.config.clip_norm
         parameters = [p for p in self.observer.updated_parameters() if p.grad is not None]
         if max_value and parameters:
+            values = []
             for parameter in parameters:
-                if parameter.grad.is_sparse:
-                    parameter.grad = parameter.grad.coalesce()  # its values are clipped in place
-            values = [stored_values(parameter.grad) for parameter in parameters]
+                gradient = parameter.grad
+                assert gradient is not None
+                if gradient.is_sparse:
+                    parameter.grad = gradient = gradient.coalesce()  # its values are clipped in place
+                values.append(stored_values(gradient))
             torch._foreach_clamp_min_(values, -max_value)
             torch._foreach_clamp_max_(values, max_value)
         if max_norm:

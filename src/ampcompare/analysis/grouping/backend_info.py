@@ -101,6 +101,20 @@ def has_tf32(run: RunRecord) -> bool:
     return "NVIDIA" in name and SINCE_AMPERE.search(name) is not None
 
 
+def list_tf32(run: RunRecord) -> list[str] | None:
+    """Return which switches allowed TF32 in a run (`metrics.TF32_SWITCHES`).
+
+    Returns:
+        None if the record does not tell: the run had no GPU with TF32, or it is a recorded loop of an earlier
+        version, which recorded matrix products alone.
+    """
+    keys = metrics.TF32_SWITCHES if run.is_recorded else (metrics.TF32,)
+    values = {key: run.environment.get(key) for key in keys}
+    if not has_tf32(run) or not all(isinstance(value, bool) for value in values.values()):
+        return None
+    return [key for key, allowed in values.items() if allowed]
+
+
 def describe_backend(run: RunRecord) -> str:
     """Return the description of a run's backend, "" if none is known."""
     built_in = REGISTRY.get(str(run.option("backend")))
