@@ -1,6 +1,10 @@
 """What is pooled and what is compared."""
 
+from datetime import timedelta
+
+import numpy as np
 import pytest
+from scipy import stats
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
@@ -235,3 +239,21 @@ def test_a_setting_explains_another_backend_only_if_a_loop_records_its_backend_u
     ]
     (comparison,) = analyse_runs(runs, group_by=(key,), baseline=names[0]).comparisons
     assert ("backend" in comparison.not_compared_reason) != is_explained
+
+
+def test_runs_are_paired_by_their_seed_whatever_their_order_and_unseeded_runs_are_no_pair():
+    speeds = {"none": np.array([40.0, 60.0, 90.0, 50.0]), "native": np.array([80.4, 119.0, 183.0, 99.0])}
+    made = [make(backend, seed) for backend in speeds for seed in range(4)]
+    for position, run in enumerate(made):
+        seed = run.config["seed"]
+        run.summary[metrics.THROUGHPUT_MEDIAN] = speeds[run.config["backend"]][seed]
+        run.started_at += timedelta(hours=seed if position < 4 else 9 - seed)
+    logs = np.log(speeds["native"] / speeds["none"])
+    interval = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+    estimate = analyse_runs(made).comparison("native").estimates["speed"]
+    assert estimate.ends == pytest.approx(tuple(np.exp(interval)), rel=1e-6)
+    for run in made:
+        del run.config["seed"]
+    unseeded = analyse_runs(made).comparison("native").estimates
+    for question in ("speed", "quality"):
+        assert (unseeded[question].sizes, unseeded[question].is_paired) == ((4, 4), False)
