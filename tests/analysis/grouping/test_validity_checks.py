@@ -150,7 +150,7 @@ def test_a_control_uses_all_its_runs_claims_nothing_and_shows_drift():
     )
     assert (comparison.drift.value, comparison.drift.is_paired) == (pytest.approx(0.97, abs=0.001), False)
     assert "A/A control" in analysis.caveats[0]
-    assert "−3%" in analysis.caveats[0]
+    assert "−3.0%" in analysis.caveats[0]
 
 
 def test_stalls_that_a_median_leaves_out_give_a_caveat_with_both_ratios():
