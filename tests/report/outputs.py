@@ -20,3 +20,8 @@ def outputs(analysis: Analysis) -> dict[str, str]:
     """Return all texts by their form."""
     forms = {"terminal": printed, "md": to_markdown, "csv": to_csv, "json": to_json}
     return {name: form(analysis) for name, form in forms.items()}
+
+
+def flat(text: str) -> str:
+    """Return a text without the line breaks and the escapes of its form."""
+    return " ".join(text.replace("\\", "").split())

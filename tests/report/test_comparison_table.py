@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from report.outputs import outputs, printed
+from report.outputs import flat, outputs, printed
 from support.fakes import full, make, put
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, SPEED, less, runs
 from support.training import task_of
@@ -34,10 +34,6 @@ ENDS = st.tuples(*[st.floats(-50, 50)] * 3).map(sorted)
 def rows_of(made, **options) -> dict:
     """Return the cells of each row of the table, by the row's label."""
     return {row.label: row.cells for row in comparison_table(analyse_runs(made, **options)).rows}
-
-
-def flat(text: str) -> str:
-    return " ".join(text.replace("\\", "").split())
 
 
 def without(records, *keys: str):

@@ -10,7 +10,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from report.outputs import outputs, printed
+from report.outputs import flat, outputs, printed
 from support.fakes import full, make
 from support.known_runs import BASE, FAST, SAME, runs
 
@@ -22,10 +22,6 @@ from ampcompare.report.exports import COMPARED
 from ampcompare.report.pipeline import write_report
 
 HOSTILE = "=1+1|</script>\x1b*🚀"
-
-
-def flat(text: str) -> str:
-    return " ".join(text.replace("\\", "").split())
 
 
 def table_lines(markdown: str) -> list[str]:
