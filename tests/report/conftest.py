@@ -6,6 +6,8 @@ import pytest
 from support.fakes import plan
 from support.wandb_files import write_runs
 
+from ampcompare.cli import main
+
 BACKENDS = ("none", "native", "apex_o1")
 
 
@@ -37,3 +39,16 @@ def browser():
         chromium = session.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def command(capsys):
+    """Run `ampcompare` with words; return its exit code, its output and its errors."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, words)])
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
+
+    return run

@@ -1,6 +1,6 @@
 """Records of ours and of other programs with anything in any place: analysed or refused in one line."""
 
-import io
+import copy
 import json
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
+from report.outputs import outputs
 from support.external import several
 from support.fakes import make, plan
 from support.properties import examples
@@ -17,11 +17,9 @@ from support.publication_files import write_publication
 from ampcompare import analyse_runs, metrics
 from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.errors import UserError
-from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.page.render import render_page
-from ampcompare.report.text_renderer import print_table, to_markdown
 from ampcompare.runs import RunRecord
-from ampcompare.runs.nested import flatten
+from ampcompare.runs.nested import flatten, write
 from ampcompare.runs.run_record import build_columns
 from ampcompare.runs.system_metrics import MachineFacts, facts_of
 
@@ -48,16 +46,18 @@ ANYTHING = st.sampled_from(ODD) | st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
 )
 SHORT = {"steps": 20, "epochs": 2}
+FIGURES = """throughput/images_per_second_median eval/accuracy memory/peak_mib time/train_seconds
+amp/skipped_steps""".split()
+NUMBERS = st.sampled_from([*ODD, 0.0, 1e-300, 1e308, 5e-324, 40.0, 41.0]) | st.floats()
+FIGURES_OF_RUN = st.tuples(
+    st.sampled_from(("none", "native", "fp16")), st.dictionaries(st.sampled_from(FIGURES), NUMBERS)
+)
 
 
 def put(run: RunRecord, place: str, value: Any, *, flat: bool = False) -> RunRecord:
     """Return the run with a value in its config; `flat`: under the dotted key, as sweeps may log it."""
-    config, last = dict(run.config), place
-    tree = config
-    while "." in last and not flat:
-        group, _, last = last.partition(".")
-        tree[group] = tree = dict(inner) if isinstance(inner := tree.get(group), dict) else {}
-    tree[last] = value
+    config = copy.deepcopy(run.config)
+    write(config, (place,) if flat else tuple(place.split(".")), value)
     return replace(run, config=config)
 
 
@@ -73,17 +73,16 @@ def answer(runs: list[RunRecord], **asked: Any) -> int:
         analysis = analyse_runs(runs, **asked)
     except UserError as refused:
         return len(runs) * (len(refused.lines) == 1 or isinstance(refused, MissingInput))
-    json.loads(to_json(analysis), parse_constant=pytest.fail)  # NaN is no JSON
-    assert to_csv(analysis)
-    assert to_markdown(analysis)
-    print_table(analysis, Console(file=io.StringIO(), width=80))
+    json.loads(outputs(analysis)["json"], parse_constant=pytest.fail)  # NaN is no JSON
     return sum(len(group.all_rows) for group in analysis.groups)
+
+
+NAMED = {"group_by": ["trainer.precision"], "baseline": "32-true"}
 
 
 @examples(30, 600)
 def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_path, examples: int):
-    named = {"group_by": ["trainer.precision"], "baseline": "32-true", "metric": "val_acc:max"}
-    asked = [{}, named, {"reproduce": write_publication(tmp_path)}]
+    asked = [{}, NAMED | {"metric": "val_acc:max"}, {"reproduce": write_publication(tmp_path)}]
 
     @settings(max_examples=examples)
     @example(True, "epochs", False, "", [{}], False, asked[0])
@@ -104,18 +103,31 @@ def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_
             return replace(put(run, place, values[-1], flat=flat), machine=machine)
 
         runs = [make("none", **SHORT), ours()] if is_ours else several(2, steps=4)
-        assert answer([odd(run) if is_all or n == 1 else run for n, run in enumerate(runs)], **how) == len(
-            runs
-        )
+        made = [odd(run) if is_all or n == 1 else run for n, run in enumerate(runs)]
+        assert answer(made, **how) == len(runs)
 
     check()
+
+
+@pytest.mark.slow
+@example([("none", {"memory/peak_mib": 5e-324}), ("native", {"memory/peak_mib": 1.0})], None)
+@settings(max_examples=200)
+@given(st.lists(FIGURES_OF_RUN, min_size=2, max_size=9), st.sampled_from((None, 0.5, 1e-300, 99.0)))
+def test_no_output_shows_what_is_no_number(made, margin):
+    def record(number: int, backend: str, figures: dict):
+        run = make(backend, number % 4, id=f"r{number}", **SHORT)
+        logged = {key: values for key, values in run.logged.items() if key not in FIGURES}
+        return replace(run, logged=logged, summary=run.summary | figures)
+
+    texts = outputs(analyse_runs([record(n, *one) for n, one in enumerate(made)], margin=margin))
+    json.loads(texts.pop("json"), parse_constant=pytest.fail)
+    assert not [odd for odd in (" nan", "(nan", "inf×", " inf ") for text in texts.values() if odd in text]
 
 
 @pytest.mark.parametrize("left", [["train_loss"], ["val_acc", "_step"], []])
 def test_rows_without_steps_or_clocks_or_anything_are_analysed(left: list[str]):
     runs = [replace(run, logged={key: run.logged[key] for key in left}, summary={}) for run in several(2)]
-    named = {"group_by": ["trainer.precision"], "baseline": "32-true"}
-    assert answer(runs, metric=f"{left[-1]}:max" if left else None, **named) == 4
+    assert answer(runs, metric=f"{left[-1]}:max" if left else None, **NAMED) == 4
 
 
 @pytest.mark.slow

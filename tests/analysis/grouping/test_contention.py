@@ -34,18 +34,16 @@ def overlaps(*runs):
     return [None if share != share else share for share in analyse_runs(runs).table["overlap"]]
 
 
-def test_simultaneous_runs_on_one_cpu_share_it():
-    assert overlaps(run("none", 1, 0), run("native", 1, 0)) == pytest.approx([1, 1])
-    assert overlaps(run("none", 1, 0), run("native", 1, 50)) == pytest.approx([0.5, 0.5])
-    assert overlaps(run("none", 1, 0), run("native", 1, LASTS)) == pytest.approx([0, 0])
+@pytest.mark.parametrize(("begin", "share"), [(0, 1), (50, 0.5), (LASTS, 0)])
+def test_simultaneous_runs_on_one_cpu_share_it(begin, share):
+    assert overlaps(run("none", 1, 0), run("native", 1, begin)) == pytest.approx([share, share])
 
 
-def test_a_short_overlap_at_the_ends_is_not_reported():
+def test_a_short_overlap_at_the_ends_does_not_count():
     order = [(backend, seed) for seed in range(3) for backend in ("none", "native")]
-    runs = [run(*one, place * (LASTS - 5)) for place, one in enumerate(order)]
-    analysis = analyse_runs(runs)
+    analysis = analyse_runs([run(*one, place * (LASTS - 5)) for place, one in enumerate(order)])
     assert "speed" in analysis.comparison("native").estimates
-    assert "shared" not in " ".join(analysis.caveats)
+    assert "overlapped" not in " ".join(analysis.caveats)
 
 
 def test_runs_on_gpus_share_a_gpu_not_the_host():
@@ -103,10 +101,7 @@ def pairs(seeds, apart):
 def test_times_of_simultaneous_runs_are_not_compared_with_a_caveat():
     at_once = analyse_runs(pairs(4, 0))
     assert set(at_once.comparison("native").estimates) == {"memory", "quality"}
-    assert [line for line in at_once.caveats if "overlapped" in line] == [
-        "All runs overlapped with other runs on the same GPU or CPU, so their times are not compared."
-    ]
-    assert "fast" not in at_once.headline
+    assert [line.startswith("All runs") for line in at_once.caveats if "overlapped" in line] == [True]
     assert "images_per_second" in at_once.baseline.estimates  # what was measured is shown
 
 
@@ -114,15 +109,12 @@ def test_speed_is_compared_only_for_runs_alone_on_their_machine():
     runs = [*pairs(3, 200), run("none", 7, 9000), run("native", 7, 9000)]
     for one in runs[-2:]:
         one.summary[metrics.THROUGHPUT_MEDIAN] = 1.0
-    analysis = analyse_runs(runs)
-    comparison, alone = (analyse_runs(some).comparison("native") for some in (runs, runs[:-2]))
+    analysis, alone = analyse_runs(runs), analyse_runs(runs[:-2])
+    comparison = analysis.comparison("native")
     assert (comparison.estimates["speed"].n, comparison.estimates["quality"].n) == (3, 4)
-    assert comparison.is_faster
-    pooled, alone_only = (
-        (one.estimates["speed"].value, one.group.estimates["images_per_second"].value)
-        for one in (comparison, alone)
+    assert comparison.estimates["speed"].value == pytest.approx(alone.comparison("native").speedup)
+    assert comparison.group.estimates["images_per_second"].value == pytest.approx(
+        alone.comparison("native").group.estimates["images_per_second"].value
     )
-    assert pooled == pytest.approx(alone_only)
     (line,) = [line for line in analysis.caveats if "overlapped" in line]
-    assert line.startswith("Runs overlapped on the same GPU or CPU")
-    assert line.endswith(": 1 of 4 runs of fp32 (none) and 1 of 4 runs of native.")
+    assert line.count("1 of 4 runs of") == 2

@@ -1,10 +1,13 @@
 """What is pooled and what is compared."""
 
+from datetime import timedelta
+
+import numpy as np
 import pytest
+from scipy import stats
 from support.fakes import make
 
-from ampcompare import analyse_runs
-from ampcompare.analysis.grouping.groups import count_ended_seeds
+from ampcompare import analyse_runs, metrics
 from ampcompare.runs import RunRecord
 
 
@@ -22,12 +25,10 @@ def test_runs_with_different_settings_are_not_pooled_and_the_key_is_named(key, c
     analysis = analyse_runs(runs)
     assert [g.value for g in analysis.groups] == ["none", "none", "native"]
     assert len({g.label for g in analysis.groups}) == 3
-    (caveat,) = [
-        remark for remark in analysis.caveats if "Runs of fp32 (none) form 2 groups, which differ" in remark
-    ]
+    (caveat,) = [remark for remark in analysis.caveats if "form 2 groups" in remark]
     assert key in caveat
     asked = analyse_runs(runs, group_by=("backend", key))  # what was asked for is no reason for doubt
-    assert not [remark for remark in asked.caveats if "form 2 groups" in remark]
+    assert "form 2 groups" not in " ".join(asked.caveats)
 
 
 def test_modules_kept_in_fp32_split_groups_regardless_of_their_order():
@@ -37,33 +38,28 @@ def test_modules_kept_in_fp32_split_groups_regardless_of_their_order():
     old = make("fp16", 1)  # recorded before there was such an option
     assert labels(old, keeping(2)) == ["fp16"]
     assert labels(old, keeping(2, "fc")) == ["fp16 · keep_fp32 null", "fp16 · keep_fp32 fc"]
-    assert labels(keeping(1, "fc", "*.bn3"), keeping(2, "*.bn3", "fc")) == ["fp16"]
     swept = keeping(3, "*.bn3", "fc")
     swept.config["precision.keep_fp32"] = "fc,*.bn3"  # how a sweep's parameter stands in a record, too
-    assert labels(keeping(1, "fc", "*.bn3"), swept) == ["fp16"]
+    assert labels(keeping(1, "fc", "*.bn3"), keeping(2, "*.bn3", "fc"), swept) == ["fp16"]
     assert labels(keeping(1, "fc", backend="none"), keeping(2, backend="none")) == ["none"]
 
 
-def test_a_default_and_its_resolved_value_are_one_setting():
-    def with_norm(backend: str, seed: int, keep: bool | None) -> RunRecord:
-        return make(backend, seed, config={"precision": {"keep_batchnorm_fp32": keep}})
-
-    assert labels(with_norm("fp16", 1, None), with_norm("fp16", 2, False)) == ["fp16"]
-    assert labels(with_norm("apex_o2", 1, None), with_norm("apex_o2", 2, True)) == ["apex_o2"]
-    assert len(labels(with_norm("apex_o2", 1, None), with_norm("apex_o2", 2, False))) == 2
-
-
-def test_runs_on_other_software_are_not_pooled():
-    other = make("none", 2)
-    other.summary["environment"] = other.summary["environment"] | {"torch": "2.11.0"}
-    assert labels(make("none", 1), other) == ["none · torch 2.14.1", "none · torch 2.11.0"]
+@pytest.mark.parametrize(
+    ("backend", "keep", "is_one"), [("fp16", False, True), ("apex_o2", True, True), ("apex_o2", False, False)]
+)
+def test_a_default_and_its_resolved_value_are_one_setting(backend: str, keep: bool, is_one: bool):
+    runs = [
+        make(backend, seed, config={"precision": {"keep_batchnorm_fp32": value}})
+        for seed, value in enumerate((None, keep))
+    ]
+    assert (len(labels(*runs)) == 1) == is_one
 
 
 def test_ignored_settings_are_pooled_with_a_caveat():
     runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
     analysis = analyse_runs(runs, ignore=["batch_size"])
     assert [g.label for g in analysis.groups] == ["none", "native"]
-    assert "Differences in batch_size are ignored" in " ".join(analysis.caveats)
+    assert any("batch_size" in caveat and "ignored" in caveat for caveat in analysis.caveats)
 
 
 def test_with_two_keys_each_group_is_compared_with_the_baseline_of_its_own_setting():
@@ -84,8 +80,7 @@ def test_with_two_keys_each_group_is_compared_with_the_baseline_of_its_own_setti
 
 def test_a_baseline_with_another_setting_is_not_compared_and_the_key_is_named():
     analysis = analyse_runs([make("none", config={"batch_size": 64}), make("native"), make("apex_o1")])
-    refusal = analysis.comparison("native").not_compared_reason
-    assert refusal == "native and fp32 (none) also differ in batch_size (128 and 64)"
+    assert "batch_size (128 and 64)" in analysis.comparison("native").not_compared_reason
     assert not analysis.comparison("native").estimates
 
 
@@ -95,15 +90,11 @@ def test_other_software_is_compared_with_a_caveat_unless_two_baselines_match():
         run.summary["environment"] = run.summary["environment"] | {"torch": version}
     analysis = analyse_runs(runs[:2])
     assert analysis.comparison("native").speedup == pytest.approx(1.9)
-    assert "The compared groups also differ in environment.torch" in " ".join(analysis.caveats)
-    refusal = analyse_runs(runs).comparison("native").not_compared_reason
-    assert "are equally good baselines, but differ in environment.torch" in refusal
-
-
-def test_a_run_in_two_sources_has_two_rows():
-    twice = analyse_runs([make("none", 1), make("none", 1)])
-    assert twice.table.index.is_unique
-    assert [group.n for group in twice.groups] == [2]
+    assert any("environment.torch" in caveat for caveat in analysis.caveats)
+    three = analyse_runs(runs)
+    assert [group.label for group in three.groups] == ["none · torch 1", "none · torch 3", "native"]
+    refusal = three.comparison("native").not_compared_reason
+    assert "environment.torch" in refusal
 
 
 @pytest.mark.parametrize(("key", "values"), [("val/acc", (99.9, 90.0)), ("top1", (0.999, 0.9))])
@@ -125,21 +116,16 @@ def test_seed_1_and_seed_1_0_are_one_seed():
     assert set(analysis.table["seed"]) == {"1", "2", "3"}
 
 
-def test_an_option_that_this_version_does_not_know_splits_groups():
-    fused = make("none", 1, config={"fuse": True})
-    assert labels(fused, make("none", 2)) == ["none · fuse on", "none · fuse not set"]
-
-
-KEY = "training.on_nonfinite_buffers"
-
-
-@pytest.mark.parametrize(("value", "is_pooled"), [("warn", True), ("say", True), ("restore", False)])
-def test_an_option_that_went_splits_groups_only_if_it_had_an_effect(value: str, is_pooled: bool):
-    """Runs of 0.4 record its default."""
-    group, _, name = KEY.partition(".")
-    old = [make("none", 1, config={group: {name: value}}), make("native", 1, config={group: {name: value}})]
-    found = labels(*old, make("none", 2), make("native", 2))
-    assert (found == ["none", "native"]) == is_pooled
+@pytest.mark.parametrize(
+    ("config", "is_pooled"),
+    [
+        ({"training": {"on_nonfinite_buffers": "warn"}}, True),  # runs of 0.4 record its default
+        ({"training": {"on_nonfinite_buffers": "restore"}}, False),
+        ({"fuse": True}, False),
+    ],
+)
+def test_an_option_that_this_version_does_not_know_splits_groups_if_it_had_an_effect(config, is_pooled: bool):
+    assert (labels(make("none", 1, config=config), make("none", 2)) == ["none"]) == is_pooled
 
 
 def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) -> RunRecord:
@@ -167,24 +153,43 @@ def test_tf32_as_an_option_of_one_group_is_a_difference_but_not_as_its_backend()
     [
         ({"device_name": "NVIDIA H200"}, True),
         ({"device_name": "NVIDIA A100-SXM4-80GB"}, True),
-        ({"device_name": "NVIDIA GeForce RTX 3090"}, True),
+        ({"device_name": "NVIDIA A10G"}, True),
+        ({"device_name": "NVIDIA GeForce RTX 3080 Ti"}, True),
+        ({"device_name": "NVIDIA RTX A6000"}, True),
+        ({"device_name": "NVIDIA RTX 6000 Ada Generation"}, True),
         ({"device_name": "Tesla V100-SXM2-16GB"}, False),
         ({"device_name": "NVIDIA GeForce RTX 2080 Ti"}, False),
+        ({"device_name": "Quadro RTX 6000"}, False),
         ({"device_name": "NVIDIA of tomorrow"}, False),
         ({"device_name": "NVIDIA of tomorrow", "compute_capability": "12.0"}, True),
-        ({"device_name": "NVIDIA of yesterday", "compute_capability": "7.5"}, False),
+        ({"device_name": "NVIDIA of yesterday", "compute_capability": 7.5}, False),
+        ({"device_name": "NVIDIA H200", "compute_capability": "7.9.1"}, False),
         ({"device_name": "NVIDIA H200", "tf32": True}, False),
         ({"device_name": "NVIDIA H200", "device_type": "cpu"}, False),
         ({"device_name": "AMD Instinct MI300X"}, False),
     ],
 )
 def test_a_strict_fp32_baseline_on_a_gpu_with_tf32_gives_one_caveat(environment, is_told):
-    def edit(plan):
-        plan["summary"]["environment"] |= environment
+    runs = [make("none", edit=lambda plan: plan["summary"]["environment"].update(environment))]
+    assert sum("strict fp32" in caveat for caveat in analyse_runs(runs).caveats) == is_told
 
-    runs = [make(b, s, edit=edit) for b in ("none", "native") for s in (1, 2, 3)]
-    caveats = [one for one in analyse_runs(runs).caveats if "PyTorch's default for convolutions" in one]
-    assert len(caveats) == is_told
+
+@pytest.mark.parametrize(
+    ("backend", "weights", "label", "dtype"),
+    [
+        ("none", ["float32"], "none", "float32"),
+        ("none", ["bfloat16", "float32"], "bf16 weights (backend=none)", "bfloat16"),
+        ("fp16", ["float16"], "fp16", "float16"),
+        ("none", "bfloat16", "none", "float32"),  # no list: another program's record
+    ],
+)
+def test_unexpected_16_bit_weights_are_part_of_the_name(backend: str, weights, label: str, dtype: str):
+    def edit(plan):
+        plan["summary"]["environment"][metrics.WEIGHT_DTYPES] = weights
+
+    analysis = analyse_runs([make(backend, edit=edit)])
+    assert [group.label for group in analysis.groups] == [label]
+    assert list(analysis.table["dtype"]) == [dtype]
 
 
 def test_versions_of_a_users_file_split_groups_labelled_by_name_and_date():
@@ -210,26 +215,45 @@ def test_seeds_count_if_their_run_has_ended_and_the_smallest_group_counts():
 
     finished = of("none", *["finished"] * 4)
     some = of("native", "finished", "failed", "running", "queued", "finished")
-    assert count_ended_seeds(analyse_runs([*finished, *some]).groups) == 3
     again = make("native", 1)  # the failed seed once more
-    assert count_ended_seeds(analyse_runs([*finished, *some, again]).groups) == 3
-    assert count_ended_seeds(analyse_runs([*finished[:2], *some]).groups) == 2
-    assert count_ended_seeds([]) == 0
+    for runs, count in ([*finished, *some], 3), ([*finished, *some, again], 3), ([*finished[:2], *some], 2):
+        assert analyse_runs(runs).ended_seeds == count
 
 
-@pytest.mark.parametrize("key", ["precision", "dtype", "trainer.precision", "mixed_precision", "mode"])
-def test_a_setting_under_which_a_loop_records_its_backend_is_an_arm(key: str):
+@pytest.mark.parametrize(
+    ("key", "names", "is_explained"),
+    [
+        ("trainer.precision", ("32", "16"), True),
+        ("mode", ("none", "native"), True),  # the value that was recorded as the backend
+        ("width", ("1", "2"), False),
+    ],
+)
+def test_a_setting_explains_another_backend_only_if_a_loop_records_its_backend_under_it(
+    key: str, names: tuple[str, str], is_explained: bool
+):
     """A sweep's parameter, and `Recorder(backend=args.precision)`."""
-    names = {"none": "32", "native": "16"}
-    if key == "mode":  # says nothing of precision, but has the value that was recorded as the backend
-        names = {"none": "none", "native": "native"}
-    runs = [make(value, seed, config={key: name}) for value, name in names.items() for seed in (1, 2, 3)]
-    (comparison,) = analyse_runs(runs, group_by=(key,), baseline=names["none"]).comparisons
-    assert not comparison.not_compared_reason
+    runs = [
+        make(backend, seed, config={key: name})
+        for backend, name in zip(("none", "native"), names, strict=True)
+        for seed in (1, 2, 3)
+    ]
+    (comparison,) = analyse_runs(runs, group_by=(key,), baseline=names[0]).comparisons
+    assert ("backend" in comparison.not_compared_reason) != is_explained
 
 
-def test_a_setting_that_is_no_precision_does_not_explain_another_backend():
-    runs = [make("none", seed, config={"width": "1"}) for seed in (1, 2, 3)]
-    runs += [make("native", seed, config={"width": "2"}) for seed in (1, 2, 3)]
-    (comparison,) = analyse_runs(runs, group_by=("width",), baseline="1").comparisons
-    assert "backend" in comparison.not_compared_reason
+def test_runs_are_paired_by_their_seed_whatever_their_order_and_unseeded_runs_are_no_pair():
+    speeds = {"none": np.array([40.0, 60.0, 90.0, 50.0]), "native": np.array([80.4, 119.0, 183.0, 99.0])}
+    made = [make(backend, seed) for backend in speeds for seed in range(4)]
+    for position, run in enumerate(made):
+        seed = run.config["seed"]
+        run.summary[metrics.THROUGHPUT_MEDIAN] = speeds[run.config["backend"]][seed]
+        run.started_at += timedelta(hours=seed if position < 4 else 9 - seed)
+    logs = np.log(speeds["native"] / speeds["none"])
+    interval = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+    estimate = analyse_runs(made).comparison("native").estimates["speed"]
+    assert estimate.ends == pytest.approx(tuple(np.exp(interval)), rel=1e-6)
+    for run in made:
+        del run.config["seed"]
+    unseeded = analyse_runs(made).comparison("native").estimates
+    for question in ("speed", "quality"):
+        assert (unseeded[question].sizes, unseeded[question].is_paired) == ((4, 4), False)

@@ -69,10 +69,8 @@ def quality_of(analysis: Analysis) -> Any:
     ("metric", "score", "counts"),
     [
         (f"{IOU}:max:fraction", {}, False),
-        (f"{IOU}:max:fraction", {"counts_samples": False}, False),
         (f"{IOU}:max:fraction", {"counts_samples": True}, True),
         ("eval/accuracy", {}, True),
-        ("eval/accuracy:max:fraction", {}, True),
         ("test/accuracy:max:fraction", {}, True),
         ("eval/top5_accuracy", {}, True),
         ("eval/accuracy", {"counts_samples": False}, False),  # of pixels, or a function of the user's own
@@ -83,13 +81,9 @@ def quality_of(analysis: Analysis) -> Any:
 def test_only_metrics_that_count_samples_differ_by_at_least_one(metric: str, score: Any, counts: bool):
     key = metric.partition(":")[0]
     analysis = analyse_runs(logged(key, **score), metric=metric)
-    differences = 100 * (AMP - FP32)
-    assert quality_of(analysis) == interval(differences, 100 / SAMPLES if counts else 0.0)
+    assert quality_of(analysis) == interval(100 * (AMP - FP32), 100 / SAMPLES if counts else 0.0)
     assumed = [caveat for caveat in analysis.caveats if "assumes a standard deviation of" in caveat]
-    assert len(assumed) == counts
-    if counts:
-        measured = f"native (measured: {differences.std(ddof=1):.2g})"
-        assert f"0.5 points (one of {SAMPLES} test images) for {measured}" in assumed[0]
+    assert [f"one of {SAMPLES}" in caveat for caveat in assumed] == [True] * counts
 
 
 @pytest.mark.parametrize(
@@ -137,12 +131,12 @@ def test_the_values_of_unpaired_groups_have_the_floor_each():
     expected = stats.t.interval(0.95, df, center, np.sqrt(errors.sum()))
     analysis = analyse_runs(runs)
     assert quality_of(analysis) == pytest.approx(expected)
-    (sentence,) = [caveat for caveat in analysis.caveats if "assumes a standard deviation of" in caveat]
-    assert sentence.endswith(" for fp32 (none) (measured: 0.1).")
+    (caveat,) = [caveat for caveat in analysis.caveats if "assumes a standard deviation of" in caveat]
+    assert "fp32 (none)" in caveat
+    assert "native" not in caveat
 
 
-@pytest.mark.parametrize("way", ["", ":max"])
-@pytest.mark.parametrize("key", [IOU, "eval/accuracy", "val_acc"])
+@pytest.mark.parametrize(("key", "way"), [(IOU, ":max"), ("eval/accuracy", ""), ("val_acc", ":max")])
 def test_percent_of_values_below_one_is_refused_and_both_readings_work(key: str, way: str):
     runs = logged(key, better="higher")
     with pytest.raises(UserError, match="fraction") as refused:
@@ -166,7 +160,6 @@ def test_percent_is_no_question_where_the_values_or_their_format_tell():
 @pytest.mark.parametrize(
     ("metric", "margin", "scale"),
     [
-        (f"{IOU}:max", 1, "0 to 1;"),
         (f"{IOU}:max", 2.5, "0 to 1;"),
         (f"{IOU}:max:fraction", 100, "0 to 100 points"),
         ("eval/accuracy", 150, "0 to 100 points"),
@@ -174,12 +167,9 @@ def test_percent_is_no_question_where_the_values_or_their_format_tell():
 )
 def test_a_margin_of_the_whole_scale_is_refused_with_one_that_works(metric: str, margin: float, scale: str):
     runs = logged(metric.partition(":")[0])
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=scale) as refused:
         analyse_runs(runs, metric=metric, margin=margin)
-    text = str(refused.value)
-    assert text.startswith(f"--margin {margin:g}: ")
-    assert scale in text
-    example = float(text.rpartition("--margin ")[2])
+    example = float(str(refused.value).rpartition("--margin ")[2])
     assert analyse_runs(runs, metric=metric, margin=example).metric.margin == example
 
 
@@ -215,16 +205,14 @@ def test_the_margin_of_a_plan_is_in_the_unit_of_the_planned_metric(
 def test_a_plan_sets_nothing_for_another_metric():
     runs = logged("eval/accuracy", plan={"margin": 0.5, "target": 0.6}, task="eval/accuracy")
     analysis = analyse_runs(runs, metric="eval/loss")
-    assert analysis.metric.margin is None
-    assert "planned" not in analysis.basis
-    assert "The plan is for eval accuracy (margin 0.5 points, target 60.00%)" in " ".join(analysis.caveats)
+    assert (analysis.metric.margin, analysis.metric.target) == (None, None)
+    assert any("plan is for eval accuracy" in caveat for caveat in analysis.caveats)
 
 
 def test_a_planned_margin_of_the_whole_scale_is_not_used():
     analysis = analyse_runs(logged(IOU, plan={"margin": 1}, task=IOU))
     assert analysis.metric.margin is None
-    assert "equivalent" not in analysis.comparison("native").shown
-    assert "plan.margin=1 is not used" in " ".join(analysis.caveats)
+    assert any("plan.margin=1" in caveat for caveat in analysis.caveats)
 
 
 def test_runs_that_do_not_record_what_counts_samples_are_pooled_with_those_that_do():

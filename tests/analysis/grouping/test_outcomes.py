@@ -7,8 +7,6 @@ import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.analysis.grouping.outcome import determine_outcome
-from ampcompare.runs.run_state import RunState
 
 SHORT = {"steps": 50, "epochs": 5}
 
@@ -35,47 +33,42 @@ def nothing_logged(made):
     made["rows"] = []
 
 
+def outcome_of(run, **options):
+    """Return how a run ended, and why, as the table of runs has it."""
+    row = analyse_runs([run], **options).table.iloc[0]
+    return row["outcome"], row["why"]
+
+
 def test_exit_code_and_state_decide_the_outcome(subtests: pytest.Subtests):
-    for code, state, ended_as, outcome in [
-        (0, "finished", "", RunState.FINISHED),
-        (1, "failed", "", RunState.FAILED),
-        (2, "failed", "", RunState.FAILED),  # it has trained
-        (137, "failed", "", RunState.FAILED),  # SIGKILL
-        (139, "failed", "", RunState.FAILED),  # a segmentation fault
-        (255, "failed", "", RunState.STOPPED),  # what W&B's client writes after Ctrl-C, and ours after a stop
-        (130, "failed", "", RunState.STOPPED),
-        (143, "failed", "", RunState.STOPPED),
-        (129, "failed", "", RunState.STOPPED),
-        (138, "failed", "", RunState.STOPPED),
-        (140, "failed", "", RunState.STOPPED),
-        (254, "failed", "", RunState.FAILED),
-        (138, "preempted", "", RunState.PREEMPTED),  # marked by mark_preempting()
-        (1, "preempted", "", RunState.PREEMPTED),
-        (None, "failed", "crashed", RunState.FAILED),
-        (None, "failed", "", RunState.FAILED),
-        (None, "stopped", "killed", RunState.STOPPED),
-        (None, "preempted", "", RunState.PREEMPTED),
-        (None, "running", "", RunState.RUNNING),
-        (None, "running", "preempting", RunState.RUNNING),
-        (None, "queued", "pending", RunState.QUEUED),
-        (None, "finished", "", RunState.FINISHED),  # the server tells no exit code
-        (None, "no such state", "", RunState.FAILED),
+    for code, state, ended_as, outcome, why in [
+        (0, "finished", "", "finished", ""),
+        (1, "failed", "", "failed", "exit code 1"),
+        (2, "failed", "", "failed", "exit code 2"),  # it has trained
+        (139, "failed", "", "failed", "exit code 139, signal 11"),  # a segmentation fault
+        (254, "failed", "", "failed", "exit code 254, signal 126"),
+        (
+            255,
+            "failed",
+            "",
+            "stopped",
+            "Ctrl-C",
+        ),  # W&B's client after Ctrl-C, and ours after a stop
+        *((128 + signal, "failed", "", "stopped", f"signal {signal}") for signal in (1, 2, 10, 12, 15)),
+        (138, "preempted", "", "preempted", "machine"),  # marked by mark_preempting()
+        (None, "failed", "crashed", "failed", "without an exit code"),
+        (None, "stopped", "killed", "stopped", "Ctrl-C"),
+        (None, "preempted", "", "preempted", "machine"),
+        (None, "running", "", "running", ""),
+        (None, "running", "preempting", "running", "machine"),
+        (None, "queued", "pending", "queued", "not started"),
+        (None, "finished", "", "finished", ""),  # the server tells no exit code
+        (None, "no such state", "", "failed", "without an exit code"),
     ]:
-        with subtests.test(code=code, state=state, ended_as=ended_as, outcome=outcome):
-            state_found, why = determine_outcome(ended(code, state, ended_as=ended_as))
-            assert state_found is outcome
-            assert bool(why) is (
-                outcome in (RunState.FAILED, RunState.STOPPED, RunState.PREEMPTED)
-                or ended_as in ("preempting", "pending")
-            )
-
-
-def test_the_reason_names_the_signal_behind_an_exit_code():
-    reasons = {
-        code: determine_outcome(ended(code, "failed"))[1] for code in (1, 128, 129, 139, 143, 254, 255)
-    }
-    named = {code: why.partition(", signal ")[2] for code, why in reasons.items()}
-    assert named == {1: "", 128: "", 129: "1", 139: "11", 143: "15", 254: "126", 255: ""}
+        with subtests.test(code=code, state=state, ended_as=ended_as):
+            found, reason = outcome_of(ended(code, state, ended_as=ended_as))
+            assert found == outcome
+            assert why in reason
+            assert bool(why) == bool(reason)
 
 
 def test_a_nonfinite_last_value_is_a_failure_whatever_the_exit_code(subtests: pytest.Subtests):
@@ -83,30 +76,30 @@ def test_a_nonfinite_last_value_is_a_failure_whatever_the_exit_code(subtests: py
         (metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS), ("NaN", math.inf), (0, 255)
     ):
         with subtests.test(key=key, value=value, code=code):
-            outcome, why = determine_outcome(ended(code, edit=last(key, value)))
-            assert outcome is RunState.FAILED
+            outcome, why = outcome_of(ended(code, edit=last(key, value)))
+            assert outcome == "failed"
             assert ("NaN" if value == "NaN" else "infinite") in why
     run = ended()
     run.summary[metrics.EVAL_ACCURACY] = math.nan
-    assert determine_outcome(run)[0] is RunState.FAILED
+    assert outcome_of(run)[0] == "failed"
 
 
 def test_a_nan_is_no_failure_in_between_or_while_the_run_is_running():
     def spoil(made):
         made["rows"][2][metrics.LOSS] = "NaN"
 
-    assert determine_outcome(ended(edit=spoil))[0] is RunState.FINISHED
-    assert determine_outcome(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] is RunState.RUNNING
+    assert outcome_of(ended(edit=spoil))[0] == "finished"
+    assert outcome_of(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] == "running"
 
 
-def test_bad_input_before_the_first_step_is_no_outcome():
+def test_bad_input_before_the_first_step_is_refused():
     run = ended(2, "failed", edit=nothing_logged)
-    assert determine_outcome(run)[0] is None
+    assert outcome_of(run)[0] == "refused"
     run.exit_code = 1  # out of memory at the first step
-    assert determine_outcome(run)[0] is RunState.FAILED
+    assert outcome_of(run)[0] == "failed"
     run = ended(None, "failed", edit=nothing_logged)  # the server keeps no exit code
-    run.summary[metrics.REFUSED] = "execution='cuda_graph': no CUDA graphs here"
-    assert determine_outcome(run) == (None, "execution='cuda_graph': no CUDA graphs here")
+    run.summary[metrics.REFUSED] = "no CUDA graphs here"
+    assert outcome_of(run) == ("refused", "no CUDA graphs here")
 
 
 def fp16(*codes: int):
@@ -141,7 +134,13 @@ def test_a_refused_run_joins_the_group_of_its_requested_options():
     assert len(analyse_runs([*whole, refused]).groups) == 2
 
 
-def test_runs_that_all_failed_have_no_accuracy():
+def test_the_values_of_a_group_are_those_of_finished_runs_and_else_say_that_none_finished():
+    runs = fp16(0, 1, 0)
+    runs[1].summary[metrics.THROUGHPUT_MEDIAN] = 1.0
+    group, finished = grouped(runs), grouped([runs[0], runs[2]])
+    assert (group.n, group.outcomes.failed, finished.outcomes.failed) == (2, 1, 0)
+    for column in ("images_per_second", "quality"):
+        assert group.estimates[column].value == finished.estimates[column].value
     group = grouped(fp16(1, 1))
     assert group.is_unfinished
     assert "quality" not in group.estimates
@@ -152,13 +151,11 @@ def test_runs_that_did_not_finish_give_caveats():
     runs = fp16(0, 1, 2, 255)
     runs[2] = make("fp16", 2, **SHORT, state="failed", edit=nothing_logged)
     runs[2].exit_code = 2
-    base = make("none", 1, **SHORT, state="running")
-    analysis = analyse_runs([base, *runs]).caveats
-    assert "Failed: 1 of 4 runs of fp16 (seed 1: exit code 1)." in analysis
-    assert "No run of fp32 (none) finished: the values shown are from unfinished runs." in analysis
-    assert "Refused before the first step: 1 of 4 runs of fp16 (seed 2: exit code 2)." in analysis
-    (stopped,) = (remark for remark in analysis if "better" in remark)
-    assert stopped.startswith("Stopped: 1 of 4 runs of fp16 (seed 3: stopped by Ctrl-C")
+    caveats = analyse_runs([make("none", 1, **SHORT, state="running"), *runs]).caveats
+    for words in ("Failed: ", "Stopped: ", "Refused before the first step: "):
+        (caveat,) = (line for line in caveats if line.startswith(words))
+        assert "1 of 4 runs of fp16" in caveat
+    assert any("No run of fp32 (none) finished" in line for line in caveats)
 
 
 @pytest.mark.parametrize("rows", [0, 1])

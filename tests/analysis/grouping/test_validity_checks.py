@@ -42,10 +42,10 @@ FEW = {metrics.TEST_IMAGES: 100, metrics.CLASSES: 2}
 @pytest.mark.parametrize(
     ("accuracies", "size", "why"),
     [
-        ((0.1, 0.1, 0.1), {}, "at chance level in 1 of 1 run (10% by guessing)"),
+        ((0.1, 0.1, 0.1), {}, "10% by guessing"),
         ((0.1, 0.11, 0.1089), {}, "at chance"),  # 0.1 + 3 * 0.003 = 0.109
         ((0.1, 0.11, 0.1091), {}, ""),
-        ((0.5, 0.5, 0.5), {}, "the same at every evaluation in 1 of 1 run"),
+        ((0.5, 0.5, 0.5), {}, "same at every evaluation"),
         ((0.5, 0.5), {}, ""),  # two may agree by chance
         ((1.0, 1.0, 1.0), {}, ""),
         ((0.5, 0.6, 0.64), FEW, "at chance"),  # 0.5 + 3 * 0.05
@@ -56,8 +56,9 @@ FEW = {metrics.TEST_IMAGES: 100, metrics.CLASSES: 2}
 def test_accuracies_at_chance_or_constant_give_no_claim(accuracies, size, why: str):
     native = with_accuracies(0.5, 0.8, 0.9, backend="native", **size)
     analysis = analyse_runs([with_accuracies(*accuracies, **size), native])
-    assert (why in joined_caveats(analysis)) if why else ("uninformative" not in joined_caveats(analysis))
+    assert why in analysis.comparison("native").no_claim_reason
     assert bool(analysis.comparison("native").no_claim_reason) is bool(why)
+    assert ("uninformative" in joined_caveats(analysis)) is bool(why)
 
 
 def test_identical_differences_of_a_small_test_set_show_nothing():
@@ -111,135 +112,101 @@ def sweep(
     return made
 
 
-def blocks(backends: Sequence[str], seeds: int) -> list[tuple[str, int]]:
-    """Return the order in which one backend follows the other."""
-    return list(itertools.product(backends, range(seeds)))
-
-
-def interleaved(backends: Sequence[str], seeds: int, chance: random.Random) -> list[tuple[str, int]]:
-    """Return an order that is random within each seed."""
-    return [(b, s) for s in range(seeds) for b in chance.sample(backends, len(backends))]
-
-
 def test_sequential_groups_are_flagged_and_interleaved_ones_are_not():
     chance = random.Random(14)
-    for seeds, order in itertools.product((2, 5), itertools.permutations(["none", "native", "fp16"])):
-        assert "ran one after the other" in joined_caveats(analyse_runs(sweep(blocks(order, seeds))))
-        mixed = analyse_runs(sweep(interleaved(order, seeds, chance)))
-        assert "one after the other" not in joined_caveats(mixed)
-    order = blocks(["none", "native"], 2)  # all at one time
+    for seeds, backends in zip((2, 5) * 3, itertools.permutations(["none", "native", "fp16"]), strict=True):
+        blocks = [(b, s) for b in backends for s in range(seeds)]
+        mixed = [(b, s) for s in range(seeds) for b in chance.sample(backends, len(backends))]
+        assert "one after the other" in joined_caveats(analyse_runs(sweep(blocks)))
+        assert "one after the other" not in joined_caveats(analyse_runs(sweep(mixed)))
+    order = [("none", 0), ("none", 1), ("native", 0), ("native", 1)]  # all at one time
     at_once = analyse_runs(sweep(order, seconds=10 * HOUR, gpus="abcd"))
     assert "one after the other" not in joined_caveats(at_once)
 
 
-def test_a_backend_on_its_own_card_is_named():
+@pytest.mark.parametrize(("gpus", "is_named"), [("abba", False), ("abab", True)])
+def test_a_backend_on_its_own_card_is_named(gpus: str, is_named: bool):
     order = [("none", 1), ("native", 1), ("none", 2), ("native", 2)]
-    assert "different devices" not in joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "b", "a"])))
-    analysis = joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "a", "b"])))
-    assert "fp32 (none) and native ran on different devices" in analysis
-
-
-def control(first: Sequence[float], base: Sequence[float], last: Sequence[float]) -> list[RunRecord]:
-    """Return runs of the baseline between the first and last runs of its A/A control."""
-    made = []
-    for arm, every in (("first", first), (None, base), ("last", last)):
-        for seed, speed in enumerate(every):
-            run = make("none", seed, steps=10, epochs=5, id=f"none{arm}{seed}")
-            run.config = run.config | {"plan": {"arm": arm}}
-            run.summary[metrics.THROUGHPUT_MEDIAN] = speed
-            made.append(run)
-    return made
+    assert ("different devices" in joined_caveats(analyse_runs(sweep(order, gpus=gpus)))) == is_named
 
 
 def test_a_control_uses_all_its_runs_claims_nothing_and_shows_drift():
     """Of its last runs against its first, and not paired."""
-    analysis = analyse_runs(control((112, 112.4, 111.6), (100, 100.1, 99.9), (108.6, 108.2, 109)))
+    made = []
+    speeds = {"first": (112, 112.4, 111.6), None: (100, 100.1, 99.9), "last": (108.6, 108.2, 109)}
+    for arm, values in speeds.items():
+        for seed, speed in enumerate(values):
+            run = make("none", seed, steps=10, epochs=5, id=f"none{arm}{seed}", config={"plan": {"arm": arm}})
+            run.summary[metrics.THROUGHPUT_MEDIAN] = speed
+            made.append(run)
+    analysis = analyse_runs(made)
     (comparison,) = analysis.comparisons
     assert comparison.estimates["speed"].sizes == (6, 3)
+    assert comparison.estimates["speed"].value == pytest.approx(1.103, abs=0.001)
     assert (dict(comparison.claims), analysis.badge(comparison.group), analysis.level) == (
         {},
         "control",
         0.95,
     )
-    assert any(
-        note.startswith("fp32 (none), A/A control, relative to the baseline: throughput +10%")
-        for note in analysis.notes
-    )
     assert (comparison.drift.value, comparison.drift.is_paired) == (pytest.approx(0.97, abs=0.001), False)
-    assert analysis.caveats[0].startswith("The throughput of the A/A control changed by −3.0% (")
+    assert "A/A control" in analysis.caveats[0]
+    assert "−3.0%" in analysis.caveats[0]
 
 
 def test_stalls_that_a_median_leaves_out_give_a_caveat_with_both_ratios():
-    def compile_time(made: Any) -> None:
-        for row in made["rows"]:
-            if metrics.TRAIN_SECONDS in row:
-                row[metrics.TRAIN_SECONDS] += 100
-
-    analysis = joined_caveats(analyse_runs([make("none", 1), make("native", 1, edit=compile_time)]))
-    assert "Including start-up and stalls, the speed-up is 1.46× for native." in analysis
+    native = make("native", 1)
+    put(native, metrics.TRAIN_SECONDS, native.numbers(metrics.TRAIN_SECONDS) + 100)
+    caveats = joined_caveats(analyse_runs([make("none", 1), native]))
+    assert "start-up and stalls" in caveats
+    assert "1.46×" in caveats
 
 
-def test_missing_values_unpaired_runs_and_damaged_records_are_named():
+def test_a_value_that_one_side_does_not_record_is_not_compared():
     def no_memory(plan: Any) -> None:
         plan["rows"] = [{k: v for k, v in row.items() if k != "memory/peak_mib"} for row in plan["rows"]]
 
-    def nan(plan: Any) -> None:
-        plan["rows"][2]["train/loss"] = "NaN"
-
-    def back(plan: Any) -> None:
-        plan["rows"][7]["time/elapsed_seconds"] = 0.0
-
-    def spoil(plan: Any) -> None:
-        plan["summary"] |= {metrics.NONFINITE_BUFFERS: 4, metrics.NONFINITE_AT: 42}
-
     claims = analyse_runs([make("none", edit=no_memory), make("native")]).comparison("native").claims
-    assert claims["memory"].why == "no value is recorded for fp32 (none)"
-    for edit, problem in (
-        (nan, "The loss is not finite in 1 row."),
-        (back, "The clock of the run goes backwards"),
-        (spoil, "A forward pass overflowed at step 42 and left non-finite buffers (BatchNorm's statistics)"),
-    ):
-        analysis = analyse_runs([make("none"), make("native", edit=edit)])
-        assert analysis.table["problems"].iloc[1][0].startswith(problem)
-        assert "Record of native_resnet50 (" in joined_caveats(analysis)
-    assert "Record of" in joined_caveats(analyse_runs([make("none", problems=("Torn.",))]))
+    assert "fp32 (none)" in claims["memory"].why
+
+
+def overflowed(plan: Any) -> None:
+    plan["summary"] |= {metrics.NONFINITE_BUFFERS: 4, metrics.NONFINITE_AT: 42}
+
+
+def put_back(plan: Any) -> None:
+    overflowed(plan)
+    plan["config"]["training"] = {"on_nonfinite_buffers": "restore"}
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda plan: plan["rows"][2].update({"train/loss": "NaN"}), "not finite in 1 row"),
+        (lambda plan: plan["rows"][7].update({"time/elapsed_seconds": 0.0}), "goes backwards"),
+        (overflowed, "at step 42"),
+        (put_back, ""),
+    ],
+)
+def test_damaged_records_are_named(edit, problem: str):
+    analysis = analyse_runs([make("none"), make("native", edit=edit)])
+    assert [problem in one for one in analysis.table["problems"].iloc[1]] == [True] * bool(problem)
+    assert ("Record of native_resnet50" in joined_caveats(analysis)) == bool(problem)
     assert "Torn." in joined_caveats(analyse_runs([make("none", problems=("Torn.",))]))
-
-    def put_back(plan: Any) -> None:
-        spoil(plan)
-        plan["config"]["training"] = {"on_nonfinite_buffers": "restore"}
-
-    assert "Record of" not in joined_caveats(analyse_runs([make("none"), make("native", edit=put_back)]))
-
-
-def test_synthetic_data_and_devices_are_named_only_if_true():
-    made = [make(b, s, source="synthetic", device_type="cpu") for b in ("none", "native") for s in (1, 2, 3)]
-    clean = [*runs("none", BASE), *runs("native", SAME, FAST)]
-    assert "the data are synthetic" in analyse_runs(made).recommendation.text
-    assert "synthetic" not in analyse_runs(clean).recommendation.text
-    apart = analyse_runs([*runs("none", BASE, device="A"), *runs("native", SAME, FAST, device="B")])
-    assert apart.comparison("native").claims["speed"].why == "the runs used different devices"
-    assert "speed" not in apart.comparison("native").estimates
 
 
 def test_each_process_counts_for_speed_and_each_seed_for_accuracy():
-    control_value = [
-        *(r for n, speed in enumerate(SLOW) for r in _numbered(n, runs("none", BASE[:1], (speed,)))),
-        *(r for n, speed in enumerate(FAST) for r in _numbered(n, runs("native", SAME[:1], (speed,)))),
-    ]
-    analysis = analyse_runs(control_value)
+    made = []
+    for backend, speeds in (("none", SLOW), ("native", FAST)):
+        for n, speed in enumerate(speeds):
+            (run,) = runs(backend, BASE[:1], (speed,))
+            run.id, run.started_at = f"{run.id}-{n}", BEGAN + timedelta(hours=n)
+            made.append(run)
+    analysis = analyse_runs(made)
     group = analysis.groups[0]
     assert (group.n, group.seeds) == (5, 1)
     assert (group.estimates["images_per_second"].n, group.estimates["quality"].n) == (5, 1)
     comparison = analysis.comparison("native").estimates["speed"]
     assert (comparison.n, comparison.is_paired, comparison.value) == (5, True, pytest.approx(1.9, rel=0.01))
-
-
-def _numbered(n: int, made: list[RunRecord]) -> list[RunRecord]:
-    for run in made:
-        run.id += f"-{n}"
-        run.started_at = BEGAN + timedelta(hours=n)
-    return made
 
 
 def guessed(
@@ -279,16 +246,10 @@ def test_a_baseline_not_shown_above_its_commonest_class_is_said_first_and_nothin
     same = guessed([value + 0.0001 for value in accuracies], commonest, images, "native")
     analysis = analyse_runs([*made, *same], margin=50)
     native = analysis.comparison("native")
-    assert (
-        analysis.headline.startswith("Accuracy: no verdict, because fp32 (none) is at chance") is is_at_chance
-    )
-    assert bool(native.no_claim_reason) is is_at_chance
-    if is_at_chance:
-        assert not native.keeps_quality
-        assert "40% by always guessing the commonest class" in analysis.headline
-        assert "first change the training" in analysis.advice
-    elif len(accuracies) >= 3:
-        assert native.keeps_quality
+    assert ("fp32 (none) is at chance" in analysis.headline) is is_at_chance
+    assert ("40%" in native.no_claim_reason) is is_at_chance
+    assert native.keeps_quality is (not is_at_chance and len(accuracies) >= 3)
+    assert ("first change the training" in analysis.advice) is is_at_chance
 
 
 @pytest.mark.parametrize(
@@ -296,21 +257,22 @@ def test_a_baseline_not_shown_above_its_commonest_class_is_said_first_and_nothin
     [
         ((1.386, 1.38, 1.37, 1.37, 1.365, 1.36), "from 1.386 to 1.360"),
         ((1.386, 1.3, 1.2, 1.1, 1.0, 0.9), ""),
-        ((0.2, 0.21, 0.19, 0.2, 0.2, 0.201), "from 0.2000 to 0.2010"),
         ((2.3, 2.4, 2.6, 3.0, 3.0, 3.0), ""),
         ((1.386, 1.386), ""),
     ],
 )
 def test_a_loss_that_hardly_moves_is_a_caveat_and_withholds_no_claim(losses, change: str):
-    def edit(plan: Any) -> None:
-        plan["rows"] = [row for row in plan["rows"] if "eval/accuracy" in row]
-        plan["rows"] += [{"global_step": 300 + n, "train/loss": loss} for n, loss in enumerate(losses)]
-
+    flat = make(
+        "none",
+        99,
+        edit=lambda plan: plan.update(
+            rows=[{"global_step": n, "train/loss": loss} for n, loss in enumerate(losses)]
+        ),
+    )
     made = [*runs("none", BASE), *runs("native", SAME, FAST)]
-    flat = make("none", 99, edit=edit)
     for run in made:
         run.logged["train/loss"] = flat.logged["train/loss"]
     analysis = analyse_runs(made)
-    sentence = f"The training loss hardly moved: fp32 (none) and native {change}"
-    assert (sentence in joined_caveats(analysis)) is bool(change)
+    found = [caveat for caveat in analysis.caveats if "loss hardly moved" in caveat]
+    assert [change in caveat for caveat in found] == [True] * bool(change)
     assert analysis.comparison("native").keeps_quality

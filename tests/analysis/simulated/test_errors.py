@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from analysis.simulated.records import experiment, record
+from analysis.simulated.records import BACKENDS, experiment, record
 from scipy import stats
 
 from ampcompare import analyse_runs
@@ -67,7 +67,7 @@ def check(wrong: Counter[str], sets: int, rate: float = 0.05) -> None:
 @SETS
 @pytest.mark.parametrize(("k", "n"), [(2, 4)])
 def test_false_differences_are_claimed_in_at_most_one_set_in_twenty(k, n, sets):
-    """And it is claimed where the rule says so, which `test_the_rule_errs...` holds to more."""
+    """And it is claimed where the rule says so, of which test_rule.py simulates many more sets."""
     chance, wrong = np.random.default_rng([k, n]), Counter()
     for _ in range(sets):
         speeds, peaks, quality = nothing_differs(chance, k, n)
@@ -76,18 +76,6 @@ def test_false_differences_are_claimed_in_at_most_one_set_in_twenty(k, n, sets):
         assert analysis == {q for q, s in sides.items() if differs(s[1:] - s[0], joint_level(k)).any()}
         wrong.update(analysis)
     check(wrong, sets)
-
-
-@pytest.mark.parametrize("looks", [(3,), (5,), (3, 6, 10), (6, 10)])
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_the_rule_errs_in_at_most_55_sets_of_1000(k, looks):
-    """Forty thousand sets of `k` groups that share a baseline, each question over all groups and looks."""
-    logs = np.random.default_rng([k, *looks]).normal(size=(k + 1, 40_000, looks[-1]))
-    level, error_rates = joint_level(k, 1 / len(looks)), {}
-    for truth, margin in ((0.0, None), (5.0, 5.0)):
-        per_look = [differs(truth + logs[1:, :, :n] - logs[0, :, :n], level, margin).any(0) for n in looks]
-        error_rates[margin] = float(np.any(per_look, 0).mean())
-    assert max(error_rates.values()) <= 0.055
 
 
 @SETS
@@ -150,13 +138,11 @@ def test_with_random_order_drift_is_claimed_as_a_difference_in_at_most_7_of_100_
 
 def with_control(chance: Chance, k: int, n: int, drift: float) -> list[RunRecord]:
     """Return the baseline and `k` backends between bookends: each seed of the control once at either end."""
-    runs, total = [], (k + 3) * n
-    order = [("none", seed, "first") for seed in range(n)]
-    backends = ["none", "native", "apex_o1", "fp16"][: k + 1]
-    order += [(backends[value], seed, "") for value, seed in in_blocks("sweep", k + 1, n)]
-    order += [("none", seed, "last") for seed in range(n)]
+    first, last = ([("none", seed, arm) for seed in range(n)] for arm in ("first", "last"))
+    order = [*first, *((BACKENDS[arm], seed, "") for arm, seed in in_blocks("sweep", k + 1, n)), *last]
+    runs = []
     for place, (backend, seed, arm) in enumerate(order):
-        speed = 100 * np.exp(chance.normal(0, RUN_TO_RUN) - drift * place / (total - 1))
+        speed = 100 * np.exp(chance.normal(0, RUN_TO_RUN) - drift * place / (len(order) - 1))
         one = record(backend, seed, speed=speed, place=place, plan={"control": "bookends"})
         one.id += arm
         one.config["plan"] |= {"arm": arm} if arm else {}

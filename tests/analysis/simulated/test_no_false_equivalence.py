@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from analysis.simulated.records import CLASSES, TEST_IMAGES, record
+from analysis.simulated.records import BACKENDS, CLASSES, TEST_IMAGES, record
 
 from ampcompare import analyse_runs
 from ampcompare.analysis.verdict import GOOD
@@ -54,7 +54,7 @@ def sets(spoil: bool, number: int, seed: int) -> Iterator[tuple[list[RunRecord],
     """
     chance = np.random.default_rng(seed)
     for _ in range(number):
-        backends = ["none", "native", "apex_o1", "fp16"][: chance.integers(2, 5)]
+        backends = BACKENDS[: chance.integers(2, 5)]
         seeds = range(chance.integers(3, 7))
         plans = {(b, s): learned(chance) for b in backends for s in seeds}
         which = str(chance.choice(backends))

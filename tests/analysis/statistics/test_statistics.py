@@ -187,10 +187,6 @@ def test_a_ratio_is_computed_on_logarithms_and_0_and_infinity_are_its_ends():
     assert [difference.on_scale(value) for value in (0.0, -1.0)] == [0.0, -1.0]
 
 
-PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
-WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80% bound of the deviation
-
-
 def test_the_level_is_corrected_for_groups_and_looks():
     levels = [joint_level(2), joint_level(2, 1 / 3), joint_level(0), joint_level(2, share=0.8)]
     assert levels == pytest.approx([0.975, 1 - 0.05 / 6, 0.95, 0.98], **EXACT)

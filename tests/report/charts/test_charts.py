@@ -24,15 +24,8 @@ from ampcompare.report.palette import choose_styles
 
 BACKENDS = ("none", "native", "apex_o1")
 FORESTS = {"forest-speed", "forest-memory", "forest-quality", "forest-energy"}
-NAMES = {
-    "quality",
-    "quality-time",
-    "train-loss",
-    "throughput",
-    "loss-scale",
-    "underflow",
-    "lost-updates",
-}
+UNSCALED = {"quality", "quality-time", "train-loss", "throughput"}
+SCALED = {"loss-scale", "underflow", "lost-updates"}
 NEAR = 40_000.0  # of fp16's end: worth a chart
 
 
@@ -44,16 +37,21 @@ def rich(plan):
 
 
 def charts(*runs, **options):
-    return charts_of(
-        analyse_runs(runs or [make(b, seed, edit=rich) for b in BACKENDS for seed in (1, 2)], **options)
-    )
+    return charts_of(analyse_runs(runs, **options))
 
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory):
     paper = write_publication(tmp_path_factory.mktemp("paper"), {"speed": throughput(), "memory": peaks()})
     runs = [make(b, seed, edit=rich, skip_steps=(10, 20)) for b in ("none", "native") for seed in (1, 2, 3)]
-    return charts_of(analyse_runs(runs, reproduce=str(paper)))
+    return charts(*runs, reproduce=str(paper))
+
+
+def values_of(spec, *keys) -> dict:
+    """Return the rows of a chart's data by their values under these keys."""
+    return {
+        tuple(row[key] for key in keys) if keys[1:] else row[keys[0]]: row for row in spec["data"]["values"]
+    }
 
 
 def drawn(*runs, name="train-loss", **options) -> dict:
@@ -62,38 +60,61 @@ def drawn(*runs, name="train-loss", **options) -> dict:
     return row
 
 
-def edited(**values):
-    """Rows that have these, where they have these keys."""
-    keys = {key.replace("_", "/", 1): value for key, value in values.items()}
-    return lambda plan: [row.update({k: v}) for row in plan["rows"] for k, v in keys.items() if k in row]
+def domain(spec) -> list[float]:
+    return spec["layer"][-1]["encoding"]["x"]["scale"]["domain"]
+
+
+def edited(key: str, change):
+    """Return an edit that changes the values under a key: a number is put in their place."""
+
+    def edit(plan):
+        for row in plan["rows"]:
+            if key in row:
+                row[key] = change(row[key]) if callable(change) else change
+
+    return edit
+
+
+def first(count: int | None):
+    """Return an edit that keeps the first rows of a plan."""
+    return lambda plan: plan.update(rows=plan["rows"][:count])
 
 
 def texts(spec) -> list[str]:
     """Return the texts of the chart's picture."""
-    tree = ElementTree.fromstring(picture(spec, "svg"))
-    return [
-        text for node in tree.iter("{http://www.w3.org/2000/svg}text") if (text := "".join(node.itertext()))
-    ]
+    nodes = ElementTree.fromstring(picture(spec, "svg")).iter("{http://www.w3.org/2000/svg}text")
+    return [text for node in nodes if (text := "".join(node.itertext()))]
 
 
-def test_every_chart_is_there_and_each_is_what_vega_lite_understands(every):
-    assert every.keys() == NAMES | FORESTS | {"activations", "differences", "published"}
+def test_every_chart_is_valid_and_its_picture_has_title_legend_and_setting(every):
+    assert every.keys() == UNSCALED | SCALED | FORESTS | {"activations", "differences", "published"}
     for name, spec in every.items():
-        compiled = vl_convert.vegalite_to_vega(spec, vl_version=VEGA_LITE)
-        assert compiled["marks"], name
+        assert vl_convert.vegalite_to_vega(spec, vl_version=VEGA_LITE)["marks"], name
         json.dumps(spec, allow_nan=False)
+        shown = texts(spec)
+        assert spec["title"]["text"] in " ".join(shown), name
+        assert "Test Device 9000" in " ".join(shown), name
+        assert name == "published" or {"none", "native"} & {*shown}, name
+    png = picture(every["quality"], "png")
+    assert png.startswith(b"\x89PNG")
+    assert 0.05 < len(png) / 1e6 < 2
+
+
+def test_charts_without_data_are_left_out():
+    assert charts(make("none", edit=lambda plan: plan.update(rows=[], summary={}))) == {}
+    assert charts(make("none"), make("none", 2)).keys() == UNSCALED
 
 
 def test_the_differences_have_a_dot_per_shared_seed_with_the_margin_on_the_axis():
     made = [*known_runs.runs("none", known_runs.BASE), *known_runs.runs("native", known_runs.SAME)]
-    spec = charts_of(analyse_runs(made[:-1]))["differences"]  # the last seed has no partner
-    dots = {row["seed"]: row["x"] for row in spec["data"]["values"]}
+    spec = charts(*made[:-1])["differences"]  # the last seed has no partner
+    dots = {seed: row["x"] for seed, row in values_of(spec, "seed").items()}
     expected = {str(n): 100 * (known_runs.SAME[n] - known_runs.BASE[n]) for n in range(4)}
     assert dots == pytest.approx(expected, abs=1e-6)
-    low, high = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
-    assert low < -0.5
-    assert high > 0.5
-    assert spec["layer"][0]["data"]["values"] == [{"low": -0.5, "high": 0.5}]
+    zone = spec["layer"][0]
+    low, high = zone["encoding"]["x"]["scale"]["domain"]
+    assert low < -0.5 < 0.5 < high
+    assert zone["data"]["values"] == [{"low": -0.5, "high": 0.5}]
 
 
 def test_the_forest_has_each_estimate_of_the_table_with_its_interval_and_is_hollow_where_nothing_is_shown():
@@ -101,27 +122,23 @@ def test_the_forest_has_each_estimate_of_the_table_with_its_interval_and_is_holl
     for n, run in enumerate(runs):
         put(run, "eval/accuracy", 0.9 + 0.01 * (n * 7 % 5))
     analysis = analyse_runs(runs)
-    specs = charts_of(analysis)
-    for column in (table := comparison_table(analysis)).columns:
+    table, specs = comparison_table(analysis), charts_of(analysis)
+    for column in table.columns:
         spec = specs[f"forest-{column.key}"]
-        cells = {row.label: row.cells[column.key] for row in table.rows if row.cells[column.key].mark}
-        rows = {row["backend"]: row for row in spec["data"]["values"]}
-        assert rows.keys() == cells.keys() == {"native", "apex_o1"}
-        for label, cell in cells.items():
-            row = rows[label]
-            assert (row["x"], row["low"], row["high"]) == (cell.mark.value, *cell.mark.span)
-            assert row["open"] == cell.is_open
-        ground = picture(spec, "svg").decode().count('fill="white" stroke="#')
-        assert ground == sum(cell.is_open for cell in cells.values())
-    zone = specs["forest-quality"]["layer"][0]["data"]["values"]
-    assert zone == [{"low": -0.5, "high": 0.5}]
+        cells = {row.label: row.cells[column.key] for row in table.rows[1:]}
+        expected = {label: (c.mark.value, *c.mark.span, c.is_open) for label, c in cells.items()}
+        rows = values_of(spec, "backend").items()
+        assert {label: (r["x"], r["low"], r["high"], r["open"]) for label, r in rows} == expected
+        hollow = picture(spec, "svg").decode().count('fill="white" stroke="#')
+        assert hollow == sum(cell.is_open for cell in cells.values())
+    assert specs["forest-quality"]["layer"][0]["data"]["values"] == [{"low": -0.5, "high": 0.5}]
 
 
 def test_a_control_is_a_diamond_on_a_dashed_line():
-    first = known_runs.runs("none", known_runs.SAME, arms=["first"] * len(known_runs.SAME))
-    made = [*known_runs.runs("none", known_runs.BASE), *known_runs.runs("native", known_runs.SAME), *first]
-    rows = {row["backend"]: row for row in charts(*made)["forest-quality"]["data"]["values"]}
-    looks = {label: (row["shape"], row["dash"]) for label, row in rows.items()}
+    control = known_runs.runs("none", known_runs.SAME, arms=["first"] * len(known_runs.SAME))
+    made = [*known_runs.runs("none", known_runs.BASE), *known_runs.runs("native", known_runs.SAME), *control]
+    rows = values_of(charts(*made)["forest-quality"], "backend").items()
+    looks = {label: (row["shape"], row["dash"]) for label, row in rows}
     assert looks == {"native": ("circle", (1, 0)), "fp32 (none), A/A control": ("diamond", (3, 3))}
 
 
@@ -130,102 +147,73 @@ def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_is_dotted
     for run, speed in zip(wild, [40, 40.1, 40, 0.01, 90, 90000], strict=True):
         run.summary["throughput/images_per_second_median"] = speed
     spec = charts(*wild)["forest-speed"]
-    low, high = spec["layer"][-1]["encoding"]["x"]["scale"]["domain"]
-    arrows = [
-        (row["x"], row["shape"])
-        for layer in spec["layer"]
-        for row in layer.get("data", {}).get("values", [])
-        if "shape" in row
-    ]
+    low, high = domain(spec)
+    rows = [row for layer in spec["layer"] for row in layer.get("data", {}).get("values", [])]
+    arrows = [(row["x"], row["shape"]) for row in rows if "shape" in row]
     assert arrows == [(low, "triangle-left"), (high, "triangle-right")]
     (row,) = spec["data"]["values"]
     assert (row["low"], row["high"]) == (low, high)
-    (row,) = charts(*(make(b, seed) for b in ("none", "native") for seed in (1, 2)))["forest-speed"]["data"][
-        "values"
-    ]
-    assert row["dash"] == (2, 5)
-    assert 'stroke-dasharray="2,5"' in picture(charts(*wild[:2], *wild[3:5])["forest-speed"], "svg").decode()
+    of_two = charts(*wild[:2], *wild[3:5])["forest-speed"]
+    assert of_two["data"]["values"][0]["dash"] == (2, 5)
+    assert 'stroke-dasharray="2,5"' in picture(of_two, "svg").decode()
 
 
-def test_pictures_have_title_legend_and_setting_inside(every):
-    for name, spec in every.items():
-        found = " ".join(texts(spec))
-        assert spec["title"]["text"] in found, name
-        assert "Test Device 9000" in found, name
-        assert name == "published" or {"none", "native"} & set(texts(spec)), name
-    png = picture(every["quality"], "png")
-    assert png.startswith(b"\x89PNG")
-    assert 0.05 < len(png) / 1e6 < 2
+GROWN = "native: from 65,536 to 131,072 with 1 logged increase, no step skipped"
+STEADY = {"skip_steps": ()}
+SKIPPING = {"steps": 400}
 
 
-def test_charts_without_data_are_left_out():
-    def empty(plan):
-        plan["rows"], plan["summary"] = [], {}
-
-    assert charts(make("none", edit=empty)) == {}
+def late(plan):
+    plan["config"]["precision"] = {"init_scale": 65536.0}
+    plan["rows"] = [row for row in plan["rows"] if row["global_step"] > 100]
 
 
-def test_numerics_are_drawn_only_where_something_happened():
-    unscaled = charts(make("none"), make("none", 2))
-    assert unscaled.keys() == NAMES - {"loss-scale", "underflow", "lost-updates"}
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        # 65,536 halved in the first step and twice more to 8,192, doubled at steps 100, 200 and 300.
+        ([SKIPPING], "native: from 32,768 to 65,536 with 3 logged increases, 3 of 400 steps skipped. "),
+        ([STEADY], GROWN),
+        ([STEADY | {"edit": late}], GROWN),  # growth before the first row counts
+        # Scale, growth and skipped steps are of one run; what another run skipped is said apart.
+        ([STEADY, SKIPPING | {"seed": 2}], GROWN + " (3 in another run)."),
+        # Of the lowest seed, in whatever order the runs are loaded.
+        ([SKIPPING | {"seed": 10}, STEADY | {"seed": 9}], GROWN),
+        ([STEADY | {"seed": 9}, SKIPPING | {"seed": 10}], GROWN),
+    ],
+)
+def test_the_loss_scale_is_told_of_one_run_of_each_scaled_backend(made, expected: str):
+    made = [make("none"), *(make("native", **options) for options in made)]
+    sentence = analyse_runs(made).numerics["scale"]
+    assert sentence.startswith("Loss scale with native: ")
+    assert expected in sentence
+    (line,) = charts(*made)["loss-scale"]["data"]["values"]
+    assert max(line["y"]) == (131_072 if GROWN in sentence else 65_536)
 
 
-def test_the_loss_scale_is_drawn_and_told_of_every_scaled_backend_with_its_growth_and_skipped_steps():
-    skipping, steady = make("native", steps=400), make("native", skip_steps=())
-    assert charts(make("none"), steady)["loss-scale"]["title"]["subtitle"].endswith("no step was skipped")
-    assert "✕" in charts(make("none"), skipping)["loss-scale"]["title"]["subtitle"]
-    # 65,536 halved in the first step and twice more to 8,192, doubled at steps 100, 200 and 300.
-    sentence = analyse_runs([make("none"), skipping]).numerics["scale"]
-    assert sentence.startswith(
-        "Loss scale with native: from 32,768 to 65,536 with 3 logged increases, 3 of 400 steps skipped. "
-    )
-    sentence = analyse_runs([make("none"), steady]).numerics["scale"]
-    assert "native: from 65,536 to 131,072 with 1 logged increase, no step skipped" in sentence
-    assert "none" not in sentence
-    # Scale, growth and skipped steps are of one run; what another run skipped is said apart.
-    sentence = analyse_runs([make("none"), steady, make("native", 2, steps=400)]).numerics["scale"]
-    assert "1 logged increase, no step skipped (3 in another run)." in sentence
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_loss_scale_is_that_of_the_lowest_seed_in_whatever_order_the_runs_are_loaded(turned: bool):
-    made = [make("native", 10, steps=400), make("native", 9, skip_steps=())][:: -1 if turned else 1]
-    analysis = analyse_runs([make("none"), *made])
-    assert (
-        "native: from 65,536 to 131,072 with 1 logged increase, no step skipped" in analysis.numerics["scale"]
-    )
-    (line,) = charts(make("none"), *made)["loss-scale"]["data"]["values"]
-    assert max(line["y"]) == 131_072
-
-
-def test_a_loss_scale_with_one_row_is_a_point():
-    def once(plan):
-        plan["rows"] = plan["rows"][:1]
-
-    line = charts(make("none"), make("native", skip_steps=(), edit=once))["loss-scale"]["layer"][0]
-    assert line["mark"]["point"] is True
-    several = charts(make("none"), make("native"))["loss-scale"]["layer"][0]
-    assert "point" not in several["mark"]
-
-
-def test_growth_before_the_first_row_counts():
-    def late(plan):
-        plan["config"]["precision"] = {"init_scale": 65536.0}
-        plan["rows"] = [row for row in plan["rows"] if row["global_step"] > 100]
-
-    sentence = analyse_runs([make("none"), make("native", skip_steps=(), edit=late)]).numerics["scale"]
-    assert "native: from 65,536 to 131,072 with 1 logged increase, no step skipped" in sentence
+def test_skipped_steps_are_marked_on_the_scale_they_led_to_on_a_log2_axis():
+    spec = charts(*(make(b, edit=rich, skip_steps=(10, 15)) for b in ("none", "native")))["loss-scale"]
+    y = spec["layer"][0]["encoding"]["y"]["scale"]
+    assert (y["type"], y["base"]) == ("log", 2)
+    assert "2¹⁴" in texts(spec)
+    (row,) = next(layer["data"]["values"] for layer in spec["layer"] if "data" in layer)
+    assert [row["x"], row["y"], row["new"], row["total"]] == [[10, 15], [32768, 16384], [1, 1], [1, 2]]
+    assert "✕" in spec["title"]["subtitle"]
+    assert "point" not in spec["layer"][0]["mark"]
+    once = charts(make("native", **STEADY, edit=first(1)))["loss-scale"]
+    assert once["title"]["subtitle"].endswith("no step was skipped")
+    assert once["layer"][0]["mark"]["point"] is True  # one row has no line
 
 
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
     styles = choose_styles((display_name(backend), backend, Kind.ARM) for backend in REGISTRY)
-    wanted, found = {label: style.colour for label, style in styles.items()}, set()
-    for runs in ([make(b, edit=rich) for b in BACKENDS], [make("apex_o1")], [make("fp16"), make("apex_o1")]):
-        for spec in charts(*runs).values():
+    found = set()
+    for beside in (BACKENDS, ["apex_o1"], ["fp16", "apex_o1"]):
+        for spec in charts(*(make(backend, edit=rich) for backend in beside)).values():
             scale = spec["encoding"]["color"]["scale"]
             found |= {*zip(scale["domain"], scale["range"], strict=True)}
-    assert {label for label, _ in found} == {*map(display_name, BACKENDS), "fp16"}
-    assert not [label for label, colour in found if colour != wanted[label]]
+    labels = [*map(display_name, BACKENDS), "fp16"]
+    assert found == {(label, styles[label].colour) for label in labels}
 
 
 def test_after_one_evaluation_there_is_a_point_with_its_range():
@@ -238,62 +226,50 @@ def test_after_one_evaluation_there_is_a_point_with_its_range():
     assert {"point", "rule"} <= {layer["mark"]["type"] for layer in spec["layer"] if "params" not in layer}
     tree = ElementTree.fromstring(picture(spec, "svg"))
     marks = [node for node in tree.iter() if "mark-symbol role-mark" in node.get("class", "")]
-    assert sum(len(list(node)) for node in marks) == 1
+    assert sum(map(len, marks)) == 1
 
 
 @pytest.mark.parametrize(
     ("seconds", "unit", "end"), [(500, "seconds", 500), (1740, "minutes", 29), (7200 * 2, "hours", 4)]
 )
 def test_time_axis_is_in_the_unit_that_its_words_name(seconds, unit, end):
-    def edit(plan):
-        n = len(plan["rows"])
-        for i, row in enumerate(plan["rows"], 1):
-            row["time/elapsed_seconds"] = seconds * i / n
-
-    spec = charts(make("none", edit=edit))["quality-time"]
+    longer = edited(
+        "time/elapsed_seconds", lambda value: value * seconds / 624
+    )  # of 200 steps at 40 images/s
+    spec = charts(make("none", edit=longer))["quality-time"]
     assert f"by {unit} of" in spec["title"]["subtitle"]
     assert spec["data"]["values"][0]["x"][-1] == pytest.approx(end, rel=0.01)
     tips = spec["layer"][-1]["encoding"]["tooltip"]
     assert next(tip["title"] for tip in tips if tip["field"] == "x") == unit
 
 
-def test_scale_axis_is_log2_and_skipped_steps_are_marked_on_the_scale_they_led_to():
-    spec = charts(*(make(b, edit=rich, skip_steps=(10, 15)) for b in ("none", "native")))["loss-scale"]
-    y = spec["layer"][0]["encoding"]["y"]
-    assert (y["scale"]["type"], y["scale"]["base"]) == ("log", 2)
-    assert "2¹⁴" in texts(spec)
-    assert [row["backend"] for row in spec["data"]["values"]] == ["native"]  # fp32 has no scale
-    (row,) = next(layer["data"]["values"] for layer in spec["layer"] if "data" in layer)
-    assert [*zip(row["x"], row["y"], row["new"], row["total"], strict=True)] == [
-        (10, 32768, 1, 1),
-        (15, 16384, 1, 2),
-    ]
-
-
 def test_shares_are_in_percent_with_and_without_loss_scaling():
-    found = charts()
-    rows = {(row["backend"], row["side"]): row["y"][0] for row in found["underflow"]["data"]["values"]}
-    assert (rows["native", "with loss scaling"], rows["native", "without loss scaling"]) == (0.5, 5)
-    lost = {row["backend"]: {*row["y"]} for row in found["lost-updates"]["data"]["values"]}
-    assert lost["native"] == {55}
+    found = charts(*(make(backend, edit=rich) for backend in BACKENDS))
+    rows = values_of(found["underflow"], "backend", "side")
+    sides = ("with loss scaling", "without loss scaling")
+    assert [rows["native", side]["y"][0] for side in sides] == [0.5, 5]
+    assert {*values_of(found["lost-updates"], "backend")["native"]["y"]} == {55}
 
 
 def test_each_layer_has_its_largest_activation_in_the_order_of_the_network():
     def spoil(plan):
         rich(plan)
         seen = [row for row in plan["rows"] if "activation/max_abs/layer10" in row]
-        seen[0]["activation/max_abs/layer10"], seen[1]["activation/max_abs/layer10"] = 65000.0, math.inf
+        for row, value in zip(seen, (65000.0, math.inf), strict=False):
+            row["activation/max_abs/layer10"] = value
 
     spec = charts(make("native", 1, edit=rich), make("native", 2, edit=spoil))["activations"]
-    dots = {row["layer"]: row["x"] for row in spec["data"]["values"]}
-    assert dots == {"conv1": NEAR, "layer10": 65000}
+    assert {layer: row["x"] for layer, row in values_of(spec, "layer").items()} == {
+        "conv1": NEAR,
+        "layer10": 65000,
+    }
     assert "infinite values left out" in spec["title"]["subtitle"]
     assert spec["layer"][-1]["encoding"]["y"]["sort"] == ["conv1", "layer10"]
 
 
 def test_a_published_ratio_is_drawn_whole_beside_ours(every):
     spec = every["published"]
-    rows = {(row["row"], row["from"]): row for row in spec["data"]["values"]}
+    rows = values_of(spec, "row", "from")
     assert {source for _, source in rows} == {"published", "these runs"}
     assert all(row["low"] <= row["x"] <= row["high"] for row in rows.values())
     assert "clip" not in json.dumps(spec)  # an interval is as long as it is, whatever its neighbours' are
@@ -301,24 +277,22 @@ def test_a_published_ratio_is_drawn_whole_beside_ours(every):
 
 
 def test_a_line_is_the_mean_of_the_runs_between_the_lowest_and_the_highest():
-    row = drawn(*(make("none", seed, edit=edited(train_loss=float(seed))) for seed in (1, 2, 6)))
+    row = drawn(*(make("none", seed, edit=edited("train/loss", float(seed))) for seed in (1, 2, 6)))
     assert ({*row["low"]}, {*row["y"]}, {*row["high"]}, row["of"]) == ({1}, {3}, {6}, "mean of 3 runs")
-    run = make("native")
-    row = drawn(run)
+    row = drawn(run := make("native"))
     assert row["y"] == pytest.approx(run.values("train/loss"), rel=1e-4)
     assert row["of"] == "one run"
 
 
 def test_runs_logged_at_other_steps_are_interpolated_as_far_as_all_of_them_go():
     def later(plan):
-        edited(train_loss=4.0)(plan)
-        for row in plan["rows"]:
-            row["global_step"] += 2
+        edited("train/loss", 4.0)(plan)
+        edited("global_step", lambda step: step + 2)(plan)
 
-    first = make("none", 1, edit=edited(train_loss=2.0))
-    assert {*drawn(first, make("none", 2, edit=later))["y"]} == {3}
-    short = make("none", 1, edit=lambda plan: plan.update(rows=plan["rows"][:10]))
-    assert max(drawn(short, make("none", 2))["x"]) == 40
+    early = make("none", 1, edit=edited("train/loss", 2.0))
+    assert {*drawn(early, make("none", 2, edit=later))["y"]} == {3}
+    lengths = [make("none", seed, edit=first(end)) for seed, end in ((1, 20), (2, 10), (3, None))]
+    assert max(drawn(*lengths)["x"]) == 40
 
 
 def test_a_logged_nan_is_a_gap_and_rows_without_a_value_are_none():
@@ -330,30 +304,25 @@ def test_a_logged_nan_is_a_gap_and_rows_without_a_value_are_none():
 
 
 def test_a_failed_run_stretches_no_axis_and_a_clock_that_jumps_back_is_left_out():
-    def shifted(times=1.0, plus=0.0):
-        def edit(plan):
-            for row in plan["rows"]:
-                row["time/elapsed_seconds"] = row["time/elapsed_seconds"] * times + plus
-
-        return edit
+    def clock(change):
+        return edited("time/elapsed_seconds", change)
 
     def jumps(plan):
         plan["rows"][-1]["time/elapsed_seconds"] = 0.0
 
-    alone = drawn(make("none", 1), name="quality-time")["x"]
-    both = drawn(make("none", 1), make("none", 2, edit=shifted(plus=120)), name="quality-time")["x"]
-    assert both == pytest.approx([minutes + 1 for minutes in alone], abs=0.02)
-    crashed = make("none", 3, state="failed", edit=shifted(times=100))
-    assert drawn(make("none", 1), crashed, name="quality-time")["x"] == alone
+    def times(*others):
+        return drawn(make("none", 1), *others, name="quality-time")["x"]
+
+    slower = make("none", 2, edit=clock(lambda value: value + 120))
+    assert times(slower) == pytest.approx([minutes + 1 for minutes in times()], abs=0.02)
+    assert times(make("none", 3, state="failed", edit=clock(lambda value: value * 100))) == times()
     assert "quality-time" not in charts(make("none", edit=jumps))
 
 
 def test_long_runs_are_thinned_and_the_extremes_of_what_is_left_out_stay():
-    runs = [make(b, seed, steps=4000) for b in ("none", "native", "apex_o1") for seed in (1, 2, 3)]
+    runs = [make(b, seed, steps=4000) for b in BACKENDS for seed in (1, 2, 3)]
     for run, extreme in zip(runs, (50.0, -50.0, 3.0), strict=False):  # which their mean, 1, does not show
-        values = np.full(run.rows, 1.0)
-        values[401] = extreme
-        put(run, "train/loss", values)
+        put(run, "train/loss", np.where(np.arange(run.rows) == 401, extreme, 1.0))
     rows = charts(*runs)["train-loss"]["data"]["values"]
     assert sum(len(row["x"]) for row in rows) <= 1500
     assert (max(rows[0]["high"]), min(rows[0]["low"])) == (50, -50)
@@ -363,29 +332,31 @@ def test_long_runs_are_thinned_and_the_extremes_of_what_is_left_out_stay():
 def test_hostile_names_are_data_and_never_part_of_an_expression():
     hostile = "'+alert(1)+'</script>{{7*7}}\x07"
     for name, spec in charts(make("none", name=hostile, config={"backend": hostile}, edit=rich)).items():
-        text = json.dumps(spec)
-        expressions = re.findall(r'"(?:test|expr|labelExpr|calculate|filter|update)": "(.*?)(?<!\\)"', text)
-        assert not [one for one in expressions if "alert" in one], name
-        assert any("alert" in one for one in texts(spec)), name
+        keys = '"(?:test|expr|labelExpr|calculate|filter|update)": "(.*?)(?<!\\\\)"'
+        assert "alert" not in "".join(re.findall(keys, json.dumps(spec))), name
+        assert "alert" in "".join(texts(spec)), name
+
+
+NAMED = {"metric": "val_acc:max", "baseline": "32-true", "group_by": ["trainer.precision"]}
+
+
+def without_epoch(plan):
+    for row in plan["rows"]:
+        row.pop("epoch")
 
 
 @pytest.mark.parametrize(
-    ("without", "axis"), [((), "by step"), (("step", "_step"), "by evaluation")], ids=["step", "neither"]
+    ("made", "options", "axis"),
+    [
+        (several(), NAMED, "by step"),
+        (several(without=("step", "_step")), NAMED, "by evaluation"),
+        ([make(backend, edit=without_epoch) for backend in ("none", "native")], {}, "by step"),
+    ],
+    ids=["step", "neither", "recorded"],
 )
-def test_the_compared_metric_is_drawn_without_an_epoch(without: tuple[str, ...], axis: str):
-    made = several(without=without)
-    options = {"metric": "val_acc:max", "baseline": "32-true", "group_by": ["trainer.precision"]}
-    spec = charts(*made, **options)["quality"]
-    assert axis in spec["title"]["subtitle"]
-    assert all(len(row["x"]) > 1 for row in spec["data"]["values"])
-
-
-def test_a_recorded_loop_that_names_no_epoch_has_its_curve_by_step():
-    def without_epoch(plan):
-        for row in plan["rows"]:
-            row.pop("epoch")
-
-    spec = charts(*[make(b, 1, edit=without_epoch) for b in ("none", "native")])
-    assert "by step" in spec["quality"]["title"]["subtitle"]
-    assert spec["quality"]["data"]["values"][0]["x"] == [40, 80, 120, 160, 200]
-    assert "quality-time" in spec
+def test_the_compared_metric_is_drawn_without_an_epoch(made, options, axis: str):
+    found = charts(*made, **options)
+    assert axis in found["quality"]["title"]["subtitle"]
+    assert all(len(row["x"]) > 1 for row in found["quality"]["data"]["values"])
+    assert options or found["quality"]["data"]["values"][0]["x"] == [40, 80, 120, 160, 200]
+    assert options or "quality-time" in found

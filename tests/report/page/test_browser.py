@@ -24,57 +24,63 @@ TOO_WIDE = """[...document.querySelectorAll('main *')].filter(e => !e.closest('.
 @pytest.fixture(scope="module")
 def page_path(tmp_path_factory):
     runs = [make(b, seed, edit=full) for b in BACKENDS for seed in (1, 2, 3)]
-    return write_page(analyse_runs(runs), tmp_path_factory.mktemp("page"))
+    return write_page(runs, tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture
-def reader(browser, page_path):
-    reader = Reader(browser, page_path, viewport={"width": 1280, "height": 900})
-    yield reader
-    reader.context.close()
+def read(browser):
+    """Open a page in a window of a width; none may be wider than it, or say a word on the console."""
+    readers = []
+
+    def open_page(path, width: int = 1280, **options) -> Reader:
+        readers.append(Reader(browser, path, viewport={"width": width, "height": 900}, **options))
+        assert readers[-1].page.evaluate("document.documentElement.scrollWidth") <= width
+        assert readers[-1].page.evaluate(TOO_WIDE) == []
+        return readers[-1]
+
+    yield open_page
+    for reader in readers:
+        assert reader.said == []
+        reader.context.close()
 
 
-def test_page_draws_every_chart_without_a_word_on_the_console_and_without_a_request(reader, page_path):
-    assert reader.said == []
+def test_a_short_page_draws_every_chart_without_a_request(read, page_path):
+    reader = read(page_path)
     assert reader.requests == [page_path.as_uri()]
     for name in CHARTS:
         assert reader.figure(name).locator(".mark-line path").count() >= 3, name
-
-
-def test_page_of_four_backends_is_short(reader):
-    words = reader.page.evaluate("document.querySelector('main').innerText").split()
-    assert len(words) <= 1000
+    assert len(reader.page.evaluate("document.querySelector('main').innerText").split()) <= 1000
     assert reader.page.evaluate("document.documentElement.scrollHeight") <= 2700
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_window_in_both_colour_schemes(browser, page_path, width, scheme):
-    reader = Reader(browser, page_path, viewport={"width": width, "height": 800}, color_scheme=scheme)
-    assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert reader.page.evaluate(TOO_WIDE) == []
+@pytest.mark.parametrize(
+    ("scheme", "colour"), [("light", "rgb(91, 100, 114)"), ("dark", "rgb(163, 171, 184)")]
+)
+def test_a_page_has_both_colour_schemes_and_is_light_in_print(read, page_path, width, scheme, colour):
+    reader = read(page_path, width, color_scheme=scheme)
     label = reader.figure("train-loss").locator(".role-axis-label text").first
-    assert label.evaluate("e => getComputedStyle(e).fill") == (
-        "rgb(163, 171, 184)" if scheme == "dark" else "rgb(91, 100, 114)"
-    )
-    assert reader.said == []
-    reader.context.close()
+    assert label.evaluate("e => getComputedStyle(e).fill") == colour
+    reader.page.emulate_media(media="print", color_scheme=scheme)
+    ground = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == "rgb(255, 255, 255)"
 
 
-def test_hovering_over_a_line_shows_its_figures(reader):
+def test_hovering_over_a_line_shows_its_figures(read, page_path):
+    reader = read(page_path)
     plot = reader.figure("throughput").locator("svg.marks")
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
     reader.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30)
     tip = reader.page.locator("#vg-tooltip-element.visible")
     tip.wait_for()
-    assert {"backend", "images/s", "lowest run", "mean of 3 runs"} <= {
-        *tip.inner_text().replace("\t", "\n").split("\n")
-    }
+    words = tip.inner_text().replace("\t", "\n").split("\n")
+    assert {"backend", "images/s", "lowest run", "mean of 3 runs"} <= {*words}
 
 
 @pytest.mark.parametrize("way", ["click", "keyboard"])
-def test_a_name_in_the_legend_singles_its_backend_out_in_all_charts(reader, way):
+def test_a_name_in_the_legend_singles_its_backend_out_in_all_charts(read, page_path, way):
+    reader = read(page_path)
     name = reader.page.get_by_role("button", name="native", exact=True)
     if way == "click":
         name.click()
@@ -86,11 +92,10 @@ def test_a_name_in_the_legend_singles_its_backend_out_in_all_charts(reader, way)
     assert name.get_attribute("aria-pressed") == "true"
     name.click()
     reader.wait_until(lambda: reader.figure("train-loss").evaluate(FAINT) == 0)
-    assert reader.said == []
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_long_hostile_and_emoji_names_fit_the_page(browser, tmp_path, width):
+def test_long_hostile_and_emoji_names_fit_the_page(read, tmp_path, width):
     names = [
         "<script>alert(1)</script>{{7*7}}",
         "'\"</script><img src=x onerror=alert(1)>",
@@ -99,17 +104,10 @@ def test_long_hostile_and_emoji_names_fit_the_page(browser, tmp_path, width):
     ]
     runs = [make("none", i, name=name) for i, name in enumerate(names)]
     runs += [make("native", i, config={"backend": name}) for i, name in enumerate(names)]
-    reader = Reader(
-        browser, write_page(analyse_runs(runs), tmp_path), viewport={"width": width, "height": 800}
-    )
-    page = reader.page
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate(TOO_WIDE) == []
+    page = read(write_page(runs, tmp_path), width).page
     assert page.locator("img").count() == 0
     text = page.locator("main").text_content()
     assert all(name in text for name in names)
-    assert reader.said == []
-    reader.context.close()
 
 
 # The top of each interval in a row of the table.
@@ -141,35 +139,28 @@ def wide_figures(plan):
 @pytest.mark.parametrize("width", [390, 905, 1280, 1600])
 @pytest.mark.parametrize("spread", [0.001, 1.0, 40.0])
 def test_intervals_of_a_row_lie_on_one_line_and_labels_of_axes_neither_touch_nor_are_cut(
-    browser, tmp_path, width, spread
+    read, tmp_path, width, spread
 ):
     runs = [make(b, seed, edit=wide_figures) for b in BACKENDS for seed in (1, 2, 3)]
     for number, run in enumerate(runs):
         run.summary["throughput/images_per_second_median"] *= 1 + spread * (number % 3) / 100
         run.summary["memory/peak_mib"] = 9000 * (1 + spread * (number % 5) / 100)
         run.summary["eval/accuracy"] = 0.9 + 0.002 * spread / 4 * (number % 4)
-    path = write_page(analyse_runs(runs, target=0.3), tmp_path)
-    reader = Reader(browser, path, viewport={"width": width, "height": 900})
+    reader = read(write_page(runs, tmp_path, target=0.3), width)
     assert reader.page.locator(".own", has_text=re.compile(r"\d\d,\d{3} images/s")).count() == 3
     if width > 900:
         for row in reader.page.evaluate(ROWS):
             assert len(row) == 5
             assert max(row) - min(row) < 1
     assert reader.page.evaluate(LABELS) == []
-    assert reader.page.evaluate(TOO_WIDE) == []
-    reader.context.close()
 
 
 @pytest.mark.parametrize("width", [390, 700, 1280])
-def test_a_title_never_breaks_between_a_number_and_its_unit_and_no_text_has_backticks(
-    browser, tmp_path, width
-):
+def test_a_title_never_breaks_between_a_number_and_its_unit_and_no_text_has_backticks(read, tmp_path, width):
     runs = [make(b, seed, edit=wide_figures) for b in ("none", "native") for seed in (1, 2, 3)]
     for run, accuracy in zip(runs, (0.90, 0.91, 0.92, 0.91, 0.90, 0.93), strict=True):
         run.summary["eval/accuracy"] = accuracy
-    reader = Reader(
-        browser, write_page(analyse_runs(runs), tmp_path), viewport={"width": width, "height": 900}
-    )
+    reader = read(write_page(runs, tmp_path), width)
     # The lines of the title, as they are set.
     lines = reader.page.evaluate("""(() => {
       const lines = [], range = document.createRange();
@@ -193,19 +184,10 @@ def test_a_title_never_breaks_between_a_number_and_its_unit_and_no_text_has_back
     text = reader.page.evaluate("document.querySelector('main').innerText")
     assert "`" not in text
     assert "ampcompare sweep FILE --until-decided" in " ".join(text.split())
-    reader.context.close()
 
 
-def test_printed_page_is_light_whatever_the_screen(browser, page_path):
-    reader = Reader(browser, page_path, color_scheme="dark")
-    reader.page.emulate_media(media="print", color_scheme="dark")
-    ground = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert ground == "rgb(255, 255, 255)"
-    reader.context.close()
-
-
-def write_page(analysis, folder):
-    return write_report(analysis, folder, ("html",))[0]
+def write_page(runs, folder, **options):
+    return write_report(analyse_runs(runs, **options), folder, ("html",))[0]
 
 
 class Reader:
