@@ -23,7 +23,6 @@ from ampcompare.analysis.external.key_mapping import (
     with_clock,
 )
 from ampcompare.analysis.external.metric_choice import choose_external_metric, choose_own_metric
-from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.external.row_kinds import apply_conditions, ask_about_kinds, parse_conditions
 from ampcompare.analysis.grouping.compared_metric import (
     OWN,
@@ -43,6 +42,7 @@ from ampcompare.errors import UserError
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 from ampcompare.runtime.formatting import listed, plural, printable

@@ -101,8 +101,8 @@ class ReportOptions:
             MissingInput: A UserError whose message has the command with the options that are missing.
         """
         from ampcompare.analysis.analysis import analyse_runs
-        from ampcompare.analysis.external.missing_input import MissingInput
         from ampcompare.runs import load_runs
+        from ampcompare.runs.missing_input import MissingInput
 
         try:
             runs = load_runs(self.sources, step=self.step)

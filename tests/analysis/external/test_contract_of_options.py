@@ -11,7 +11,6 @@ from support.external import FULL, MEMORY, MIXED, RATE, external, several
 from support.fakes import make
 
 from ampcompare import analyse_runs
-from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
 from ampcompare.report.charts.training_curves import throughput as throughput_chart
@@ -19,6 +18,7 @@ from ampcompare.report.options import ReportOptions
 from ampcompare.report.text_renderer import to_markdown
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import MetricDefinition
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.system_metrics import MachineFacts
 
 ARMS: dict[str, Any] = {"group_by": ["trainer.precision"], "baseline": FULL}

@@ -11,10 +11,10 @@ import pytest
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
 from ampcompare.report.options import ReportOptions
+from ampcompare.runs.missing_input import MissingInput
 
 Row = dict[str, Any]
 SPEED = {"a": 1.0, "b": 0.5}  # seconds of a training step

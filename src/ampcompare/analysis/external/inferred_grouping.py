@@ -11,7 +11,6 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.analysis.external.missing_input import (
-    MissingInput,
     arms_question,
     differing_settings,
     is_other_than_fp32,
@@ -29,6 +28,7 @@ from ampcompare.config.schema import TF32, find_option
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 

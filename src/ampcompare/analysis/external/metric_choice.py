@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ampcompare import metrics
 from ampcompare.analysis.external.declared_metrics import DeclaredMetric, chosen_metric, declared_goal
-from ampcompare.analysis.external.missing_input import MissingInput, direction_question, metric_question
+from ampcompare.analysis.external.missing_input import direction_question, metric_question
 from ampcompare.analysis.grouping.compared_metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -21,6 +21,7 @@ from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.config import task_spec
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import plural, printable, short, some
 

@@ -10,9 +10,9 @@ from ampcompare import metrics
 from ampcompare.analysis.external.declared_metrics import declared_goal
 from ampcompare.analysis.external.key_mapping import is_step_column
 from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
-from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.chart_exports import without_number
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.same_run import EVALUATION_WORDS, SCHEDULE_WORDS, TIME_WORDS, TRAIN_WORDS
 from ampcompare.runs.step_keys import EPOCH_KEYS, STEP_KEYS
 from ampcompare.runtime import formatting
@@ -26,32 +26,6 @@ MACHINE_WORDS = frozenset(
 BASELINE_WORDS = frozenset({"fp32", "float32", "32", "f32", "full", "none", "baseline", "base"})
 MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
 NO_CANDIDATES = frozenset({*STEP_KEYS, *EPOCH_KEYS})
-
-
-class MissingInput(UserError):
-    """Information that runs of other programs do not have and the user must give.
-
-    Attributes:
-        questions: One line for each missing item, with its candidates.
-        arguments: Example arguments for the command line.
-        arms: Example sources with names (`fp32=logs/a`); empty if the sources stay as they are.
-    """
-
-    def __init__(self, questions: Sequence[str], arguments: Sequence[str], arms: Sequence[str] = ()) -> None:
-        self.questions = tuple(questions)
-        self.arguments = tuple(arguments)
-        self.arms = tuple(arms)
-        example = " ".join([*self.arms, *self.arguments])
-        super().__init__(self.summary, [*self.questions, f"for example: {example}"])
-
-    @property
-    def summary(self) -> str:
-        """The first line of the message."""
-        return "these logs lack information that the report needs"
-
-    def as_command(self, command: str) -> UserError:
-        """Return the error with a complete command to copy."""
-        return UserError(self.summary, [*self.questions, f"for example: {command}"])
 
 
 def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None) -> tuple[str, list[str]]:
