@@ -18,15 +18,13 @@ from typing import NamedTuple
 
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.chart_exports import chart_columns, chart_problem
+from ampcompare.runs.missing_input import MissingInput
+from ampcompare.runs.reading_options import NO_STEP, RUNS, ReadingOptions
+from ampcompare.runs.results_table import describe_missing_step
+from ampcompare.runs.settings_files import KNOWN_NAMES
 from ampcompare.runs.table_format import has_header, read_format
-from ampcompare.runs.trainer_logs import (
-    KNOWN_NAMES,
-    STATE_FILE,
-    count_objects,
-    json_step,
-    read_head,
-    step_column,
-)
+from ampcompare.runs.tables import count_objects, has_step, json_keys, read_head
+from ampcompare.runs.trainer_state import STATE_FILE
 from ampcompare.wandb_client.framing import FILE_HEADER
 
 # The kinds of logs, in order of preference if a folder has several.
@@ -50,7 +48,6 @@ MLFLOW = "MLflow (mlruns)"
 SACRED = "Sacred (FileStorageObserver)"
 EXPORT = "write one CSV file per run, with a column step and a column per metric"
 EXPORT_HELP = "docs/reports.md has the lines under 'MLflow and Sacred'"
-COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
 
 
 @dataclass
@@ -73,12 +70,12 @@ class Discovery:
     programs: dict[str, Path] = field(default_factory=dict)
 
 
-def discover(source: str, step: str | None) -> Discovery:
+def discover(source: str, options: ReadingOptions) -> Discovery:
     """Return the logs in a folder at any depth, or a single file with the kind that its content has.
 
     Args:
         source: A path. Hidden folders in it are not searched; linked folders are, each real folder once.
-        step: The step column of tables, None for the usual names.
+        options: What the user says about tables.
 
     Raises:
         UserError: The path does not exist, cannot be read, or is a file that is no log.
@@ -89,14 +86,14 @@ def discover(source: str, step: str | None) -> Discovery:
         if top.is_dir():
             os.scandir(top).close()  # os.walk silently skips unreadable folders
             for path in _walk(top):
-                _classify(path, step, discovery)
+                _classify(path, options, discovery)
                 if program := _program_of(path):
                     discovery.programs.setdefault(program, path.parent)
             if top.name == "metrics" and _program_of(top.parent / "meta.yaml"):
                 discovery.programs[MLFLOW] = top
             _set_copies_aside(discovery)
         elif top.exists():
-            _classify_named(top, step, discovery)
+            _classify_named(top, options, discovery)
         else:
             kind = "file" if top.suffix and "\0" not in source else "folder"
             raise UserError(
@@ -114,12 +111,18 @@ class NoRecordError(UserError):
 
 
 def nothing_found(source: str, discovery: Discovery) -> UserError:
-    """Return the error for a source without a run: what was left out and why, and what can be read."""
+    """Return the error for a source without a run: what was left out and why, and what can be read.
+
+    It is a MissingInput where there are tables without a step and nothing else.
+    """
     if discovery.programs:
         program = next(iter(discovery.programs))
         return UserError(
             f"{source}: this is a folder of {program}, whose format is not read; {EXPORT} ({EXPORT_HELP})"
         )
+    if discovery.tables and not discovery.files:
+        questions = [f"step: {path}: {problem}" for path, problem in discovery.tables[:MAX_LEFT_OUT]]
+        return MissingInput(questions, ["--rows", RUNS])
     if Path(source).is_file():
         problems = dict.fromkeys(problem for _, problem in discovery.left_out)
         reasons = "; ".join(problems) or "it is not a log of a known format"
@@ -163,9 +166,9 @@ def _is_searched(folder: str) -> bool:
     return folder == OWN_HIDDEN or not (folder.startswith(".") or folder in SKIPPED_FOLDERS)
 
 
-def _classify(path: Path, step: str | None, discovery: Discovery) -> None:
+def _classify(path: Path, options: ReadingOptions, discovery: Discovery) -> None:
     """Add a file of a folder to its kind. Files that are no logs are counted by their suffix."""
-    form = _recognize(path, step)
+    form = _recognize(path, options)
     if form.kind:
         discovery.files.setdefault(form.kind, []).append(path)
     elif form.lacks_step and path.name not in KNOWN_NAMES:
@@ -193,7 +196,7 @@ class _FileForm(NamedTuple):
 _NO_LOG = _FileForm()
 
 
-def _recognize(path: Path, step: str | None) -> _FileForm:
+def _recognize(path: Path, options: ReadingOptions) -> _FileForm:
     """Return what a file is that was found in a folder."""
     suffix = path.suffix.lower()
     is_event = is_event_file(path.name)
@@ -207,8 +210,8 @@ def _recognize(path: Path, step: str | None) -> _FileForm:
     if suffix == ".wandb":
         return _recognize_wandb_file(path, head)
     if suffix == ".csv":
-        return _recognize_table(head, step)
-    return _recognize_text(path, head, step)
+        return _recognize_table(head, options)
+    return _recognize_text(path, head, options)
 
 
 def _recognize_wandb_file(path: Path, head: bytes) -> _FileForm:
@@ -220,28 +223,33 @@ def _recognize_wandb_file(path: Path, head: bytes) -> _FileForm:
     return _FileForm(problem="it does not begin like a .wandb file")
 
 
-def _recognize_text(path: Path, head: bytes, step: str | None) -> _FileForm:
+def _recognize_text(path: Path, head: bytes, options: ReadingOptions) -> _FileForm:
     """Return what a text is that may be a table, JSON lines or a trainer's state."""
     suffix = path.suffix.lower()
-    kind = kind_of_content(head, step)
-    if suffix in TABLE_TEXTS and kind == TABLES:
+    kind = kind_of_content(head, options)
+    # Any text may be a table without a step; it is read as one where the user names it.
+    if suffix in TABLE_TEXTS and kind_of_content(head, ReadingOptions(step=_named_step(options))) == TABLES:
         return _FileForm(TABLES)
     if suffix == ".json" and kind == LINES and count_objects(head) < 2:
         return _NO_LOG  # the summary of a run, which many programs write beside its log
     if suffix in JSON_LINES and kind not in (STATES, LINES):
-        return _FileForm(
-            problem=f"none of its first lines is a JSON object with {step or 'a step'} and a value; "
-            "--step KEY names the step",
-            lacks_step=True,
+        names = json_keys(head)
+        problem = (
+            describe_missing_step(names, options.step) if names else "none of its lines is a JSON object"
         )
+        return _FileForm(problem=problem, lacks_step=bool(names))
     if path.name == STATE_FILE:
         return _FileForm(STATES)
     return _FileForm(kind) if kind in (STATES, LINES) else _NO_LOG
 
 
-def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
+def _named_step(options: ReadingOptions) -> str | None:
+    return None if options.step == NO_STEP else options.step
+
+
+def _classify_named(path: Path, options: ReadingOptions, discovery: Discovery) -> None:
     """Add a file that the user named, whatever its name is."""
-    form = _recognize(path, step)
+    form = _recognize(path, options)
     is_of_mlflow = path.parent.name == "metrics" and _program_of(path.parent.parent / "meta.yaml")
     if form == _NO_LOG and is_of_mlflow:
         discovery.programs[MLFLOW] = path
@@ -249,14 +257,26 @@ def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
     if not path.is_file() and not form.kind:
         form = _FileForm(WANDB)  # the reader reports a pipe
     elif form == _NO_LOG:
-        kind = kind_of_content(read_head(path, HEAD_BYTES), step)
-        suffix = path.suffix or "such"
-        problem = "" if kind else f"{suffix} files are not read; expected {', '.join(KINDS)}"
-        form = _FileForm(kind, problem)
+        head = read_head(path, HEAD_BYTES)
+        kind = kind_of_content(head, options)
+        form = _FileForm(kind, "" if kind else _describe_unknown(path, head, options))
     if form.kind:
         discovery.files[form.kind] = [path]
+    elif form.lacks_step:
+        discovery.tables.append((path, form.problem))
     else:
         discovery.left_out.append((path, form.problem))
+
+
+def _describe_unknown(path: Path, head: bytes, options: ReadingOptions) -> str:
+    """Return what a file lacks that the user named and that is no log."""
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        return "it is no log of JSON lines: write one JSON object per line, each with a step and its values"
+    if suffix in TEXTS:
+        table = _recognize_table(head, options).problem
+        return f"it has neither lines of JSON with a step nor a table with a step; read as a table: {table}"
+    return f"{suffix or 'such'} files are not read; expected {', '.join(KINDS)}"
 
 
 def is_event_file(name: str) -> bool:
@@ -264,7 +284,7 @@ def is_event_file(name: str) -> bool:
     return "events.out.tfevents." in name or name.endswith(".tfevents")
 
 
-def kind_of_content(head: bytes, step: str | None) -> str:
+def kind_of_content(head: bytes, options: ReadingOptions) -> str:
     """Return the kind of log that begins with these bytes, "" for none."""
     if head.startswith(FILE_HEADER[:4]):
         return WANDB
@@ -273,10 +293,10 @@ def kind_of_content(head: bytes, step: str | None) -> str:
     if head.lstrip()[:1] == b"{":
         if b'"log_history"' in head:
             return STATES
-        return LINES if json_step(head, step) is not None else ""
-    if json_step(head, step) is not None:  # after lines of text
+        return LINES if has_step(json_keys(head), options) else ""
+    if has_step(json_keys(head), options):  # after lines of text
         return LINES
-    return _recognize_table(head, step).kind
+    return _recognize_table(head, options).kind
 
 
 def _is_record_file(head: bytes) -> bool:
@@ -287,7 +307,7 @@ def _is_record_file(head: bytes) -> bool:
     return length < 2**20
 
 
-def _recognize_table(head: bytes, step: str | None) -> _FileForm:
+def _recognize_table(head: bytes, options: ReadingOptions) -> _FileForm:
     """Return a CSV file with this beginning as a table of a run, or why it contains no run."""
     if b"\0" in head:
         return _FileForm(problem="it is not text")
@@ -304,8 +324,8 @@ def _recognize_table(head: bytes, step: str | None) -> _FileForm:
         )
     if problem := chart_problem(table.names):
         return _FileForm(problem=problem)
-    if step_column(table.names, step) is None:
-        return _describe_missing_step(table.names, step)
+    if not has_step(table.names, options):
+        return _describe_missing_step(table.names, options)
     lines = head.decode("utf-8-sig", "replace").splitlines()[table.header :]
     has_rows = any(line.strip(" ,;\t") for line in lines[1:])
     if not has_rows and len(head) < HEAD_BYTES:
@@ -313,22 +333,19 @@ def _recognize_table(head: bytes, step: str | None) -> _FileForm:
     return _FileForm(TABLES)
 
 
-def _describe_missing_step(names: Sequence[str], step: str | None) -> _FileForm:
+def _describe_missing_step(names: Sequence[str], options: ReadingOptions) -> _FileForm:
     if chart_columns(names):
         return _FileForm(
             problem=f"it is a chart of W&B over {names[0]!r}; set the x axis to Step and export it again"
         )
-    missing = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
-    return _FileForm(
-        problem=f"{missing}; --step COLUMN names it (columns: {', '.join(names[:8])})", lacks_step=True
-    )
+    return _FileForm(problem=describe_missing_step(names, options.step), lacks_step=True)
 
 
 def _set_copies_aside(discovery: Discovery) -> None:
-    """Leave out copies.
+    """Leave out copies: files with the same bytes.
 
-    A copy has the same bytes and a copy's name in the same folder. In another folder it has the same bytes
-    and the unique name that W&B and TensorBoard give to a file.
+    They lie in one folder, and their names differ in more than a number (`scalars.json`, `metrics (1).csv`);
+    or they have the unique name that W&B and TensorBoard give to a file.
     """
     for kind, paths in discovery.files.items():
         groups: dict[tuple[str, int], list[Path]] = {}
@@ -341,7 +358,7 @@ def _set_copies_aside(discovery: Discovery) -> None:
         for group in groups.values():
             copies |= _copies_in(sorted(group, key=lambda path: (len(path.name), str(path))), kind)
         discovery.files[kind] = [path for path in paths if path not in copies]
-        discovery.left_out += [(copy, f"it is a copy of {original}") for copy, original in copies.items()]
+        discovery.left_out += [(copy, f"it has the bytes of {original}") for copy, original in copies.items()]
 
 
 def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
@@ -349,12 +366,11 @@ def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
     plain = [path for path in paths if path.is_file()]  # a pipe would block for ever
     if len(plain) < 2:
         return {}
-    has_unique_names = kind in (WANDB, EVENTS)
     by_digest: dict[bytes, list[Path]] = {}
     copies: dict[Path, Path] = {}
     for path in plain:
-        same = by_digest.setdefault(_digest(path), [])
-        originals = [one for one in same if has_unique_names or _is_copys_name(path.stem, one.stem)]
+        same = by_digest.setdefault(digest(path), [])
+        originals = [one for one in same if kind in (WANDB, EVENTS) or not differ_in_number(one, path)]
         if not originals:
             same.append(path)
         elif os.path.realpath(originals[0]) != os.path.realpath(path):
@@ -362,8 +378,9 @@ def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
     return copies
 
 
-def _is_copys_name(name: str, original: str) -> bool:
-    return name != original and re.fullmatch(COPY_OF.format(re.escape(original)), name, re.I) is not None
+def differ_in_number(one: Path, other: Path) -> bool:
+    """Return whether the names of two files differ in a number alone, as those of two runs do."""
+    return re.sub(r"\d+", "", one.name) == re.sub(r"\d+", "", other.name)
 
 
 def _size(path: Path) -> int:
@@ -373,7 +390,8 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _digest(path: Path) -> bytes:
+def digest(path: Path) -> bytes:
+    """Return a hash of the bytes of a file; of its name if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
