@@ -114,7 +114,7 @@ def test_a_metric_in_rows_of_two_kinds_is_asked_about(tmp_path, rows_of, metric,
 
 def test_a_time_in_rows_of_training_and_evaluation_is_asked_about(tmp_path):
     runs = load_runs(sources(tmp_path, mmengine))
-    options = {"metric": "coco/bbox_mAP:max", "time": "time:seconds", "ignore": ["device"]}
+    options = {"metric": "coco/bbox_mAP:max", "time": "time:seconds:each", "ignore": ["device"]}
     with pytest.raises(MissingInput) as caught:
         analyse_runs(runs, **options)
     (question,) = caught.value.questions
@@ -129,7 +129,7 @@ def test_a_time_in_rows_of_training_and_evaluation_is_asked_about(tmp_path):
 def test_the_suggested_command_chooses_evaluation_and_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sources(tmp_path, with_mode)
-    asked = AnalysisOptions(metric="acc:max:fraction", time="time:seconds", ignore=["device"])
+    asked = AnalysisOptions(metric="acc:max:fraction", time="time:seconds:each", ignore=["device"])
     command = ReportOptions(["a=a", "b=b"], analysis=asked)
     with pytest.raises(UserError) as caught:
         command.analyse()
@@ -144,7 +144,7 @@ def test_the_suggested_command_chooses_evaluation_and_training(tmp_path, monkeyp
 def test_a_choice_for_the_metric_does_not_choose_the_rows_of_the_time(tmp_path):
     runs = load_runs(sources(tmp_path, with_mode))
     with pytest.raises(MissingInput) as caught:
-        analyse_runs(runs, metric="acc:max:fraction", time="time:seconds", where=["mode=val"])
+        analyse_runs(runs, metric="acc:max:fraction", time="time:seconds:each", where=["mode=val"])
     assert caught.value.arguments == ("--where", "time:mode=train")
 
 
@@ -201,5 +201,5 @@ def stages(arm: str, seed: int) -> Iterable[Row]:
 @pytest.mark.parametrize("rows_of", [every_few, resumed, restarting, few_epochs, stages])
 def test_rows_of_one_kind_are_not_asked_about(tmp_path, rows_of):
     runs = load_runs(sources(tmp_path, rows_of))
-    analysis = analyse_runs(runs, metric="acc:max:fraction", time="time:seconds", ignore=["device"])
+    analysis = analyse_runs(runs, metric="acc:max:fraction", time="time:seconds:each", ignore=["device"])
     assert analysis.comparison("b").estimates["speed"].value == pytest.approx(2.0)

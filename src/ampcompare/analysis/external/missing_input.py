@@ -7,8 +7,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.declared_metrics import declared_goal
-from ampcompare.analysis.external.key_mapping import is_step_column
+from ampcompare.analysis.external.declared_metrics import declared_goal, is_step_column
 from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.key_mapping import epoch_key, is_step_column
+from ampcompare.analysis.external.declared_metrics import is_step_column
+from ampcompare.analysis.external.key_mapping import epoch_key
 from ampcompare.analysis.grouping.compared_metric import nearest_key
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
