@@ -110,7 +110,7 @@ def test_a_wrong_option_is_refused_in_one_line_with_what_is_allowed(options, mes
 
 
 @pytest.mark.parametrize(
-    ("mixed", "full"), [("bf16", "fp32"), ("amp", "full"), ("bf16-mixed", "32-true"), ("fp16", "fp32")]
+    ("mixed", "full"), [("bf16", "fp32"), ("True", "False"), ("bf16-mixed", "32-true"), ("fp16", "fp32")]
 )
 def test_the_example_of_a_missing_baseline_is_the_value_in_full_precision(mixed: str, full: str):
     runs = [external(precision, seed) for precision in (mixed, full) for seed in (1, 2, 3)]

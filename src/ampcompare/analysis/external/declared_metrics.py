@@ -12,6 +12,7 @@ from ampcompare import metrics
 from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, MINIMIZE, Unit, is_logged
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
+from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_record import TIMESTAMP
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 
@@ -130,32 +131,21 @@ def _is_of_fastai(run: RunRecord) -> bool:
     return is_file and names[:3] == FASTAI and names[-1] == "time" and bool((times == np.round(times)).all())
 
 
-MIN_COUNTS = 3  # values from which equal increments show a counter
-
-
 def is_step_column(key: str, runs: Sequence[RunRecord]) -> bool:
-    """Return whether a logged key counts steps, whatever its name is: no metric to compare.
+    """Return whether a logged key counts steps: no metric to compare.
 
-    It is declared as the step of a metric, has the values of the step, or counts whole numbers in equal
-    increments. A key that is named like a score counts nothing.
+    It has the name of a step, is declared as the step of a metric, or has the values of the step.
     """
     if key in STEP_KEYS or key in EPOCH_KEYS or key == OWN_STEP:
         return True
     if any(definition.step == key for run in runs for definition in run.definitions.values()):
         return True
     with_values = [run for run in runs if len(run.values(key))]
-    if not with_values:
-        return False
-    if all(
+    return bool(with_values) and all(
         np.array_equal(run.numbers(key), run.numbers(metrics.STEP), equal_nan=True) for run in with_values
-    ):
-        return True
-    if metrics.guess_direction(key):
-        return False
-    return all(_is_counter(run.values(key)) for run in with_values)
+    )
 
 
-def _is_counter(values: np.ndarray) -> bool:
-    increments = np.diff(values)
-    is_whole = bool((values == np.round(values)).all())
-    return len(values) >= MIN_COUNTS and is_whole and increments[0] > 0 and bool(np.ptp(increments) == 0)
+def label_of_value(value: object) -> str:
+    """Return a logged value as the user writes it in an option: 1 for 1.0."""
+    return as_text(int(value) if isinstance(value, float) and value.is_integer() else value)

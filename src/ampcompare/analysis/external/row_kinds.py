@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampcompare.analysis.external.declared_metrics import is_step_column
+from ampcompare.analysis.external.declared_metrics import is_step_column, label_of_value
 from ampcompare.analysis.external.key_mapping import epoch_key
 from ampcompare.analysis.grouping.compared_metric import nearest_key
 from ampcompare.errors import UserError
@@ -107,7 +107,7 @@ def _split_key(text: str, columns: Sequence[str]) -> tuple[str, str]:
 
 
 def _values(column: str, runs: Sequence[RunRecord]) -> str:
-    values = {_label(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
+    values = {label_of_value(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
     return some([short(printable(value), 24) for value in sorted(values, key=numeric_sort_key)], MAX_KINDS)
 
 
@@ -189,7 +189,7 @@ def _describe(kind: str, runs: Sequence[RunRecord]) -> str:
 
 def listed_values(column: str, runs: Sequence[RunRecord]) -> str:
     """Return the values of a column in words: `train and val`."""
-    values = {_label(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
+    values = {label_of_value(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
     return listed(short(printable(value), 24) for value in sorted(values, key=numeric_sort_key))
 
 
@@ -256,13 +256,8 @@ def _labels(run: RunRecord, column: str) -> np.ndarray:
     """Return for each row of a run its value as the user writes it, "" without one."""
     labels = np.full(run.rows, "", object)
     rows, values = run.logged.get(column, (np.empty(0, np.int64), np.empty(0)))
-    labels[rows] = [_label(value) for value in values]
+    labels[rows] = [label_of_value(value) for value in values]
     return labels
-
-
-def _label(value: object) -> str:
-    """Return a value as the user writes it after `--where COLUMN=`: 1 for 1.0."""
-    return f"{value:g}" if isinstance(value, float) else as_text(value)
 
 
 def _steps(run: RunRecord) -> np.ndarray:
