@@ -217,7 +217,7 @@ def test_speeds_that_agree_in_few_digits_have_the_spread_of_their_last_digit(
 ):
     """Three equal values: the deviation is one unit of the last digit, with two degrees of freedom."""
     sources = write_logs(tmp_path, column, {"fp32": [base] * 3, "bf16": [arm] * 3})
-    speed = {"time": "ms:ms"} if column == "ms" else {"throughput": "rate:per_second"}
+    speed = {"time": "ms:ms:each"} if column == "ms" else {"throughput": "rate:per_second"}
     analysis = analyse_runs(load_runs(sources), metric="val_acc:max", ignore=["device"], **speed)
     estimate = analysis.comparison("bf16").estimates["speed"]
     half = (np.log(estimate.high) - np.log(estimate.low)) / 2

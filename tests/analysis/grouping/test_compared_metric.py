@@ -102,8 +102,8 @@ def test_values_in_percent_are_not_scaled_again(key: str):
             for s in (1, 2, 3)
         ]
 
-    percent = analyse_runs(records(100, key), metric=key)
-    fraction = analyse_runs(records(1, "valAcc"), metric="valAcc")
+    percent = analyse_runs(records(100, key), metric=f"{key}:max")
+    fraction = analyse_runs(records(1, "valAcc"), metric="valAcc:max")
     of_percent, of_fraction = (a.comparison("native").estimates["quality"] for a in (percent, fraction))
     assert of_percent.ends == pytest.approx(of_fraction.ends, rel=1e-6)
     assert (percent.metric.unit, percent.metric.margin) == ("points", 0.5)
@@ -112,7 +112,7 @@ def test_values_in_percent_are_not_scaled_again(key: str):
 
 def test_a_metric_in_percent_at_chance_gives_no_claim():
     records = [logged(b, s, "val/accuracy", 10.0) for b in ("none", "native") for s in (1, 2, 3)]
-    comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
+    comparison = analyse_runs(records, metric="val/accuracy:max").comparison("native")
     assert "at chance level in 3 of 3 runs (10% by guessing)" in comparison.no_claim_reason
     assert not comparison.keeps_quality
 

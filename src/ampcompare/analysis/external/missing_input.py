@@ -1,31 +1,37 @@
 """Questions about runs of other programs: each with its candidates, and with arguments to copy."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 
-from ampcompare import metrics
-from ampcompare.analysis.external.declared_metrics import declared_goal
-from ampcompare.analysis.external.key_mapping import is_step_column
-from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
+from ampcompare.analysis.external.declared_metrics import declared_goal, is_step_column
+from ampcompare.analysis.grouping.compared_metric import MINIMIZE, own_goal
 from ampcompare.runs import RunRecord
-from ampcompare.runs.chart_exports import without_number
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.same_run import EVALUATION_WORDS, SCHEDULE_WORDS, TIME_WORDS, TRAIN_WORDS
-from ampcompare.runs.step_keys import EPOCH_KEYS, STEP_KEYS
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
-UNLIKELY = 3  # rank of keys that measure no quality
-LEARNING_RATE_WORDS = frozenset({"lr", "lrs", "wd", "momentum"})
-MACHINE_WORDS = frozenset(
-    "memory mem gpu cpu ram vram throughput speed fps per ips flops tflops mfu util power energy".split()
+# How formats begin the keys of an evaluation and of the training: Keras and Lightning, fastai and fairseq,
+# Hugging Face and timm, Ultralytics.
+EVALUATIONS = re.compile(r"(val|valid|validation|eval|test|metrics)[_./]")
+TRAINING = re.compile(r"train[_./]")
+LOSS = "loss"  # how every one of them ends the key of a loss
+# The formats' own keys that measure no quality.
+NO_METRICS = frozenset(
+    """
+    lr learning_rate train/learning_rate base_lr lr-SGD lr-Adam lr-AdamW grad_norm train/grad_norm
+    time data_time memory eta total_flos train/total_flos wall train_wall wps ups gnorm
+    eval_runtime eval_samples_per_second eval_steps_per_second eval/runtime eval/samples_per_second
+    eval/steps_per_second train_runtime train_samples_per_second train_steps_per_second
+    """.split()
 )
-BASELINE_WORDS = frozenset({"fp32", "float32", "32", "f32", "full", "none", "baseline", "base"})
+FP32 = frozenset({"32", "fp32", "float32", "none", "no", "false"})  # what formats call training without AMP
+NUMBER_AT_END = re.compile(r"[-_ ]((seed|run|version)[-_ =]?)?\d+$", re.I)
 MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
-NO_CANDIDATES = frozenset({*STEP_KEYS, *EPOCH_KEYS})
 
 
 def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None) -> tuple[str, list[str]]:
@@ -42,7 +48,7 @@ def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None
         "metric: add --metric KEY:max or KEY:min (for an accuracy also :percent or :fraction); "
         f"logged: {logged}"
     )
-    likely = [key for key in names if _likelihood(key) < UNLIKELY]
+    likely = [key for key in names if key not in NO_METRICS]
     if not likely:
         return question, ["--metric", "KEY:max"] if names else []
     return question, ["--metric", f"{likely[0]}:{suggested_way(likely[0], runs)}"]
@@ -65,49 +71,31 @@ def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> Miss
 
 def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
     """Return `min` or `max` for an example to copy. The user decides."""
-    goal = declared_goal(key, runs) or GOALS.get(metrics.guess_direction(key), "")
-    return "min" if goal == MINIMIZE else "max"
+    goal = declared_goal(key, runs) or own_goal(key)
+    return "min" if goal == MINIMIZE or (not goal and key.endswith(LOSS)) else "max"
 
 
 def _candidates(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the keys that were logged as numbers, the most likely metrics first.
+    """Return the keys that were logged as numbers, without steps.
 
-    Keys that are named like a score come first, then losses; times, counters and learning rates come last.
-    Of these, keys that most runs have come first. Keys that are logged rarely (an evaluation) come before
-    keys that are logged often. Keys that are logged once come last.
+    Keys that begin as the formats' own evaluations come first, those of the training and the formats' own
+    times and rates last, and losses after other keys. Of these, keys that more runs have come first, then
+    keys that are logged in fewer rows; keys that are logged once come last.
     """
     counts: dict[str, list[int]] = {}
     for run in runs:
         for key in run.logged:
             count = len(run.values(key))
-            if count and not key.startswith("_") and key.lower() not in NO_CANDIDATES:
+            if count and not key.startswith("_"):
                 counts.setdefault(key, []).append(count)
 
-    def rank(key: str) -> tuple[int, int, int, bool, float, str]:
+    def rank(key: str) -> tuple[Any, ...]:
         """Return the sort key of a logged key."""
         count = float(np.median(counts[key]))
-        words = {*metrics.split_words(key)}
-        # An evaluation comes before a key that names no data, and the training comes last.
-        split = 2 if words & TRAIN_WORDS else 1
-        if words & EVALUATION_WORDS:
-            split = 0
-        return _likelihood(key), split, -len(counts[key]), count <= 1, count, key
+        split = -1 if EVALUATIONS.match(key) else bool(TRAINING.match(key))
+        return key in NO_METRICS, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
 
     return sorted((key for key in counts if not is_step_column(key, runs)), key=rank)
-
-
-def _likelihood(key: str) -> int:
-    """Return how likely a key is the metric, by its name: 0 for a score, UNLIKELY or more for no metric."""
-    words = {*metrics.split_words(key)}
-    if words & LEARNING_RATE_WORDS or "learning_rate" in key.lower():
-        return UNLIKELY + 1
-    if words & (TIME_WORDS | MACHINE_WORDS):
-        return UNLIKELY
-    if "loss" in words:
-        return 1
-    if metrics.guess_direction(key):
-        return 0
-    return UNLIKELY if words & SCHEDULE_WORDS else 2
 
 
 def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
@@ -173,7 +161,7 @@ def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
     named = [(name, paths) for name, paths in places if {*name}.isdisjoint("=:")]
     if are_files and len(named) != len(folders):
         return []
-    prefixes = {name: without_number(name) for name, _ in named}
+    prefixes = {name: NUMBER_AT_END.sub("", name) or name for name, _ in named}
     if 2 <= len({*prefixes.values()}) < len(prefixes):
         named = [(prefixes[name], paths) for name, paths in named]
     if not 2 <= len({name for name, _ in named}) <= MAX_ARMS:
@@ -198,4 +186,4 @@ def _folders(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
 
 def is_other_than_fp32(name: str) -> bool:
     """Return False for a name that is likely the baseline; an example to copy names it first."""
-    return not {*metrics.split_words(name)} & BASELINE_WORDS
+    return FP32.isdisjoint(re.split(r"[^a-z0-9]+", name.lower()))
