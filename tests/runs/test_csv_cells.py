@@ -33,8 +33,8 @@ def test_a_table_without_a_header_is_refused(tmp_path):
 
 
 def test_percentages_are_numbers_in_percent(tmp_path):
-    run = table(tmp_path, "epoch,acc,loss\n1,85.3%,1\n2,86 %,2\n")
-    assert run.values("acc").tolist() == [85.3, 86.0]
+    for text in ("epoch,acc,loss\n1,85.3%,1\n2,86 %,2\n", "epoch;acc\n1;85,3%\n2;86,0 %\n"):
+        assert table(tmp_path, text).values("acc").tolist() == [85.3, 86.0]
     runs = [table(tmp_path / arm, f"epoch,acc\n1,85.3%\n2,{last}%\n") for arm, last in (("a", 86), ("b", 87))]
     for run, arm in zip(runs, "ab", strict=True):
         run.config["arm"] = arm
@@ -77,8 +77,10 @@ def test_a_placeholder_is_named_and_not_compared(tmp_path):
     analysis = analyse_runs(runs, metric="acc:max:percent")
     assert [group.estimates["quality"].value for group in analysis.groups] == [85.0, 85.0]
     assert any("acc is -1 in 4 rows" in remark for remark in analysis.caveats)
+    run = table(tmp_path, "epoch,acc\n1,-1\n2,85\n3,-2\n")
+    run.config["arm"] = "a"
     with pytest.raises(UserError, match=r"--metric acc:percent: it is logged as -2 to 85"):
-        analyse_runs([table(tmp_path, "epoch,acc\n1,-1\n2,85\n3,-2\n")], metric="acc:max:percent")
+        analyse_runs([run], metric="acc:max:percent")
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_table_in_another_form_is_left_out_with_its_reason(tmp_path, name, tex
         ("absent", "absent: no such folder"),
         ("runs.parquet", r"\.parquet files are not read; expected "),
         ("history.json", r"write one JSON object per line, each with a step"),
-        ("notes.txt", r"neither lines of JSON with a step nor a table with a step"),
+        ("notes.txt", r"neither lines of JSON with a step nor a table"),
         ("folder", r"not read: 1 \.parquet"),
     ],
 )

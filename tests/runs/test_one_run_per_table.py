@@ -3,17 +3,12 @@
 import csv
 import io
 import json
-import shlex
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ampcompare import load_runs
-from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
-from ampcompare.report.options import ReportOptions
 from ampcompare.runs.missing_input import MissingInput
 
 Row = dict[str, Any]
@@ -241,48 +236,3 @@ def test_a_column_of_numbers_is_a_setting_where_the_user_says_so(tmp_path):
     (tmp_path / "results.csv").write_text(as_csv(WANDB))
     runs = load_runs([tmp_path], rows="runs", run_by="lr")
     assert [run.config["lr"] for run in runs] == [0.1, 0.1, 0.1]
-
-
-# The command of the report
-
-
-def follow(*words: str) -> list[str]:
-    """Give the proposed commands until one of them asks for the metric; return its words."""
-    command = ReportOptions([word for word in words if not word.startswith("-")])
-    for _ in range(4):
-        with pytest.raises(UserError) as caught:
-            command.analyse()
-        proposed = shlex.split(caught.value.lines[-1].removeprefix("for example: "))
-        proposed = proposed[proposed.index("report") + 1 :]
-        if "--metric" in proposed:
-            return proposed
-        reading = dict(zip(proposed[1::2], proposed[2::2], strict=True))
-        named = {name.removeprefix("--").replace("-", "_"): value for name, value in reading.items()}
-        command = ReportOptions(proposed[:1], **named)
-    raise AssertionError("no command came to the metric")
-
-
-def test_the_printed_commands_lead_to_a_comparison(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("all.csv").write_text(as_csv(SWEEP))
-    words = follow("all.csv")
-    assert words[:3] == ["all.csv", "--run-by", "opt,fold"]
-    analysis = AnalysisOptions(group_by=["opt"], baseline="sgd", metric="val_acc:max:plain", seed="fold")
-    compared = ReportOptions(["all.csv"], run_by="opt,fold", analysis=analysis).analyse()
-    assert {group.label: group.n for group in compared.groups} == {"adam": 10, "lamb": 10, "sgd": 10}
-    last = {
-        name: [row["val_acc"] for row in SWEEP if row["opt"] == name and row["epoch"] == 3]
-        for name in ("adam", "sgd")
-    }
-    expected = float(np.mean(np.subtract(last["adam"], last["sgd"])))
-    assert compared.comparison("adam").estimates["quality"].value == pytest.approx(expected)
-
-
-def test_a_table_of_seeds_is_compared(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("results.csv").write_text(as_csv(SEED_TABLE))
-    assert follow("results.csv")[:3] == ["results.csv", "--rows", "runs"]
-    analysis = AnalysisOptions(group_by=["precision"], baseline="fp32", metric="test_acc:max:percent")
-    compared = ReportOptions(["results.csv"], rows="runs", analysis=analysis).analyse()
-    assert {group.label: group.n for group in compared.groups} == {"fp32": 3, "bf16x": 3}
-    assert compared.comparison("bf16x").estimates["quality"].value == pytest.approx(0.1)

@@ -14,17 +14,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.chart_exports import chart_columns, chart_problem
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.reading_options import NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.results_table import describe_missing_step
-from ampcompare.runs.settings_files import KNOWN_NAMES
+from ampcompare.runs.row_order import SEED
+from ampcompare.runs.settings_files import CONFIGS, KNOWN_NAMES, SETTINGS
 from ampcompare.runs.table_format import has_header, read_format
-from ampcompare.runs.tables import count_objects, has_step, json_keys, read_head
+from ampcompare.runs.tables import has_step, json_keys, json_rows, read_head
 from ampcompare.runs.trainer_state import STATE_FILE
+from ampcompare.runs.values import read_values
 from ampcompare.wandb_client.framing import FILE_HEADER
 
 # The kinds of logs, in order of preference if a folder has several.
@@ -59,13 +63,15 @@ class Discovery:
         left_out: Files that look like logs and are not read, with the reason.
         tables: CSV and JSON lines files without a step, which may be data. They are named only if nothing
             else is read.
-        others: The number of files that are no logs, by suffix. They are named only if nothing is read.
+        texts: Texts and JSON files that do not begin as logs. They are looked at if nothing else is read.
+        others: The number of other files, by suffix. They are named only if nothing is read.
         programs: Programs whose folders were found and are not read, with the first such folder.
     """
 
     files: dict[str, list[Path]] = field(default_factory=dict)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     tables: list[tuple[Path, str]] = field(default_factory=list)
+    texts: list[Path] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     programs: dict[str, Path] = field(default_factory=dict)
 
@@ -91,6 +97,9 @@ def discover(source: str, options: ReadingOptions) -> Discovery:
                     discovery.programs.setdefault(program, path.parent)
             if top.name == "metrics" and _program_of(top.parent / "meta.yaml"):
                 discovery.programs[MLFLOW] = top
+            if not discovery.files:
+                for path in discovery.texts:
+                    _add(path, _recognize_unknown(path, options), discovery)
             _set_copies_aside(discovery)
         elif top.exists():
             _classify_named(top, options, discovery)
@@ -122,7 +131,7 @@ def nothing_found(source: str, discovery: Discovery) -> UserError:
         )
     if discovery.tables and not discovery.files:
         questions = [f"step: {path}: {problem}" for path, problem in discovery.tables[:MAX_LEFT_OUT]]
-        return MissingInput(questions, ["--rows", RUNS])
+        return MissingInput(questions, _proposed_reading(discovery.tables[0][0]))
     if Path(source).is_file():
         problems = dict.fromkeys(problem for _, problem in discovery.left_out)
         reasons = "; ".join(problems) or "it is not a log of a known format"
@@ -169,14 +178,13 @@ def _is_searched(folder: str) -> bool:
 def _classify(path: Path, options: ReadingOptions, discovery: Discovery) -> None:
     """Add a file of a folder to its kind. Files that are no logs are counted by their suffix."""
     form = _recognize(path, options)
-    if form.kind:
-        discovery.files.setdefault(form.kind, []).append(path)
-    elif form.lacks_step and path.name not in KNOWN_NAMES:
-        discovery.tables.append((path, form.problem))
-    elif form.problem:
-        discovery.left_out.append((path, form.problem))
-    else:
+    if form == _NO_LOG and path.suffix.lower() in TEXTS and path.name not in (*SETTINGS, *CONFIGS):
+        discovery.texts.append(path)
+    elif form == _NO_LOG:
         discovery.others[path.suffix or "without a suffix"] += 1
+    else:
+        is_trainers = path.name in KNOWN_NAMES
+        _add(path, form._replace(lacks_step=form.lacks_step and not is_trainers), discovery)
 
 
 class _FileForm(NamedTuple):
@@ -194,6 +202,16 @@ class _FileForm(NamedTuple):
 
 
 _NO_LOG = _FileForm()
+
+
+def _add(path: Path, form: _FileForm, discovery: Discovery) -> None:
+    """Add a file to those of its form."""
+    if form.kind:
+        discovery.files.setdefault(form.kind, []).append(path)
+    elif form.lacks_step:
+        discovery.tables.append((path, form.problem))
+    else:
+        discovery.left_out.append((path, form.problem))
 
 
 def _recognize(path: Path, options: ReadingOptions) -> _FileForm:
@@ -230,7 +248,7 @@ def _recognize_text(path: Path, head: bytes, options: ReadingOptions) -> _FileFo
     # Any text may be a table without a step; it is read as one where the user names it.
     if suffix in TABLE_TEXTS and kind_of_content(head, ReadingOptions(step=_named_step(options))) == TABLES:
         return _FileForm(TABLES)
-    if suffix == ".json" and kind == LINES and count_objects(head) < 2:
+    if suffix == ".json" and kind == LINES and len(json_rows(head)) < 2:
         return _NO_LOG  # the summary of a run, which many programs write beside its log
     if suffix in JSON_LINES and kind not in (STATES, LINES):
         names = json_keys(head)
@@ -257,26 +275,64 @@ def _classify_named(path: Path, options: ReadingOptions, discovery: Discovery) -
     if not path.is_file() and not form.kind:
         form = _FileForm(WANDB)  # the reader reports a pipe
     elif form == _NO_LOG:
-        head = read_head(path, HEAD_BYTES)
-        kind = kind_of_content(head, options)
-        form = _FileForm(kind, "" if kind else _describe_unknown(path, head, options))
-    if form.kind:
-        discovery.files[form.kind] = [path]
-    elif form.lacks_step:
-        discovery.tables.append((path, form.problem))
-    else:
-        discovery.left_out.append((path, form.problem))
+        form = _recognize_unknown(path, options)
+    _add(path, form, discovery)
 
 
-def _describe_unknown(path: Path, head: bytes, options: ReadingOptions) -> str:
-    """Return what a file lacks that the user named and that is no log."""
+def _recognize_unknown(path: Path, options: ReadingOptions) -> _FileForm:
+    """Return what a file is whose name and beginning are those of no log, or what it lacks."""
+    head = read_head(path, HEAD_BYTES)
+    kind = kind_of_content(head, options)
     suffix = path.suffix.lower()
+    is_text_of_table = suffix in TABLE_TEXTS and _has_equal_rows(head)
+    if kind and (kind != TABLES or suffix not in TABLE_TEXTS or is_text_of_table):
+        return _FileForm(kind)
     if suffix == ".json":
-        return "it is no log of JSON lines: write one JSON object per line, each with a step and its values"
-    if suffix in TEXTS:
-        table = _recognize_table(head, options).problem
-        return f"it has neither lines of JSON with a step nor a table with a step; read as a table: {table}"
-    return f"{suffix or 'such'} files are not read; expected {', '.join(KINDS)}"
+        return _FileForm(
+            problem="it is no log of JSON lines: write one JSON object per line, each with a step and its "
+            "values"
+        )
+    if suffix not in TEXTS:
+        return _FileForm(problem=f"{suffix or 'such'} files are not read; expected {', '.join(KINDS)}")
+    if is_text_of_table:
+        return _recognize_table(head, options)
+    return _FileForm(
+        problem="it has neither lines of JSON with a step nor a table, whose rows have as many cells as its "
+        "header"
+    )
+
+
+def _rows_of_table(head: bytes) -> tuple[Sequence[str], list[list[Any]]]:
+    """Return the names of the columns and the cells of the rows in the beginning of a table."""
+    try:
+        table = read_format(head)
+        if table is None:
+            return (), []
+        lines = [
+            line for line in head.decode("utf-8-sig", "replace").splitlines()[table.header + 1 :] if line
+        ]
+        whole = lines[:-1] if len(head) == HEAD_BYTES else lines  # the last one may be cut
+        return table.names, list(csv.reader(whole, skipinitialspace=True, delimiter=table.separator))
+    except csv.Error:
+        return (), []
+
+
+def _has_equal_rows(head: bytes) -> bool:
+    """Return whether a text is a table: several columns, and as many cells in each row."""
+    names, rows = _rows_of_table(head)
+    return len(names) > 1 and bool(rows) and all(len(row) == len(names) for row in rows)
+
+
+def _proposed_reading(path: Path) -> list[str]:
+    """Return how a table without a step is read in an example: rows with a text or a seed as runs."""
+    head = read_head(path, HEAD_BYTES)
+    objects = json_rows(head)
+    names, rows = (
+        _rows_of_table(head) if not objects else (json_keys(head), [[*row.values()] for row in objects])
+    )
+    values = [value for row in rows for value in read_values(np.array([*row, None], object)[:-1])[0]]
+    has_settings = SEED in names or any(isinstance(value, str) and value for value in values)
+    return ["--rows", RUNS] if has_settings else ["--step", NO_STEP]
 
 
 def is_event_file(name: str) -> bool:

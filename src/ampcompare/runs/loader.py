@@ -289,7 +289,7 @@ def _leave_out_old(runs: Sequence[RunRecord]) -> list[RunRecord]:
     for line in left_out[:MAX_LEFT_OUT]:
         log.warning(one_line(line))
     if len(left_out) > MAX_LEFT_OUT:
-        log.warning(f"{len(left_out) - MAX_LEFT_OUT:,} more runs were left out")
+        log.warning(f"runs that were left out, too: {len(left_out) - MAX_LEFT_OUT:,}")
     return readable
 
 
@@ -344,7 +344,7 @@ def _read_folders(sources: Sequence[str], options: ReadingOptions, arm: str) -> 
     for problem in refused[:MAX_LEFT_OUT]:
         log.warning(one_line(f"left out: {problem}"))
     if len(refused) > MAX_LEFT_OUT:
-        log.warning(f"{len(refused) - MAX_LEFT_OUT:,} more files without a run were left out")
+        log.warning(f"files without a run that were left out, too: {len(refused) - MAX_LEFT_OUT:,}")
     return [_join_parts(parts_of_run) for parts_of_run in _group_by_run(parts)]
 
 
@@ -455,7 +455,7 @@ def _warn_of_files_not_read(source: str, discovery: Discovery) -> None:
         log.warning(one_line(f"{path}: left out: {problem}"))
     more = len(discovery.left_out) - MAX_LEFT_OUT
     if more > 0:
-        log.warning(one_line(f"{source}: {more:,} more files were left out"))
+        log.warning(one_line(f"{source}: files that were left out, too: {more:,}"))
 
 
 def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:

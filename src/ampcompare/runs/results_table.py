@@ -19,7 +19,6 @@ from ampcompare.runs.wandb_api import STATES
 OPTUNA_SETTINGS = "params_"
 # The columns of these programs for the name and the state of a run.
 TABLES_OF_PROGRAMS = (("Name", "the runs of a W&B project", "State"), ("number", "Optuna's trials", "state"))
-NAME = TABLES_OF_PROGRAMS[0][0]
 OPTUNA_STATES = {
     "COMPLETE": RunState.FINISHED,
     "FAIL": RunState.FAILED,
@@ -44,14 +43,16 @@ def read_results(table: RunRecord, setting_columns: Sequence[str]) -> list[RunRe
     for column, (numbers, values) in table.logged.items():
         for row, value in zip(numbers, values.tolist(), strict=True):
             rows[row][column] = value
-    states = (column for _, _, column in TABLES_OF_PROGRAMS)
-    state = next((column for column in states if _has_states(table, column)), "")
+    programs = (own for own in TABLES_OF_PROGRAMS if _has_states(table, own[2]))
+    name_column, _, state = next(programs, ("Name", "", ""))
     runs = []
     for number, row in enumerate(rows, 1):
         settings = {key: value for key, value in row.items() if _is_setting(key, value, setting_columns)}
         scores = {key: value for key, value in row.items() if key not in settings}
         ended = settings.pop(state, None)
-        name = settings.pop(NAME, number)
+        name = row.get(name_column, number)
+        settings.pop(name_column, None)
+        scores.pop(name_column, None)
         config = table.config | {column: as_setting(value) for column, value in settings.items()}
         logged = {column: (np.array([0]), np.array([value])) for column, value in scores.items()}
         runs.append(

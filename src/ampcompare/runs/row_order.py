@@ -103,11 +103,11 @@ def _choose_starts(run: RunRecord, options: ReadingOptions, is_header: np.ndarra
     """
     if options.step == NO_STEP:
         starts = np.cumsum(is_header)
-        if options.starts == LAST:
-            return run.select(starts == starts[-1]) if run.rows else run
         if starts.any() and not options.starts:
             raise _starts_question(run, starts, is_table_of_results=False)
-        return run
+        if options.starts == LAST:
+            run = run.select(starts == starts[-1])
+        return run.with_columns({metrics.STEP: np.arange(1.0, run.rows + 1)})
     if _find_starts(run, _positions(run), replace(options, where=()), is_header).any():
         is_meant = _is_meant(run, options)
         run, is_header = run.select(is_meant), is_header[is_meant]

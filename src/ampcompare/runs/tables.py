@@ -61,31 +61,28 @@ def has_step(names: Sequence[str], options: ReadingOptions) -> bool:
     return len(names) > 1 if is_free else bool(step_columns(names, options.step))
 
 
-def count_objects(head: bytes) -> int:
-    """Return how many JSON objects stand in lines of their own, at the beginning of a file."""
-    return len(_objects(head))
-
-
 def json_keys(head: bytes) -> list[str]:
     """Return the keys of the JSON objects in the lines at the beginning of a file."""
-    return list(dict.fromkeys(key for row in _objects(head) for key, _ in flatten(row)))
+    return list(dict.fromkeys(key for row in json_rows(head) for key in row))
 
 
-def _objects(head: bytes) -> list[dict[str, Any]]:
+def json_rows(head: bytes) -> list[dict[str, Any]]:
+    """Return the JSON objects that stand in lines of their own at the beginning of a file, as flat rows."""
     lines = head.decode("utf-8-sig", "replace").splitlines()[:HEAD_LINES]
-    return [row for row in map(_object_in, lines) if row is not None]
+    return [dict(flatten(row)) for row in map(_object_in, lines) if row is not None]
 
 
 def _object_in(line: str) -> dict[str, Any] | None:
     """Return the JSON object in a line, None for any other line.
 
-    A logger may have written time and level before it: `INFO:root:{"step": 1}`.
+    A logger may have written time and level before it: `INFO:root:{"step": 1}`. A comma follows it in a list
+    with one object per line.
     """
     begin = line.find("{")
     if begin < 0:
         return None
     try:
-        value = parse_json(line[begin:])
+        value = parse_json(line[begin:].rstrip().removesuffix(","))
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
@@ -295,4 +292,5 @@ def _add_step(table: RunRecord, options: ReadingOptions) -> bool:
         f"step: {path}: {problem}: add --step COLUMN to name another column, --step {NO_STEP} to take the "
         f"order of the rows, or --rows {RUNS} if each row is a run"
     )
-    raise MissingInput([question], ["--step", NO_STEP])
+    texts = [key for key, (_, values) in table.logged.items() if values.dtype == object and key not in names]
+    raise MissingInput([question], ["--rows", RUNS] if texts else ["--step", NO_STEP])

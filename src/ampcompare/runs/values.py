@@ -9,7 +9,7 @@ from ampcompare.runs.run_record import as_array
 
 PERCENT = "percent"
 TRUTH = {"true": True, "false": False}
-DECIMAL_COMMA = r"[-+]?\d+,\d+(?:e[-+]?\d+)?"
+DECIMAL_COMMA = r"[-+]?\d+,\d+(?:e[-+]?\d+)?\s*%?"
 DURATION = r"(?:\d+ days?,? )?(?:\d+:)?\d+:[0-5]?\d(?:\.\d*)?"
 DATE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*"
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from ampcompare.analysis.external.declared_metrics import declared_goal, is_step_column
 from ampcompare.analysis.grouping.compared_metric import MINIMIZE, own_goal
+from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
+from ampcompare.runs.nested import as_text
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
@@ -23,8 +25,10 @@ LOSS = "loss"  # how every one of them ends the key of a loss
 # The formats' own keys that measure no quality.
 NO_METRICS = frozenset(
     """
-    lr learning_rate train/learning_rate base_lr lr-SGD lr-Adam lr-AdamW grad_norm train/grad_norm
+    seed lr learning_rate train/learning_rate base_lr lr-SGD lr-Adam lr-AdamW grad_norm train/grad_norm
     time data_time memory eta total_flos train/total_flos wall train_wall wps ups gnorm
+    update num_updates train_num_updates valid_num_updates Created Runtime
+    datetime_start datetime_complete duration
     eval_runtime eval_samples_per_second eval_steps_per_second eval/runtime eval/samples_per_second
     eval/steps_per_second train_runtime train_samples_per_second train_steps_per_second
     """.split()
@@ -90,10 +94,11 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
                 counts.setdefault(key, []).append(count)
 
     def rank(key: str) -> tuple[Any, ...]:
-        """Return the sort key of a logged key."""
+        """Return the sort key of a logged key. One that never changes is no result."""
         count = float(np.median(counts[key]))
         split = -1 if EVALUATIONS.match(key) else bool(TRAINING.match(key))
-        return key in NO_METRICS, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
+        is_constant = len({*np.concatenate([run.values(key) for run in runs])}) < 2
+        return key in NO_METRICS, is_constant, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
 
     return sorted((key for key in counts if not is_step_column(key, runs)), key=rank)
 
@@ -116,14 +121,24 @@ def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
 def arms_question(
     runs: Sequence[RunRecord], columns: Mapping[str, Sequence[str]]
 ) -> tuple[str, list[str], list[str]]:
-    """Return the question for what is compared, example arguments, and example sources with names."""
+    """Return the question for what is compared, example arguments, and example sources with names.
+
+    Raises:
+        UserError: There is one run only, and no column that may tell several runs apart.
+    """
     differing = differing_settings(columns)
+    if len(runs) == 1:
+        return *_ask_for_runs(runs[0]), []
     if not differing:
         question = (
             "groups: name each source as NAME=SOURCE, baseline first, or add --group-by KEY --baseline VALUE"
             "; no setting differs between the runs"
         )
-        return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
+        arms = _arms_by_place(runs)
+        if arms:
+            return question, [], arms
+        pattern = _pattern_of_names(runs)
+        return f"{question}; --run-name {pattern!r} takes each name as a group", ["--run-name", pattern], []
     settings = some(
         [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing], MAX_CANDIDATES
     )
@@ -133,6 +148,37 @@ def arms_question(
     )
     values = sorted(dict.fromkeys(columns[differing[0]]), key=is_other_than_fp32)
     return question, ["--group-by", differing[0], "--baseline", values[0]], []
+
+
+def _ask_for_runs(run: RunRecord) -> tuple[str, list[str]]:
+    """Return the question which column tells the runs in a table apart, and arguments for the first one.
+
+    Raises:
+        UserError: No column has several texts.
+    """
+    name = printable(run.name)
+    columns = [
+        key for key, (_, values) in run.logged.items() if values.dtype == object and len({*values}) > 1
+    ]
+    if not columns:
+        raise UserError(
+            f"groups: {name} is one run, so there is nothing to compare; name a source for each group: "
+            "NAME=SOURCE, baseline first"
+        )
+    shown = some(
+        [f"{short(printable(key))} ({values_in([*map(as_text, run.logged[key][1])])})" for key in columns]
+    )
+    question = (
+        f"groups: {name} is one run; add --run-by COLUMN if a column tells several runs apart: {shown}; or "
+        "name a source for each group: NAME=SOURCE, baseline first"
+    )
+    return question, ["--run-by", columns[0]]
+
+
+def _pattern_of_names(runs: Sequence[RunRecord]) -> str:
+    """Return the pattern of `--run-name` by which each run, or else each folder, is a group."""
+    names = {PurePath(run.name).name for run in runs}
+    return "{arm}" if len(names) > 1 else "*/{arm}/*"
 
 
 def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:

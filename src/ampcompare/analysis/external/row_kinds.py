@@ -171,7 +171,8 @@ def ask_about_kinds(
         columns = listed(dict.fromkeys(_describe(kind, runs) for kind in kinds))
         questions.append(
             f"rows: {printable(key)} stands in rows of several kinds, told apart by {columns}; add --where "
-            f"{printable(condition)} or another of them, or --step COLUMN if another column counts the steps"
+            f"{printable(condition)} or another of them, --run-by COLUMN if the column tells runs apart, or "
+            "--step COLUMN if another column counts the steps"
         )
         arguments += ["--where", condition]
     return questions, arguments
