@@ -146,6 +146,11 @@ def test_numbers_as_text_are_numbers_in_tables_and_in_json_lines(tmp_path):
         assert run.problems == []
 
 
+def test_a_list_with_one_object_per_line_is_read(tmp_path):
+    text = '[\n{"epoch": 1, "acc": 0.5},\n{"epoch": 2, "acc": 0.75}\n]\n'
+    assert table(tmp_path, text, "log.json").values("acc").tolist() == [0.5, 0.75]
+
+
 # Steps
 
 

@@ -88,6 +88,12 @@ def test_runs_whose_rows_alternate_are_told_apart_by_their_seed(tmp_path):
     assert [run.config["seed"] for run in load_runs([tmp_path], run_by="seed")] == [11, 12, 13]
 
 
+def test_the_order_of_the_rows_counts_in_each_run(tmp_path):
+    (tmp_path / "all.csv").write_text(as_csv(SEEDS))
+    runs = load_runs([tmp_path], run_by="seed", step="none")
+    assert [run.values("global_step").tolist() for run in runs] == [[1, 2, 3, 4]] * 3
+
+
 def test_an_unknown_column_is_refused(tmp_path):
     (tmp_path / "all.csv").write_text(as_csv(SEEDS))
     with pytest.raises(UserError, match=r"--run-by 'sed': .* has no such column; did you mean seed\?"):
