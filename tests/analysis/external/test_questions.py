@@ -1,6 +1,7 @@
 """Each question about logs of other programs has a command that works when copied, up to a right answer."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.quick import ROOT
 
 from ampcompare.cli import main
 
@@ -299,6 +301,152 @@ def many_folders() -> Case:
         table(f"logs/m{number}/log.csv", ({"epoch": n, "acc": n / 10 + number / 100} for n in (1, 2)))
         truth[f"m{number}"] = (1, 0.2 + number / 100)
     return ["logs"], [["--run-name", "*/{arm}/*", "--metric", "acc:max"]], truth
+
+
+# Writers of the log of one run by the programs of docs/reports.md. An epoch of amp takes 3 s instead of 4 s.
+
+SECONDS = {"fp32": 4.0, "amp": 3.0}
+
+
+def ultralytics(folder: str, arm: str, seed: int) -> None:
+    head = {"fp32": 5.0, "amp": 12.0}[arm]  # the first epoch
+    table(
+        f"{folder}/results.csv",
+        (
+            {
+                "epoch": n,
+                "time": head + SECONDS[arm] * (n - 1),
+                "train/box_loss": 1 / n,
+                "metrics/mAP50(B)": score(arm, seed, n),
+                "lr/pg0": 0.1,
+            }
+            for n in (1, 2, 3)
+        ),
+    )
+
+
+def keras(folder: str, arm: str, seed: int) -> None:
+    table(
+        f"{folder}/training.csv",
+        (
+            {"epoch": n, "accuracy": 0.9, "loss": 1 / n, "val_accuracy": score(arm, seed, n), "val_loss": n}
+            for n in (1, 2, 3)
+        ),
+    )
+
+
+def fastai(folder: str, arm: str, seed: int) -> None:
+    own = {"train_loss": 1.5, "valid_loss": 1.25}
+    table(
+        f"{folder}/history.csv",
+        (
+            {"epoch": n} | own | {"accuracy": score(arm, seed, n), "time": f"00:0{SECONDS[arm]:.0f}"}
+            for n in (1, 2, 3)
+        ),
+    )
+
+
+def mmengine(folder: str, arm: str, seed: int) -> None:
+    rows: list[Row] = []
+    for n in (1, 2, 3):
+        rows.append({"lr": 0.1, "data_time": 0.01, "loss": 1 / n, "time": SECONDS[arm], "step": 10 * n})
+        rows.append({"accuracy/top1": 100 * score(arm, seed, n), "data_time": 0.01, "time": 9.0, "step": n})
+    for name in ("scalars", "20260101_101010"):
+        lines(f"{folder}/20260101_101010/vis_data/{name}.json", rows)
+
+
+def fairseq_log(folder: str, arm: str, seed: int) -> None:
+    rows: list[Row] = []
+    for n in (1, 2, 3):
+        rows.append({"epoch": n, "update": n - 0.5, "loss": "2.5", "wps": str(12 / SECONDS[arm])})
+        rows.append({"epoch": n, "valid_loss": str(score(arm, seed, n)), "valid_num_updates": "9"})
+    lines(f"{folder}/train.log", rows, before="2026-01-01 | INFO | train | ")
+
+
+def lightning(folder: str, arm: str, seed: int) -> None:
+    rows: list[Row] = []
+    for n in (1, 2, 3):
+        rows.append({"epoch": n, "step": 50 * n, "train_loss": 1 / n})
+        rows.append({"epoch": n, "step": 50 * n, "val_acc": score(arm, seed, n)})
+    table(f"{folder}/metrics.csv", rows)
+    write(f"{folder}/hparams.yaml", "lr: 0.1\n")
+
+
+def hugging_face(folder: str, arm: str, seed: int) -> None:
+    history: list[Row] = []
+    for n in (1, 2, 3):
+        history.append({"epoch": n, "step": 10 * n, "loss": 1 / n, "learning_rate": 1e-5})
+        history.append({"epoch": n, "step": 10 * n, "eval_accuracy": score(arm, seed, n)})
+    history.append({"epoch": 3, "step": 30, "train_runtime": 3 * SECONDS[arm]})
+    state = {"global_step": 30, "log_history": history}
+    write(f"{folder}/checkpoint-30/trainer_state.json", json.dumps(state))
+
+
+def timm(folder: str, arm: str, seed: int) -> None:
+    rows = (
+        {"epoch": n, "train_loss": 1 / n, "eval_loss": 1 / n, "eval_top1": 100 * score(arm, seed, n)}
+        for n in (1, 2, 3)
+    )
+    table(f"{folder}/summary.csv", rows)
+    write(f"{folder}/args.yaml", f"seed: {seed}\n")
+
+
+def wandb_chart() -> None:
+    table(
+        "chart.csv",
+        (
+            {"Step": n}
+            | {
+                f"{arm}-{seed} - val/acc{bound}": score(arm, seed, n)
+                for arm, seed in each_run()
+                for bound in ("", "__MIN", "__MAX")
+            }
+            for n in (1, 2, 3)
+        ),
+    )
+
+
+def wandb_runs() -> None:
+    wandbs_table_of_runs()
+    Path("wandb_export.csv").rename("runs.csv")
+
+
+WRITERS: dict[str, Callable[[str, str, int], None]] = {
+    "Ultralytics": ultralytics,
+    "Keras": keras,
+    "fastai": fastai,
+    "mmengine": mmengine,
+    "fairseq": fairseq_log,
+    "Lightning": lightning,
+    "Hugging Face": hugging_face,
+    "timm": timm,
+}
+EXPORTS = {"chart.csv": wandb_chart, "runs.csv": wandb_runs, "trials.csv": optunas_trials}
+PAGE = (ROOT / "docs" / "reports.md").read_text().partition("### One command per program")[2]
+COMMANDS = re.findall(r"^\| ([\w& ]+),.*\| `ampcompare report (.+)` \|$", PAGE.partition("\n### ")[0], re.M)
+
+
+def test_each_program_has_a_command():
+    assert [name for name, _ in COMMANDS] == [*WRITERS, "W&B", "W&B", "Optuna"]
+
+
+@pytest.mark.parametrize(("program", "command"), COMMANDS)
+def test_the_command_of_a_program_compares_its_logs(tmp_path, monkeypatch, capsys, program, command):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)
+    if program in WRITERS:
+        for arm, seed in each_run():
+            WRITERS[program](f"logs/{arm}/{seed}", arm, seed)
+    else:
+        EXPORTS[words[0]]()
+    _, report = ask(words, capsys)
+    assert report is not None
+    factor = 1 if program == "fairseq" else 100  # a loss is no percentage
+    expected = {arm: (count, pytest.approx(factor * value)) for arm, (count, value) in of_arms().items()}
+    assert quality(report) == expected
+    (amp,) = (group for group in report["groups"] if group["label"] == "amp")
+    if "--ignore" in words:
+        assert amp["compared"]["speedup"]["value"] == pytest.approx(4 / 3)
 
 
 CASES = [
