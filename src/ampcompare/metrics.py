@@ -293,7 +293,7 @@ REDUCTION_DEFAULTS = {
     "allow_fp16_accumulation": False,
     "allow_fp16_bf16_reduction_math_sdp": False,
 }
-TF32 = "tf32"  # whether matrix products may use TF32; in our own trainings, whether anything may
+TF32 = "tf32"  # whether matrix products may use TF32; in our own trainings one option sets all switches
 # The same of a recorded loop: matrix products, convolutions, recurrent layers.
 TF32_SWITCHES = (TF32, "tf32_convolutions", "tf32_recurrent")
 WEIGHT_DTYPES = "weight_dtypes"  # of the trainable weights in training, such as ["float32"]

@@ -208,8 +208,8 @@ def write_logs(folder: Path, column: str, speeds: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("option", "base", "arm", "half_width"),
     [
-        ("time=ms:ms", "21.4", "21.3", 0.1 / 21.35),
-        ("time=ms:ms", "250", "248", 1 / 249),
+        ("time=ms:ms:each", "21.4", "21.3", 0.1 / 21.35),
+        ("time=ms:ms:each", "250", "248", 1 / 249),
         ("throughput=rate:per_second", "812", "815", 1 / 813.5),
         ("throughput=rate:per_second", "0.52", "0.53", 0.01 / 0.525),
         # Of a clock, the last digit counts in relation to the time between two rows.

@@ -14,8 +14,8 @@ import wandb
 from support.recorded_loop import Loop
 
 from ampcompare import Recorder, analyse_runs, load_runs, metrics
-from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.errors import UserError
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.wandb_client.client import end_service
 
 QUIET: dict[str, Any] = {"batch_size": 8}
@@ -234,7 +234,7 @@ import atexit, os, signal, sys, time
 import torch
 from ampcompare import Recorder, load_runs
 from ampcompare.errors import UserError
-from ampcompare.analysis.external.missing_input import MissingInput
+from ampcompare.runs.missing_input import MissingInput
 
 how, name = sys.argv[1:]
 run = None

@@ -15,10 +15,10 @@ from support.properties import examples
 from support.publication_files import write_publication
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.errors import UserError
 from ampcompare.report.page.render import render_page
 from ampcompare.runs import RunRecord
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import flatten, write
 from ampcompare.runs.run_record import build_columns
 from ampcompare.runs.system_metrics import MachineFacts, facts_of

@@ -1,5 +1,6 @@
-"""Cells of other people's tables: an index, a percentage, and rows without an evaluation."""
+"""Cells of other people's tables: steps, numbers as text, durations, rows without an evaluation."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,14 @@ import pytest
 from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
+from ampcompare.runs.missing_input import MissingInput
 
 
-def table(folder: Path, text: str, name: str = "log.csv") -> RunRecord:
+def table(folder: Path, text: str, name: str = "log.csv", **options: str | None) -> RunRecord:
     """Return the run in a CSV file with this text."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
-    (run,) = load_runs([folder / name])
+    (run,) = load_runs([folder / name], **options)
     return run
 
 
@@ -31,8 +33,8 @@ def test_a_table_without_a_header_is_refused(tmp_path):
 
 
 def test_percentages_are_numbers_in_percent(tmp_path):
-    run = table(tmp_path, "epoch,acc,loss\n1,85.3%,1\n2,86 %,2\n")
-    assert run.values("acc").tolist() == [85.3, 86.0]
+    for text in ("epoch,acc,loss\n1,85.3%,1\n2,86 %,2\n", "epoch;acc\n1;85,3%\n2;86,0 %\n"):
+        assert table(tmp_path, text).values("acc").tolist() == [85.3, 86.0]
     runs = [table(tmp_path / arm, f"epoch,acc\n1,85.3%\n2,{last}%\n") for arm, last in (("a", 86), ("b", 87))]
     for run, arm in zip(runs, "ab", strict=True):
         run.config["arm"] = arm
@@ -75,8 +77,10 @@ def test_a_placeholder_is_named_and_not_compared(tmp_path):
     analysis = analyse_runs(runs, metric="acc:max:percent")
     assert [group.estimates["quality"].value for group in analysis.groups] == [85.0, 85.0]
     assert any("acc is -1 in 4 rows" in remark for remark in analysis.caveats)
+    run = table(tmp_path, "epoch,acc\n1,-1\n2,85\n3,-2\n")
+    run.config["arm"] = "a"
     with pytest.raises(UserError, match=r"--metric acc:percent: it is logged as -2 to 85"):
-        analyse_runs([table(tmp_path, "epoch,acc\n1,-1\n2,85\n3,-2\n")], metric="acc:max:percent")
+        analyse_runs([run], metric="acc:max:percent")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +92,7 @@ def test_a_placeholder_is_named_and_not_compared(tmp_path):
         "\n# my log\nstep;acc;note\n1;0.5;a\n2;0.75;b\n",
         "sep=;\nstep;acc;note\n1;0,5;a\n2;0,75;b\n",
         "step,acc,note\n1,0.5,a\nstep,acc,note\n2,0.75,b\n",  # continued, with its header again
+        "step , acc, note\n1 ,0.5, a\n2 ,0.75, b\n",
         "step,acc,note\n1,0.5,a\n# resumed\n2,0.75,b\n",
     ],
 )
@@ -109,6 +114,8 @@ def test_a_comment_that_names_the_columns_of_numbers_is_the_header(tmp_path):
     [
         (("0:00:12", "0:21:12"), (12.0, 1272.0)),
         (("00:00:01.5", "1 day, 2:03:04"), (1.5, 93784.0)),
+        (("00:55", "12:07"), (55.0, 727.0)),  # fastai
+        (("59:59", "1:02:03"), (3599.0, 3723.0)),
         (("2026-01-01 00:00:00", "2026-01-01T00:01:00"), (1767225600.0, 1767225660.0)),
         (("2026-01-01 00:00:00+00:00", "2026-01-01 01:01:00+01:00"), (1767225600.0, 1767225660.0)),
     ],
@@ -120,3 +127,98 @@ def test_durations_and_dates_are_seconds(tmp_path, cells, seconds):
     (tmp_path / "log.jsonl").write_text(lines)
     (run,) = load_runs([tmp_path / "log.jsonl"])
     assert run.values("elapsed").tolist() == list(seconds)
+
+
+def test_numbers_as_text_are_numbers_in_tables_and_in_json_lines(tmp_path):
+    cells = {
+        "wps": ("58056.1", "59000"),
+        "ppl": ("inf", "12.5"),
+        "top1": ("81.2%", "82%"),
+        "lr": ("1e-05", "3e-4"),
+    }
+    expected = {"wps": [58056.1, 59000], "ppl": [np.inf, 12.5], "top1": [81.2, 82], "lr": [1e-5, 3e-4]}
+    lines = [{"epoch": n + 1} | {key: texts[n] for key, texts in cells.items()} for n in (0, 1)]
+    rows = [",".join(["epoch", *cells]), *(",".join(map(str, line.values())) for line in lines)]
+    fairseq = "".join(f"2026-01-01 | INFO | train | {json.dumps(line)}\n" for line in lines)
+    for run in (table(tmp_path, "\n".join(rows)), table(tmp_path, fairseq, "train.log")):
+        assert {key: run.values(key).tolist() for key in cells} == expected
+        assert run.units == {"top1": "percent"}
+        assert run.problems == []
+
+
+def test_a_list_with_one_object_per_line_is_read(tmp_path):
+    text = '[\n{"epoch": 1, "acc": 0.5},\n{"epoch": 2, "acc": 0.75}\n]\n'
+    assert table(tmp_path, text, "log.json").values("acc").tolist() == [0.5, 0.75]
+
+
+# Steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (("1/90", "2/90", "3/90", "4/90"), [1, 2, 3, 4]),
+        (("0.5 / 3", "1.0 / 3", "1.5 / 3", "2.0 / 3"), [0.5, 1, 1.5, 2]),
+        ((" 7/30", "14/30", "21/30", "28/30"), [7, 14, 21, 28]),
+        (("[1, 20]", "[1, 40]", "[2, 20]", "[10, 20]"), [1, 2, 3, 4]),
+        (("(0, 100)", "(1, 100)", "(2, 100)", "(3, 100)"), [1, 2, 3, 4]),
+    ],
+)
+def test_a_step_whose_meaning_is_plain_is_read(tmp_path, steps, expected):
+    rows = "".join(f'"{step}",{n}\n' for n, step in enumerate(steps))
+    lines = "".join(f"{json.dumps({'step': step, 'acc': n})}\n" for n, step in enumerate(steps))
+    for run in (table(tmp_path, f"step,acc\n{rows}"), table(tmp_path, lines, "log.jsonl")):
+        assert run.values("global_step").tolist() == expected
+        assert run.values("acc").tolist() == [0, 1, 2, 3]
+
+
+def test_the_step_of_nvidias_logger_is_a_list(tmp_path):
+    rows = [
+        {"type": "LOG", "step": "PARAMETER", "data": {"batch_size": 64}},
+        *({"type": "LOG", "step": [epoch, 50], "data": {"train.loss": 1 / epoch}} for epoch in (1, 2, 3)),
+        {"type": "LOG", "step": [], "data": {"train.best": 0.25}},
+    ]
+    run = table(tmp_path, "".join(f"DLLL {json.dumps(row)}\n" for row in rows), "dllogger.json")
+    assert run.values("global_step").tolist() == [1, 2, 3]
+    assert run.values("data.train.loss").tolist() == [1, 1 / 2, 1 / 3]
+
+
+@pytest.mark.parametrize(
+    ("steps", "problem"),
+    [
+        (("Epoch 1", "Epoch 2", "Epoch 3"), "has values such as 'Epoch 1', which are no numbers"),
+        (("1 of 3", "2 of 3", "3 of 3"), "has values such as '1 of 3', which are no numbers"),
+        (("warm", "1", "2"), "has values such as 'warm', which are no numbers"),
+        (("300", "200", "100"), "falls from row to row"),
+        (("3/3", "2/3", "1/3"), "falls from row to row"),
+    ],
+)
+@pytest.mark.parametrize("name", ["step", "position"])
+def test_a_column_that_is_no_step_is_asked_about(tmp_path, name, steps, problem):
+    text = f"{name},acc\n" + "".join(f"{step},{n / 10}\n" for n, step in enumerate(steps))
+    with pytest.raises(MissingInput, match=problem) as caught:
+        table(tmp_path, text, step="position" if name == "position" else None)
+    assert caught.value.arguments == ("--step", "none")
+    run = table(tmp_path, text, step="none")
+    assert run.values("global_step").tolist() == [1, 2, 3]
+    assert run.values("acc").tolist() == [0, 0.1, 0.2]
+
+
+def test_a_falling_column_leaves_the_step_to_another(tmp_path):
+    run = table(tmp_path, "iter,epoch,acc\n30,1,0.5\n20,2,0.75\n10,3,0.8\n")
+    assert run.values("global_step").tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        (",loss,acc\n0,2,0.5\n1,1,0.75\n", "Unnamed: 0"),
+        ("loss,acc,\n2,0.5,0\n1,0.75,1\n", "Unnamed: 2"),
+        ("Unnamed: 0,loss,acc\n0,2,0.5\n1,1,0.75\n", "Unnamed: 0"),
+    ],
+)
+def test_a_column_without_a_name_can_be_the_step(tmp_path, text, step):
+    with pytest.raises(MissingInput, match=rf"columns: .*{step}.*--step none takes the order of the rows"):
+        table(tmp_path, text)
+    assert table(tmp_path, text, step=step).values("global_step").tolist() == [0, 1]
+    assert table(tmp_path, text, step="none").values("global_step").tolist() == [1, 2]

@@ -1,9 +1,6 @@
-"""A run counts once, in however many files, folders or columns its rows stand."""
+"""Which files are one run: equal bytes in one folder, Keras' folders, exports of charts. Else it is asked."""
 
-import json
-import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.logs import logged
@@ -11,6 +8,9 @@ from support.logs import logged
 from ampcompare import load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
+from ampcompare.runs.missing_input import MissingInput
+
+ROWS = '{"step": 1, "loss": 2.5, "time": 0.21}\n{"step": 2, "loss": 1.5, "time": 0.22}\n'
 
 
 def write(path: Path, text: str) -> Path:
@@ -20,189 +20,95 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def rows_of(seed: int, steps: range, *, digits: int = 17, clock: int | None = None) -> list[dict[str, Any]]:
-    """Return rows of a run whose values depend on the seed and the step, and whose times on the clock."""
-    rows = []
-    for step in steps:
-        chance = random.Random(f"{seed} {step}")
-        row: dict[str, Any] = {"step": step, "loss": round(2 / step + chance.random() / 10, digits)}
-        if clock is not None:
-            row["time"] = round(0.2 + random.Random(f"{clock} {step}").random() / 100, 6)
-        rows.append(row)
-    return rows
+def table(steps: range, shift: float = 0.0) -> str:
+    """Return a CSV file."""
+    return "\n".join(["step,loss", *(f"{step},{1 / step + shift}" for step in steps), ""])
 
 
-def lines(rows: list[dict[str, Any]]) -> str:
-    """Return rows as JSON lines."""
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return rows as a CSV file."""
-    names = list(rows[0])
-    return "\n".join([",".join(names), *(",".join(str(row[name]) for name in names) for row in rows), ""])
-
-
-def names(folder: Path, **options: Any) -> list[str]:
+def names(folder: Path) -> list[str]:
     """Return the names of the runs below a folder, sorted."""
-    return sorted(run.name.removeprefix(f"{folder.as_posix()}/") for run in load_runs([folder], **options))
+    return sorted(run.name.removeprefix(f"{folder.as_posix()}/") for run in load_runs([folder]))
 
 
-# One run in several files
+# Equal files
 
 
-def test_equal_files_with_other_names_are_one_run(tmp_path):
-    for seed in (1, 2):
-        text = lines(rows_of(seed, range(1, 6), clock=seed))
-        folder = tmp_path / f"run{seed}" / "2026" / "vis_data"
-        write(folder / "scalars.json", text)
-        write(folder / f"2026010{seed}_101010.json", text)
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("vis_data/20260105_101010.json", "vis_data/scalars.json"),  # mmengine
+        ("log.csv", "backup_of_log.csv"),
+        ("train.log", "stdout.log"),
+        ("metrics.csv", "metrics (1).csv"),
+    ],
+)
+def test_equal_bytes_in_one_folder_are_one_run(tmp_path, files):
+    for seed in (1, 2, 3):
+        for file in files:
+            text = table(range(1, 4), seed) if file.endswith("csv") else ROWS.replace("2.5", f"2.{seed}")
+            write(tmp_path / f"run{seed}" / file, text)
     with logged() as messages:
-        runs = load_runs([tmp_path])
-    assert [run.rows for run in runs] == [5, 5]
-    assert any("are one run" in message and "scalars" in message for message in messages)
-
-
-@pytest.mark.parametrize("write_rows", [lines, table])
-def test_the_concatenation_of_two_parts_counts_and_its_parts_do_not(tmp_path, write_rows):
-    suffix = "jsonl" if write_rows is lines else "csv"
-    first, second = rows_of(1, range(1, 6), clock=1), rows_of(1, range(4, 9), clock=2)  # resumed at step 4
-    write(tmp_path / f"part_a.{suffix}", write_rows(first))
-    write(tmp_path / f"part_b.{suffix}", write_rows(second))
-    write(tmp_path / f"whole.{suffix}", write_rows(first + second))
-    (run,) = load_runs([tmp_path])
-    assert run.name.endswith("whole")
-    assert run.rows == 10
-
-
-def test_a_file_that_concatenates_whole_runs_is_left_out(tmp_path):
-    parts = [rows_of(seed, range(1, 6), clock=seed) for seed in (1, 2, 3)]
-    for number, part in enumerate(parts):
-        write(tmp_path / f"{number}.csv", table(part))
-    write(tmp_path / "all.csv", table([row for part in parts for row in part]))
-    assert names(tmp_path) == ["0", "1", "2"]
-
-
-def test_lists_and_texts_are_compared_as_they_are(tmp_path):
-    rows = [row | {"shape": [8, row["step"]], "note": "a"} for row in rows_of(1, range(1, 6), clock=1)]
-    for name in ("a", "b"):
-        write(tmp_path / f"{name}.jsonl", lines(rows))
-    other = [row | {"shape": [9, row["step"]]} for row in rows]
-    write(tmp_path / "c.jsonl", lines(other))
-    assert names(tmp_path) == ["a", "c"]
-
-
-def test_an_early_copy_of_a_log_is_the_same_run(tmp_path):
-    rows = rows_of(1, range(1, 20), clock=1)
-    write(tmp_path / "backup" / "log.csv", table(rows[:7]))
-    write(tmp_path / "log.csv", table(rows))
-    assert names(tmp_path) == ["log"]
+        runs = load_runs([f"amp={tmp_path}"])
+    assert len(runs) == 3
+    assert sum("has the bytes of" in message for message in messages) == 3
 
 
 @pytest.mark.parametrize(
-    ("digits", "clocks"),
+    "files",
     [
-        (17, (1, 2)),  # two bit-identical runs: their times differ
-        (2, (None, None)),  # short coarse logs
-        (1, (None, None)),
+        ("seed1.csv", "seed2.csv"),
+        ("run.csv", "run2.csv"),
+        ("fold_3/log.csv", "fold_4/log.csv"),
+        ("log.csv", "backup/log.csv"),
     ],
 )
-def test_runs_that_agree_without_evidence_are_two(tmp_path, digits, clocks):
-    for number, clock in enumerate(clocks):
-        rows = rows_of(1, range(1, 4), digits=digits, clock=clock)
-        write(tmp_path / f"seed{number}.csv", table(rows))
-    assert names(tmp_path) == ["seed0", "seed1"]
-    assert len(load_runs([f"fp32={tmp_path}"])) == 2
-
-
-def test_a_learning_rate_with_all_digits_is_no_evidence(tmp_path):
-    for number in (1, 2):
-        rows = [row | {"lr": 0.1 / row["step"] ** 0.5} for row in rows_of(1, range(1, 6), digits=2)]
-        write(tmp_path / f"seed{number}.csv", table(rows))
-    assert names(tmp_path) == ["seed1", "seed2"]
-
-
-@pytest.mark.parametrize("files", [("seed1.csv", "seed2.csv"), ("a/log.csv", "b/log.csv")])
-def test_equal_digits_without_a_time_in_repeats_are_asked_about(tmp_path, files):
+def test_equal_bytes_elsewhere_are_asked_about(tmp_path, files):
     for file in files:
-        write(tmp_path / file, table(rows_of(1, range(1, 6))))
-    with pytest.raises(UserError, match=rf"{files[0]} and .*{files[1]} have the same values in every row"):
-        load_runs([f"fp32={tmp_path}"])
-    named = [f"fp32={tmp_path / file}" for file in files]
-    assert len(load_runs(named)) == 2  # the answer: each file that is named is a run
-    assert len(load_runs(named[:1])) == 1
+        write(tmp_path / file, table(range(1, 4)))
+    write(tmp_path / "other.csv", table(range(1, 4), 1))
+    with pytest.raises(MissingInput, match="have the same bytes; leave out one of them") as caught:
+        load_runs([f"fp32={tmp_path}", f"amp={tmp_path / 'other.csv'}"])
+    assert f"amp={tmp_path / 'other.csv'}" in caught.value.arms  # the other arm stays in the command
+    of_arm = [arm for arm in caught.value.arms if arm.startswith("fp32=")]
+    assert len(load_runs(of_arm)) == 3
+    assert len(load_runs([arm for arm in of_arm if not arm.endswith(files[1])])) == 2
 
 
-def test_a_log_that_may_continue_another_is_asked_about(tmp_path):
-    for part, steps in (("first", range(1, 9)), ("second", range(8, 15))):  # resumed at step 8
-        write(tmp_path / part / "scalars.json", lines(rows_of(1, steps, clock=steps.start)))
-    with pytest.raises(UserError, match=r"second/scalars.json begins at step 8, .* of .*first/scalars.json"):
-        load_runs([f"fp32={tmp_path}"])
-    named = [f"fp32={tmp_path / part / 'scalars.json'}" for part in ("first", "second")]
-    assert len(load_runs(named)) == 2
-    text = "".join(Path(name.removeprefix("fp32=")).read_text() for name in named)
-    (run,) = load_runs([f"fp32={write(tmp_path / 'whole.json', text)}"])
-    assert run.values("step").max() == 14
-
-
-def test_equal_digits_in_one_folder_under_other_names_are_one_run(tmp_path):
-    for name in ("training.csv", "history.csv"):
-        write(tmp_path / name, table(rows_of(1, range(1, 6))))
-    assert len(load_runs([f"fp32={tmp_path}"])) == 1
-
-
-def test_equal_files_of_two_arms_are_two_runs(tmp_path):
+def test_equal_bytes_in_two_arms_or_with_other_settings_are_two_runs(tmp_path):
     for arm in ("a", "b"):
-        write(tmp_path / arm / "log.csv", table(rows_of(1, range(1, 6), clock=1)))
-    assert len(load_runs([f"{arm}={tmp_path / arm}" for arm in ("a", "b")])) == 2
+        write(tmp_path / arm / "1" / "log.csv", table(range(1, 4)))
+        write(tmp_path / arm / "2" / "log.csv", table(range(1, 4)))
+        for seed in (1, 2):
+            write(tmp_path / arm / str(seed) / "hparams.yaml", f"seed: {seed}\n")
+    assert len(load_runs([f"{arm}={tmp_path / arm}" for arm in ("a", "b")])) == 4
 
 
-# One run in several folders
+# Parts of a run
 
 
 @pytest.mark.parametrize(
-    ("train", "evaluation"),
-    [
-        ("1/train/log.csv", "1/validation/log.csv"),
-        ("train/1.csv", "val/1.csv"),
-        ("1/train.csv", "1/valid.csv"),
-        ("seed1_train.csv", "seed1_test.csv"),
-        ("log-training-1.jsonl", "log-eval-1.jsonl"),
-    ],
+    ("first", "second"),
+    [(range(1, 9), range(8, 15)), (range(1, 9), range(9, 15)), (range(1, 5), range(2, 9))],
 )
-def test_train_and_validation_are_parts_of_one_run(tmp_path, train, evaluation):
-    as_text = lines if train.endswith("jsonl") else table
-    for seed in (1, 2):
-        parts = {train: 0.9, evaluation: 0.7}
-        for name, score in parts.items():
-            rows = [{"epoch": epoch, "acc": score + seed / 100 + epoch / 1000} for epoch in (1, 2, 3)]
-            write(tmp_path / name.replace("1", str(seed)), as_text(rows))
-    runs = load_runs([tmp_path])
-    assert len(runs) == 2
-    for run in runs:
-        keys = sorted(key for key in run.logged if key.endswith("/acc"))
-        assert len(keys) == 2
-        assert "acc" not in run.logged
-        evaluated, trained = (run.values(key)[-1] for key in sorted(keys, key=lambda key: "train" in key))
-        assert trained == pytest.approx(evaluated + 0.2)
-        assert run.values("global_step").max() == 3
+def test_a_file_that_may_continue_another_is_asked_about(tmp_path, first, second):
+    write(tmp_path / "logs" / "a.csv", table(first))
+    write(tmp_path / "logs" / "b.csv", table(second, 0.5))
+    with pytest.raises(MissingInput, match=rf"b\.csv begins at step {second.start}, after the beginning of"):
+        load_runs([f"fp32={tmp_path / 'logs'}"])
+    named = [f"fp32={tmp_path / 'logs' / name}" for name in ("a.csv", "b.csv")]
+    assert len(load_runs(named)) == 2
+    text = "".join((tmp_path / "logs" / name).read_text() for name in ("a.csv", "b.csv"))
+    (run,) = load_runs([f"fp32={write(tmp_path / 'whole.csv', text)}"], starts="joined")
+    assert run.values("step").tolist() == [*range(1, second.start), *second]
 
 
-def test_a_key_of_one_part_keeps_its_name(tmp_path):
-    write(tmp_path / "1" / "train.csv", "step,loss\n1,2\n2,1\n")
-    write(tmp_path / "1" / "val.csv", "step,loss,acc\n2,1.5,0.5\n")
-    (run,) = load_runs([tmp_path])
-    assert {*run.logged} == {"global_step", "step", "train/loss", "val/loss", "acc"}
-    assert run.values("val/loss").tolist() == [1.5]
-    assert run.rows == 2  # the rows of one step are one row
-
-
-def test_arms_that_are_called_train_and_test_stay_apart(tmp_path):
-    for arm in ("train", "test"):
-        write(tmp_path / arm / "log.csv", "step,loss\n1,2\n2,1\n")
-    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in ("train", "test")])
-    assert [run.config["arm"] for run in runs] == ["train", "test"]
-    assert all("loss" in run.logged for run in runs)
+def test_a_file_with_every_row_of_another_is_asked_about(tmp_path):
+    write(tmp_path / "log.csv", table(range(1, 20)))
+    write(tmp_path / "old" / "copy.csv", table(range(1, 8)))
+    with pytest.raises(MissingInput, match=r"log\.csv has every row of .*copy\.csv"):
+        load_runs([f"fp32={tmp_path}"])
+    write(tmp_path / "old" / "copy.csv", table(range(1, 8), 0.25))  # another run, which ended early
+    assert len(load_runs([f"fp32={tmp_path}"])) == 2
 
 
 def test_keras_folders_of_event_files_are_parts_of_one_run(tmp_path):
@@ -214,11 +120,18 @@ def test_keras_folders_of_event_files_are_parts_of_one_run(tmp_path):
             with SummaryWriter(str(tmp_path / f"run{seed}" / part)) as writer:
                 for epoch in range(3):
                     writer.add_scalar("epoch_accuracy", score + seed / 100, epoch, walltime=100.0 + epoch)
+                    writer.add_scalar(f"only_{part}", 1.0, epoch, walltime=100.0 + epoch)
     runs = load_runs([tmp_path])
     assert len(runs) == 3
-    assert sorted(run.values("validation/epoch_accuracy")[-1] for run in runs) == pytest.approx(
-        [0.81, 0.82, 0.83]
-    )
+    last = sorted(run.values("validation/epoch_accuracy")[-1] for run in runs)
+    assert last == pytest.approx([0.81, 0.82, 0.83])
+    assert all({"train/epoch_accuracy", "only_train", "only_validation"} <= {*run.logged} for run in runs)
+
+
+def test_files_called_train_and_test_are_runs_of_their_own(tmp_path):
+    for name in ("train", "validation"):
+        write(tmp_path / name / "log.csv", table(range(1, 4), len(name)))
+    assert names(tmp_path) == ["train/log", "validation/log"]
 
 
 # Exports with one file per tag, or one column per run
@@ -246,54 +159,132 @@ def test_tensorboards_downloads_of_keras_folders_are_one_run(tmp_path):
         for tag in ("epoch_loss", "epoch_accuracy"):
             write(
                 tmp_path / f"run-fp32_1_{part}-tag-{tag}.csv",
-                f"Wall time,Step,Value\n1.5,0,0.5\n2.5,1,0.{len(part)}\n",
+                f"Wall time,Step,Value\n1.5,0,0.5\n2.5,1,0.{len(part)}{len(tag)}\n",
             )
     (run,) = load_runs([tmp_path])
-    assert run.values("validation/epoch_accuracy").tolist() == [0.5, 0.1]
-    assert run.values("train/epoch_loss").tolist() == [0.5, 0.5]
+    assert run.values("validation/epoch_accuracy").tolist() == [0.5, 0.1014]
+    assert run.values("train/epoch_loss").tolist() == [0.5, 0.51]
 
 
-CHART = (
-    '"Step","fp32-1 - val/acc","fp32-1 - val/acc__MIN","fp32-1 - val/acc__MAX",'
-    '"bf16-1 - val/acc","bf16-1 - val/acc__MIN","bf16-1 - val/acc__MAX"\n'
-    '"10","0.5","0.5","0.5","","",""\n"20","0.6","0.6","0.6","0.7","0.7","0.7"\n'
-)
+def chart(
+    path: Path, names: dict[str, list[float | None]], *, axis: str = "Step", key: str = "val/acc"
+) -> Path:
+    """Write W&B's export of a chart: for each run its value at the steps 10, 20, ..."""
+    columns = [f"{name} - {key}{bound}" for name in names for bound in ("", "__MIN", "__MAX")]
+    lines = [[axis, *columns]]
+    for row, values in enumerate(zip(*names.values(), strict=True), 1):
+        cells = ["" if value is None else str(value) for value in values for _ in range(3)]
+        lines.append([str(10 * row), *cells])
+    return write(path, "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines))
 
 
-def charted(path: Path, text: str) -> dict[str, RunRecord]:
-    """Return the runs of a chart that was exported from W&B, by their names."""
-    write(path, text)
-    return {run.name: run for run in load_runs([path])}
+def by_name(source: Path | str, **options: str) -> dict[str, RunRecord]:
+    """Return the runs of a source by their names."""
+    return {run.name: run for run in load_runs([source], **options)}
+
+
+TWO = {"fp32-1": [0.5, 0.6], "bf16-1": [None, 0.7]}
 
 
 @pytest.mark.parametrize("axis", ["Step", "trainer/global_step", "epoch"])
 def test_wandbs_chart_export_has_a_column_per_run(tmp_path, axis):
-    runs = charted(tmp_path / "wandb_export_2026.csv", CHART.replace("Step", axis))
-    assert {*runs} == {"fp32-1", "bf16-1"}
+    runs = by_name(chart(tmp_path / "wandb_export_2026.csv", TWO, axis=axis), run_name="{arm}-{seed}")
     assert runs["fp32-1"].values("val/acc").tolist() == [0.5, 0.6]
     assert runs["bf16-1"].values("val/acc").tolist() == [0.7]
     assert runs["bf16-1"].values("global_step").tolist() == [20]
-    assert runs["fp32-1"].config["run"] == "fp32"
-    assert len(load_runs([f"all={tmp_path}"])) == 2
+    assert runs["fp32-1"].config == {"arm": "fp32", "seed": 1}
+    assert len(load_runs([f"all={tmp_path}"])) == 2  # the source names the arm
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern", "settings"),
+    [
+        (
+            ("adam_lr_0.1", "adam_lr_0.01"),
+            "{arm}_lr_{lr}",
+            [{"arm": "adam", "lr": 0.1}, {"arm": "adam", "lr": 0.01}],
+        ),
+        (
+            ("resnet18/bf16 seed 3", "resnet50/bf16 seed 3"),
+            "{model}/{arm} seed {seed}",
+            [{"model": f"resnet{depth}", "arm": "bf16", "seed": 3} for depth in (18, 50)],
+        ),
+        (
+            ("sunny-cloud-17 (fp16)", "wild-fog-18 (tf32)"),
+            "*({arm})",
+            [{"arm": "fp16"}, {"arm": "tf32"}],
+        ),
+    ],
+)
+def test_a_run_of_a_chart_is_its_whole_name_and_only_a_pattern_reads_settings_from_it(
+    tmp_path, names, pattern, settings
+):
+    path = chart(tmp_path / "chart.csv", {name: [number, number + 1.0] for number, name in enumerate(names)})
+    with pytest.raises(MissingInput, match="has 2 runs") as caught:
+        load_runs([path])
+    option, value = caught.value.arguments
+    assert (option, value) == ("--run-name", "{arm}")
+    assert [run.config["arm"] for run in by_name(path, run_name=value).values()] == sorted(names)
+    runs = by_name(path, run_name=pattern)
+    assert [runs[name].config for name in names] == settings
+    with pytest.raises(UserError, match="does not match"):
+        load_runs([path], run_name="{arm}--{seed}")
 
 
 def test_two_charts_of_the_same_runs_are_joined(tmp_path):
-    write(tmp_path / "loss.csv", CHART.replace("val/acc", "loss"))
-    runs = charted(tmp_path / "acc.csv", CHART)
-    assert len(runs) == 2
-    by_name = {run.name: run for run in load_runs([tmp_path])}
-    assert by_name["fp32-1"].values("loss").tolist() == [0.5, 0.6]
-    assert by_name["fp32-1"].values("val/acc").tolist() == [0.5, 0.6]
-    assert by_name["fp32-1"].rows == 2
+    chart(tmp_path / "loss.csv", TWO, key="loss")
+    chart(tmp_path / "acc.csv", TWO)
+    run = by_name(tmp_path, run_name="{arm}-{seed}")["fp32-1"]
+    assert run.values("loss").tolist() == run.values("val/acc").tolist() == [0.5, 0.6]
+    assert run.rows == 2
 
 
 def test_a_chart_of_group_means_is_refused(tmp_path):
-    text = CHART.replace("fp32-1", "precision: 32").replace("bf16-1", "precision: bf16")
     with pytest.raises(UserError, match="means over groups"):
-        charted(tmp_path / "chart.csv", text)
+        load_runs([chart(tmp_path / "chart.csv", {"precision: 32": [1.0], "precision: bf16": [2.0]})])
 
 
 @pytest.mark.parametrize("axis", ["Relative Time (Process)", "Wall Time"])
 def test_a_chart_over_time_is_refused_with_what_to_do(tmp_path, axis):
     with pytest.raises(UserError, match=r"a chart of W&B over .* set the x axis to Step"):
-        charted(tmp_path / "chart.csv", CHART.replace("Step", axis))
+        load_runs([chart(tmp_path / "chart.csv", TWO, axis=axis)])
+
+
+# Names of files
+
+
+@pytest.mark.parametrize(
+    ("files", "pattern", "settings"),
+    [
+        (("a/x_seed7.csv", "a/y_seed8.csv"), "*_seed{seed}.csv", [{"seed": 7}, {"seed": 8}]),
+        (
+            ("bf16/s1/metrics.csv", "fp32/s1/metrics.csv"),
+            "*/{arm}/s{seed}/metrics.csv",
+            [{"arm": "bf16", "seed": 1}, {"arm": "fp32", "seed": 1}],
+        ),
+        (
+            ("amp-lr1e-3.log", "fp32-lr1e-4.log"),
+            "{arm}-lr{lr}.log",
+            [{"arm": "amp", "lr": "1e-3"}, {"arm": "fp32", "lr": "1e-4"}],
+        ),
+    ],
+)
+def test_a_pattern_reads_settings_from_the_names_of_files(tmp_path, files, pattern, settings):
+    for number, file in enumerate(files):
+        write(tmp_path / file, table(range(1, 4), number))
+    assert [run.config for run in load_runs([tmp_path], run_name=pattern)] == settings
+
+
+@pytest.mark.parametrize("pattern", ["fp32", "{arm}_{arm}", "*.csv"])
+def test_a_pattern_without_a_key_or_with_one_twice_is_refused(tmp_path, pattern):
+    write(tmp_path / "a.csv", table(range(1, 4)))
+    with pytest.raises(UserError, match=r"expected a pattern with each \{key\} once"):
+        load_runs([tmp_path], run_name=pattern)
+
+
+def test_sources_and_a_pattern_do_not_both_name_the_arm(tmp_path):
+    write(tmp_path / "amp_1.csv", table(range(1, 4)))
+    with pytest.raises(UserError, match="the sources have names, too"):
+        load_runs([f"fp32={tmp_path}"], run_name="{arm}_{seed}.csv")
+    (run,) = load_runs([f"fp32={tmp_path}"], run_name="*_{seed}.csv")
+    assert run.config == {"arm": "fp32", "seed": 1}

@@ -218,7 +218,7 @@ def test_a_settings_file_of_the_output_folder_gives_a_hugging_face_run_its_seed(
 def test_the_step_column_is_found_by_usual_names_or_by_the_given_one(step, tmp_path):
     _file(tmp_path / "anything.csv", f"loss,{step}\n3,10\n2,20\n")
     if step == "tick":
-        with pytest.raises(UserError, match="no runs in this folder"):
+        with pytest.raises(UserError, match="none of its columns is a step"):
             load_runs([tmp_path])
     (run,), _ = _load(tmp_path, step="tick" if step == "tick" else None)
     assert run.history["global_step"].tolist() == [10, 20]
@@ -255,7 +255,7 @@ def test_json_beside_a_log_is_read_as_json(tmp_path):
 
 def test_settings_beside_several_logs_belong_to_none(tmp_path):
     for seed in range(2):
-        _file(tmp_path / f"seed{seed}.csv", "step,loss\n1,2\n")
+        _file(tmp_path / f"seed{seed}.csv", f"step,loss\n1,{seed}\n")
         _file(tmp_path / f"seed{seed}.jsonl", '{"step": 1, "loss": 2}')
     (tmp_path / "config.json").write_text('{"seed": 0}')
     runs, _ = _load(tmp_path)
@@ -283,8 +283,9 @@ def test_a_folder_whose_name_looks_like_a_pattern_is_itself(tmp_path):
 
 
 def test_every_trainer_folder_and_every_other_table_is_a_run(tmp_path):
-    for name in ("a/metrics.csv", "b/metrics.csv", "one.csv", "two.csv", "c/metrics.csv", "c/progress.csv"):
-        _file(tmp_path / name, "step,loss\n1,2\n")
+    names = ("a/metrics.csv", "b/metrics.csv", "one.csv", "two.csv", "c/metrics.csv", "c/progress.csv")
+    for number, name in enumerate(names):
+        _file(tmp_path / name, f"step,loss\n1,{number}\n")
     _file(tmp_path / "data.csv", "pixel,label\n1,2\n")
     runs, _ = _load(tmp_path)
     assert sorted(Path(run.name).name for run in runs) == ["a", "b", "metrics", "one", "progress", "two"]
@@ -326,7 +327,7 @@ NOISE = bytes(range(256)) * 50
 HOSTILE = {
     "events.out.tfevents.1.host": [b"", b"step,loss\n1,2\n", NOISE, struct.pack("<Q", 2**60) + b"\0" * 12],
     "metrics.csv": [
-        *(b"", b"step,loss\n", b"a,b\n1,2\n", b"step,loss\n1\n2,3,4,5\n", b"step,loss,loss,\n1,2,3,4\n"),
+        *(b"", b"step,loss\n", b"step,loss\n1\n2,3,4,5\n", b"step,loss,loss,\n1,2,3,4\n"),
         *(NOISE, b'step,loss\n1,"2\n' + b"x," * 100_000, b"step," + b"a," * 1_000_000 + b"\n1,2\n"),
     ],
     "trainer_state.json": [

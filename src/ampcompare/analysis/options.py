@@ -54,9 +54,9 @@ class AnalysisOptions:
     time: Annotated[
         str | None,
         Option(
-            metavar="KEY:UNIT",
-            help="Instead of --throughput: metric with the time of a step or an epoch, KEY:seconds or "
-            "KEY:ms. Add :cumulative if it counts from the start.",
+            metavar="KEY:UNIT:KIND",
+            help="Instead of --throughput: metric with the time, in seconds or ms. KEY:seconds:each for the "
+            "time of a step or an epoch, KEY:seconds:cumulative if it counts from the start.",
         ),
     ] = None
     memory: Annotated[

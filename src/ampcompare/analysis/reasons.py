@@ -103,7 +103,7 @@ def _no_speed_is_read(asked: Asked) -> Reason | None:
     is_empty = all(side.sample(asked.run_metric.column).empty for side in asked.sides)
     if asked.run_metric.question != SPEED or not asked.is_external or not is_empty:
         return None
-    text = "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds"
+    text = "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds:each"
     return Reason(text)
 
 

@@ -8,7 +8,7 @@ from ampcompare.analysis.claims import SAME_SPEED, Claim, Finding, largest_loss
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
+from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, QUALITY, SPEED, TIME
 from ampcompare.analysis.grouping.validity_checks import explain_chance
 from ampcompare.runtime.formatting import listed, ratio, some
 
@@ -123,7 +123,8 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
     speed = comparison.claims[SPEED]
     quality = comparison.claims[QUALITY]
     if comparison.is_quality_lost or speed.finding is Finding.SLOWER or speed.finding in SAME_SPEED:
-        return NOTHING_MISSING
+        saved = "" if comparison.is_quality_lost else _describe_saved_time(comparison)
+        return f"{name} {_describe_loss(comparison, metric)}, but {saved}" if saved else NOTHING_MISSING
     if comparison.group.outcomes.failed:
         return phrases.failed_runs(comparison.group, name)
     if comparison.uncontrolled_differences:
@@ -136,6 +137,14 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
         return f"no {metric.noun} of {name} counts ({_reason(quality)})"
     reason = _describe_allowed_loss(quality, metric) or _reason(quality)
     return f"the {metric.noun} of {name} is not decided ({reason})"
+
+
+def _describe_saved_time(comparison: Comparison) -> str:
+    """Return `takes 34% less time to the target` if that is shown, else ""."""
+    estimate = comparison.estimates.get(TIME)
+    if estimate is None or estimate.side_of(COMPARED_METRICS[TIME].null) >= 0:
+        return ""
+    return f"takes {1 - estimate.value:.0%} less time to the target"
 
 
 def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:

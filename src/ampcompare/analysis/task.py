@@ -19,11 +19,11 @@ from ampcompare.analysis.external.key_mapping import (
     UNITS,
     KeyMapping,
     counts_rows,
+    describe_growth,
     parse_key_mappings,
     with_clock,
 )
 from ampcompare.analysis.external.metric_choice import choose_external_metric, choose_own_metric
-from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.external.row_kinds import apply_conditions, ask_about_kinds, parse_conditions
 from ampcompare.analysis.grouping.compared_metric import (
     OWN,
@@ -43,6 +43,7 @@ from ampcompare.errors import UserError
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 from ampcompare.runtime.formatting import listed, plural, printable
@@ -168,8 +169,7 @@ def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
 def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
     conditions = parse_conditions(options.where, runs)
     chosen = apply_conditions(runs, conditions)
-    mappings = _measures(options, chosen)
-    grouping, metric = _group_and_metric(chosen, options)
+    grouping, metric, mappings = _answers(chosen, options)
     speeds = [one.key for one in mappings if one.role != MEMORY and not one.is_cumulative]
     questions, arguments = ask_about_kinds(runs, [metric.key, *speeds], metric.key, conditions)
     if questions:
@@ -192,21 +192,24 @@ def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
         grouping,
         quantities=_quantities(units, mappings),
         notes=notes,
-        doubts=[*grouping.doubts],
+        doubts=[*grouping.doubts, *(line for one in mappings for line in describe_growth(one, chosen))],
         is_own=False,
         is_of_our_programs=False,
     )
 
 
-def _group_and_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> tuple[Grouping, ComparedMetric]:
-    """Return what distinguishes the runs and what they are compared by.
+def _answers(
+    runs: Sequence[RunRecord], options: AnalysisOptions
+) -> tuple[Grouping, ComparedMetric, list[KeyMapping]]:
+    """Return what distinguishes the runs, what they are compared by, and the named measures.
 
     Raises:
-        MissingInput: The user has to name one of them, or both: all questions are asked at once.
+        MissingInput: The user has to name some of them: all questions are asked at once.
     """
     lacking = []
     grouping = Grouping()
     metric = ComparedMetric()
+    mappings: list[KeyMapping] = []
     try:
         grouping = group_external(runs, options)
     except MissingInput as missing:
@@ -215,13 +218,17 @@ def _group_and_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> tu
         metric = choose_external_metric(runs, options)
     except MissingInput as missing:
         lacking.append(missing)
+    try:
+        mappings = _measures(options, runs)
+    except MissingInput as missing:
+        lacking.append(missing)
     if lacking:
         raise MissingInput(
             [question for one in lacking for question in one.questions],
             [argument for one in lacking for argument in one.arguments],
             [arm for one in lacking for arm in one.arms],
         )
-    return grouping, metric
+    return grouping, metric, mappings
 
 
 def _way(metric: ComparedMetric) -> str:

@@ -164,6 +164,10 @@ def write_headline(findings: Findings) -> list[str]:
     if not bases:
         return [f"No run of the baseline {_shorten(findings.baseline_name)} to compare with"]
     if not comparisons:
+        if len(findings.groups) > 1:
+            count = len(findings.groups)
+            value = _shorten(findings.baseline_name)
+            return [f"All {count} groups are of {value}: compare them by another setting with --group-by KEY"]
         return [f"All runs are of {_shorten(bases[0].display_name)}: there is nothing to compare"]
     if all(base.is_unfinished or not base.n for base in bases):
         name = _shorten(findings.baseline_name)

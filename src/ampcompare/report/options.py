@@ -44,7 +44,40 @@ class ReportOptions:
     out: Annotated[str, Option(metavar="DIR", help="Folder for the report.")] = "report"
     analysis: AnalysisOptions = AnalysisOptions()
     step: Annotated[
-        str | None, Option(metavar="COLUMN", help="Step column of CSV files, if its name is unusual.")
+        str | None,
+        Option(
+            metavar="COLUMN",
+            help="Step column of tables and JSON lines, if its name is unusual; none for the order of "
+            "the rows.",
+        ),
+    ] = None
+    run_by: Annotated[
+        str | None,
+        Option(
+            metavar="COLUMN",
+            help="Column of a table with several runs, of which each value is a run and a setting; several "
+            "with commas.",
+        ),
+    ] = None
+    starts: Annotated[
+        str | None,
+        Option(
+            metavar="WHICH",
+            help="What counts in a table whose steps begin again: last for its last start, joined for a run "
+            "that was resumed.",
+        ),
+    ] = None
+    rows: Annotated[
+        str | None,
+        Option(metavar="KIND", help="runs to read each row of a table as a run, as in a table of results."),
+    ] = None
+    run_name: Annotated[
+        str | None,
+        Option(
+            metavar="PATTERN",
+            help="What the name of a run or of its file means: {arm}, {seed} and other settings, * for any "
+            "text. Example: '{arm}_lr_{lr}'.",
+        ),
     ] = None
     formats: Annotated[
         str,
@@ -101,11 +134,19 @@ class ReportOptions:
             MissingInput: A UserError whose message has the command with the options that are missing.
         """
         from ampcompare.analysis.analysis import analyse_runs
-        from ampcompare.analysis.external.missing_input import MissingInput
         from ampcompare.runs import load_runs
+        from ampcompare.runs.missing_input import MissingInput
 
         try:
-            runs = load_runs(self.sources, step=self.step)
+            runs = load_runs(
+                self.sources,
+                step=self.step,
+                run_by=self.run_by,
+                starts=self.starts,
+                rows=self.rows,
+                run_name=self.run_name,
+                where=self.analysis.where,
+            )
             command = find_sweep_command(self.sources)
             return analyse_runs(runs, options=self.analysis, sweep_command=command)
         except MissingInput as missing:

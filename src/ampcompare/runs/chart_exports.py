@@ -7,31 +7,26 @@ from dataclasses import replace
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.runs.joined_rows import join_rows
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord
-from ampcompare.runs.same_run import join_rows
 
 WANDB_BOUNDS = ("__MIN", "__MAX")  # columns beside each column of a run, in W&B's export
 WANDB_SEPARATOR = " - "  # between the name of the run and the key
-RUN = "run"  # setting: the name of the run without its last number
 DOWNLOAD = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+?)(?: ?\(\d+\))?\.csv", re.I)
 DOWNLOAD_COLUMNS = ("Wall time", "Step", "Value")
 
 
-def split_exports(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the runs in tables. A table that was exported from a chart has several runs, or a part of one.
-
-    Tables of one folder that have a run in common (the charts of several metrics) give one run.
-    """
-    tables: list[RunRecord] = []
+def join_exports(runs: Iterable[RunRecord]) -> list[RunRecord]:
+    """Return the runs in tables. The charts of several metrics in one folder give one run for each name."""
     by_id: dict[str, list[RunRecord]] = {}
-    for table in runs:
-        exported = _read_download(table) or _read_chart(table)
-        for run in exported:
-            by_id.setdefault(run.id, []).append(run)
-        if not exported:
-            tables.append(table)
-    joined = [parts[0] if len(parts) == 1 else join_rows(parts) for parts in by_id.values()]
-    return tables + joined
+    for run in runs:
+        by_id.setdefault(run.id, []).append(run)
+    return [parts[0] if len(parts) == 1 else join_rows(parts) for parts in by_id.values()]
+
+
+def split_export(table: RunRecord) -> list[RunRecord]:
+    """Return the runs of a table that was exported from a chart, nothing for another table."""
+    return _read_download(table) or _read_chart(table)
 
 
 def _read_download(table: RunRecord) -> list[RunRecord]:
@@ -69,34 +64,20 @@ def chart_problem(names: Sequence[str]) -> str:
 
 
 def _read_chart(table: RunRecord) -> list[RunRecord]:
-    """Return the runs of W&B's export of a chart, nothing for another table."""
+    """Return the runs of W&B's export of a chart, nothing for another table. A run is its whole name."""
     folder = table.paths[0].parent
-    runs: dict[str, RunRecord] = {}
+    keys: dict[str, dict[str, str]] = {}  # by run: the key of each of its columns
     for column in chart_columns(list(table.logged)):
         name, _, key = column.rpartition(WANDB_SEPARATOR)
-        if name not in runs:
-            config = table.config | {RUN: without_number(name)}
-            path = (folder / name).as_posix()
-            runs[name] = replace(table, id=path, name=name, logged={}, config=config)
-        runs[name].logged[key] = table.logged[column]
-    return [_number_rows(run, table) for run in runs.values()]
-
-
-def _number_rows(run: RunRecord, table: RunRecord) -> RunRecord:
-    """Return the run with the steps of the rows in which it has a value, and without other rows."""
-    steps = table.numbers(metrics.STEP)
-    rows = sorted({int(row) for numbers, _ in run.logged.values() for row in numbers})
-    new = {row: number for number, row in enumerate(rows)}
-    logged = {key: (_renumber(numbers, new), values) for key, (numbers, values) in run.logged.items()}
-    logged[metrics.STEP] = (_renumber(rows, new), steps[rows])
-    return replace(run, rows=len(rows), logged=logged)
-
-
-def _renumber(numbers: Iterable[int], new: dict[int, int]) -> np.ndarray:
-    return np.array([new[int(number)] for number in numbers], np.int64)
-
-
-def without_number(name: str) -> str:
-    """Return the name of a run without the number, or the seed and its number, at its end."""
-    bare = re.sub(r"[-_. ]*(?:seed|run|rep|trial|s|v)?[-_.= ]*\d+$", "", name, flags=re.I)
-    return bare or name
+        keys.setdefault(name, {})[column] = key
+    runs = []
+    for name, columns in keys.items():
+        rows = np.zeros(table.rows, bool)
+        for column in columns:
+            rows[table.logged[column][0]] = True
+        chosen = table.select(rows)
+        logged = {key: chosen.logged[column] for column, key in columns.items() if column in chosen.logged}
+        logged[metrics.STEP] = chosen.logged[metrics.STEP]
+        run_id = f"{folder.as_posix()}/{name}"
+        runs.append(replace(chosen, id=run_id, name=name, logged=logged, is_of_chart=True))
+    return runs

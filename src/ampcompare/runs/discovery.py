@@ -14,19 +14,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.chart_exports import chart_columns, chart_problem
+from ampcompare.runs.missing_input import MissingInput
+from ampcompare.runs.reading_options import NO_STEP, RUNS, ReadingOptions
+from ampcompare.runs.results_table import describe_missing_step
+from ampcompare.runs.row_order import SEED
+from ampcompare.runs.settings_files import CONFIGS, KNOWN_NAMES, SETTINGS
 from ampcompare.runs.table_format import has_header, read_format
-from ampcompare.runs.trainer_logs import (
-    KNOWN_NAMES,
-    STATE_FILE,
-    count_objects,
-    json_step,
-    read_head,
-    step_column,
-)
+from ampcompare.runs.tables import has_step, json_keys, json_rows, read_head
+from ampcompare.runs.trainer_state import STATE_FILE
+from ampcompare.runs.values import read_values
 from ampcompare.wandb_client.framing import FILE_HEADER
 
 # The kinds of logs, in order of preference if a folder has several.
@@ -50,7 +52,6 @@ MLFLOW = "MLflow (mlruns)"
 SACRED = "Sacred (FileStorageObserver)"
 EXPORT = "write one CSV file per run, with a column step and a column per metric"
 EXPORT_HELP = "docs/reports.md has the lines under 'MLflow and Sacred'"
-COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
 
 
 @dataclass
@@ -62,23 +63,25 @@ class Discovery:
         left_out: Files that look like logs and are not read, with the reason.
         tables: CSV and JSON lines files without a step, which may be data. They are named only if nothing
             else is read.
-        others: The number of files that are no logs, by suffix. They are named only if nothing is read.
+        texts: Texts and JSON files that do not begin as logs. They are looked at if nothing else is read.
+        others: The number of other files, by suffix. They are named only if nothing is read.
         programs: Programs whose folders were found and are not read, with the first such folder.
     """
 
     files: dict[str, list[Path]] = field(default_factory=dict)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     tables: list[tuple[Path, str]] = field(default_factory=list)
+    texts: list[Path] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     programs: dict[str, Path] = field(default_factory=dict)
 
 
-def discover(source: str, step: str | None) -> Discovery:
+def discover(source: str, options: ReadingOptions) -> Discovery:
     """Return the logs in a folder at any depth, or a single file with the kind that its content has.
 
     Args:
         source: A path. Hidden folders in it are not searched; linked folders are, each real folder once.
-        step: The step column of tables, None for the usual names.
+        options: What the user says about tables.
 
     Raises:
         UserError: The path does not exist, cannot be read, or is a file that is no log.
@@ -89,14 +92,17 @@ def discover(source: str, step: str | None) -> Discovery:
         if top.is_dir():
             os.scandir(top).close()  # os.walk silently skips unreadable folders
             for path in _walk(top):
-                _classify(path, step, discovery)
+                _classify(path, options, discovery)
                 if program := _program_of(path):
                     discovery.programs.setdefault(program, path.parent)
             if top.name == "metrics" and _program_of(top.parent / "meta.yaml"):
                 discovery.programs[MLFLOW] = top
+            if not discovery.files:
+                for path in discovery.texts:
+                    _add(path, _recognize_unknown(path, options), discovery)
             _set_copies_aside(discovery)
         elif top.exists():
-            _classify_named(top, step, discovery)
+            _classify_named(top, options, discovery)
         else:
             kind = "file" if top.suffix and "\0" not in source else "folder"
             raise UserError(
@@ -114,12 +120,18 @@ class NoRecordError(UserError):
 
 
 def nothing_found(source: str, discovery: Discovery) -> UserError:
-    """Return the error for a source without a run: what was left out and why, and what can be read."""
+    """Return the error for a source without a run: what was left out and why, and what can be read.
+
+    It is a MissingInput where there are tables without a step and nothing else.
+    """
     if discovery.programs:
         program = next(iter(discovery.programs))
         return UserError(
             f"{source}: this is a folder of {program}, whose format is not read; {EXPORT} ({EXPORT_HELP})"
         )
+    if discovery.tables and not discovery.files:
+        questions = [f"step: {path}: {problem}" for path, problem in discovery.tables[:MAX_LEFT_OUT]]
+        return MissingInput(questions, _proposed_reading(discovery.tables[0][0]))
     if Path(source).is_file():
         problems = dict.fromkeys(problem for _, problem in discovery.left_out)
         reasons = "; ".join(problems) or "it is not a log of a known format"
@@ -163,17 +175,16 @@ def _is_searched(folder: str) -> bool:
     return folder == OWN_HIDDEN or not (folder.startswith(".") or folder in SKIPPED_FOLDERS)
 
 
-def _classify(path: Path, step: str | None, discovery: Discovery) -> None:
+def _classify(path: Path, options: ReadingOptions, discovery: Discovery) -> None:
     """Add a file of a folder to its kind. Files that are no logs are counted by their suffix."""
-    form = _recognize(path, step)
-    if form.kind:
-        discovery.files.setdefault(form.kind, []).append(path)
-    elif form.lacks_step and path.name not in KNOWN_NAMES:
-        discovery.tables.append((path, form.problem))
-    elif form.problem:
-        discovery.left_out.append((path, form.problem))
-    else:
+    form = _recognize(path, options)
+    if form == _NO_LOG and path.suffix.lower() in TEXTS and path.name not in (*SETTINGS, *CONFIGS):
+        discovery.texts.append(path)
+    elif form == _NO_LOG:
         discovery.others[path.suffix or "without a suffix"] += 1
+    else:
+        is_trainers = path.name in KNOWN_NAMES
+        _add(path, form._replace(lacks_step=form.lacks_step and not is_trainers), discovery)
 
 
 class _FileForm(NamedTuple):
@@ -193,7 +204,17 @@ class _FileForm(NamedTuple):
 _NO_LOG = _FileForm()
 
 
-def _recognize(path: Path, step: str | None) -> _FileForm:
+def _add(path: Path, form: _FileForm, discovery: Discovery) -> None:
+    """Add a file to those of its form."""
+    if form.kind:
+        discovery.files.setdefault(form.kind, []).append(path)
+    elif form.lacks_step:
+        discovery.tables.append((path, form.problem))
+    else:
+        discovery.left_out.append((path, form.problem))
+
+
+def _recognize(path: Path, options: ReadingOptions) -> _FileForm:
     """Return what a file is that was found in a folder."""
     suffix = path.suffix.lower()
     is_event = is_event_file(path.name)
@@ -207,8 +228,8 @@ def _recognize(path: Path, step: str | None) -> _FileForm:
     if suffix == ".wandb":
         return _recognize_wandb_file(path, head)
     if suffix == ".csv":
-        return _recognize_table(head, step)
-    return _recognize_text(path, head, step)
+        return _recognize_table(head, options)
+    return _recognize_text(path, head, options)
 
 
 def _recognize_wandb_file(path: Path, head: bytes) -> _FileForm:
@@ -220,28 +241,33 @@ def _recognize_wandb_file(path: Path, head: bytes) -> _FileForm:
     return _FileForm(problem="it does not begin like a .wandb file")
 
 
-def _recognize_text(path: Path, head: bytes, step: str | None) -> _FileForm:
+def _recognize_text(path: Path, head: bytes, options: ReadingOptions) -> _FileForm:
     """Return what a text is that may be a table, JSON lines or a trainer's state."""
     suffix = path.suffix.lower()
-    kind = kind_of_content(head, step)
-    if suffix in TABLE_TEXTS and kind == TABLES:
+    kind = kind_of_content(head, options)
+    # Any text may be a table without a step; it is read as one where the user names it.
+    if suffix in TABLE_TEXTS and kind_of_content(head, ReadingOptions(step=_named_step(options))) == TABLES:
         return _FileForm(TABLES)
-    if suffix == ".json" and kind == LINES and count_objects(head) < 2:
+    if suffix == ".json" and kind == LINES and len(json_rows(head)) < 2:
         return _NO_LOG  # the summary of a run, which many programs write beside its log
     if suffix in JSON_LINES and kind not in (STATES, LINES):
-        return _FileForm(
-            problem=f"none of its first lines is a JSON object with {step or 'a step'} and a value; "
-            "--step KEY names the step",
-            lacks_step=True,
+        names = json_keys(head)
+        problem = (
+            describe_missing_step(names, options.step) if names else "none of its lines is a JSON object"
         )
+        return _FileForm(problem=problem, lacks_step=bool(names))
     if path.name == STATE_FILE:
         return _FileForm(STATES)
     return _FileForm(kind) if kind in (STATES, LINES) else _NO_LOG
 
 
-def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
+def _named_step(options: ReadingOptions) -> str | None:
+    return None if options.step == NO_STEP else options.step
+
+
+def _classify_named(path: Path, options: ReadingOptions, discovery: Discovery) -> None:
     """Add a file that the user named, whatever its name is."""
-    form = _recognize(path, step)
+    form = _recognize(path, options)
     is_of_mlflow = path.parent.name == "metrics" and _program_of(path.parent.parent / "meta.yaml")
     if form == _NO_LOG and is_of_mlflow:
         discovery.programs[MLFLOW] = path
@@ -249,14 +275,64 @@ def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
     if not path.is_file() and not form.kind:
         form = _FileForm(WANDB)  # the reader reports a pipe
     elif form == _NO_LOG:
-        kind = kind_of_content(read_head(path, HEAD_BYTES), step)
-        suffix = path.suffix or "such"
-        problem = "" if kind else f"{suffix} files are not read; expected {', '.join(KINDS)}"
-        form = _FileForm(kind, problem)
-    if form.kind:
-        discovery.files[form.kind] = [path]
-    else:
-        discovery.left_out.append((path, form.problem))
+        form = _recognize_unknown(path, options)
+    _add(path, form, discovery)
+
+
+def _recognize_unknown(path: Path, options: ReadingOptions) -> _FileForm:
+    """Return what a file is whose name and beginning are those of no log, or what it lacks."""
+    head = read_head(path, HEAD_BYTES)
+    kind = kind_of_content(head, options)
+    suffix = path.suffix.lower()
+    is_text_of_table = suffix in TABLE_TEXTS and _has_equal_rows(head)
+    if kind and (kind != TABLES or suffix not in TABLE_TEXTS or is_text_of_table):
+        return _FileForm(kind)
+    if suffix == ".json":
+        return _FileForm(
+            problem="it is no log of JSON lines: write one JSON object per line, each with a step and its "
+            "values"
+        )
+    if suffix not in TEXTS:
+        return _FileForm(problem=f"{suffix or 'such'} files are not read; expected {', '.join(KINDS)}")
+    if is_text_of_table:
+        return _recognize_table(head, options)
+    return _FileForm(
+        problem="it has neither lines of JSON with a step nor a table, whose rows have as many cells as its "
+        "header"
+    )
+
+
+def _rows_of_table(head: bytes) -> tuple[Sequence[str], list[list[Any]]]:
+    """Return the names of the columns and the cells of the rows in the beginning of a table."""
+    try:
+        table = read_format(head)
+        if table is None:
+            return (), []
+        lines = [
+            line for line in head.decode("utf-8-sig", "replace").splitlines()[table.header + 1 :] if line
+        ]
+        whole = lines[:-1] if len(head) == HEAD_BYTES else lines  # the last one may be cut
+        return table.names, list(csv.reader(whole, skipinitialspace=True, delimiter=table.separator))
+    except csv.Error:
+        return (), []
+
+
+def _has_equal_rows(head: bytes) -> bool:
+    """Return whether a text is a table: several columns, and as many cells in each row."""
+    names, rows = _rows_of_table(head)
+    return len(names) > 1 and bool(rows) and all(len(row) == len(names) for row in rows)
+
+
+def _proposed_reading(path: Path) -> list[str]:
+    """Return how a table without a step is read in an example: rows with a text or a seed as runs."""
+    head = read_head(path, HEAD_BYTES)
+    objects = json_rows(head)
+    names, rows = (
+        _rows_of_table(head) if not objects else (json_keys(head), [[*row.values()] for row in objects])
+    )
+    values = [value for row in rows for value in read_values(np.array([*row, None], object)[:-1])[0]]
+    has_settings = SEED in names or any(isinstance(value, str) and value for value in values)
+    return ["--rows", RUNS] if has_settings else ["--step", NO_STEP]
 
 
 def is_event_file(name: str) -> bool:
@@ -264,7 +340,7 @@ def is_event_file(name: str) -> bool:
     return "events.out.tfevents." in name or name.endswith(".tfevents")
 
 
-def kind_of_content(head: bytes, step: str | None) -> str:
+def kind_of_content(head: bytes, options: ReadingOptions) -> str:
     """Return the kind of log that begins with these bytes, "" for none."""
     if head.startswith(FILE_HEADER[:4]):
         return WANDB
@@ -273,10 +349,10 @@ def kind_of_content(head: bytes, step: str | None) -> str:
     if head.lstrip()[:1] == b"{":
         if b'"log_history"' in head:
             return STATES
-        return LINES if json_step(head, step) is not None else ""
-    if json_step(head, step) is not None:  # after lines of text
+        return LINES if has_step(json_keys(head), options) else ""
+    if has_step(json_keys(head), options):  # after lines of text
         return LINES
-    return _recognize_table(head, step).kind
+    return _recognize_table(head, options).kind
 
 
 def _is_record_file(head: bytes) -> bool:
@@ -287,7 +363,7 @@ def _is_record_file(head: bytes) -> bool:
     return length < 2**20
 
 
-def _recognize_table(head: bytes, step: str | None) -> _FileForm:
+def _recognize_table(head: bytes, options: ReadingOptions) -> _FileForm:
     """Return a CSV file with this beginning as a table of a run, or why it contains no run."""
     if b"\0" in head:
         return _FileForm(problem="it is not text")
@@ -304,8 +380,8 @@ def _recognize_table(head: bytes, step: str | None) -> _FileForm:
         )
     if problem := chart_problem(table.names):
         return _FileForm(problem=problem)
-    if step_column(table.names, step) is None:
-        return _describe_missing_step(table.names, step)
+    if not has_step(table.names, options):
+        return _describe_missing_step(table.names, options)
     lines = head.decode("utf-8-sig", "replace").splitlines()[table.header :]
     has_rows = any(line.strip(" ,;\t") for line in lines[1:])
     if not has_rows and len(head) < HEAD_BYTES:
@@ -313,22 +389,19 @@ def _recognize_table(head: bytes, step: str | None) -> _FileForm:
     return _FileForm(TABLES)
 
 
-def _describe_missing_step(names: Sequence[str], step: str | None) -> _FileForm:
+def _describe_missing_step(names: Sequence[str], options: ReadingOptions) -> _FileForm:
     if chart_columns(names):
         return _FileForm(
             problem=f"it is a chart of W&B over {names[0]!r}; set the x axis to Step and export it again"
         )
-    missing = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
-    return _FileForm(
-        problem=f"{missing}; --step COLUMN names it (columns: {', '.join(names[:8])})", lacks_step=True
-    )
+    return _FileForm(problem=describe_missing_step(names, options.step), lacks_step=True)
 
 
 def _set_copies_aside(discovery: Discovery) -> None:
-    """Leave out copies.
+    """Leave out copies: files with the same bytes.
 
-    A copy has the same bytes and a copy's name in the same folder. In another folder it has the same bytes
-    and the unique name that W&B and TensorBoard give to a file.
+    They lie in one folder, and their names differ in more than a number (`scalars.json`, `metrics (1).csv`);
+    or they have the unique name that W&B and TensorBoard give to a file.
     """
     for kind, paths in discovery.files.items():
         groups: dict[tuple[str, int], list[Path]] = {}
@@ -341,7 +414,7 @@ def _set_copies_aside(discovery: Discovery) -> None:
         for group in groups.values():
             copies |= _copies_in(sorted(group, key=lambda path: (len(path.name), str(path))), kind)
         discovery.files[kind] = [path for path in paths if path not in copies]
-        discovery.left_out += [(copy, f"it is a copy of {original}") for copy, original in copies.items()]
+        discovery.left_out += [(copy, f"it has the bytes of {original}") for copy, original in copies.items()]
 
 
 def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
@@ -349,12 +422,11 @@ def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
     plain = [path for path in paths if path.is_file()]  # a pipe would block for ever
     if len(plain) < 2:
         return {}
-    has_unique_names = kind in (WANDB, EVENTS)
     by_digest: dict[bytes, list[Path]] = {}
     copies: dict[Path, Path] = {}
     for path in plain:
-        same = by_digest.setdefault(_digest(path), [])
-        originals = [one for one in same if has_unique_names or _is_copys_name(path.stem, one.stem)]
+        same = by_digest.setdefault(digest(path), [])
+        originals = [one for one in same if kind in (WANDB, EVENTS) or not differ_in_number(one, path)]
         if not originals:
             same.append(path)
         elif os.path.realpath(originals[0]) != os.path.realpath(path):
@@ -362,8 +434,9 @@ def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
     return copies
 
 
-def _is_copys_name(name: str, original: str) -> bool:
-    return name != original and re.fullmatch(COPY_OF.format(re.escape(original)), name, re.I) is not None
+def differ_in_number(one: Path, other: Path) -> bool:
+    """Return whether the names of two files differ in a number alone, as those of two runs do."""
+    return re.sub(r"\d+", "", one.name) == re.sub(r"\d+", "", other.name)
 
 
 def _size(path: Path) -> int:
@@ -373,7 +446,8 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _digest(path: Path) -> bytes:
+def digest(path: Path) -> bytes:
+    """Return a hash of the bytes of a file; of its name if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()

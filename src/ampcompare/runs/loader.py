@@ -22,7 +22,7 @@ import numpy as np
 
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.cache import open_cache, trim_cache
-from ampcompare.runs.chart_exports import split_exports
+from ampcompare.runs.chart_exports import join_exports
 from ampcompare.runs.discovery import (
     EVENTS,
     EXPORT,
@@ -38,18 +38,23 @@ from ampcompare.runs.discovery import (
     discover,
     nothing_found,
 )
+from ampcompare.runs.joined_rows import join_rows
+from ampcompare.runs.missing_input import MissingInput
+from ampcompare.runs.name_pattern import apply_name_pattern
+from ampcompare.runs.reading_options import ReadingOptions
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord, merge_parts
 from ampcompare.runs.run_state import RunState
-from ampcompare.runs.same_run import join_rows, unite_files
+from ampcompare.runs.same_run import ARM as ARM
+from ampcompare.runs.same_run import unite_files
+from ampcompare.runs.tables import read_tables
 from ampcompare.runs.tensorboard import read_event_files
-from ampcompare.runs.trainer_logs import read_csv_files, read_json_lines, read_trainer_states
+from ampcompare.runs.trainer_state import read_trainer_states
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.runtime.file_locks import is_locked
-from ampcompare.runtime.formatting import plural
+from ampcompare.runtime.formatting import plural, printable, short, some
 from ampcompare.wandb_client import framing
 
-ARM = "arm"  # config key of the arm in NAME=SOURCE
 # The client flushes every 15 s by default. A run is dead after four missed flushes, or three missed rows.
 RUNNING_SECONDS = 60.0
 RUNNING_ROWS = 3
@@ -63,7 +68,16 @@ log = logging.getLogger(__name__)
 FileSignature = tuple[Any, ...]  # identifies a file in the cache: `_signature`
 
 
-def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list[RunRecord]:
+def load_runs(
+    sources: Iterable[str | Path],
+    *,
+    step: str | None = None,
+    run_by: str | None = None,
+    starts: str | None = None,
+    rows: str | None = None,
+    run_name: str | None = None,
+    where: Sequence[str] = (),
+) -> list[RunRecord]:
     """Return every run in the sources, oldest first.
 
     A source is a folder, searched for `.wandb` files at any depth, one such file, or a pattern such as
@@ -76,20 +90,28 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
 
     If a source has no `.wandb` file, logs of other programs are read: TensorBoard's event files, else CSV
     files with a step column, else Hugging Face's trainer_state.json, else JSON lines with a step. What was
-    read and what else is there is logged. A file that is left out gives a warning with the reason. A run
-    whose rows stand in several files or folders counts once; docs/reports.md states the rule.
+    read and what else is there is logged. A file that is left out gives a warning with the reason.
 
     `NAME=SOURCE` names the arm of the runs in a source. It becomes their setting `arm`. Then every source
     needs a name, and the runs of the first source come first.
 
     Args:
         sources: At least one; a single one may be given alone.
-        step: The step column of tables and JSON lines. None tries the usual names.
+        step: The step column of tables and JSON lines; `none` for the order of the rows. None tries the
+            usual names.
+        run_by: Columns of tables, separated by commas, of which each value is a run. It becomes a setting.
+        starts: Of a table whose steps begin again: `last` for its last start, `joined` for all of them as
+            one run that was resumed.
+        rows: `runs` to read each row of a table as a run.
+        run_name: A pattern for the whole name of each run or of its file. `{key}` is the value of a setting
+            (`arm` is the arm, `seed` the seed), `*` is any text.
+        where: The conditions on rows that the analysis gets, too: rows of other kinds are then no question.
 
     Raises:
-        UserError: A source does not exist, cannot be read, or has no run. Or two logs of an arm are equal,
-            and nothing tells whether they are one run. A damaged file gives a sentence in `problems` instead.
-            A `.wandb` file without a record, as a killed run may leave it, gives a warning among others.
+        MissingInput: A log does not say what it must say, such as which of its rows are one run.
+        UserError: A source does not exist, cannot be read, or has no run. A damaged file gives a sentence in
+            `problems` instead. A `.wandb` file without a record, as a killed run may leave it, gives a
+            warning among others.
 
     >>> from ampcompare import load_runs
     >>> for run in load_runs(["runs"]):
@@ -97,13 +119,16 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
     none finished 2 losses
     native finished 2 losses
     """
+    options = ReadingOptions(
+        step=step, run_by=run_by, starts=starts, rows=rows, run_name=run_name, where=tuple(where)
+    )
     arms = _group_by_arm([sources] if isinstance(sources, str | Path) else sources)
     if arms.keys() == {""}:
-        return _load_arm(arms[""], step, "")
+        return _load_arm(arms[""], options, "")
     runs: list[RunRecord] = []
     arm_of_run: dict[tuple[Any, ...], str] = {}
     for arm, arm_sources in arms.items():
-        for run in _load_arm(arm_sources, step, arm):
+        for run in _load_named_arm(arm, arm_sources, arms, options):
             identity = _identify(run)
             if identity in arm_of_run:
                 raise UserError(
@@ -113,6 +138,56 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
             arm_of_run[identity] = arm
             runs.append(replace(run, config=run.config | {ARM: arm}))
     return runs
+
+
+def _load_named_arm(
+    arm: str, sources: Sequence[str], arms: Mapping[str, Sequence[str]], options: ReadingOptions
+) -> list[RunRecord]:
+    """Return the runs of one arm.
+
+    Raises:
+        MissingInput: A question about its files; the example has the sources of all arms.
+    """
+    try:
+        return _load_arm(sources, options, arm)
+    except MissingInput as missing:
+        if not missing.arms:
+            raise
+        proposed: list[str] = []
+        for other, others in arms.items():
+            proposed += missing.arms if other == arm else [f"{other}={source}" for source in others]
+        raise MissingInput(missing.questions, missing.arguments, proposed) from None
+
+
+def _with_settings_of_names(runs: Sequence[RunRecord], options: ReadingOptions, arm: str) -> list[RunRecord]:
+    """Return the runs with the settings that `--run-name` reads from their names.
+
+    Raises:
+        MissingInput: The runs are columns of a chart, and nothing names their arms.
+        UserError: The pattern does not fit, or names an arm that the sources name, too.
+    """
+    if options.run_name is None:
+        charts = [run for run in runs if run.is_of_chart]
+        if charts and not arm:
+            raise _arms_of_chart(charts)
+        return [*runs]
+    if arm and "{" + ARM + "}" in options.run_name:
+        raise UserError(
+            f"--run-name {options.run_name!r}: the sources have names, too; leave {{{ARM}}} out of the "
+            "pattern, or NAME= out of the sources"
+        )
+    return apply_name_pattern(runs, options.run_name)
+
+
+def _arms_of_chart(runs: Sequence[RunRecord]) -> MissingInput:
+    """Return the question what the names of a chart's runs mean. The example makes an arm of each run."""
+    names = some([short(printable(run.name)) for run in runs], MAX_LEFT_OUT)
+    question = (
+        f"groups: {runs[0].paths[0]} has {plural(len(runs), 'run')} ({names}): say with --run-name PATTERN "
+        "what their names mean, such as '{arm}-{seed}' or '{arm}_lr_{lr}_*'; with '{arm}', "
+        "each run is an arm"
+    )
+    return MissingInput([question], ["--run-name", "{arm}"])
 
 
 def _group_by_arm(sources: Iterable[str | Path]) -> dict[str, list[str]]:
@@ -175,16 +250,17 @@ def split_arm(source: str | Path) -> tuple[str, str]:
     return "", str(source)
 
 
-def _load_arm(sources: Sequence[str], step: str | None, arm: str) -> list[RunRecord]:
+def _load_arm(sources: Sequence[str], options: ReadingOptions, arm: str) -> list[RunRecord]:
     """Return the runs of the sources of one arm, oldest first."""
     server_sources = [source for source in sources if source.startswith(API_PREFIX)]
     for source in server_sources:
         parse_source(source)  # check all sources before reading
     local_sources = [source for source in sources if source not in server_sources]
     named_files = {Path(source).resolve() for source in local_sources if os.path.isfile(source)}
-    runs = unite_files(_read_folders(local_sources, step, arm), arm, named_files)
+    runs = _with_settings_of_names(_read_folders(local_sources, options, arm), options, arm)
+    runs = unite_files(runs, arm, named_files)
     for source in server_sources:
-        for run in read_server(source):
+        for run in _with_settings_of_names(read_server(source), options, arm):
             _add_server_run(runs, run)
     runs = _leave_out_old(runs)
     return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
@@ -213,7 +289,7 @@ def _leave_out_old(runs: Sequence[RunRecord]) -> list[RunRecord]:
     for line in left_out[:MAX_LEFT_OUT]:
         log.warning(one_line(line))
     if len(left_out) > MAX_LEFT_OUT:
-        log.warning(f"{len(left_out) - MAX_LEFT_OUT:,} more runs were left out")
+        log.warning(f"runs that were left out, too: {len(left_out) - MAX_LEFT_OUT:,}")
     return readable
 
 
@@ -247,9 +323,9 @@ def _is_same_run(one: RunRecord, other: RunRecord) -> bool:
     return not is_other_project and not is_other_entity
 
 
-def _read_folders(sources: Sequence[str], step: str | None, arm: str) -> list[RunRecord]:
+def _read_folders(sources: Sequence[str], options: ReadingOptions, arm: str) -> list[RunRecord]:
     """Return the runs of the folders and files of one arm; "" if the arms have no names."""
-    reader = _SourceReader(step)
+    reader = _SourceReader(options)
     parts: list[RunRecord] = []
     refused: list[UserError] = []
     for source in sources:
@@ -268,7 +344,7 @@ def _read_folders(sources: Sequence[str], step: str | None, arm: str) -> list[Ru
     for problem in refused[:MAX_LEFT_OUT]:
         log.warning(one_line(f"left out: {problem}"))
     if len(refused) > MAX_LEFT_OUT:
-        log.warning(f"{len(refused) - MAX_LEFT_OUT:,} more files without a run were left out")
+        log.warning(f"files without a run that were left out, too: {len(refused) - MAX_LEFT_OUT:,}")
     return [_join_parts(parts_of_run) for parts_of_run in _group_by_run(parts)]
 
 
@@ -284,12 +360,12 @@ class _SourceReader:
     """Reads the parts of runs in folders and files, each file once.
 
     Attributes:
-        step: The step column of tables and JSON lines. None tries the usual names.
+        options: What the user says about tables.
         runs_of_kind: How many runs were read from each kind of log of other programs.
     """
 
-    def __init__(self, step: str | None) -> None:
-        self.step = step
+    def __init__(self, options: ReadingOptions) -> None:
+        self.options = options
         self.runs_of_kind: Counter[str] = Counter()
         self._read: set[str] = set()  # real paths of files
 
@@ -313,7 +389,7 @@ class _SourceReader:
             NoRecordError: The source is a `.wandb` file without a record.
             UserError: The source is another file or a folder without a run, or cannot be read.
         """
-        discovery = discover(source, self.step)
+        discovery = discover(source, self.options)
         real_paths = {os.path.realpath(path) for paths in discovery.files.values() for path in paths}
         parts: list[RunRecord] = []
         first_kind = ""  # the first kind that has a run
@@ -352,9 +428,9 @@ class _SourceReader:
         readers: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
             WANDB: lambda paths: _read_wandb_files(paths, self._memory),
             EVENTS: read_event_files,
-            TABLES: lambda paths: split_exports(read_csv_files(paths, self.step)),
+            TABLES: lambda paths: join_exports(read_tables(paths, self.options, are_lines=False)),
             STATES: read_trainer_states,
-            LINES: partial(read_json_lines, step=self.step),
+            LINES: partial(read_tables, options=self.options, are_lines=True),
         }
         parts = readers[kind](paths)
         if kind == WANDB and any(part.rows or part.is_named for part in parts):
@@ -379,7 +455,7 @@ def _warn_of_files_not_read(source: str, discovery: Discovery) -> None:
         log.warning(one_line(f"{path}: left out: {problem}"))
     more = len(discovery.left_out) - MAX_LEFT_OUT
     if more > 0:
-        log.warning(one_line(f"{source}: {more:,} more files were left out"))
+        log.warning(one_line(f"{source}: files that were left out, too: {more:,}"))
 
 
 def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:

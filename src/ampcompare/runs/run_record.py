@@ -52,6 +52,8 @@ class RunRecord:
         last_write: When it last logged, else when its file was written.
         is_named: Whether its file has the run's name and config.
         is_early_stopped: Whether it trained with early stopping.
+        is_of_chart: Whether it is a column of a chart that was exported from W&B, so that only its name says
+            what it is.
         machine: What W&B's client recorded about the machine.
     """
 
@@ -81,6 +83,7 @@ class RunRecord:
     last_write: datetime | None = None
     is_named: bool = True
     is_early_stopped: bool = False
+    is_of_chart: bool = False
     machine: MachineFacts = field(default_factory=MachineFacts, repr=False, compare=False)
 
     @property
@@ -156,6 +159,20 @@ class RunRecord:
         """Return the numbers of the rows in which NaN or infinity was logged under a key."""
         rows, values = self.logged_numbers(key)
         return rows[~np.isfinite(values)]
+
+    def select(self, is_kept: np.ndarray) -> RunRecord:
+        """Return the run with some of its rows, and without keys that they do not have.
+
+        Args:
+            is_kept: For each row whether it stays.
+        """
+        new_numbers = np.cumsum(is_kept) - 1
+        logged = {}
+        for key, (rows, values) in self.logged.items():
+            stays = is_kept[rows]
+            if stays.any():
+                logged[key] = new_numbers[rows[stays]], values[stays]
+        return replace(self, rows=int(is_kept.sum()), logged=logged)
 
     def with_columns(self, columns: Mapping[str, np.ndarray]) -> RunRecord:
         """Return the run with these columns in place of its own.

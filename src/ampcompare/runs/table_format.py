@@ -1,17 +1,13 @@
-"""The form of a table that another program wrote: separator, header, comment lines, and its cells."""
+"""The form of a table that another program wrote: separator, header and comment lines."""
 
 import csv
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
 SEPARATORS = (",", ";", "\t")
 COMMENT = "#"
+UNNAMED = "Unnamed: "  # what pandas calls a column without a name, with its number from 0
 SEPARATOR_LINE = re.compile(r"sep=.", re.I)  # Excel's first line
-DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:e[-+]?\d+)?", re.I)
-DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):([0-5]?\d):([0-5]?\d(?:\.\d*)?)")
-DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 
 
 @dataclass(frozen=True)
@@ -19,6 +15,7 @@ class TableFormat:
     """The form of a table.
 
     Attributes:
+        names: The names of the columns; `Unnamed: 0` for one without a name, as pandas calls it.
         header: The number of the line with the names, from 0.
     """
 
@@ -60,7 +57,8 @@ def _split(line: str, number: int) -> TableFormat:
     formats = []
     for separator in SEPARATORS:
         cells = next(csv.reader([line], skipinitialspace=True, delimiter=separator))
-        formats.append(TableFormat(tuple(cell.strip() for cell in cells), separator, number))
+        names = tuple(cell.strip() or f"{UNNAMED}{index}" for index, cell in enumerate(cells))
+        formats.append(TableFormat(names, separator, number))
     return max(formats, key=lambda one: len(one.names))
 
 
@@ -75,31 +73,3 @@ def _is_number(text: str) -> bool:
 def has_header(names: tuple[str, ...]) -> bool:
     """Return whether a line names columns, and is no row of numbers."""
     return not (names and all(map(_is_number, names)))
-
-
-def read_cell(text: str, separator: str) -> Any:
-    """Return the value of a cell: a number, a truth value, None for an empty cell, else its text."""
-    word = text.strip()
-    if separator != "," and DECIMAL_COMMA.fullmatch(word):
-        word = word.replace(",", ".")
-    try:
-        return float(word)
-    except ValueError:
-        return {"": None, "true": True, "false": False}.get(word.lower(), word)
-
-
-def as_seconds(text: str) -> float | None:
-    """Return a duration (`0:21:12`, `1 day, 2:03:04`) or a date with its time in seconds, None for others.
-
-    A date counts from 1970, in UTC if it names no zone.
-    """
-    if match := DURATION.fullmatch(text):
-        days, hours, minutes, seconds = match.groups()
-        return 86400.0 * int(days or 0) + 3600 * int(hours) + 60 * int(minutes) + float(seconds)
-    if DATE.fullmatch(text) is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()

@@ -19,7 +19,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord
 from ampcompare.runs.run_state import RunState
-from ampcompare.runs.trainer_logs import read_settings_in
+from ampcompare.runs.settings_files import read_settings_in
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
 ARGUMENTS = "args/text_summary"  # tag of Hugging Face's settings

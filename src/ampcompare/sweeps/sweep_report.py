@@ -10,11 +10,12 @@ from rich.console import Console
 from ampcompare import metrics
 from ampcompare.analysis.external.metric_choice import is_quality
 from ampcompare.analysis.grouping.compared_metric import (
+    GOALS,
     MAXIMIZE,
-    infer_goal,
     is_logged,
     logged_keys,
     nearest_key,
+    own_goal,
     sample_of,
 )
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
@@ -214,7 +215,8 @@ def _ranking(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], reason: str) 
         metric = _task_metric(next(iter(records.values())))
         last = {run_id: record.values(metric)[-1:] for run_id, record in records.items()}
         ranked = [replace(run, value=next(map(float, last.get(run.run_id, ())), None)) for run in ranked]
-    maximize = sweep.is_higher_better if sweep.metric else infer_goal(metric) == MAXIMIZE
+    goal = own_goal(metric) or GOALS.get(metrics.guess_direction(metric))
+    maximize = sweep.is_higher_better if sweep.metric else goal == MAXIMIZE
     keys = [p.key for p in varied]
     return rank_runs(sweep.name, metric, ranked, keys, maximize=maximize, reason=reason)
 

@@ -163,18 +163,17 @@ def test_the_first_call_on_wandbs_chart_export_gives_a_command(tmp_path, monkeyp
     write(Path("wandb_export.csv"), "\n".join([",".join(f'"{c}"' for c in ["Step", *columns]), *rows]))
     with pytest.raises(UserError) as caught:
         ReportOptions(["wandb_export.csv"]).analyse()
-    arguments = arguments_of(caught.value)
-    assert arguments[0] == "wandb_export.csv"
-    options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
-    assert options["--group-by"] == "run"
-    assert options["--metric"] == "val/acc:max"
-    assert options["--baseline"] == "fp32"
+    assert arguments_of(caught.value) == ["wandb_export.csv", "--run-name", "{arm}"]
+    with pytest.raises(UserError) as caught:  # as printed, and with the answer for these names
+        ReportOptions(["wandb_export.csv"], run_name="{arm}").analyse()
+    assert arguments_of(caught.value)[-2:] == ["--metric", "val/acc:max"]
     analysis = ReportOptions(
-        ["wandb_export.csv"],
-        analysis=AnalysisOptions(group_by=["run"], baseline="fp32", metric="val/acc:max"),
+        ["wandb_export.csv"], run_name="{arm}-{seed}", analysis=AnalysisOptions(metric="val/acc:max")
     ).analyse()
     assert {group.label: group.n for group in analysis.groups} == dict.fromkeys(GAIN, 3)
-    assert analysis.comparison("bf16").estimates["quality"].value == pytest.approx(0.05)
+    sign = 1 if analysis.baseline_value == "fp32" else -1
+    (other,) = {*GAIN} - {analysis.baseline_value}
+    assert analysis.comparison(other).estimates["quality"].value == pytest.approx(sign * 0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """`--seed`, `--ignore`, `--group-by` and `--split-by` find each setting that a list of settings shows."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.external import FULL, several
 from support.fakes import Plan, make
 
-from ampcompare import analyse_runs
+from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.system_metrics import MachineFacts
@@ -77,3 +79,55 @@ def test_our_own_runs_are_paired_by_a_listed_fact():
     with pytest.raises(UserError, match=r"--seed 'environment\.hots': no run has this setting; did you mean"):
         analyse_runs(runs, seed="environment.hots")
     assert analyse_runs(runs, seed="environment.host").groups
+
+
+def test_a_constant_column_of_a_csv_file_is_its_seed(tmp_path: Path):
+    """`seed` needs no option; a column of another name does. The differences by seed are 0.1, 0.2 and 0.3."""
+    for arm, gain in (("a", 0.0), ("b", 1.0)):
+        for number in (3, 1, 2):
+            path = tmp_path / arm / f"{7 - number if arm == 'a' else number}.csv"
+            path.parent.mkdir(exist_ok=True)
+            rows = [
+                f"{n},{number},{1000000 + number},{0.5 + number / 7 + gain * number / 10}" for n in (1, 2)
+            ]
+            path.write_text("\n".join(["epoch,seed,trial,acc", *rows]))
+    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
+    for options in ({}, {"seed": "seed"}, {"seed": "trial"}):
+        estimate = analyse_runs(runs, metric="acc:max", **options).comparison("b").estimates["quality"]
+        assert estimate.is_paired
+        assert estimate.value == pytest.approx(0.2)
+        assert estimate.high - estimate.low == pytest.approx(2 * 4.302653 * 0.1 / 3**0.5, rel=1e-4)
+    with pytest.raises(UserError, match=r"--seed 'epoch': no setting, its column has 1 and 2 in one run"):
+        analyse_runs(runs, metric="acc:max", seed="epoch")
+
+
+def test_constant_columns_of_json_lines_are_settings(tmp_path: Path):
+    for optimizer in ("adam", "sgd"):
+        for seed in (1, 2, 3):
+            rows = [
+                {"step": step, "optimizer": optimizer, "width": 64 * seed, "acc": 0.5 + seed / 100}
+                for step in (1, 2)
+            ]
+            (tmp_path / f"{optimizer}{seed}.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
+    runs = load_runs([tmp_path])
+    options = {"metric": "acc:max", "group_by": ["optimizer"], "baseline": "sgd"}
+    with pytest.raises(UserError, match=r"settings that differ: optimizer \(adam and sgd\)"):
+        analyse_runs(runs, metric="acc:max")
+    assert {g.label: g.n for g in analyse_runs(runs, **options).groups} == {"sgd": 3, "adam": 3}
+    assert len(analyse_runs(runs, **options, split_by=["width"]).groups) == 6
+    assert analyse_runs(runs, **options, seed="width").comparison("adam").estimates["quality"].is_paired
+
+
+def test_a_value_in_the_first_row_alone_is_a_setting(tmp_path: Path):
+    """mmcv writes the seed into the first row of its log."""
+    for arm in "ab":
+        for seed in (11, 12, 14):
+            path = tmp_path / arm / f"{seed}.log.json"
+            path.parent.mkdir(exist_ok=True)
+            rows = [{"env_info": "Linux", "seed": seed}]
+            rows += [{"mode": "val", "epoch": 1, "iter": 5, "acc": seed / 20 + (arm == "b") / 10}]
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
+    estimate = analyse_runs(runs, metric="acc:max").comparison("b").estimates["quality"]
+    assert estimate.is_paired
+    assert estimate.value == pytest.approx(0.1)

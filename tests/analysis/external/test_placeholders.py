@@ -94,8 +94,8 @@ def test_a_cumulative_time_counts_from_the_first_row(tmp_path, form, first, unit
 
 def test_a_date_as_the_time_of_a_step_is_refused(tmp_path):
     runs = load_runs(clocks(tmp_path, "{:.1f}", 1.7e9))
-    with pytest.raises(UserError, match=r"--time 'clock:seconds': .* seconds since 1970.*:cumulative"):
-        analyse_runs(runs, metric="acc:max", time="clock:seconds")
+    with pytest.raises(UserError, match=r"--time 'clock:seconds:each': .* seconds since 1970.*:cumulative"):
+        analyse_runs(runs, metric="acc:max", time="clock:seconds:each")
 
 
 def test_the_speed_of_a_log_by_epochs_is_in_epochs(tmp_path):

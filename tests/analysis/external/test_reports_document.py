@@ -49,7 +49,7 @@ def test_every_format_has_an_example():
 
 
 def make_logs(folder: Path, section: str) -> None:
-    """Write the logs of an example: three runs of each arm."""
+    """Write the logs of an example: three runs of each arm, which differ in their last digit."""
     if section in PROGRAMS:
         if section == "TensorBoard":
             pytest.importorskip("tensorboard")
@@ -61,7 +61,7 @@ def make_logs(folder: Path, section: str) -> None:
         for run in (1, 2, 3):
             path = folder / place.format(arm=arm, run=run)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block(section, "text", "json"))
+            path.write_text(re.sub(r"\d(?=\D*$)", str(run), block(section, "text", "json")))
 
 
 def run_command(folder: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:

@@ -11,10 +11,10 @@ import pytest
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
 from ampcompare.report.options import ReportOptions
+from ampcompare.runs.missing_input import MissingInput
 
 Row = dict[str, Any]
 SPEED = {"a": 1.0, "b": 0.5}  # seconds of a training step
@@ -114,12 +114,12 @@ def test_a_metric_in_rows_of_two_kinds_is_asked_about(tmp_path, rows_of, metric,
 
 def test_a_time_in_rows_of_training_and_evaluation_is_asked_about(tmp_path):
     runs = load_runs(sources(tmp_path, mmengine))
-    options = {"metric": "coco/bbox_mAP:max", "time": "time:seconds", "ignore": ["device"]}
+    options = {"metric": "coco/bbox_mAP:max", "time": "time:seconds:each", "ignore": ["device"]}
     with pytest.raises(MissingInput) as caught:
         analyse_runs(runs, **options)
     (question,) = caught.value.questions
     assert "time stands in rows of several kinds" in question
-    assert caught.value.arguments[:2] == ("--where", "time:loss")
+    assert caught.value.arguments[:2] == ("--where", "time:lr")
     analysis = analyse_runs(runs, **options, where=["time:loss"])
     assert analysis.comparison("b").estimates["speed"].value == pytest.approx(2.0, rel=0.01)
     assert quality(analysis) == pytest.approx([0.32, 0.32])
@@ -129,7 +129,7 @@ def test_a_time_in_rows_of_training_and_evaluation_is_asked_about(tmp_path):
 def test_the_suggested_command_chooses_evaluation_and_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sources(tmp_path, with_mode)
-    asked = AnalysisOptions(metric="acc:max:fraction", time="time:seconds", ignore=["device"])
+    asked = AnalysisOptions(metric="acc:max:fraction", time="time:seconds:each", ignore=["device"])
     command = ReportOptions(["a=a", "b=b"], analysis=asked)
     with pytest.raises(UserError) as caught:
         command.analyse()
@@ -144,7 +144,7 @@ def test_the_suggested_command_chooses_evaluation_and_training(tmp_path, monkeyp
 def test_a_choice_for_the_metric_does_not_choose_the_rows_of_the_time(tmp_path):
     runs = load_runs(sources(tmp_path, with_mode))
     with pytest.raises(MissingInput) as caught:
-        analyse_runs(runs, metric="acc:max:fraction", time="time:seconds", where=["mode=val"])
+        analyse_runs(runs, metric="acc:max:fraction", time="time:seconds:each", where=["mode=val"])
     assert caught.value.arguments == ("--where", "time:mode=train")
 
 
@@ -181,7 +181,7 @@ def resumed(arm: str, seed: int) -> Iterable[Row]:
 def restarting(arm: str, seed: int) -> Iterable[Row]:
     """Yield rows whose step restarts in each epoch; a further value stands in every fourth of them."""
     for number in range(21):
-        row: Row = {"epoch": number // 3, "step": number % 3, "acc": 0.7, "loss": 1.0, "time": SPEED[arm]}
+        row: Row = {"epoch": number // 3, "step": number % 3, "acc": 0.7, "loss": seed, "time": SPEED[arm]}
         yield row | ({"grad_norm": 1.0} if number % 4 == 0 else {})
 
 
@@ -189,17 +189,44 @@ def few_epochs(arm: str, seed: int) -> Iterable[Row]:
     """Yield rows of three epochs, whose name has a capital letter, and of a setting with whole numbers."""
     for number in range(9):
         epoch = number // 3
-        yield {"Epoch": epoch, "step": number % 3, "growth": epoch // 2, "acc": 0.7, "time": SPEED[arm]}
+        yield {"Epoch": epoch, "step": number % 3, "growth": epoch // 2, "acc": seed, "time": SPEED[arm]}
 
 
 def stages(arm: str, seed: int) -> Iterable[Row]:
     """Yield rows with a text column that names no kind of row."""
     for step in range(1, 7):
-        yield {"step": step, "stage": "warmup" if step < 3 else "main", "acc": 0.7, "time": SPEED[arm]}
+        yield {"step": step, "stage": "warmup" if step < 3 else "main", "acc": seed, "time": SPEED[arm]}
 
 
-@pytest.mark.parametrize("rows_of", [every_few, resumed, restarting, few_epochs, stages])
+def evaluated_again(arm: str, seed: int) -> Iterable[Row]:
+    """Yield rows as Hugging Face's Trainer does, with an evaluation of the best model at the end."""
+    for step in (10, 20):
+        yield {"step": step, "loss": 1 / step, "time": SPEED[arm]}
+        yield {"step": step, "acc": 0.6 + seed / 100, "eval_runtime": 2.0 + step / 100}
+    yield {"step": 20, "train_runtime": 50.0}
+    yield {"step": 20, "acc": 0.7 + seed / 100, "eval_runtime": 2.1}
+
+
+def batches(arm: str, seed: int) -> Iterable[Row]:
+    """Yield rows of batches, whose epoch is the only known step."""
+    for epoch in (1, 2):
+        for batch in (10, 20, 30):
+            acc = 0.7 + seed / 1000 + epoch / 100 + batch / 1e4
+            yield {"epoch": epoch, "batch": batch, "acc": acc, "time": SPEED[arm]}
+
+
+def test_rows_of_batches_are_counted_by_the_column_that_the_user_names(tmp_path):
+    named = sources(tmp_path, batches)
+    options = {"metric": "acc:max:fraction", "time": "time:seconds:each", "ignore": ["device"]}
+    with pytest.raises(MissingInput, match=r"batch \(10, 20 and 30\).* or --step COLUMN"):
+        analyse_runs(load_runs(named), **options)
+    analysis = analyse_runs(load_runs(named, step="batch"), **options)
+    assert quality(analysis) == pytest.approx([72.5, 72.5])
+
+
+@pytest.mark.parametrize("rows_of", [every_few, evaluated_again, resumed, restarting, few_epochs, stages])
 def test_rows_of_one_kind_are_not_asked_about(tmp_path, rows_of):
-    runs = load_runs(sources(tmp_path, rows_of))
-    analysis = analyse_runs(runs, metric="acc:max:fraction", time="time:seconds", ignore=["device"])
+    runs = load_runs(sources(tmp_path, rows_of), starts="joined" if rows_of is resumed else None)
+    options = {"metric": "acc:max", "margin": 0.1, "time": "time:seconds:each", "ignore": ["device"]}
+    analysis = analyse_runs(runs, **options)
     assert analysis.comparison("b").estimates["speed"].value == pytest.approx(2.0)

@@ -1,8 +1,7 @@
-"""Runs of a search, whose learning rates differ, are no repeats; a missing seed is the next step."""
+"""Runs of a search, whose learning rates differ, are listed; a missing seed is the next step."""
 
 from typing import Any
 
-import pytest
 from support.external import FULL, MIXED, external
 from support.fakes import make
 
@@ -17,38 +16,30 @@ OPTIONS: dict[str, Any] = {
 RATES = (0.1, 0.2, 0.3, 0.4)
 
 
-@pytest.mark.parametrize("key", ["lr", "learning_rate", "optim.lr"])
-def test_runs_with_different_learning_rates_are_no_repeats(key: str):
+def test_runs_of_a_search_are_pooled_with_a_caveat_and_split_by_an_option():
     made = [
-        external(precision, seed, config={"lr": None, key: rate})
+        external(precision, seed, config={"lr": rate})
         for precision in (FULL, MIXED)
         for seed, rate in enumerate(RATES)
     ]
     analysis = analyse_runs(made, **OPTIONS)
-    assert [group.n for group in analysis.groups] == [1] * 8
-    assert not any(claim.shown for c in analysis.comparisons for claim in c.claims.values())
-    ignored = analyse_runs(made, ignore=[key], **OPTIONS)
-    assert [group.n for group in ignored.groups] == [4, 4]
-
-
-def test_a_learning_rate_of_each_arm_is_a_part_of_the_arm():
-    made = [
-        external(precision, seed, config={"lr": rate})
-        for precision, rate in ((FULL, 0.1), (MIXED, 0.2))
-        for seed in range(4)
-    ]
-    analysis = analyse_runs(made, **OPTIONS)
     assert [group.n for group in analysis.groups] == [4, 4]
-    assert "quality" in analysis.comparisons[0].estimates
+    assert any("also differ in lr (0.1, 0.2, 0.3 and 0.4)" in line for line in analysis.caveats)
+    split = analyse_runs(made, split_by=["lr"], **OPTIONS)
+    assert [group.n for group in split.groups] == [1] * 8
+    ignored = analyse_runs(made, ignore=["lr"], **OPTIONS)
+    assert not any("differ in lr" in line for line in ignored.caveats)
 
 
-def test_recorded_loops_with_different_learning_rates_are_no_repeats():
+def test_recorded_loops_with_different_learning_rates_are_pooled_with_a_caveat():
     made = [
         make(backend, seed, config={"recorder": "0.4", "lr": rate})
         for backend in ("none", "native")
         for seed, rate in enumerate(RATES)
     ]
-    assert [group.n for group in analyse_runs(made).groups] == [1] * 8
+    analysis = analyse_runs(made)
+    assert [group.n for group in analysis.groups] == [4, 4]
+    assert any("also differ in lr (0.1, 0.2, 0.3 and 0.4)" in line for line in analysis.caveats)
 
 
 def test_a_missing_seed_is_said_first_and_not_answered_by_a_number_of_runs():

@@ -77,7 +77,7 @@ def test_values_in_percent_are_not_scaled_again(key: str):
             for b in ("none", "native")
             for s in (1, 2, 3)
         ]
-        analysis = analyse_runs(records, metric=name)
+        analysis = analyse_runs(records, metric=f"{name}:max")
         return analysis, analysis.comparison("native").estimates["quality"].ends
 
     (percent, of_percent), (_, of_fraction) = compared(100, key), compared(1, "valAcc")
@@ -89,7 +89,7 @@ def test_values_in_percent_are_not_scaled_again(key: str):
 def test_a_metric_in_percent_at_chance_gives_no_claim():
     values = (9.9, 10.1, 10.0)
     records = [logged(b, s, "val/accuracy", *values) for b in ("none", "native") for s in (1, 2, 3)]
-    comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
+    comparison = analyse_runs(records, metric="val/accuracy:max").comparison("native")
     assert "10% by guessing" in comparison.no_claim_reason
     assert not comparison.keeps_quality
 

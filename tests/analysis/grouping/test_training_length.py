@@ -115,7 +115,6 @@ def tables(folder: Path, epochs: dict[str, int], columns: str, row: str) -> list
     [
         ("epoch,step,acc", "{epoch},{step},{acc}", ["39", "19"]),
         ("Epoch,iter,acc", "{epoch},{step},{acc}", ["39", "19"]),
-        ("step,acc", "{step},{acc}", ["39", "19"]),
         ("epoch,acc", "{epoch},{acc}", ["3", "1"]),
         ("epoch,global_step,acc", "{epoch},{total},{acc}", ["39", "19"]),
     ],
@@ -127,12 +126,21 @@ def test_a_step_that_restarts_in_each_epoch_does_not_hide_unequal_lengths(tmp_pa
         assert lengths_in(analysis.comparison("b").no_claim_reason) == expected
 
 
+def test_the_order_of_the_rows_is_the_length_where_a_step_counts_anew_and_no_epoch_is_logged(tmp_path):
+    for lengths, reason in (((4, 2), "a ended at step 40 and b ended at step 20"), ((4, 4), "")):
+        folder = tmp_path / str(lengths[1])
+        paths = tables(folder, dict(zip("ab", lengths, strict=True)), "step,acc", "{step},{acc}")
+        runs = load_runs(paths, step="none")
+        assert analyse_runs(runs, metric="acc:max").comparison("b").no_claim_reason == reason
+
+
 def test_a_resumed_run_with_repeated_steps_is_as_long_as_its_last_step(tmp_path):
     paths = tables(tmp_path, {"a": 4, "b": 4}, "step,acc", "{total},{acc}")
     resumed = tmp_path / "b" / "1.csv"
     header, *rows = resumed.read_text().splitlines()
     resumed.write_text("\n".join([header, *rows[:25], *rows[20:]]))
-    assert analyse_runs(load_runs(paths), metric="acc:max").comparison("b").no_claim_reason == ""
+    runs = load_runs(paths, starts="joined")
+    assert analyse_runs(runs, metric="acc:max").comparison("b").no_claim_reason == ""
 
 
 def test_epochs_that_agree_do_not_hide_steps_that_differ():

@@ -1,17 +1,18 @@
 """Infer what distinguishes runs: the compared setting, settings that split groups, and seeds.
 
-Runs of a named arm are repeats, whatever else differs between them, except for learning rates, which a search
-varies. Other differences are listed, and `--split-by KEY` splits the runs by them. For our own training, each
-option declares its role.
+Runs of a named arm are repeats, whatever else differs between them. Differences are listed, and
+`--split-by KEY` splits the runs by them. For our own training, each option declares its role.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ampcompare import metrics
+from ampcompare.analysis.external.declared_metrics import label_of_value
 from ampcompare.analysis.external.missing_input import (
-    MissingInput,
     arms_question,
     differing_settings,
     is_other_than_fp32,
@@ -29,6 +30,7 @@ from ampcompare.config.schema import TF32, find_option
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
@@ -40,7 +42,6 @@ SEED_IN_SETTINGS_FILE = (
     "log alone"
 )
 DEVICE_OPTION = "device"
-LEARNING_RATES = frozenset({"lr", "learning_rate", "base_lr", "max_lr", "peak_lr", "initial_lr"})
 NULLS = frozenset({"null", "none"})
 MAX_KEYS = 8
 Columns = dict[str, tuple[str, ...]]  # by setting, the value of each run as text
@@ -87,7 +88,7 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
     not_splitting: list[str] = []
     if any(run.is_recorded for run in runs):
         splitting = {*keys, *_find_changed_code(columns)}
-        not_splitting = _not_splitting(columns, keys[0], {*splitting, *options.ignore, seed})
+        not_splitting = _not_splitting(columns, {*splitting, *options.ignore, seed})
     settings = []
     for run in runs:
         own = settings_of(run, ignored=not_splitting)
@@ -113,13 +114,12 @@ def _columns_of_report(runs: Sequence[RunRecord]) -> Columns:
     return {key: tuple(one.get(key, NOT_SET) for one in shown) for key in every}
 
 
-def _not_splitting(columns: Columns, compared_key: str, named: Collection[str]) -> list[str]:
+def _not_splitting(columns: Columns, splitting: Collection[str]) -> list[str]:
     """Return the settings of recorded loops that differ without splitting groups.
 
     Args:
         columns: All settings.
-        compared_key: The setting whose values are compared.
-        named: Settings that the user named in an option.
+        splitting: Settings that split groups, or that the user named in an option.
     """
     own_prefixes = (ENVIRONMENT_PREFIX, "recorder", "precision.", BACKEND, ARM)
     others = {
@@ -127,9 +127,6 @@ def _not_splitting(columns: Columns, compared_key: str, named: Collection[str]) 
         for key, column in columns.items()
         if not find_option(key) and not key.startswith(own_prefixes)
     }
-    number_of_runs = len(next(iter(columns.values()), ()))
-    compared = columns.get(compared_key, (NOT_SET,) * number_of_runs)
-    splitting = {*named, *find_tuned_rates(others, compared)}
     return [key for key in differing_settings(others) if key not in splitting]
 
 
@@ -184,8 +181,10 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
     machine = _machine_columns(runs)
     columns = _columns(runs)
     # The user can name everything in the list of differing settings: facts of the machine, shortened keys.
-    named = {*(options.group_by or ()), *options.split_by, *options.ignore, options.seed}
+    named = {*(options.group_by or ()), *options.split_by, *options.ignore, options.seed or SEED}
     columns |= {key: column for key, column in machine.items() if key in named}
+    columns = _constant_columns(runs, named) | columns
+    _refuse_varying(runs, columns, options)
     group_by = _find_keys("--group-by", options.group_by or (), columns)
     split_by = _find_keys("--split-by", options.split_by, columns)
     ignored = _find_keys("--ignore", [key for key in options.ignore if key != DEVICE_OPTION], columns)
@@ -196,7 +195,7 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
 
     not_splitting = {*keys, seed, *ignored}
     others = {key: column for key, column in columns.items() if key not in not_splitting}
-    splitting = (*keys, *find_tuned_rates(others, compared), *_find_changed_code(others))
+    splitting = (*keys, *_find_changed_code(others))
     settings = [{key: columns[key][index] for key in splitting} for index in range(len(runs))]
     seeds = _values_or_none(columns.get(seed, (NOT_SET,) * len(runs)))
 
@@ -221,27 +220,42 @@ def _find_changed_code(columns: Columns) -> list[str]:
     return [key for key in columns if key.startswith(CHANGED_CODE)]
 
 
-def find_tuned_rates(columns: Columns, compared: Sequence[str]) -> list[str]:
-    """Return the learning rates that differ between runs of one compared value, as in a search.
-
-    Such runs are no repeats. Rates that differ only between the compared values are a part of each arm.
-
-    Args:
-        columns: The settings that may split groups.
-        compared: The compared value of each run.
-    """
-    tuned = []
-    for key, column in columns.items():
-        pairs = {*zip(compared, column, strict=True)}
-        if key.rpartition(".")[2].lower() in LEARNING_RATES and len(pairs) > len({*compared}):
-            tuned.append(key)
-    return tuned
-
-
 def _columns(runs: Sequence[RunRecord]) -> Columns:
     configs = [{key: as_text(value) for key, value in flatten(run.config)} for run in runs]
     every = dict.fromkeys(key for one in configs for key in one)
     return {key: tuple(one.get(key, NOT_SET) for one in configs) for key in every}
+
+
+def _constant_columns(runs: Sequence[RunRecord], named: Collection[str | None]) -> Columns:
+    """Return the logged columns that have one value in every run: texts, and those that an option names.
+
+    A table has a setting as such a column: `optimizer`, or a `seed` that stands in every row.
+    """
+    constant = {}
+    for key in dict.fromkeys(key for run in runs for key in run.logged):
+        every = [run.logged[key][1] if key in run.logged else np.empty(0, object) for run in runs]
+        if key not in named and any(values.dtype != object for values in every):
+            continue
+        texts = [dict.fromkeys(map(label_of_value, values)) for values in every]
+        if all(len(text) < 2 for text in texts):
+            constant[key] = tuple(next(iter(text), NOT_SET) for text in texts)
+    return constant
+
+
+def _refuse_varying(runs: Sequence[RunRecord], columns: Columns, options: AnalysisOptions) -> None:
+    """Refuse a logged column as a setting if it has several values in one run.
+
+    Raises:
+        UserError: An option names it.
+    """
+    named = {"--group-by": options.group_by or (), "--split-by": options.split_by, "--seed": (options.seed,)}
+    for option, keys in named.items():
+        for key in keys:
+            varying = [run for run in runs if key in run.logged and key not in columns]
+            if key is not None and varying:
+                values = values_in([*map(label_of_value, varying[0].logged[key][1])])
+                name = printable(varying[0].name)
+                raise UserError(f"{option} {key!r}: no setting, its column has {values} in one run ({name})")
 
 
 def _machine_columns(runs: Sequence[RunRecord]) -> Columns:

@@ -1,6 +1,6 @@
 """Map logged keys of other programs to our metrics, with their units, as the user describes them.
 
-`--throughput KEY:per_second`, `--time KEY:seconds|ms[:cumulative]` and `--memory KEY:MiB|GiB|bytes` each
+`--throughput KEY:per_second`, `--time KEY:seconds|ms:each|cumulative` and `--memory KEY:MiB|GiB|bytes` each
 become a KeyMapping. Its `apply` stores the values of the key under our name, in our unit.
 """
 
@@ -11,20 +11,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.analysis.external.declared_metrics import CUMULATIVE, EACH, declared_kind
 from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, logged_keys, nearest_key, sample_of
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, relative_resolution
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
-from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
-from ampcompare.runtime.formatting import printable
+from ampcompare.runs.missing_input import MissingInput
+from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP
+from ampcompare.runtime.formatting import listed, number, printable
 
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
-CUMULATIVE = "cumulative"
 MAX_RUN_SECONDS = 3e8  # ten years; a larger time is a date in seconds since 1970
-MIN_TIMES = 4  # values of a run from which it shows whether a time counts from the start
-MIN_GROWTH = 0.75  # growth of a clock, as a fraction of the number of its values
-MIN_FALLS = 0.25  # fraction of the differences between rows
-MIN_LEFT = 0.7  # what a fall leaves of the value, where it is noise
+FIRST_VALUES = 4  # of a time whose kind is asked for
 # Factors from logged values to our units: items per second, seconds, MiB.
 UNITS = {
     THROUGHPUT: {"per_second": 1.0},
@@ -34,7 +32,8 @@ UNITS = {
 TIME_UNITS = {"seconds": "s", "ms": "ms"}  # as a value is shown
 FORMS = {
     THROUGHPUT: "KEY:per_second",
-    TIME: "KEY:seconds or KEY:ms, with :cumulative where it counts from the start",
+    TIME: "KEY:seconds:each or KEY:ms:each for the time of one step or epoch, KEY:seconds:cumulative or "
+    "KEY:ms:cumulative for a time that counts from the start",
     MEMORY: "KEY:MiB, KEY:GiB or KEY:bytes",
 }
 # Our keys for each role: in rows, and in the summary of a run without such rows.
@@ -53,13 +52,18 @@ class KeyMapping:
         role: THROUGHPUT, TIME or MEMORY.
         key: The logged key.
         unit: The unit of its values, as the user names it.
-        is_cumulative: Whether a time counts from the start of the run.
+        kind: EACH or CUMULATIVE for a time, "" for the other roles.
     """
 
     role: str
     key: str
     unit: str
-    is_cumulative: bool = False
+    kind: str = ""
+
+    @property
+    def is_cumulative(self) -> bool:
+        """Whether a time counts from the start of the run."""
+        return self.kind == CUMULATIVE
 
     @property
     def text(self) -> str:
@@ -91,10 +95,12 @@ class KeyMapping:
         factor = UNITS[self.role][self.unit]
         logged = run.numbers(self.key)
         if self.is_cumulative:
-            if _is_date(logged * factor):
+            is_date = _is_date(logged * factor)
+            if is_date:
                 logged -= np.nanmin(logged)  # before the conversion, which would round a date
-            seconds = logged * factor
-            return bare.with_columns({metrics.TRAIN_SECONDS: seconds, in_rows: _rates(run, seconds)})
+            clock = logged * factor
+            total = clock if is_date else _continued_clock(clock)
+            return bare.with_columns({metrics.TRAIN_SECONDS: total, in_rows: _rates(run, clock)})
         if np.isfinite(logged * factor).any():
             return bare.with_columns({in_rows: self._compared_value(logged * factor)})
         from_summary = run.summary_number(self.key)
@@ -121,8 +127,24 @@ def _is_date(seconds: np.ndarray) -> bool:
     return len(finite) > 0 and float(finite.min()) > MAX_RUN_SECONDS
 
 
+def _continued_clock(clock: np.ndarray) -> np.ndarray:
+    """Return the seconds of all starts of a run up to each row, NaN where a row has no time.
+
+    A clock falls where the run starts again. It counts from 0 there, so the first row of a start adds its own
+    value.
+
+    Args:
+        clock: The logged seconds of each row, NaN for none.
+    """
+    rows = np.flatnonzero(np.isfinite(clock))
+    increases = np.diff(clock[rows], prepend=0.0)
+    total = clock.copy()
+    total[rows] = np.cumsum(np.where(increases < 0, clock[rows], increases))
+    return total
+
+
 def _rates(run: RunRecord, seconds: np.ndarray) -> np.ndarray:
-    """Return the steps per second between two rows that have the cumulative time, NaN elsewhere."""
+    """Return the steps per second between two rows of one start that have the time, NaN elsewhere."""
     steps = run.numbers(metrics.STEP)
     if not np.isfinite(steps).any():
         steps = np.arange(float(run.rows))
@@ -139,64 +161,94 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
     """Return the mapping that `--throughput`, `--time` or `--memory` names.
 
     Raises:
-        UserError: The text has another form, or no run has the key as a number.
+        MissingInput: Nothing says of which kind a time is.
+        UserError: The text has another form, no run has the key as a number, or its values are no such times.
     """
-    is_cumulative = role == TIME and text.endswith(f":{CUMULATIVE}")
-    bare = text.removesuffix(f":{CUMULATIVE}") if is_cumulative else text
-    key, _, unit = bare.rpartition(":")
+    head, _, kind = text.rpartition(":")
+    if role != TIME or kind not in (EACH, CUMULATIVE):
+        head, kind = text, ""
+    key, _, unit = head.rpartition(":")
     if not key or unit not in UNITS[role]:
         raise UserError(f"--{role} {text!r}: expected {FORMS[role]}")
     if not is_logged(key, runs):
         raise _not_logged(role, key, runs)
-    is_step_time = role == TIME and not is_cumulative
-    if is_step_time and any(_is_date(run.numbers(key) * UNITS[role][unit]) for run in runs):
-        raise UserError(
-            f"--time {text!r}: its values are dates in seconds since 1970, and no time of a step; write "
-            f"--time {text}:{CUMULATIVE}"
-        )
-    if is_step_time and _counts_from_start(key, runs):
-        raise UserError(
-            f"--time {text!r}: its values grow from row to row in every run, so they count from the start; "
-            f"write --time {text}:{CUMULATIVE}"
-        )
-    if is_cumulative and _falls_often(key, runs):
-        raise UserError(
-            f"--time {text!r}: its values fall again and again in every run, so they do not count from the "
-            f"start; write --time {bare}"
-        )
-    return KeyMapping(role, key, unit, is_cumulative)
+    if role != TIME:
+        return KeyMapping(role, key, unit)
+    mapping = KeyMapping(role, key, unit, _kind_of_time(text, key, kind, runs))
+    contradiction = _contradiction(mapping, runs)
+    if contradiction:
+        raise UserError(f"--time {text!r}: {contradiction}")
+    return mapping
 
 
-def _counts_from_start(key: str, runs: Sequence[RunRecord]) -> bool:
-    """Return whether a time grows from row to row in every run that logs it, as a clock does.
+def _kind_of_time(text: str, key: str, kind: str, runs: Sequence[RunRecord]) -> str:
+    """Return EACH or CUMULATIVE, as the user says or the format of all runs with the key declares.
 
-    The n-th value of a clock is about n times its first. Steps that become slower grow less.
+    Args:
+        text: The option as the user wrote it.
+        key: The key in it.
+        kind: The kind in it, "" without one.
+
+    Raises:
+        MissingInput: Neither says it.
+        UserError: The two differ.
     """
-    columns = [values for run in runs if len(values := run.values(key))]
-    return bool(columns) and all(
-        len(values) >= MIN_TIMES
-        and (np.diff(values) > 0).all()
-        and values[-1] >= MIN_GROWTH * len(values) * values[0]
-        for values in columns
+    kinds = {declared_kind(key, run) for run in runs if is_logged(key, [run])}
+    declared = kinds.pop() if len(kinds) == 1 else ""
+    if kind and declared and kind != declared:
+        bare = text.removesuffix(f":{kind}")
+        raise UserError(
+            f"--time {text!r}: the format of these logs declares {printable(key)} as {declared}, so :{kind} "
+            f"contradicts it; write --time {bare}:{declared} or leave :{kind} out"
+        )
+    if kind or declared:
+        return kind or declared
+    columns = [run.values(key) for run in runs]
+    first = [number(value) for value in max(columns, key=len)[:FIRST_VALUES]]
+    question = (
+        f"time: add --time {text}:{EACH} if a value is the time of one step or epoch, or --time "
+        f"{text}:{CUMULATIVE} if it counts from the start; first values of {printable(key)}: {listed(first)}"
     )
+    likely = CUMULATIVE if _grows(key, runs) else EACH
+    raise MissingInput([question], ["--time", f"{text}:{likely}"])
 
 
-def _falls_often(key: str, runs: Sequence[RunRecord]) -> bool:
-    """Return whether a time falls in every run that logs it, a little and often.
+def _contradiction(mapping: KeyMapping, runs: Sequence[RunRecord]) -> str:
+    """Return why the values cannot be times of this kind, and what to write; "" if they can.
 
-    A time that counts from the start falls seldom, where a run was resumed, or far, where each epoch begins
-    at 0.
+    A clock falls only where a run starts again, and counts in between. So it never falls twice in a row.
     """
+    is_of_step = not mapping.is_cumulative
+    form = f"--time {mapping.key}:{mapping.unit}"
+    if is_of_step and any(_is_date(run.numbers(mapping.key) * UNITS[TIME][mapping.unit]) for run in runs):
+        return f"its values are dates in seconds since 1970, and no time of a step; write {form}:{CUMULATIVE}"
+    columns = [run.values(mapping.key) for run in runs]
+    if any((values < 0).any() for values in columns):
+        return "it has values below 0, so it is no time"
+    falls = [np.diff(values) < 0 for values in columns]
+    if mapping.is_cumulative and any((fall[1:] & fall[:-1]).any() for fall in falls):
+        return (
+            "its values fall in two rows one after the other, so they do not count from the start; write "
+            f"{form}:{EACH}"
+        )
+    return ""
+
+
+def describe_growth(mapping: KeyMapping, runs: Sequence[RunRecord]) -> list[str]:
+    """Return a doubt about a time of each step that grows in every row of all runs."""
+    if mapping.kind != EACH or not _grows(mapping.key, runs):
+        return []
+    key = printable(mapping.key)
+    return [
+        f"{key} grows from row to row in every run, as a time that counts from the start does. If it does, "
+        f"the speed is wrong: --time {key}:{mapping.unit}:{CUMULATIVE} reads it so."
+    ]
+
+
+def _grows(key: str, runs: Sequence[RunRecord]) -> bool:
+    """Return whether a key grows from row to row in every run that logs it."""
     columns = [values for run in runs if len(values := run.values(key))]
-    return bool(columns) and all(_falls_a_little_and_often(values) for values in columns)
-
-
-def _falls_a_little_and_often(values: np.ndarray) -> bool:
-    falls = np.diff(values) < 0
-    if len(values) < MIN_TIMES or falls.mean() < MIN_FALLS:
-        return False
-    left = values[1:][falls] / values[:-1][falls]
-    return bool(np.median(left) >= MIN_LEFT)
+    return bool(columns) and all(len(values) > 1 and (np.diff(values) > 0).all() for values in columns)
 
 
 def _not_logged(role: str, key: str, runs: Sequence[RunRecord]) -> UserError:
@@ -215,42 +267,12 @@ def parse_key_mappings(options: dict[str, str | None], runs: Sequence[RunRecord]
     """Return a mapping for each role that is named.
 
     Raises:
+        MissingInput: Nothing says of which kind a time is.
         UserError: Both throughput and time are named.
     """
     if options.get(THROUGHPUT) and options.get(TIME):
         raise UserError("--time: cannot be combined with --throughput; use one of the two")
     return [parse_key_mapping(role, text, runs) for role, text in options.items() if text]
-
-
-MIN_COUNTS = 3  # values from which equal increments show a counter
-
-
-def is_step_column(key: str, runs: Sequence[RunRecord]) -> bool:
-    """Return whether a logged key counts steps, whatever its name is: no metric to compare.
-
-    It is declared as the step of a metric, has the values of the step, or counts whole numbers in equal
-    increments. A key that is named like a score counts nothing.
-    """
-    if key in STEP_KEYS or key in EPOCH_KEYS or key == OWN_STEP:
-        return True
-    if any(definition.step == key for run in runs for definition in run.definitions.values()):
-        return True
-    with_values = [run for run in runs if len(run.values(key))]
-    if not with_values:
-        return False
-    if all(
-        np.array_equal(run.numbers(key), run.numbers(metrics.STEP), equal_nan=True) for run in with_values
-    ):
-        return True
-    if metrics.guess_direction(key):
-        return False
-    return all(_is_counter(run.values(key)) for run in with_values)
-
-
-def _is_counter(values: np.ndarray) -> bool:
-    increments = np.diff(values)
-    is_whole = bool((values == np.round(values)).all())
-    return len(values) >= MIN_COUNTS and is_whole and increments[0] > 0 and bool(np.ptp(increments) == 0)
 
 
 def counts_rows(run: RunRecord) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ampcompare import metrics
 from ampcompare.analysis.external.declared_metrics import DeclaredMetric, chosen_metric, declared_goal
-from ampcompare.analysis.external.missing_input import MissingInput, direction_question, metric_question
+from ampcompare.analysis.external.missing_input import direction_question, metric_question
 from ampcompare.analysis.grouping.compared_metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -13,14 +13,15 @@ from ampcompare.analysis.grouping.compared_metric import (
     ComparedMetric,
     Unit,
     choose_metric,
-    infer_goal,
     is_logged,
+    own_goal,
     parse_metric,
 )
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.config import task_spec
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
+from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import plural, printable, short, some
 
@@ -64,17 +65,15 @@ def choose_own_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> Co
     """
     key, goal, unit = _named_metric(runs, options)
     display_name, declared = _declared_in_task(key, runs)
-    own = metrics.find(key)
     # Our training records the direction of each score. Key names of users' loops tell nothing.
-    is_of_user = own is None and any(run.is_recorded for run in runs)
+    is_of_user = metrics.find(key) is None and any(run.is_recorded for run in runs)
     if is_of_user and not declared:
         declared = declared_goal(key, runs)
     is_asked = options.metric is not None
     if options.metric is not None:
-        _check_direction(options.metric, key, goal, GOALS.get(own.better, "") if own else declared)
-    goal = goal or declared
-    is_known = bool(goal) or (infer_goal(key) is not None and not is_of_user)
-    if not is_known and is_logged(key, runs):
+        _check_direction(options.metric, key, goal, own_goal(key) or declared)
+    goal = goal or declared or own_goal(key)
+    if not goal and is_logged(key, runs):
         raise direction_question(key, options.metric or key, runs)
     if unit is None and is_of_user and not any(key in run.units for run in runs):
         unit = Unit.PLAIN

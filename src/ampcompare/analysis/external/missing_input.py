@@ -1,57 +1,41 @@
 """Questions about runs of other programs: each with its candidates, and with arguments to copy."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 
-from ampcompare import metrics
-from ampcompare.analysis.external.declared_metrics import declared_goal
-from ampcompare.analysis.external.key_mapping import is_step_column
-from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
+from ampcompare.analysis.external.declared_metrics import declared_goal, is_step_column
+from ampcompare.analysis.grouping.compared_metric import MINIMIZE, own_goal
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
-from ampcompare.runs.chart_exports import without_number
-from ampcompare.runs.same_run import EVALUATION_WORDS, SCHEDULE_WORDS, TIME_WORDS, TRAIN_WORDS
-from ampcompare.runs.step_keys import EPOCH_KEYS, STEP_KEYS
+from ampcompare.runs.missing_input import MissingInput
+from ampcompare.runs.nested import as_text
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
-UNLIKELY = 3  # rank of keys that measure no quality
-LEARNING_RATE_WORDS = frozenset({"lr", "lrs", "wd", "momentum"})
-MACHINE_WORDS = frozenset(
-    "memory mem gpu cpu ram vram throughput speed fps per ips flops tflops mfu util power energy".split()
-)
-BASELINE_WORDS = frozenset({"fp32", "float32", "32", "f32", "full", "none", "baseline", "base"})
-MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
-NO_CANDIDATES = frozenset({*STEP_KEYS, *EPOCH_KEYS})
-
-
-class MissingInput(UserError):
-    """Information that runs of other programs do not have and the user must give.
-
-    Attributes:
-        questions: One line for each missing item, with its candidates.
-        arguments: Example arguments for the command line.
-        arms: Example sources with names (`fp32=logs/a`); empty if the sources stay as they are.
+# How formats begin the keys of an evaluation and of the training: Keras and Lightning, fastai and fairseq,
+# Hugging Face and timm, Ultralytics.
+EVALUATIONS = re.compile(r"(val|valid|validation|eval|test|metrics)[_./]")
+TRAINING = re.compile(r"train[_./]")
+LOSS = "loss"  # how every one of them ends the key of a loss
+# The formats' own keys that measure no quality.
+NO_METRICS = frozenset(
     """
-
-    def __init__(self, questions: Sequence[str], arguments: Sequence[str], arms: Sequence[str] = ()) -> None:
-        self.questions = tuple(questions)
-        self.arguments = tuple(arguments)
-        self.arms = tuple(arms)
-        example = " ".join([*self.arms, *self.arguments])
-        super().__init__(self.summary, [*self.questions, f"for example: {example}"])
-
-    @property
-    def summary(self) -> str:
-        """The first line of the message."""
-        return "these logs lack information that the report needs"
-
-    def as_command(self, command: str) -> UserError:
-        """Return the error with a complete command to copy."""
-        return UserError(self.summary, [*self.questions, f"for example: {command}"])
+    seed lr learning_rate train/learning_rate base_lr lr-SGD lr-Adam lr-AdamW grad_norm train/grad_norm
+    time data_time memory eta total_flos train/total_flos wall train_wall wps ups gnorm
+    update num_updates train_num_updates valid_num_updates Created Runtime
+    datetime_start datetime_complete duration
+    eval_runtime eval_samples_per_second eval_steps_per_second eval/runtime eval/samples_per_second
+    eval/steps_per_second train_runtime train_samples_per_second train_steps_per_second
+    """.split()
+)
+FP32 = frozenset({"32", "fp32", "float32", "none", "no", "false"})  # what formats call training without AMP
+NUMBER_AT_END = re.compile(r"[-_ ]((seed|run|version)[-_ =]?)?\d+$", re.I)
+MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
 
 
 def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None) -> tuple[str, list[str]]:
@@ -68,7 +52,7 @@ def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None
         "metric: add --metric KEY:max or KEY:min (for an accuracy also :percent or :fraction); "
         f"logged: {logged}"
     )
-    likely = [key for key in names if _likelihood(key) < UNLIKELY]
+    likely = [key for key in names if key not in NO_METRICS]
     if not likely:
         return question, ["--metric", "KEY:max"] if names else []
     return question, ["--metric", f"{likely[0]}:{suggested_way(likely[0], runs)}"]
@@ -91,49 +75,32 @@ def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> Miss
 
 def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
     """Return `min` or `max` for an example to copy. The user decides."""
-    goal = declared_goal(key, runs) or GOALS.get(metrics.guess_direction(key), "")
-    return "min" if goal == MINIMIZE else "max"
+    goal = declared_goal(key, runs) or own_goal(key)
+    return "min" if goal == MINIMIZE or (not goal and key.endswith(LOSS)) else "max"
 
 
 def _candidates(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the keys that were logged as numbers, the most likely metrics first.
+    """Return the keys that were logged as numbers, without steps.
 
-    Keys that are named like a score come first, then losses; times, counters and learning rates come last.
-    Of these, keys that most runs have come first. Keys that are logged rarely (an evaluation) come before
-    keys that are logged often. Keys that are logged once come last.
+    Keys that begin as the formats' own evaluations come first, those of the training and the formats' own
+    times and rates last, and losses after other keys. Of these, keys that more runs have come first, then
+    keys that are logged in fewer rows; keys that are logged once come last.
     """
     counts: dict[str, list[int]] = {}
     for run in runs:
         for key in run.logged:
             count = len(run.values(key))
-            if count and not key.startswith("_") and key.lower() not in NO_CANDIDATES:
+            if count and not key.startswith("_"):
                 counts.setdefault(key, []).append(count)
 
-    def rank(key: str) -> tuple[int, int, int, bool, float, str]:
-        """Return the sort key of a logged key."""
+    def rank(key: str) -> tuple[Any, ...]:
+        """Return the sort key of a logged key. One that never changes is no result."""
         count = float(np.median(counts[key]))
-        words = {*metrics.split_words(key)}
-        # An evaluation comes before a key that names no data, and the training comes last.
-        split = 2 if words & TRAIN_WORDS else 1
-        if words & EVALUATION_WORDS:
-            split = 0
-        return _likelihood(key), split, -len(counts[key]), count <= 1, count, key
+        split = -1 if EVALUATIONS.match(key) else bool(TRAINING.match(key))
+        is_constant = len({*np.concatenate([run.values(key) for run in runs])}) < 2
+        return key in NO_METRICS, is_constant, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
 
     return sorted((key for key in counts if not is_step_column(key, runs)), key=rank)
-
-
-def _likelihood(key: str) -> int:
-    """Return how likely a key is the metric, by its name: 0 for a score, UNLIKELY or more for no metric."""
-    words = {*metrics.split_words(key)}
-    if words & LEARNING_RATE_WORDS or "learning_rate" in key.lower():
-        return UNLIKELY + 1
-    if words & (TIME_WORDS | MACHINE_WORDS):
-        return UNLIKELY
-    if "loss" in words:
-        return 1
-    if metrics.guess_direction(key):
-        return 0
-    return UNLIKELY if words & SCHEDULE_WORDS else 2
 
 
 def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
@@ -154,14 +121,24 @@ def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
 def arms_question(
     runs: Sequence[RunRecord], columns: Mapping[str, Sequence[str]]
 ) -> tuple[str, list[str], list[str]]:
-    """Return the question for what is compared, example arguments, and example sources with names."""
+    """Return the question for what is compared, example arguments, and example sources with names.
+
+    Raises:
+        UserError: There is one run only, and no column that may tell several runs apart.
+    """
     differing = differing_settings(columns)
+    if len(runs) == 1:
+        return *_ask_for_runs(runs[0]), []
     if not differing:
         question = (
             "groups: name each source as NAME=SOURCE, baseline first, or add --group-by KEY --baseline VALUE"
             "; no setting differs between the runs"
         )
-        return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
+        arms = _arms_by_place(runs)
+        if arms:
+            return question, [], arms
+        pattern = _pattern_of_names(runs)
+        return f"{question}; --run-name {pattern!r} takes each name as a group", ["--run-name", pattern], []
     settings = some(
         [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing], MAX_CANDIDATES
     )
@@ -171,6 +148,37 @@ def arms_question(
     )
     values = sorted(dict.fromkeys(columns[differing[0]]), key=is_other_than_fp32)
     return question, ["--group-by", differing[0], "--baseline", values[0]], []
+
+
+def _ask_for_runs(run: RunRecord) -> tuple[str, list[str]]:
+    """Return the question which column tells the runs in a table apart, and arguments for the first one.
+
+    Raises:
+        UserError: No column has several texts.
+    """
+    name = printable(run.name)
+    columns = [
+        key for key, (_, values) in run.logged.items() if values.dtype == object and len({*values}) > 1
+    ]
+    if not columns:
+        raise UserError(
+            f"groups: {name} is one run, so there is nothing to compare; name a source for each group: "
+            "NAME=SOURCE, baseline first"
+        )
+    shown = some(
+        [f"{short(printable(key))} ({values_in([*map(as_text, run.logged[key][1])])})" for key in columns]
+    )
+    question = (
+        f"groups: {name} is one run; add --run-by COLUMN if a column tells several runs apart: {shown}; or "
+        "name a source for each group: NAME=SOURCE, baseline first"
+    )
+    return question, ["--run-by", columns[0]]
+
+
+def _pattern_of_names(runs: Sequence[RunRecord]) -> str:
+    """Return the pattern of `--run-name` by which each run, or else each folder, is a group."""
+    names = {PurePath(run.name).name for run in runs}
+    return "{arm}" if len(names) > 1 else "*/{arm}/*"
 
 
 def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
@@ -199,7 +207,7 @@ def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
     named = [(name, paths) for name, paths in places if {*name}.isdisjoint("=:")]
     if are_files and len(named) != len(folders):
         return []
-    prefixes = {name: without_number(name) for name, _ in named}
+    prefixes = {name: NUMBER_AT_END.sub("", name) or name for name, _ in named}
     if 2 <= len({*prefixes.values()}) < len(prefixes):
         named = [(prefixes[name], paths) for name, paths in named]
     if not 2 <= len({name for name, _ in named}) <= MAX_ARMS:
@@ -224,4 +232,4 @@ def _folders(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
 
 def is_other_than_fp32(name: str) -> bool:
     """Return False for a name that is likely the baseline; an example to copy names it first."""
-    return not {*metrics.split_words(name)} & BASELINE_WORDS
+    return FP32.isdisjoint(re.split(r"[^a-z0-9]+", name.lower()))

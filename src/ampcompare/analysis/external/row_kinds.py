@@ -1,4 +1,7 @@
-"""Keys with two meanings: training and evaluation rows that carry one key are told apart, or asked about.
+"""Keys with two meanings: the rows of a key that count are those of `--where`.
+
+Rows of several kinds are asked about where the format declares them, or where a key stands several times at
+one step.
 
 `--where [KEY:]COLUMN=VALUE` takes a key from the rows with this value. `COLUMN` alone means rows that have a
 value in the column, `!COLUMN` rows that have none.
@@ -9,18 +12,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampcompare import metrics
-from ampcompare.analysis.external.key_mapping import epoch_key, is_step_column
+from ampcompare.analysis.external.declared_metrics import is_step_column, label_of_value
+from ampcompare.analysis.external.key_mapping import epoch_key
 from ampcompare.analysis.grouping.compared_metric import nearest_key
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_record import TIMESTAMP
-from ampcompare.runs.same_run import EVALUATION_WORDS, SCHEDULE_WORDS, SPLIT_WORDS, TIME_WORDS, TRAIN_WORDS
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 from ampcompare.runtime.formatting import listed, numeric_sort_key, printable, short, some
 
-MAX_KINDS = 8  # values of a column that names the kind of a row
+MAX_KINDS = 8  # values that a message lists
+# The columns that name the kind of a row (mmcv writes `mode`), and the formats' own names in them.
+SPLIT_COLUMNS = ("mode", "split")
+TRAININGS = ("train",)
+EVALUATIONS = ("val", "valid", "validation", "eval", "test")
+# The keys of mmengine's rows. Only those of training have a learning rate.
+LEARNING_RATE = "lr"
+MMENGINE = (LEARNING_RATE, "time", "data_time", "step")
 COUNTERS = frozenset({*STEP_KEYS, *EPOCH_KEYS, OWN_STEP, TIMESTAMP, "_runtime"})
 
 
@@ -98,7 +107,7 @@ def _split_key(text: str, columns: Sequence[str]) -> tuple[str, str]:
 
 
 def _values(column: str, runs: Sequence[RunRecord]) -> str:
-    values = {_label(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
+    values = {label_of_value(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
     return some([short(printable(value), 24) for value in sorted(values, key=numeric_sort_key)], MAX_KINDS)
 
 
@@ -155,15 +164,15 @@ def ask_about_kinds(
     questions = []
     arguments = []
     for key, kinds in asked.items():
-        words = EVALUATION_WORDS if key == metric else TRAIN_WORDS
-        condition = _suggest(kinds, words, is_time=key != metric)
+        condition = _suggest(kinds[::-1], EVALUATIONS) if key == metric else _suggest(kinds, TRAININGS)
         is_structural = "=" not in condition
         if len(asked) > 1 or is_metric_chosen or is_structural:
             condition = f"{key}:{condition}"
         columns = listed(dict.fromkeys(_describe(kind, runs) for kind in kinds))
         questions.append(
-            f"rows: {printable(key)} stands in rows of several kinds, told apart by {columns}; "
-            f"add --where {printable(condition)} or another of them"
+            f"rows: {printable(key)} stands in rows of several kinds, told apart by {columns}; add --where "
+            f"{printable(condition)} or another of them, --run-by COLUMN if the column tells runs apart, or "
+            "--step COLUMN if another column counts the steps"
         )
         arguments += ["--where", condition]
     return questions, arguments
@@ -181,87 +190,75 @@ def _describe(kind: str, runs: Sequence[RunRecord]) -> str:
 
 def listed_values(column: str, runs: Sequence[RunRecord]) -> str:
     """Return the values of a column in words: `train and val`."""
-    values = {_label(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
+    values = {label_of_value(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
     return listed(short(printable(value), 24) for value in sorted(values, key=numeric_sort_key))
 
 
-def _suggest(kinds: Sequence[str], words: frozenset[str], *, is_time: bool) -> str:
-    """Return the kind that is meant most likely: evaluation for a quality, training for a speed."""
-    for kind in kinds:
-        if _is_named(kind, words):
-            return kind
-    if is_time:
-        losses = [kind for kind in kinds if kind.endswith("loss") and not kind.startswith("!")]
-        return (losses or kinds)[0]
-    scores = [kind for kind in kinds if metrics.guess_direction(kind.partition("=")[2]) == metrics.HIGHER]
-    absent = [kind for kind in kinds if kind.startswith("!")]
-    return (scores or absent or kinds)[0]
-
-
-def _is_named(kind: str, words: frozenset[str]) -> bool:
-    """Return whether a kind is named by one of the words: `split=val`, `is_train=False`, `val_loss`."""
-    column, equals, value = kind.partition("=")
-    words_of_column = {*metrics.split_words(column)}
-    if value in ("True", "False") and words_of_column & SPLIT_WORDS:
-        return bool(words_of_column & words) == (value == "True")
-    named = {*metrics.split_words(value)} if equals else words_of_column
-    return bool(named & words) and not kind.startswith("!")
+def _suggest(kinds: Sequence[str], words: Sequence[str]) -> str:
+    """Return the kind for an example to copy: that with one of the formats' own names, else the first."""
+    return next((kind for kind in kinds if kind.partition("=")[2] in words), kinds[0])
 
 
 def _kinds(runs: Sequence[RunRecord], key: str) -> list[str]:
     """Return a condition for each kind of rows in which a key stands; empty for one kind."""
     for run in runs:
-        kinds = _kinds_by_column(run, key) or _kinds_by_keys(run, key)
+        kinds = _kinds_of_format(run, key) or _kinds_at_one_step(run, key)
         if kinds:
             return kinds
     return []
 
 
-def _kinds_by_column(run: RunRecord, key: str) -> list[str]:
-    """Return the values of a column that names the kind of each row.
+def _kinds_of_format(run: RunRecord, key: str) -> list[str]:
+    """Return the kinds that the format of a run declares.
 
-    It has a few values, which are words such as `train` and `val`, or at the same step the key stands in
-    rows with different values.
+    They are the values of its column of splits, or rows with and without a learning rate (mmengine).
     """
     rows, _ = run.logged_numbers(key)
-    steps = _steps(run)[rows]
-    counters = {key, epoch_key(run), *COUNTERS}
-    for column, (column_rows, values) in run.logged.items():
-        if column in counters or not _may_name_kinds(column, values):
-            continue
-        if values.dtype != object and is_step_column(column, [run]):
-            continue
-        labels = np.full(run.rows, "", object)
-        labels[column_rows] = [_label(value) for value in values]
-        labels = labels[rows]
-        names = sorted({*labels} - {""}, key=numeric_sort_key)
-        if len(names) < 2:
-            continue
-        are_splits = all(map(_is_split, names))
-        steps_of_two = [{*steps[labels == name]} for name in names[:2]]
-        shared = set.intersection(*steps_of_two)
-        if are_splits or 2 * len(shared) >= min(map(len, steps_of_two)):
-            return [f"{column}={name}" for name in names]
+    for column in SPLIT_COLUMNS:
+        names = {*_labels(run, column)[rows]} - {""}
+        if len(names) > 1:
+            return [f"{column}={name}" for name in sorted(names, key=numeric_sort_key)]
+    if all(name in run.logged for name in MMENGINE):
+        return _kinds_by_presence(LEARNING_RATE, [np.isin(rows, run.logged[LEARNING_RATE][0])])
     return []
 
 
-def _label(value: object) -> str:
-    """Return a value as the user writes it after `--where COLUMN=`: 1 for 1.0."""
-    return f"{value:g}" if isinstance(value, float) else as_text(value)
+def _kinds_by_presence(column: str, groups: Sequence[np.ndarray]) -> list[str]:
+    """Return two kinds if each group of rows has rows with the column and rows without it."""
+    is_mixed = bool(groups) and all(has.any() and not has.all() for has in groups)
+    return [column, f"!{column}"] if is_mixed else []
 
 
-def _is_split(name: str) -> bool:
-    """Return whether a name has a word for a split of the data."""
-    return not {*metrics.split_words(name)}.isdisjoint(SPLIT_WORDS)
+def _kinds_at_one_step(run: RunRecord, key: str) -> list[str]:
+    """Return the kinds of rows that have a key several times at one step; empty if nothing tells them apart.
+
+    A column tells them apart if its values are texts, or return at every such step; or if some of the rows
+    have it, and others do not.
+    """
+    rows, _ = run.logged_numbers(key)
+    steps = _steps(run)[rows]
+    begins = np.flatnonzero(np.diff(steps, prepend=np.nan) != 0)
+    doubled = [group for group in np.split(rows, begins[1:]) if len(group) > 1]
+    others = [name for name in run.logged if name != key and not is_step_column(name, [run])]
+    for column in others if doubled else ():
+        labels = _labels(run, column)
+        names = set.intersection(*({*labels[group]} for group in doubled)) - {""}
+        is_text = run.logged[column][1].dtype == object
+        if len(names) > 1 and (is_text or len(doubled) > 1):
+            return [f"{column}={name}" for name in sorted(names, key=numeric_sort_key)]
+    for column in others if doubled else ():
+        kinds = _kinds_by_presence(column, [np.isin(group, run.logged[column][0]) for group in doubled])
+        if kinds:
+            return kinds
+    return []
 
 
-def _may_name_kinds(column: str, values: np.ndarray) -> bool:
-    """Return whether a column has a few values: texts, truth values, or small whole numbers."""
-    if values.dtype == object:
-        return len({as_text(value) for value in values}) <= MAX_KINDS
-    numbers = {*values}
-    are_whole = all(float(number).is_integer() and abs(number) < MAX_KINDS for number in numbers)
-    return are_whole and len(numbers) <= MAX_KINDS and not _is_common(column)
+def _labels(run: RunRecord, column: str) -> np.ndarray:
+    """Return for each row of a run its value as the user writes it, "" without one."""
+    labels = np.full(run.rows, "", object)
+    rows, values = run.logged.get(column, (np.empty(0, np.int64), np.empty(0)))
+    labels[rows] = [label_of_value(value) for value in values]
+    return labels
 
 
 def _steps(run: RunRecord) -> np.ndarray:
@@ -271,68 +268,3 @@ def _steps(run: RunRecord) -> np.ndarray:
     epoch = run.numbers(epoch_name) if epoch_name else np.zeros(run.rows)
     # Complex numbers are pairs that can be compared; NaN would differ from itself.
     return np.nan_to_num(step, nan=-1.0) + 1j * np.nan_to_num(epoch, nan=-1.0)
-
-
-def _kinds_by_keys(run: RunRecord, key: str) -> list[str]:
-    """Return keys that tell kinds of rows apart: rows that share no other value, or have more of them.
-
-    Counters, times and schedules stand in rows of any kind. Rows that have a key more than others are
-    another kind only if both stand at the same steps: a value may be logged every few rows.
-    """
-    rows, _ = run.logged_numbers(key)
-    others = [
-        name
-        for name in run.logged
-        if name != key and not _is_common(name) and not is_step_column(name, [run])
-    ]
-    if len(rows) < 2 or not others:
-        return []
-    has = np.stack([np.isin(rows, run.logged[name][0]) for name in others], axis=1)
-    signatures = np.unique(has, axis=0)
-    if len(signatures) < 2:
-        return []
-    components = _components(signatures)
-    if len(components) > 1:
-        return [others[_most_frequent(signatures, members)] for members in components]
-    return _kinds_by_more_keys(run, rows, others, has)
-
-
-def _is_common(name: str) -> bool:
-    """Return whether a key may stand in rows of any kind: a counter, a time, or part of a schedule."""
-    return name in COUNTERS or bool({*metrics.split_words(name)} & (TIME_WORDS | SCHEDULE_WORDS))
-
-
-def _components(signatures: np.ndarray) -> list[np.ndarray]:
-    """Return the numbers of the signatures in sets that share no key. Rows without another key are no set."""
-    left = [number for number, signature in enumerate(signatures) if signature.any()]
-    components = []
-    while left:
-        members: list[int] = []
-        near = left[:1]
-        while near:
-            members += near
-            left = [number for number in left if number not in near]
-            keys = signatures[members].any(axis=0)
-            near = [number for number in left if (signatures[number] & keys).any()]
-        components.append(np.array(members))
-    return components
-
-
-def _most_frequent(signatures: np.ndarray, members: np.ndarray) -> int:
-    return int(np.argmax(signatures[members].sum(axis=0)))
-
-
-def _kinds_by_more_keys(
-    run: RunRecord, rows: np.ndarray, others: Sequence[str], has: np.ndarray
-) -> list[str]:
-    steps = _steps(run)[rows]
-    if len({*steps}) == len(steps):
-        return []
-    for index, name in enumerate(others):
-        with_key = {*steps[has[:, index]]}
-        without_key = {*steps[~has[:, index]]}
-        if not with_key or not without_key:
-            continue
-        if 2 * len(with_key & without_key) > min(len(with_key), len(without_key)):
-            return [name, f"!{name}"]
-    return []

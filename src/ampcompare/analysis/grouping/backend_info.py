@@ -108,8 +108,10 @@ def list_tf32(run: RunRecord) -> list[str] | None:
         None if the record does not tell: the run had no GPU with TF32, or it is a recorded loop of an earlier
         version, which recorded matrix products alone.
     """
-    keys = metrics.TF32_SWITCHES if run.is_recorded else (metrics.TF32,)
-    values = {key: run.environment.get(key) for key in keys}
+    # In our own trainings one option sets all switches.
+    values = {
+        key: run.environment.get(key if run.is_recorded else metrics.TF32) for key in metrics.TF32_SWITCHES
+    }
     if not has_tf32(run) or not all(isinstance(value, bool) for value in values.values()):
         return None
     return [key for key, allowed in values.items() if allowed]

@@ -181,11 +181,10 @@ class Quantities:
 OWN = Quantities()
 
 
-def infer_goal(key: str) -> str | None:
-    """Return `maximize` or `minimize` by our declaration or by the name; None if neither tells."""
+def own_goal(key: str) -> str:
+    """Return `maximize` or `minimize` as we declare it for our own metric; "" for any other key."""
     declared = metrics.find(key)
-    better = declared.better if declared else ""
-    return GOALS.get(better or metrics.guess_direction(key))
+    return GOALS.get(declared.better, "") if declared else ""
 
 
 def parse_metric(text: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit | None]:
@@ -266,7 +265,7 @@ def choose_metric(
         margin: None takes that of accuracies, if it is one.
         runs: The runs whose names and values tell what is not given.
         unit: How the values are logged. None infers it from name and values.
-        goal: `maximize` or `minimize`. "" infers it from the name.
+        goal: `maximize` or `minimize`. "" takes that of our own metric.
         is_asked: Whether the user named the key.
 
     Raises:
@@ -291,7 +290,7 @@ def choose_metric(
         key,
         default if margin is None else margin,
         scale,
-        goal or infer_goal(key) or "",
+        goal or own_goal(key),
         counts_samples=math.isfinite(largest) and _counts_samples(key, runs),
         largest=largest,
     )
