@@ -352,7 +352,7 @@ def to_chart(ladder: Sequence[Rung], title: str, subtitle: Sequence[str]) -> veg
         "labelOrient": "bottom",
     }
     names = ["|".join(setting) for setting in groups]
-    config = vega.config("#1c2330", "#5b6472", "#dfe3e9", vega.FONT)
+    config = vega.config("#1c2330", "#5b6472", "#dfe3e9", "white", vega.FONT)
     config["title"] |= {"fontSize": 20, "subtitleFontSize": 14, "subtitlePadding": 8}
     config["legend"] |= {"labelLimit": 300}
     return {

@@ -58,7 +58,7 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
             *runs("native", SAME, FAST),
         ],
         "Accuracy: native the same within 0.5 points. "
-        "Speed: inconclusive for native (1.90×, CI 1.90 to 1.90).",
+        "Speed: inconclusive for native (1.902×, CI 1.899 to 1.904).",
         {"native": "same accuracy · speed inconclusive", "none again (A/A)": "control"},
     ),
     "no more than the control": (

@@ -9,7 +9,6 @@ from ampcompare.runtime import formatting
 # What is shown of each value, by the function that shows it.
 SHOWN = {
     formatting.number: {0.3061: "0.306", 9.999: "10.0", 999.6: "1,000", 1e-6: "1.00e-06", 5.7e21: "5.70e+21"},
-    formatting.change: {0.59: "−41%", 1.0004: "±0.0%", 1.032: "+3.2%"},
     formatting.signed: {-1.234: "−1.23", 0.0: "±0.00", 2: "+2.00", -7e-15: "±0.00"},
     formatting.duration: {3.21: "3.2 s", 48.4: "48 s", 725: "12 min 5 s", 7380: "2 h 3 min", math.inf: "∞ s"},
     formatting.level: {0.95: "95%", 0.975: "97.5%", 1 - 0.05 / 3: "98.33%", 1 - 2 * 0.0204: "95.92%"},
@@ -44,14 +43,6 @@ def test_an_interval_that_varied_is_never_without_spread():
 )
 def test_decimals_follow_the_width_of_an_interval(ends, least, decimals):
     assert formatting.decimals_of_interval(ends, (0.0,), least) == decimals
-
-
-def test_a_change_has_the_decimals_of_its_interval():
-    assert formatting.change_between(0.59, 0.566, 0.614) == "−41% (−43% to −39%)"
-    assert formatting.change_between(1.08, 0.946, 1.23) == "+8% (−5% to +23%)"
-    assert formatting.change_between(0.998, 0.9971, 0.9989) == "−0.2% (−0.3% to −0.1%)"
-    assert formatting.change_between(0.59, None, None) == "−41%"
-    assert formatting.change_between(0.59, 0.59, 0.59) == "−41% (no spread)"
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_the_table_has_runs_that_failed_and_every_kind_of_value(tmp_path: Path):
     assert "<b>" not in page
     texts = html.unescape(page)
     for shown in ("1e-09", "text", '{"a": [1, "<b>"]}', "[1, null]", "true", "null"):
-        assert f" {shown} " in texts
+        assert f"<td>{shown}</td>" in texts
     content = json.loads((tmp_path / "runs.json").read_text())
     assert [run["parameters"] for run in content["runs"][:2]] == [{"x": 1e-9}, {"x": "text"}]
     assert content["runs"][7]["value"] is None

@@ -35,12 +35,12 @@ from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.analysis.reasons import has_too_few_values
 from ampcompare.analysis.recommendation import Recommendation, recommend
 from ampcompare.analysis.reproduction import assess_reproduction
-from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.scale import CHANGE
 from ampcompare.analysis.task import resolve_task
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.publications.publication import load_publication
 from ampcompare.runs import RunRecord
-from ampcompare.runtime.formatting import capital, change_between, listed
+from ampcompare.runtime.formatting import capital, listed
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the W&B run that holds a report; it is no training
 DEFAULT_OPTIONS = AnalysisOptions()
@@ -132,19 +132,15 @@ def _describe_control(control: Comparison) -> str:
     """Return how a control of the baseline differs from it in throughput and memory."""
     names = {SPEED: "throughput", MEMORY: "peak memory"}
     ratios = [
-        f"{name} {_change(control.estimates[question])}"
+        f"{name} {CHANGE.value_and_interval(control.estimates[question])}"
         for question, name in names.items()
         if question in control.estimates
     ]
     parts = listed(ratios) or "nothing was measured"
     drift = ""
     if control.drift:
-        drift = f"; throughput from its first to its last runs {_change(control.drift)}"
+        drift = f"; throughput from its first to its last runs {CHANGE.value_and_interval(control.drift)}"
     return f"{control.group.display_name}, relative to the baseline: {parts}{drift}."
-
-
-def _change(estimate: Estimate) -> str:
-    return change_between(estimate.value, estimate.low, estimate.high)
 
 
 def analyse_runs(

@@ -24,6 +24,7 @@ from ampcompare.analysis.grouping.run_metrics import (
 from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
 from ampcompare.analysis.reasons import explain_degenerate, no_native_arithmetic
+from ampcompare.analysis.scale import CHANGE
 from ampcompare.analysis.statistics.multiplicity import highest_failure_rate
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runs.run_state import RunState
@@ -85,7 +86,7 @@ def _control_drift(findings: Findings) -> Iterator[str]:
     """Yield that the speed of the A/A control changed while the runs were trained."""
     drifts = [c.drift for c in findings.comparisons if c.drift and c.drift.side_of(1.0)]
     if drifts:
-        changed = formatting.change_between(drifts[0].value, drifts[0].low, drifts[0].high)
+        changed = CHANGE.value_and_interval(drifts[0])
         yield f"The throughput of the A/A control changed by {changed} from its first to its last runs."
 
 

@@ -9,12 +9,13 @@ runs are among those of the other groups, so they are paired by seed.
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.analysis import phrases
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_table import SEED
+from ampcompare.analysis.scale import DIFFERENCE
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.runs import RunRecord
-from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import plural
 
 
@@ -82,13 +83,10 @@ def describe_unresolved(
     """
     if estimate is None or not is_unresolved(estimate):
         return ""
-    decimals = metric.decimals(estimate.low, estimate.high)
-    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
-    span = formatting.interval(
-        estimate.low, estimate.high, lambda end: formatting.signed_fixed(end, decimals)
-    )
+    difference = phrases.difference(estimate, metric)
+    interval = DIFFERENCE.confidence_interval(estimate, metric.zone)
     return (
         f"{control.display_name} differs from {baseline.display_name} by {difference} of {metric.noun} "
-        f"({formatting.level(estimate.level)} CI {span}), although nothing but the last bits of the initial "
-        f"weights differs: these runs do not resolve such differences, so none is called worse."
+        f"({interval}), although nothing but the last bits of the initial weights differs: these runs do not "
+        "resolve such differences, so none is called worse."
     )

@@ -7,12 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ampcompare.analysis import phrases
 from ampcompare.analysis.claims import GAINS, NO_VERDICT, Claim, is_same_speed, largest_loss
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
 from ampcompare.analysis.reasons import NOT_FINISHED
+from ampcompare.analysis.scale import DIFFERENCE, RATIO
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runtime import formatting
@@ -150,23 +152,19 @@ def _check_quality(gate: Gate, estimate: Estimate, metric: ComparedMetric) -> tu
     worst = largest_loss(estimate, metric)
     if gate.kind == EQUIVALENT:
         worst = max(-low, high)
-    decimals = metric.decimals(low, high, marks=(-gate.bound, gate.bound))
-    span = formatting.interval(low, high, lambda end: formatting.signed_fixed(end, decimals))
-    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
-    level = formatting.level(estimate.level)
-    return worst is not None and worst < gate.bound, f"{metric.name} {difference} ({level} CI {span})"
+    bounds = (-gate.bound, gate.bound)
+    difference = phrases.difference(estimate, metric, *bounds)
+    interval = DIFFERENCE.confidence_interval(estimate, (*metric.zone, *bounds))
+    return worst is not None and worst < gate.bound, f"{metric.name} {difference} ({interval})"
 
 
 def _check_ratio(gate: Gate, estimate: Estimate, claim: Claim) -> tuple[bool, str]:
     """Return whether the interval of a ratio of speed or memory lies on the required side of the bound."""
     low, high = estimate.span
     within = gate.bound / 100
-    limits = [1.0, 1 / (1 + within), 1 + within] if gate.kind == SAME else [1.0, gate.bound]
-    # With enough digits to distinguish the ends from the limits.
-    digits = formatting.digits_to_distinguish(estimate.ends, limits, formatting.number, least=3)
-    span = formatting.interval(low, high, lambda end: formatting.number(end, digits))
-    ci = f"({formatting.level(estimate.level)} CI {span})"
-    ratio = f"{formatting.number(estimate.value, digits)}×"
+    limits = [1 / (1 + within), 1 + within] if gate.kind == SAME else [gate.bound]
+    ci = f"({RATIO.confidence_interval(estimate, limits)})"
+    ratio = RATIO.value(estimate, limits)
     if gate.kind == SAME:
         return is_same_speed(estimate, within), f"{ratio} as fast {ci}"
     # A gain must also be shown relative to the control of the sweep or of the benchmark. "At most so much

@@ -8,6 +8,7 @@ in `claims`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ampcompare.analysis import phrases
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.grouping import run_table
 from ampcompare.analysis.grouping.groups import Group
@@ -207,9 +208,7 @@ CHECKS: tuple[Check, ...] = (
 def explain_quality(group: Group, base: Group) -> Reason | None:
     """Return why nothing can be claimed about quality, whatever the values are; None if something can."""
     failures = [
-        f"{side.outcomes.failed} of {side.outcomes.ended} {side.display_name} runs failed"
-        for side in (group, base)
-        if side.outcomes.failed
+        phrases.failed_runs(side, side.display_name) for side in (group, base) if side.outcomes.failed
     ]
     if failures:
         return Reason(listed(failures))

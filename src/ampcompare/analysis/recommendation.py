@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ampcompare.analysis import phrases
 from ampcompare.analysis.claims import SAME_SPEED, Claim, Finding, largest_loss
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.validity_checks import explain_chance
-from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import listed, ratio, some
 
 MAX_NAMED = 4
@@ -73,7 +73,7 @@ def _find_unknown(findings: Findings) -> str:
             continue
         if comparison.not_compared_reason:
             return f"{group.display_name} is not compared"
-        return f"{group.display_name} has not finished: {group.outcomes.text}"
+        return phrases.not_finished(group, group.display_name)
     return ""
 
 
@@ -113,9 +113,8 @@ def _write_choice(best: Comparison, compared: Sequence[Comparison], metric: Comp
 def _kept(comparison: Comparison, metric: ComparedMetric) -> str:
     """Return what is shown of the quality that is kept."""
     if metric.margin is None or comparison.claims[QUALITY].finding is Finding.BETTER:
-        return f"{metric.noun} {'lower' if metric.lower_is_better else 'higher'}"
-    worse = "higher" if metric.lower_is_better else "lower"
-    return f"{metric.noun} not {worse} by more than {metric.tolerance}"
+        return f"{metric.noun} {phrases.better(metric)}"
+    return f"{metric.noun} {phrases.not_worse(metric)}"
 
 
 def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
@@ -126,8 +125,7 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
     if comparison.is_quality_lost or speed.finding is Finding.SLOWER or speed.finding in SAME_SPEED:
         return NOTHING_MISSING
     if comparison.group.outcomes.failed:
-        outcomes = comparison.group.outcomes
-        return f"{outcomes.failed} of {outcomes.ended} runs of {name} failed"
+        return phrases.failed_runs(comparison.group, name)
     if comparison.uncontrolled_differences:
         return f"{name} also differs from the baseline in {some([*comparison.uncontrolled_differences], 2)}"
     if not comparison.is_faster:
@@ -148,9 +146,8 @@ def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
     loss = largest_loss(estimate, metric)
     if loss is None:
         return ""
-    worse = "higher" if metric.lower_is_better else "lower"
-    allowed = metric.with_unit(formatting.amount(loss, metric.decimals(estimate.low, estimate.high)))
-    return f"the interval allows {allowed} {worse}, the margin is {metric.tolerance}"
+    allowed = metric.with_unit(phrases.size(loss, estimate, metric))
+    return f"the interval allows {allowed} {phrases.worse(metric)}, the margin is {metric.tolerance}"
 
 
 def _reason(claim: Claim) -> str:

@@ -6,6 +6,7 @@ The headline and the badges answer accuracy, then speed. Each answer is what is 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ampcompare.analysis import phrases
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.claims import (
     INCONCLUSIVE,
@@ -25,6 +26,7 @@ from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, ENERGY, MEMORY, QUALITY, SPEED, TIME
 from ampcompare.analysis.grouping.training_recipe import describe_recipe
 from ampcompare.analysis.reasons import NOT_FINISHED, explain_degenerate
+from ampcompare.analysis.scale import RATIO
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.sweep_plan import describe_plan
@@ -109,8 +111,10 @@ def _brief_quality(comparison: Comparison) -> str:
     if claim.finding is Finding.EQUIVALENT:
         return f"same {metric.noun}"
     if claim.finding is Finding.NOT_WORSE:
-        return f"{metric.noun} not {_worse(metric)}"
-    difference = _difference_size(claim.estimate, metric)
+        return f"{metric.noun} not {phrases.worse(metric)}"
+    difference = (
+        f"{phrases.size(claim.estimate.value, claim.estimate, metric)} {phrases.side(claim.estimate)}"
+    )
     if claim.finding in WITHIN_MARGIN:
         return f"same within {metric.margin or 0:g}, {difference}"
     return f"{metric.noun} {difference}"
@@ -123,22 +127,12 @@ def _describe_degenerate(comparison: Comparison) -> str:
     return comparison.degenerate.badge
 
 
-def _worse(metric: ComparedMetric) -> str:
-    return "higher" if metric.lower_is_better else "lower"
-
-
-def _difference_size(estimate: Estimate, metric: ComparedMetric) -> str:
-    """Return the difference without its unit: `0.37 lower`."""
-    size = formatting.amount(estimate.value, metric.decimals(estimate.low, estimate.high))
-    return f"{size} {'higher' if estimate.value > 0 else 'lower'}"
-
-
 def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
     """Return the largest loss that the interval allows: `at most 0.48`; "" without an interval or a loss."""
     loss = largest_loss(estimate, metric)
     if loss is None or loss <= 0:
         return ""
-    return f"at most {formatting.amount(loss, metric.decimals(estimate.low, estimate.high))}"
+    return f"at most {phrases.size(loss, estimate, metric)}"
 
 
 @dataclass(frozen=True)
@@ -217,19 +211,18 @@ def _quality_answer(comparison: Comparison, findings: Findings) -> Answer:
     if claim.finding is Finding.EQUIVALENT:
         return Answer(name, f"the same within {metric.tolerance}")
     if claim.finding is Finding.NOT_WORSE:
-        return Answer(name, f"not {_worse(metric)} by more than {metric.tolerance}")
+        return Answer(name, phrases.not_worse(metric))
     return Answer(name, _describe_difference(claim, claim.estimate, metric))
 
 
 def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetric) -> str:
     """Return what is shown: `0.31 points lower, by at most 0.48`, and whether the margin allows it."""
-    size = formatting.amount(estimate.value, metric.decimals(estimate.low, estimate.high))
-    side = "higher" if estimate.value > 0 else "lower"
+    size = metric.with_unit(phrases.size(estimate.value, estimate, metric))
     is_worse = claim.finding in (Finding.WORSE, Finding.WORSE_WITHIN)
     at_most = _at_most(estimate, metric) if is_worse else ""
     by_at_most = f", by {at_most}" if at_most else ""
     within = f", within the margin of {metric.margin:g}" if claim.finding in WITHIN_MARGIN else ""
-    return f"{metric.with_unit(size)} {side}{by_at_most}{within}"
+    return f"{size} {phrases.side(estimate)}{by_at_most}{within}"
 
 
 def _open_quality(estimate: Estimate, metric: ComparedMetric) -> str:
@@ -237,9 +230,8 @@ def _open_quality(estimate: Estimate, metric: ComparedMetric) -> str:
     if not estimate.has_interval:
         return f"n = {estimate.n}"
     at_most = _at_most(estimate, metric)
-    decimals = metric.decimals(estimate.low, estimate.high)
-    difference = metric.with_unit(formatting.signed_fixed(estimate.value, decimals))
-    return f"{difference}; {at_most} {_worse(metric)}" if at_most else difference
+    difference = phrases.difference(estimate, metric)
+    return f"{difference}; {at_most} {phrases.worse(metric)}" if at_most else difference
 
 
 def _answer_speed(claimed: Sequence[Comparison], findings: Findings) -> str:
@@ -266,9 +258,7 @@ def _speed_answer(comparison: Comparison, findings: Findings) -> Answer:
 
 def _ratio_between(estimate: Estimate) -> str:
     """Return `1.05×, CI 0.98 to 1.15`, with enough digits to tell the ends from 1."""
-    digits = formatting.digits_to_distinguish(estimate.ends, (1.0,), formatting.number, 3)
-    span = formatting.interval(estimate.low, estimate.high, lambda end: formatting.number(end, digits))
-    return f"{formatting.number(estimate.value, digits)}×, CI {span}"
+    return f"{RATIO.value(estimate)}, CI {RATIO.interval(estimate)}"
 
 
 def _join_answers(answers: Sequence[Answer]) -> str:
@@ -290,10 +280,8 @@ def _join_answers(answers: Sequence[Answer]) -> str:
 def _describe_failures(groups: Sequence[Group]) -> Iterator[str]:
     """Yield which runs failed: `2 of 5 runs of fp16 failed`."""
     for group in groups:
-        outcomes = group.outcomes
-        if outcomes.failed:
-            runs = formatting.plural(outcomes.ended, "run")
-            yield f"{outcomes.failed} of {runs} of {_shorten(group.display_name)} failed"
+        if group.outcomes.failed:
+            yield phrases.failed_runs(group, _shorten(group.display_name))
 
 
 def _describe_unfinished(compared: Sequence[Comparison]) -> Iterator[str]:
@@ -301,7 +289,7 @@ def _describe_unfinished(compared: Sequence[Comparison]) -> Iterator[str]:
     for comparison in compared:
         group = comparison.group
         if not comparison.claims and not group.outcomes.failed:
-            yield f"{_shorten(group.display_name)} has not finished: {group.outcomes.text}"
+            yield phrases.not_finished(group, _shorten(group.display_name))
 
 
 def _describe_not_compared(comparisons: Sequence[Comparison]) -> str:

@@ -1,7 +1,7 @@
 """The comparison as a table, and tables of the runs and machines.
 
 Terminal, Markdown and page show the same cells. No value is computed here: a cell formats an estimate of the
-analysis, and the column's axis says where the estimate is drawn.
+analysis.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from ampcompare.analysis.claims import NO_VERDICT, NOT_COMPARED
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
-from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC, MIN_DECIMALS
+from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC
 from ampcompare.analysis.grouping.distinguishing_settings import short_key
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.training_recipe import show_values
@@ -23,15 +23,14 @@ from ampcompare.analysis.reasons import (
     no_native_arithmetic,
     too_few_values,
 )
+from ampcompare.analysis.scale import CHANGE, DIFFERENCE, RATIO, Scale
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.verdict import BadgePart
-from ampcompare.report.forest_axis import Axis, make_axis
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime import formatting
 
 MAX_BASELINE_CHARS = 24  # of a name in a head
 FP32 = "fp32"  # the short name of the baseline `none`
-LEAST_REACH = 0.02  # of an axis, as a fraction of the value
 MAX_VALUES = 3  # that are listed, where machines differ
 NOT_REACHED = "not reached"
 TextRows = list[tuple[str, ...]]  # a table of text, its heads first
@@ -45,7 +44,7 @@ class Cell:
         text: The baseline's own value; for other groups the value relative to the baseline.
         unit: The unit of the baseline's value.
         span: The interval with its kind, such as `CI 1.2 to 1.4`; "" without one.
-        mark: The estimate that is drawn on the axis; None for the baseline, and where nothing was estimated.
+        mark: The estimate that is drawn in the forest; None for the baseline, and without an estimate.
         also: The group's own value with its unit, where `text` is relative.
         answer: What the interval shows (`faster`), or that it shows nothing (`inconclusive`).
         why: The reason, where it shows nothing.
@@ -84,54 +83,6 @@ class GroupRow:
 
 
 @dataclass(frozen=True)
-class NumberFormat:
-    """The format of a value relative to the baseline.
-
-    Attributes:
-        show: Formats a number with a number of digits.
-        digits: Returns the number of digits for a number, its interval, and the values to tell the ends of
-            the interval from.
-        single: Formats a number that has no interval.
-        sign: What comes behind the number.
-        shown: Converts the value to the number that is shown.
-    """
-
-    show: Callable[[float, int], str]
-    digits: Callable[[float, Sequence[float], Sequence[float]], int]
-    single: Callable[[float], str]
-    sign: str = ""
-    shown: Callable[[float], float] = float
-
-
-def _decimals_of_change(percent: float) -> int:
-    return int(abs(percent) < 9.95)
-
-
-TIMES = NumberFormat(
-    show=formatting.number,
-    digits=lambda shown, ends, marks: formatting.digits_to_distinguish(
-        ends, [*ends, *marks], formatting.number, 3
-    ),
-    single=formatting.number,
-    sign="×",
-)
-CHANGE = NumberFormat(
-    show=formatting.signed_fixed,
-    digits=lambda shown, ends, marks: formatting.decimals_of_interval(
-        ends, marks, _decimals_of_change(shown)
-    ),
-    single=lambda shown: formatting.signed_fixed(shown, _decimals_of_change(shown)),
-    sign="%",
-    shown=lambda ratio: (ratio - 1) * 100,
-)
-POINTS = NumberFormat(
-    show=formatting.signed_fixed,
-    digits=lambda shown, ends, marks: formatting.decimals_of_interval(ends, marks, MIN_DECIMALS),
-    single=formatting.signed,
-)
-
-
-@dataclass(frozen=True)
 class Column:
     """A column: one question, and how its answers are shown.
 
@@ -140,9 +91,8 @@ class Column:
         noun: The name of the question in a sentence.
         own: Formats a group's own value.
         unit: The unit of that value; "" where `own` writes it.
-        form: How a value relative to the baseline is written.
-        margin: The zone within which a difference counts as none; None without one.
-        axis: The axis of the marks; None where no cell has a mark.
+        scale: How a value relative to the baseline is written.
+        zone: The ends of the zone within which a difference counts as none; empty without one.
     """
 
     key: str
@@ -150,47 +100,13 @@ class Column:
     noun: str
     own: Callable[[float], str]
     unit: str
-    form: NumberFormat = CHANGE
-    margin: tuple[float, float] | None = None
-    axis: Axis | None = None
+    scale: Scale = CHANGE
+    zone: tuple[float, float] | tuple[()] = ()
 
     @property
     def run_metric(self) -> run_metrics.RunMetric:
         """The run metric that the question is about."""
         return run_metrics.COMPARED_METRICS[self.key]
-
-    def text(self, estimate: Estimate) -> str:
-        """Return a value relative to the baseline as text, with the digits of its interval."""
-        number = self.form.shown(estimate.value)
-        low, high = estimate.span
-        if low == high:
-            return f"{self.form.single(number)}{self.form.sign}"
-        return f"{self.form.show(number, self._digits(estimate))}{self.form.sign}"
-
-    def span(self, estimate: Estimate) -> str:
-        """Return the interval as text; `no spread` if both ends are equal."""
-        low, high = (self.form.shown(end) for end in estimate.span)
-        digits = self._digits(estimate)
-        return formatting.interval(low, high, lambda end: self.form.show(end, digits))
-
-    def _digits(self, estimate: Estimate) -> int:
-        """Return the digits that tell the ends of an interval from each other, no change and the margin."""
-        ends = [self.form.shown(end) for end in estimate.span]
-        marks = [self.form.shown(mark) for mark in (self.run_metric.null, *(self.margin or ()))]
-        return self.form.digits(self.form.shown(estimate.value), ends, marks)
-
-    def tick(self, tick: float) -> str:
-        """Return the label of a tick: `1.5×`, `−20%`, `+0.5`, `0`."""
-        number = round(self.form.shown(tick), 9)
-        size = f"{abs(number):,g}"
-        if number and not 1e-4 <= abs(number) < 1e9:
-            size = f"{abs(number):.0e}"
-        if self.form is TIMES:
-            return f"{size}{self.form.sign}"
-        if number == 0:
-            return size
-        plus_or_minus = "+" if number > 0 else "−"
-        return f"{plus_or_minus}{size}{self.form.sign}"
 
 
 @dataclass(frozen=True)
@@ -215,7 +131,6 @@ def _make_columns(analysis: Analysis) -> list[Column]:
     metric = analysis.metric
     units = analysis.quantities
     name = metric.noun if metric.key == DEFAULT_METRIC else formatting.printable(metric.name)
-    margin = None if metric.margin is None else (-metric.margin, metric.margin)
     target = formatting.NOTHING if metric.target is None else metric.show_value(metric.target)
     title = formatting.capital(name) if metric.is_titled else name
     quality = f"{title}, {metric.unit}" if metric.unit else title
@@ -224,9 +139,9 @@ def _make_columns(analysis: Analysis) -> list[Column]:
     on_cpu = bool(analysis.table[run_table.ON_CPU].all())
     memory = "Peak memory of the process" if on_cpu else "Peak memory"
     every = (
-        Column(run_metrics.SPEED, speed, "throughput", units.show_speed, units.shown_speed, TIMES),
+        Column(run_metrics.SPEED, speed, "throughput", units.show_speed, units.shown_speed, RATIO),
         Column(run_metrics.MEMORY, memory, "peak memory", units.show_memory, units.memory),
-        Column(run_metrics.QUALITY, quality, name, metric.show_value, "", POINTS, margin),
+        Column(run_metrics.QUALITY, quality, name, metric.show_value, "", DIFFERENCE, metric.zone),
         Column(run_metrics.ENERGY, f"Energy per {units.item}", "energy", formatting.number, "J"),
         Column(run_metrics.TIME, f"Time to {target}", "time to target", formatting.duration, ""),
     )
@@ -266,33 +181,8 @@ def comparison_table(analysis: Analysis) -> ComparisonTable:
     groups = sorted(analysis.groups, key=lambda g: g.value != analysis.baseline_value)
     columns = _make_columns(analysis)
     rows = tuple(_make_row(group, columns, analysis) for group in groups)
-    for index, column in enumerate(columns):
-        marks = [row.cells[column.key].mark for row in rows]
-        estimates = [mark for mark in marks if mark is not None]
-        if estimates:
-            run_metric = column.run_metric
-            axis = make_axis(
-                estimates,
-                run_metric.null,
-                column.tick,
-                log=run_metric.is_ratio,
-                margin=column.margin,
-                least=_least_reach(column, analysis),
-            )
-            columns[index] = replace(column, axis=axis)
     keys = [formatting.printable(short_key(key) or key) for key in analysis.keys]
     return ComparisonTable(formatting.capital(", ".join(keys)), tuple(columns), rows, analysis.caption)
-
-
-def _least_reach(column: Column, analysis: Analysis) -> float:
-    """Return how far from no change the axis of a column reaches at least, in the unit of its marks.
-
-    It is a fraction of the baseline's value, so that a difference as small as noise stays near no change.
-    """
-    if column.run_metric.is_ratio:
-        return LEAST_REACH
-    estimate = analysis.baseline.estimates.get(column.run_metric.column) if analysis.baseline else None
-    return 0.0 if estimate is None else LEAST_REACH * abs(estimate.value)
 
 
 def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
@@ -333,7 +223,7 @@ def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> C
         reason = _why_not_compared(column, group, comparison)
         return Cell(text, unit, answer=NOT_COMPARED if reason else "", why=reason)
     cell = Cell(
-        column.text(estimate),
+        column.scale.value(estimate, column.zone),
         span=_span_text(column, estimate),
         mark=estimate,
         also=f"{text} {unit}".strip(),
@@ -345,8 +235,7 @@ def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> C
     # Nothing is claimed of energy and time, and nothing at all of the control.
     if not comparison.claims or estimate.has_interval:
         return replace(cell, is_open=is_open)
-    sides = [side for side in (group, comparison.baseline) if side is not None]
-    why = too_few_values(sides, column.run_metric, estimate.n)
+    why = too_few_values(_sides(comparison), column.run_metric, estimate.n)
     return replace(cell, answer=NO_VERDICT, why=why, is_open=is_open)
 
 
@@ -361,12 +250,11 @@ def _why_not_compared(column: Column, group: Group, comparison: Comparison) -> s
 
 
 def _span_text(column: Column, estimate: Estimate) -> str:
-    """Return the interval with its kind: `CI 1.2 to 1.4`, `range 1.2 to 1.4`; "" for a single run."""
-    span = column.span(estimate)
-    if estimate.has_interval:
-        return span if span == formatting.NO_SPREAD else f"CI {span}"
-    low, high = estimate.span
-    return "" if low == high else f"range {span}"
+    """Return the interval with its kind: `CI 1.2 to 1.4`, `range 1.2 to 1.4`; "" for a range of one value."""
+    span = column.scale.interval(estimate, column.zone)
+    if span == formatting.NO_SPREAD:
+        return span if estimate.has_interval else ""
+    return f"{'CI' if estimate.has_interval else 'range'} {span}"
 
 
 def _own_value(column: Column, group: Group) -> tuple[str, str]:

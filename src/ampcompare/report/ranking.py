@@ -1,6 +1,5 @@
 """The report of a search without a baseline: a table of its runs, on the terminal, as page and as JSON."""
 
-import io
 import json
 import math
 from pathlib import Path
@@ -10,12 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ampcompare.analysis.run_ranking import RunRanking, parameter_text
+from ampcompare.report.comparison_table import TextRows
+from ampcompare.report.page.render import render_ranking
 from ampcompare.runtime.atomic_files import make_folder, write_file
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural, printable
 
 MAX_ROWS = 15  # on the terminal
-MAX_WIDTH = 10_000  # columns of the page, and of output into a file
+MAX_WIDTH = 10_000  # columns of output into a file
 NO_CLAIM = "This is a list of runs, not a comparison: the best of many runs is partly the luckiest one."
 
 
@@ -26,43 +27,42 @@ def write_ranking(ranking: RunRanking, folder: Path, console: Console) -> None:
         UserError: If a file cannot be written.
     """
     folder = make_folder(folder, f"the report {str(folder)!r}")
-    page = Console(file=io.StringIO(), record=True, force_terminal=True, width=MAX_WIDTH)
-    _print(ranking, page, len(ranking.runs))
-    path = write_file(folder / "index.html", page.export_html().encode("utf-8", "replace"))
+    rows = _rows(ranking)
+    notes = [f"No comparison: {ranking.reason}"] if ranking.reason else []
+    notes.append(NO_CLAIM)
+    path = write_file(folder / "index.html", render_ranking(ranking, rows, notes))
     write_file(folder / "runs.json", _as_json(ranking).encode("utf-8", "replace"))
-    _print(ranking, console, MAX_ROWS)
-    print_line(console, "also: runs.json")
-    print_line(console, f"page: {path}")
-
-
-def _print(ranking: RunRanking, console: Console, max_rows: int) -> None:
-    """Print the heading, the first rows of the table, and what the table does not say."""
     print_line(console, ranking.heading)
-    table = _table(ranking, max_rows)
+    _print_table(rows[: 1 + MAX_ROWS], 1 + bool(ranking.metric), console)
+    if len(ranking.runs) > MAX_ROWS:
+        print_line(console, f"{plural(len(ranking.runs) - MAX_ROWS, 'more run')} on the page")
+    for note in [*notes, "also: runs.json", f"page: {path}"]:
+        print_line(console, note)
+
+
+def _rows(ranking: RunRanking) -> TextRows:
+    """Return a row per run, best first."""
+    metric = [ranking.metric] if ranking.metric else []
+    rows = [["rank", *metric, *ranking.keys, "state", "run"]]
+    for number, run in enumerate(ranking.runs, 1):
+        value = "" if run.value is None else f"{run.value:.6g}"
+        values = [value] if ranking.metric else []
+        parameters = [parameter_text(run.parameters.get(key)) for key in ranking.keys]
+        rows.append([str(number), *values, *parameters, run.state.value, run.run_id])
+    return [tuple(map(printable, row)) for row in rows]
+
+
+def _print_table(rows: TextRows, numbers: int, console: Console) -> None:
+    """Print a table whose first columns, `numbers` of them, hold numbers."""
+    table = Table(box=None, header_style="dim")
+    for column, head in enumerate(rows[0]):
+        table.add_column(Text(head), justify="right" if column < numbers else "left", overflow="fold")
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
     if console.is_terminal:
         console.print(table)
     else:
         Console(file=console.file, width=MAX_WIDTH).print(table)
-    if len(ranking.runs) > max_rows:
-        print_line(console, f"{plural(len(ranking.runs) - max_rows, 'more run')} on the page")
-    if ranking.reason:
-        print_line(console, f"No comparison: {ranking.reason}")
-    print_line(console, NO_CLAIM)
-
-
-def _table(ranking: RunRanking, max_rows: int) -> Table:
-    metric = [ranking.metric] if ranking.metric else []
-    table = Table(box=None, header_style="dim")
-    for head in ["rank", *metric, *ranking.keys, "state", "run"]:
-        is_number = head in ("rank", ranking.metric)
-        table.add_column(Text(printable(head)), justify="right" if is_number else "left", overflow="fold")
-    for number, run in enumerate(ranking.runs[:max_rows], 1):
-        value = "" if run.value is None else f"{run.value:.6g}"
-        values = [value] if ranking.metric else []
-        parameters = [parameter_text(run.parameters.get(key)) for key in ranking.keys]
-        cells = [str(number), *values, *parameters, run.state.value, run.run_id]
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
 
 
 def _as_json(ranking: RunRanking) -> str:

@@ -48,13 +48,6 @@ def ratio(value: float) -> str:
     return f"{number(value)}×"
 
 
-def change(ratio: float) -> str:
-    """Format a ratio as a change: `−41%` for 0.59, `±0.0%` for 1."""
-    percent = (ratio - 1) * 100
-    decimals = 0 if abs(ratio - 1) >= 0.0995 else 1
-    return f"{signed_fixed(percent, decimals)}%"
-
-
 def signed(value: float) -> str:
     """Format a difference without an interval, with two decimals or two digits: `+0.32`, `−0.0041`."""
     if abs(value) < ROUNDING or abs(value) >= 0.005:
@@ -70,16 +63,6 @@ def signed_fixed(value: float, decimals: int) -> str:
     if float(text) == 0:
         return f"±{text}"
     return f"{'+' if value > 0 else '−'}{text}"
-
-
-def change_between(ratio: float, low: float | None, high: float | None) -> str:
-    """Format a ratio as a change with its interval, all with the same decimals: `−41% (−43% to −39%)`."""
-    if low is None or high is None or low == high:
-        return f"{change(ratio)}{between(low, high, change)}"
-    percents = [(value - 1) * 100 for value in (ratio, low, high)]
-    decimals = decimals_of_interval(percents[1:], (0.0,), 0)
-    value_text, low_text, high_text = (f"{signed_fixed(percent, decimals)}%" for percent in percents)
-    return f"{value_text} ({low_text} to {high_text})"
 
 
 def decimals_of_interval(ends: Sequence[float], marks: Sequence[float], least: int) -> int:

@@ -166,7 +166,7 @@ def test_a_control_uses_all_its_runs_claims_nothing_and_shows_drift():
         for note in analysis.notes
     )
     assert (comparison.drift.value, comparison.drift.is_paired) == (pytest.approx(0.97, abs=0.001), False)
-    assert analysis.caveats[0].startswith("The throughput of the A/A control changed by −3% (")
+    assert analysis.caveats[0].startswith("The throughput of the A/A control changed by −3.0% (")
 
 
 def test_stalls_that_a_median_leaves_out_give_a_caveat_with_both_ratios():

@@ -19,10 +19,20 @@ from ampcompare.analysis.grouping.groups import Kind
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.report.charts import charts_of
 from ampcompare.report.charts.vega import VEGA_LITE, picture
+from ampcompare.report.comparison_table import comparison_table
 from ampcompare.report.palette import choose_styles
 
 BACKENDS = ("none", "native", "apex_o1")
-NAMES = {"quality", "quality-time", "train-loss", "throughput", "loss-scale", "underflow", "lost-updates"}
+FORESTS = {"forest-speed", "forest-memory", "forest-quality", "forest-energy"}
+NAMES = {
+    "quality",
+    "quality-time",
+    "train-loss",
+    "throughput",
+    "loss-scale",
+    "underflow",
+    "lost-updates",
+}
 NEAR = 40_000.0  # of fp16's end: worth a chart
 
 
@@ -66,8 +76,8 @@ def texts(spec) -> list[str]:
     ]
 
 
-def test_ten_charts_and_each_is_what_vega_lite_understands(every):
-    assert every.keys() == NAMES | {"activations", "differences", "published"}
+def test_every_chart_is_there_and_each_is_what_vega_lite_understands(every):
+    assert every.keys() == NAMES | FORESTS | {"activations", "differences", "published"}
     for name, spec in every.items():
         compiled = vl_convert.vegalite_to_vega(spec, vl_version=VEGA_LITE)
         assert compiled["marks"], name
@@ -84,6 +94,57 @@ def test_the_differences_have_a_dot_per_shared_seed_with_the_margin_on_the_axis(
     assert low < -0.5
     assert high > 0.5
     assert spec["layer"][0]["data"]["values"] == [{"low": -0.5, "high": 0.5}]
+
+
+def test_the_forest_has_each_estimate_of_the_table_with_its_interval_and_is_hollow_where_nothing_is_shown():
+    runs = [make(b, seed) for b in BACKENDS for seed in (1, 2, 3, 4)]
+    for n, run in enumerate(runs):
+        put(run, "eval/accuracy", 0.9 + 0.01 * (n * 7 % 5))
+    analysis = analyse_runs(runs)
+    specs = charts_of(analysis)
+    for column in (table := comparison_table(analysis)).columns:
+        spec = specs[f"forest-{column.key}"]
+        cells = {row.label: row.cells[column.key] for row in table.rows if row.cells[column.key].mark}
+        rows = {row["backend"]: row for row in spec["data"]["values"]}
+        assert rows.keys() == cells.keys() == {"native", "apex_o1"}
+        for label, cell in cells.items():
+            row = rows[label]
+            assert (row["x"], row["low"], row["high"]) == (cell.mark.value, *cell.mark.span)
+            assert row["open"] == cell.is_open
+        ground = picture(spec, "svg").decode().count('fill="white" stroke="#')
+        assert ground == sum(cell.is_open for cell in cells.values())
+    zone = specs["forest-quality"]["layer"][0]["data"]["values"]
+    assert zone == [{"low": -0.5, "high": 0.5}]
+
+
+def test_a_control_is_a_diamond_on_a_dashed_line():
+    first = known_runs.runs("none", known_runs.SAME, arms=["first"] * len(known_runs.SAME))
+    made = [*known_runs.runs("none", known_runs.BASE), *known_runs.runs("native", known_runs.SAME), *first]
+    rows = {row["backend"]: row for row in charts(*made)["forest-quality"]["data"]["values"]}
+    looks = {label: (row["shape"], row["dash"]) for label, row in rows.items()}
+    assert looks == {"native": ("circle", (1, 0)), "fp32 (none), A/A control": ("diamond", (3, 3))}
+
+
+def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_is_dotted():
+    wild = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3)]
+    for run, speed in zip(wild, [40, 40.1, 40, 0.01, 90, 90000], strict=True):
+        run.summary["throughput/images_per_second_median"] = speed
+    spec = charts(*wild)["forest-speed"]
+    low, high = spec["layer"][-1]["encoding"]["x"]["scale"]["domain"]
+    arrows = [
+        (row["x"], row["shape"])
+        for layer in spec["layer"]
+        for row in layer.get("data", {}).get("values", [])
+        if "shape" in row
+    ]
+    assert arrows == [(low, "triangle-left"), (high, "triangle-right")]
+    (row,) = spec["data"]["values"]
+    assert (row["low"], row["high"]) == (low, high)
+    (row,) = charts(*(make(b, seed) for b in ("none", "native") for seed in (1, 2)))["forest-speed"]["data"][
+        "values"
+    ]
+    assert row["dash"] == (2, 5)
+    assert 'stroke-dasharray="2,5"' in picture(charts(*wild[:2], *wild[3:5])["forest-speed"], "svg").decode()
 
 
 def test_pictures_have_title_legend_and_setting_inside(every):

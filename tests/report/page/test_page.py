@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import vl_convert
-from support.fakes import full, make, put
+from support.fakes import full, make
 from support.outside import Outside
 from support.publication_files import peaks, throughput, write_publication
 
@@ -129,32 +129,6 @@ def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
     assert not [text for text in expected if " ".join(text.split()) not in page.text]
     order = [a["id"] for a in page.of("section")]
     assert order == ["comparison", "training", "numerics", "published", "evidence"]
-
-
-def test_table_is_the_forest_with_each_mark_where_its_axis_says():
-    runs = [make(b, seed) for b in ("none", "native", "apex_o1") for seed in (1, 2, 3, 4)]
-    for n, run in enumerate(runs):
-        put(run, "eval/accuracy", 0.9 + 0.01 * (n * 7 % 5))
-    analysis = analyse_runs(runs)
-    page, table = Page(render_page(analysis)), comparison_table(analysis)
-    marks = [(c.axis, row.cells[c.key]) for row in table.rows for c in table.columns if row.cells[c.key].mark]
-    places = [f"{100 * axis.position(cell.mark.value):.2f}%" for axis, cell in marks]
-    assert [a["cx"] for a in page.of("circle")] == places
-    assert [a["fill"] == "var(--paper)" for a in page.of("circle")] == [cell.is_open for _, cell in marks]
-    spans = [[f"{100 * axis.position(v):.2f}%" for v in cell.mark.span] for axis, cell in marks]
-    assert [[a["x1"], a["x2"]] for a in page.of("line", "span")] == spans
-    assert len(page.of("rect", "zone")) == 3
-
-
-def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_seen_is_dashed():
-    wild = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3)]
-    for run, speed in zip(wild, [40, 40.1, 40, 0.01, 90, 90000], strict=True):
-        run.summary["throughput/images_per_second_median"] = speed
-    page = page_of(*wild)
-    assert "▶" in page.text
-    assert "◀" in page.text
-    two = page_of(*(make(b, seed) for b in ("none", "native") for seed in (1, 2)))
-    assert {a.get("stroke-dasharray") for a in two.of("line", "span")} == {"2 5"}
 
 
 def test_chart_library_is_made_once_and_kept_where_it_can_be(tmp_path, outside: Outside, monkeypatch):

@@ -15,7 +15,6 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import flatten, lookup
 from ampcompare.runtime.formatting import (
     capital,
-    decimals_of_interval,
     in_percent,
     number,
     printable,
@@ -29,7 +28,6 @@ GOALS = {metrics.HIGHER: MAXIMIZE, metrics.LOWER: MINIMIZE}
 PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
 # parts of a name; "accuracy" counts inside a part, too
 ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})
-MIN_DECIMALS = 2  # of a difference in quality
 MAX_NAMES = 12
 PLACEHOLDERS = (0.0, -1.0)  # what programs write for a metric that was not evaluated, besides NaN
 FAR_FROM_ZERO = 0.05  # of the largest result: a metric that falls to 0 comes closer before
@@ -78,6 +76,7 @@ class ComparedMetric:
         factor: Factor from logged to shown values.
         unit: Unit of differences.
         tolerance: The margin with its unit, "" without a margin.
+        zone: The ends of the zone in which differences count as the same; empty without a margin.
     """
 
     key: str = DEFAULT_METRIC
@@ -111,6 +110,7 @@ class ComparedMetric:
         own_unit = listed.unit if listed and listed.unit != metrics.FRACTION else ""
         self.unit = "points" if self.is_percentage else own_unit
         self.tolerance = "" if self.margin is None else self.with_unit(f"{self.margin:g}")
+        self.zone = () if self.margin is None else (-self.margin, self.margin)
 
     def with_unit(self, difference: str) -> str:
         """Return a difference with its unit: `0.5 points`, `1 point`, `0.1`."""
@@ -120,19 +120,6 @@ class ComparedMetric:
     def show_value(self, shown: float) -> str:
         """Return a value, in the shown unit, as text."""
         return in_percent(shown) if self.is_percentage else number(shown)
-
-    def decimals(self, low: float | None, high: float | None, *, marks: Sequence[float] = ()) -> int:
-        """Return the decimals of a difference with this interval, and of the ends of the interval.
-
-        Args:
-            low: The lower end; None without an interval.
-            high: The upper end.
-            marks: Values to tell the ends from, besides no difference and the margin.
-        """
-        if low is None or high is None:
-            return MIN_DECIMALS
-        margin = [] if self.margin is None else [-self.margin, self.margin]
-        return decimals_of_interval((low, high), (0.0, *margin, *marks), MIN_DECIMALS)
 
     def describe_wide_margin(self, margin: float) -> str:
         """Return that a margin covers every value of the metric, and a smaller one; "" if it does not."""

@@ -1,8 +1,9 @@
-"""The charts by name; each has one function, which returns a Vega-Lite specification."""
+"""The charts by name; each has one Vega-Lite specification, for the page and as a file."""
 
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.report.charts import training_curves
 from ampcompare.report.charts.dot_plots import largest_activations, paired_differences, published_ratios
+from ampcompare.report.charts.forest import forests
 from ampcompare.report.charts.vega import Spec
 
 TRAINING = {
@@ -30,6 +31,6 @@ def charts_of(analysis: Analysis) -> dict[str, Spec]:
         name: make for name, make in TRAINING.items() if not (analysis.has_bench_speed and name in TIMED)
     }
     makers = {**training, **numerics, PUBLISHED: published_ratios}
-    specs = {name: make(analysis) for name, make in makers.items()}
+    specs = forests(analysis) | {name: make(analysis) for name, make in makers.items()}
     setting = {"description": f"{analysis.setting.text} · {analysis.setting.machine}"}
     return {name: spec | setting for name, spec in specs.items() if spec is not None}

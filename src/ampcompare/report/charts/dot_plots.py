@@ -13,8 +13,9 @@ from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE
 from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.report.charts import vega
+from ampcompare.report.charts.forest import LEAST_REACH
 from ampcompare.report.charts.series import round_for_chart
-from ampcompare.report.charts.vega import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
+from ampcompare.report.charts.vega import GREY, HEIGHT, NUMBER, Spec, chart, line_at, quantity, tip, zone
 from ampcompare.report.palette import styles_of
 
 PREFIX = f"{metrics.ACTIVATION_LARGEST}/"
@@ -25,7 +26,6 @@ MEASURED = "these runs"
 BLUE = "#2a86c8"
 RATIO_HEIGHT = 30  # pixels
 DIFFERENCE_HEIGHT = 30  # pixels
-LEAST_DIFFERENCE = 0.02  # of the baseline's value: what the axis shows at least, if there is no margin
 
 
 def paired_differences(analysis: Analysis) -> Spec | None:
@@ -34,29 +34,15 @@ def paired_differences(analysis: Analysis) -> Spec | None:
     if not rows:
         return None
     metric = analysis.metric
-    reach = max(
-        *(abs(row["x"]) for row in rows), metric.margin or LEAST_DIFFERENCE * _baseline_value(analysis)
-    )
+    reach = max(*(abs(row["x"]) for row in rows), metric.margin or LEAST_REACH * _baseline_value(analysis))
     labels = list(dict.fromkeys(row["backend"] for row in rows))
     label = f"datum.value == 0 ? '0' : format(datum.value, '+{NUMBER}')"
     axis = {"grid": True, "title": None, "tickCount": 5, "labelExpr": label}
     x = quantity("x", axis, domain=[-1.1 * reach, 1.1 * reach], nice=False)
     y = {"field": "backend", "type": "nominal", "sort": labels, "axis": {"title": None, "labelLimit": 110}}
-    layers: list[Spec] = []
-    if metric.margin is not None:
-        layers.append(
-            {
-                "data": {"values": [{"low": -metric.margin, "high": metric.margin}]},
-                "mark": {"type": "rect", "opacity": 0.12},
-                "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "color": {"value": GREY}},
-            }
-        )
+    layers = [] if metric.margin is None else [zone(x, -metric.margin, metric.margin)]
     layers += [
-        {
-            "data": {"values": [{"x": 0}]},
-            "mark": {"type": "rule"},
-            "encoding": {"x": x, "color": {"value": GREY}},
-        },
+        line_at(x, 0),
         {
             "mark": {"type": "point", "size": 60, "strokeWidth": 2, "opacity": 1},
             "encoding": {
@@ -123,18 +109,13 @@ def largest_activations(analysis: Analysis) -> Spec | None:
             "tooltip": [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)],
         },
     }
-    end_of_fp16 = {
-        "data": {"values": [{"x": FP16_MAX}]},
-        "mark": {"type": "rule", "strokeDash": [4, 3]},
-        "encoding": {"x": x, "color": {"value": GREY}},
-    }
     subtitle = f"dashed: {FP16_MAX:,}, the largest fp16 number"
     if any(len(run.nonfinite(key)) for run in runs for key in keys):
         subtitle += "; infinite values left out"
     return chart(
         "Largest activations by layer",
         subtitle,
-        [end_of_fp16, dots],
+        [line_at(x, FP16_MAX, strokeDash=[4, 3]), dots],
         rows,
         height=max(HEIGHT, LAYER_HEIGHT * len(order)),
         encoding={"color": vega.by_backend(labels, styles_of(analysis), "colour")},
@@ -180,11 +161,6 @@ def published_ratios(analysis: Analysis) -> Spec | None:
         tip("high", "to", format=NUMBER),
         tip("verdict"),
     ]
-    no_change = {
-        "data": {"values": [{"x": 1}]},
-        "mark": {"type": "rule"},
-        "encoding": {"x": x, "color": {"value": GREY}},
-    }
     spans = {
         "mark": {"type": "rule", "strokeWidth": 2.5},
         "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": offset},
@@ -197,7 +173,7 @@ def published_ratios(analysis: Analysis) -> Spec | None:
     return chart(
         "Published and measured ratios",
         "relative to the baseline; ◆ published value with its rounding; ● these runs with 95% CI",
-        [no_change, spans, marks],
+        [line_at(x, 1), spans, marks],
         rows,
         height=max(HEIGHT, RATIO_HEIGHT * len({row["row"] for row in rows})),
         encoding={"color": _by_source([GREY, BLUE])},

@@ -32,6 +32,7 @@ SUBTITLE_CHARS = 76
 LEGEND_CHARS = 60
 GREY = "#767c88"  # on white and on near-black
 MAX_CACHE_SIZE = "100M"
+PAPER = "paper"  # the signal with the colour of the ground
 PICK = "pick"  # the signal with the label that the reader selected; null for none
 NUMBER = ",.6~r"  # decimal without trailing zeros: an axis from 0.16 has no label 0.2
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -90,9 +91,28 @@ def if_picked(full: float, faint: float) -> Spec:
     }
 
 
-def config(ink: str, soft: str, line: str, font: str) -> Spec:
+def zone(x: Spec, low: float, high: float) -> Spec:
+    """Return a layer that shades a part of the x axis."""
+    return {
+        "data": {"values": [{"low": low, "high": high}]},
+        "mark": {"type": "rect", "opacity": 0.12},
+        "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "color": {"value": GREY}},
+    }
+
+
+def line_at(x: Spec, value: float, **mark: Any) -> Spec:
+    """Return a layer with a vertical line."""
+    return {
+        "data": {"values": [{"x": value}]},
+        "mark": {"type": "rule", **mark},
+        "encoding": {"x": x, "color": {"value": GREY}},
+    }
+
+
+def config(ink: str, soft: str, line: str, paper: str, font: str) -> Spec:
     """Return the theme of a chart in these colours."""
     return {
+        "params": [{"name": PAPER, "value": paper}],
         "font": font,
         "axis": {
             "labelColor": soft,
@@ -158,7 +178,7 @@ def for_paper(spec: Spec) -> Spec:
     }
     height = max(PICTURE_HEIGHT, spec["height"]) if isinstance(spec["height"], int) else spec["height"]
     paper = spec | {"title": title, "width": WIDTH, "height": height, "background": "white", "padding": 10}
-    paper |= {"autosize": "pad", "config": config("#1c2330", "#5b6472", "#dfe3e9", FONT)}
+    paper |= {"autosize": "pad", "config": config("#1c2330", "#5b6472", "#dfe3e9", "white", FONT)}
     drawn = [layer for layer in spec["layer"] if "params" not in layer]  # the others react to a pointer
     symbol = "stroke" if any(layer["mark"]["type"] == "line" for layer in drawn) else "circle"
     paper["layer"] = [layer | {"encoding": _with_legends(layer["encoding"], symbol)} for layer in drawn]

@@ -1,14 +1,15 @@
-"""Render the page: one self-contained HTML file that makes no network request.
+"""Render the pages of a comparison and of a ranking: self-contained HTML files without network requests.
 
 The chart library, the style, the script and the data are all inside. A content security policy in the page
-forbids every request and allows two scripts, by their hashes. Everything that comes from runs is text.
+forbids every request and allows the page's own scripts, by their hashes. Everything that comes from runs is
+text.
 """
 
 import base64
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,10 +21,12 @@ from ampcompare import __version__
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.reproduction import REFUTED, REPRODUCED
+from ampcompare.analysis.run_ranking import RunRanking
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
+from ampcompare.report.charts.forest import FOREST
 from ampcompare.report.charts.vega import VEGA_LITE, Spec, config
 from ampcompare.report.comparison_table import (
-    ComparisonTable,
+    TextRows,
     comparison_table,
     machines_table,
     recipe_table,
@@ -59,8 +62,46 @@ def render_page(
     colours = {label: f"var(--c{number})" for number, label in enumerate(styles)}
     library = _chart_library()
     script = _inline_script((HERE / "page.js").read_text("utf-8"))
-    style = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
+    style = config("var(--ink)", "var(--soft)", "var(--line)", "var(--paper)", FONT)
     drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
+    return _render(
+        "page.html.j2",
+        [library, script],
+        analysis=analysis,
+        styles=styles,
+        table=table,
+        runs=runs_table(analysis),
+        machines=machines_table(analysis),
+        recipe=recipe_table(analysis),
+        charts=charts,
+        forests=[name for name in charts if name.startswith(FOREST)],
+        training=[name for name in TRAINING if name in charts],
+        numerics=[(NUMERICS[key][0] if key else "", text) for key, text in analysis.numerics.items()],
+        published=PUBLISHED,
+        colours=colours,
+        loud=SHOWN_CAVEATS,
+        tones=TONES,
+        specifications=script_json({"config": style, "charts": drawn}),
+        library=library,
+        script=script,
+        now=now or datetime.now(UTC),
+        formatting=formatting,
+        display_name=display_name,
+    )
+
+
+def render_ranking(ranking: RunRanking, rows: TextRows, notes: Sequence[str]) -> bytes:
+    """Return the page of a ranking as UTF-8.
+
+    Args:
+        rows: The table of the runs.
+        notes: Sentences above the table.
+    """
+    return _render("ranking.html.j2", [], ranking=ranking, rows=rows, notes=notes)
+
+
+def _render(template: str, scripts: Sequence[str], **content: Any) -> bytes:
+    """Return a page as UTF-8 with the common head and style; its policy allows these scripts."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -69,44 +110,13 @@ def render_page(
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["unbroken"] = formatting.unbroken
-    html = environment.get_template("page.html.j2").render(
-        analysis=analysis,
-        styles=styles,
-        table=table,
-        legend=_write_legend(table),
-        runs=runs_table(analysis),
-        machines=machines_table(analysis),
-        recipe=recipe_table(analysis),
-        charts=charts,
-        training=[name for name in TRAINING if name in charts],
-        numerics=[(NUMERICS[key][0] if key else "", text) for key, text in analysis.numerics.items()],
-        published=PUBLISHED,
-        colours=colours,
-        loud=SHOWN_CAVEATS,
-        tones=TONES,
-        specifications=script_json({"config": style, "charts": drawn}),
-        policy=_policy(library, script),
-        library=library,
-        script=script,
+    html = environment.get_template(template).render(
+        policy=_policy(scripts),
         style=(HERE / "page.css").read_text("utf-8"),
-        now=now or datetime.now(UTC),
         version=__version__,
-        formatting=formatting,
-        display_name=display_name,
+        **content,
     )
     return html.encode("utf-8", "replace")
-
-
-def _write_legend(table: ComparisonTable) -> str:
-    """Return what a hollow marker and the shaded zone are; "" where the table has neither."""
-    has_open = any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values())
-    has_zone = any(column.axis and column.axis.has_visible_zone for column in table.columns)
-    parts = []
-    if has_open:
-        parts.append("a hollow marker shows no difference")
-    if has_zone:
-        parts.append("the shaded zone is the margin")
-    return f"{formatting.capital(formatting.listed(parts))}." if parts else ""
 
 
 def script_json(value: Any) -> str:
@@ -154,10 +164,11 @@ def _inline_script(source: str) -> str:
     return source.replace("\r\n", "\n").replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
-def _policy(*scripts: str) -> str:
+def _policy(scripts: Sequence[str]) -> str:
     digests = (hashlib.sha256(script.encode("utf-8")).digest() for script in scripts)
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode('ascii')}'" for digest in digests)
+    allowed = hashes or "'none'"
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )

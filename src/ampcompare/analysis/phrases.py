@@ -1,0 +1,48 @@
+"""Phrases that several sentences share: differences in quality, and what became of runs."""
+
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.scale import DIFFERENCE
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.runtime import formatting
+
+
+def worse(metric: ComparedMetric) -> str:
+    """Return the direction in which the metric is worse: `lower` or `higher`."""
+    return "higher" if metric.lower_is_better else "lower"
+
+
+def better(metric: ComparedMetric) -> str:
+    """Return the direction in which the metric is better: `lower` or `higher`."""
+    return "lower" if metric.lower_is_better else "higher"
+
+
+def not_worse(metric: ComparedMetric) -> str:
+    """Return `not lower by more than 0.5 points`; the metric needs a margin."""
+    return f"not {worse(metric)} by more than {metric.tolerance}"
+
+
+def difference(estimate: Estimate, metric: ComparedMetric, *marks: float) -> str:
+    """Return a difference with its sign and unit: `−0.14 points`."""
+    return metric.with_unit(DIFFERENCE.value(estimate, (*metric.zone, *marks)))
+
+
+def size(value: float, estimate: Estimate, metric: ComparedMetric) -> str:
+    """Return the size of a difference with the digits of an estimate, without sign and unit: `0.14`."""
+    return formatting.amount(value, DIFFERENCE.digits_of(estimate, metric.zone))
+
+
+def side(estimate: Estimate) -> str:
+    """Return whether the value is `higher` or `lower` than that of the baseline."""
+    return "higher" if estimate.value > 0 else "lower"
+
+
+def failed_runs(group: Group, name: str) -> str:
+    """Return `2 of 5 runs of fp16 failed`."""
+    outcomes = group.outcomes
+    return f"{outcomes.failed} of {formatting.plural(outcomes.ended, 'run')} of {name} failed"
+
+
+def not_finished(group: Group, name: str) -> str:
+    """Return `fp16 has not finished: 0 of 5 runs, 5 running`."""
+    return f"{name} has not finished: {group.outcomes.text}"

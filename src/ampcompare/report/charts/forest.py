@@ -1,0 +1,219 @@
+"""The forest of effects: a chart for each question, with the effect of each group and its interval."""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.grouping.groups import Kind
+from ampcompare.analysis.scale import CHANGE, DIFFERENCE, RATIO
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.report.charts.vega import (
+    NUMBER,
+    PAPER,
+    Spec,
+    by_backend,
+    chart,
+    if_picked,
+    line_at,
+    quantity,
+    tip,
+    zone,
+)
+from ampcompare.report.comparison_table import Cell, Column, comparison_table
+from ampcompare.report.palette import SOLID, styles_of
+
+FOREST = "forest-"
+ROW_HEIGHT = 24  # pixels
+RANGE_DASH = (2, 5)  # of a range of values in place of an interval
+LEAST_REACH = 0.02  # of an axis from no change, as a fraction of the baseline's value
+MIN_ZONE = 0.05  # width of a margin that a reader sees, as a fraction of the axis
+# A shorter axis has no room for ticks in double precision.
+MIN_SPAN = 1e-300
+MIN_LOG_SPAN = 1e-9
+EDGE = 0.1  # free at either end, as a fraction of the span
+REACH = 100  # from the outermost values, as a ratio: an end of an interval beyond it becomes an arrow
+MIN_GAP = 0.28  # between two ticks of ratios, as a fraction of the axis
+# Ticks of ratios above and below 1, which also read well as changes in percent.
+RATIOS_ABOVE = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, *(10.0**n for n in range(1, 251)))
+RATIOS_BELOW = (0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, *(10.0**-n for n in range(2, 251)))
+MAX_RATIO = 1e250  # a larger ratio, or one below the inverse, counts as infinite or 0
+# By the scale of a column: the label of a tick, and what the chart shows.
+TICKS = {
+    RATIO: f"format(datum.value, '{NUMBER}') + '×'",
+    CHANGE: "abs(datum.value - 1) < 1e-12 ? '0' : format(datum.value - 1, '+,.3~p')",
+    DIFFERENCE: f"datum.value == 0 ? '0' : format(datum.value, '+{NUMBER}')",
+}
+EFFECTS = {
+    RATIO: "ratio",
+    CHANGE: "change from the baseline",
+    DIFFERENCE: "difference from the baseline",
+}
+
+
+def forests(analysis: Analysis) -> dict[str, Spec]:
+    """Return a chart for each question that has an estimate, by name, such as `forest-speed`.
+
+    All charts have the same rows, so that they can be read side by side.
+    """
+    table = comparison_table(analysis)
+    labels = [row.label for row in table.rows if any(cell.mark for cell in row.cells.values())]
+    specs = {}
+    for column in table.columns:
+        cells = {row.label: row.cells[column.key] for row in table.rows}
+        marks = {label: (cell, cell.mark) for label, cell in cells.items() if cell.mark is not None}
+        if marks:
+            specs[f"{FOREST}{column.key}"] = _forest(column, marks, labels, analysis)
+    return specs
+
+
+def _forest(
+    column: Column, marks: Mapping[str, tuple[Cell, Estimate]], labels: Sequence[str], analysis: Analysis
+) -> Spec:
+    """Draw the cells of a column with their estimates, a row for each label."""
+    metric = column.run_metric
+    low, high = axis_ends(
+        [mark for _, mark in marks.values()],
+        metric.null,
+        log=metric.is_ratio,
+        margin=column.zone,
+        least=_least_reach(column, analysis),
+    )
+    controls = {group.display_name for group in analysis.groups if group.kind is not Kind.ARM}
+    styles = styles_of(analysis)
+    rows = []
+    arrows = []
+    for label, (cell, mark) in marks.items():
+        first, last = mark.span
+        dash = styles[label].dash if label in controls else SOLID
+        rows.append(
+            {
+                "backend": label,
+                "x": mark.value,
+                "low": max(low, first),
+                "high": min(high, last),
+                "effect": cell.text,
+                "span": cell.span,
+                "dash": dash if mark.has_interval else RANGE_DASH,
+                "shape": "diamond" if label in controls else "circle",
+                "open": cell.is_open,
+            }
+        )
+        if first < low:
+            arrows.append({"backend": label, "x": low, "shape": "triangle-left"})
+        if last > high:
+            arrows.append({"backend": label, "x": high, "shape": "triangle-right"})
+    scale = {"type": "log"} if metric.is_ratio else {}
+    ticks = {"values": ratio_ticks(low, high)} if metric.is_ratio else {"tickCount": 4}
+    axis = {"grid": True, "labelExpr": TICKS[column.scale], **ticks}
+    x = quantity("x", axis, domain=[low, high], nice=False, **scale)
+    y = {
+        "field": "backend",
+        "type": "nominal",
+        "scale": {"domain": list(labels)},
+        "axis": {"title": None, "labelLimit": 110},
+    }
+    shown = {"x": x, "y": y, "opacity": if_picked(1, 0.1)}
+    shape = {"shape": {"field": "shape", "type": "nominal", "scale": None}}
+    dashed = {"strokeDash": {"field": "dash", "type": "nominal", "scale": None}}
+    tips = [tip("backend"), tip("effect", column.noun), tip("span", "interval")]
+    dots = shown | shape | {"tooltip": tips}
+    point = {"type": "point", "size": 70, "opacity": 1}
+    ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
+    layers = [zone(x, *column.zone)] if column.zone else []
+    layers += [
+        line_at(x, metric.null),
+        {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": shown | ends | dashed},
+        {"data": {"values": arrows}, "mark": point | {"filled": True}, "encoding": shown | shape},
+        {"transform": [{"filter": "!datum.open"}], "mark": point | {"filled": True}, "encoding": dots},
+        {
+            "transform": [{"filter": "datum.open"}],
+            "mark": point | {"fill": {"expr": PAPER}, "strokeWidth": 2},
+            "encoding": dots,
+        },
+    ]
+    key = {
+        "hollow: no difference shown": any(row["open"] for row in rows),
+        "shaded: the margin": column.zone and (column.zone[1] - column.zone[0]) / (high - low) >= MIN_ZONE,
+        "diamond: a control": any(row["shape"] == "diamond" for row in rows),
+        "dotted: the range of the values": any(row["dash"] == RANGE_DASH for row in rows),
+        "arrow: the interval goes on": arrows,
+    }
+    return chart(
+        column.head,
+        "; ".join([EFFECTS[column.scale], *(text for text, is_there in key.items() if is_there)]),
+        layers,
+        rows,
+        height=ROW_HEIGHT * len(labels),
+        encoding={"color": by_backend(labels, styles, "colour")},
+    )
+
+
+def _least_reach(column: Column, analysis: Analysis) -> float:
+    """Return how far from no change the axis of a column reaches at least, in the unit of its marks.
+
+    It is a fraction of the baseline's value, so that a difference as small as noise stays near no change.
+    """
+    if column.run_metric.is_ratio:
+        return LEAST_REACH
+    estimate = analysis.baseline.estimates.get(column.run_metric.column) if analysis.baseline else None
+    return 0.0 if estimate is None else LEAST_REACH * abs(estimate.value)
+
+
+def axis_ends(
+    marks: Sequence[Estimate],
+    null: float,
+    *,
+    log: bool,
+    margin: tuple[float, float] | tuple[()] = (),
+    least: float = 0.0,
+) -> tuple[float, float]:
+    """Return the ends of the axis on which these estimates lie with their intervals.
+
+    Args:
+        marks: At least one; an end of an interval far beyond all values is not on the axis.
+        null: The value of no change, which is on the axis.
+        log: Whether the scale is logarithmic.
+        margin: The zone within which a difference counts as none, which is on the axis.
+        least: How far the axis reaches from no change at least: as a fraction of a ratio, else in the unit of
+            the estimates. Without it, noise would fill an axis on which nothing else is.
+    """
+    narrowest = (null - least, null + least)
+    dots = [_scaled(value, log) for value in (null, *(margin or narrowest), *(mark.value for mark in marks))]
+    ends = [_scaled(end, log) for mark in marks for end in mark.span]
+    reach = math.log(REACH) if log else sys.float_info.max
+    points = dots + [end for end in ends if min(dots) - reach <= end <= max(dots) + reach]
+    low = min(points)
+    high = max(points)
+    if high - low < (MIN_LOG_SPAN if log else MIN_SPAN):
+        low -= 0.1
+        high += 0.1
+    edge = EDGE * (high - low)
+    low -= edge
+    high += edge
+    return (math.exp(low), math.exp(high)) if log else (low, high)
+
+
+def ratio_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis that contains 1: 1, and others at readable distances.
+
+    >>> ratio_ticks(0.9, 6), ratio_ticks(0.24, 1.05)
+    ([1.0, 2.0, 5.0], [0.3, 0.5, 1.0])
+    """
+    gap = MIN_GAP * math.log(high / low)
+    ticks = [1.0]
+    for ratios in (RATIOS_ABOVE, RATIOS_BELOW):
+        last = 1.0
+        for ratio in ratios:
+            if low <= ratio <= high and abs(math.log(ratio / last)) >= gap:
+                ticks.append(ratio)
+                last = ratio
+    return sorted(ticks)
+
+
+def _scaled(value: float, log: bool) -> float:
+    if not log:
+        return value
+    if 1 / MAX_RATIO < value < MAX_RATIO:
+        return math.log(value)
+    return math.copysign(math.inf, value - 1)
