@@ -217,7 +217,9 @@ def test_only_mixed_precision_that_is_slower_in_the_same_execution_and_layout_is
         for layout, ratio in zip(layouts, pair, strict=True)
     ]
     assert output.next_command(result_of(*results), arms) == ""
-    results[-1] = arm(f"native {layouts[1]}", 0.8)  # below none in channels_last
+    results[-1] = arm(f"native {layouts[1]}", 0.88, spread=0.05)  # below none in channels_last, by chance
+    assert output.next_command(result_of(*results), arms) == ""
+    results[-1] = arm(f"native {layouts[1]}", 0.8)
     command = output.next_command(result_of(*results), arms)
     assert command.startswith(f"To see why native {layouts[1]} is slower than none {layouts[1]}: ")
     assert "backend=native" in command

@@ -18,8 +18,6 @@ from ampcompare.precision.registry import PLAIN, REGISTRY
 from ampcompare.runtime import formatting
 from ampcompare.runtime.paths import shell_command
 
-RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS = "rate", "step", "speed-up", "interval", "peak", "rounds"
-COLUMNS = (RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS)
 MAX_WIDTH = 10_000  # characters of a line in the table
 # Milliseconds. On two shared cores, processes of the same training differed by up to 1.4 times when a step
 # took 3 ms, and did not when a step took 12 ms.
@@ -47,38 +45,28 @@ def describe_plan(arms: Sequence[BenchmarkArm], schedule: Schedule) -> str:
 def print_table(result: BenchFile, console: Console) -> None:
     """Print one row per training, the control last."""
     options = result.varied or [*result.arms[0].requested][:1]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for option in options:
-        table.add_column(option)
-    for column in COLUMNS:
-        table.add_column(_heading(column, result), justify="right")
+    table = Table(*options, box=None, header_style="bold", pad_edge=False)
+    for heading in (f"{result.unit}/s", "ms/step", "speed-up", "95% CI", "peak MiB", "rounds"):
+        table.add_column(heading, justify="right")
     for arm in (*result.arms, result.control):
         values = [one_line(arm.requested.get(option, "")) for option in options]
         if arm is result.control:
             values[0] = CONTROL
-        cells = {} if arm.failed else _cells(arm, is_baseline=arm is result.arms[0])
-        shown = [cells.get(column, "") for column in COLUMNS]
-        if arm.failed:
-            shown[0] = "failed"
-        table.add_row(*values, *shown)
+        table.add_row(*values, *(["failed"] if arm.failed else _cells(arm, result)))
     # A console of its own: Rich would break values to fit them into the width of a terminal.
     Console(file=console.file, width=MAX_WIDTH, force_terminal=console.is_terminal).print(table)
 
 
-def _heading(column: str, result: BenchFile) -> str:
-    headings = {RATE: f"{result.unit}/s", STEP: "ms/step", INTERVAL: "95% CI", PEAK: "peak MiB"}
-    return headings.get(column, column)
-
-
-def _cells(arm: BenchArm, *, is_baseline: bool) -> dict[str, str]:
-    return {
-        RATE: formatting.number(arm.images_per_second),
-        STEP: formatting.number(arm.step_ms),
-        SPEED: _speed_up(arm),
-        INTERVAL: "" if is_baseline else _interval(arm) or "-",
-        PEAK: "" if arm.peak_mib is None else f"{arm.peak_mib:,.0f}",
-        ROUNDS: str(arm.rounds),
-    }
+def _cells(arm: BenchArm, result: BenchFile) -> list[str]:
+    """Return the figures of a training, in the order of the columns."""
+    return [
+        formatting.number(arm.images_per_second),
+        formatting.number(arm.step_ms),
+        _speed_up(arm),
+        "" if arm is result.arms[0] else _interval(arm),
+        "" if arm.peak_mib is None else f"{arm.peak_mib:,.0f}",
+        str(arm.rounds),
+    ]
 
 
 def _decimals(arm: BenchArm) -> int:
@@ -94,7 +82,7 @@ def _speed_up(arm: BenchArm) -> str:
 
 def _interval(arm: BenchArm) -> str:
     if arm.low is None or arm.high is None:
-        return ""
+        return "-"
     decimals = _decimals(arm)
     return f"{arm.low:.{decimals}f} to {arm.high:.{decimals}f}"
 
