@@ -264,24 +264,6 @@ def test_wrong_input_is_one_line_before_anything_starts(word: str, said: str):
 
 
 @pytest.mark.slow
-def test_each_training_has_an_interval_and_there_is_a_control():
-    result, progress = measure(*TINY, "backend=none,apex_o1", "batch_size=8,16")
-    labels = [f"{name} batch_size={size}" for name in ("none", "apex_o1") for size in (8, 16)]
-    assert [arm.label for arm in result.arms] == labels
-    assert result.level == 1 - 0.05 / 12
-    for one in [*result.arms, result.control]:
-        assert one.failed is None
-        assert one.step_ms * one.images_per_second == pytest.approx(
-            1e3 * int(one.options["batch_size"]), rel=0.3
-        )
-        assert one.rounds == 12
-        assert one.low <= one.ratio <= one.high
-        assert one.peak_mib > 100
-    assert "loading PyTorch, network and data of 5 trainings: " in progress
-    assert "first steps of training 5/5, apex_o1 batch_size=16: " in progress
-
-
-@pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     overrides = [*TINY, "backend=none,native", "memory_format=channels_last,auto", "--minutes", "0.1"]
     file = tmp_path / "bench.json"

@@ -43,15 +43,15 @@ def write(result: BenchFile, arms: Sequence[BenchmarkArm], folder: Path) -> tupl
 
 def check_figures(file: Path, printed: str) -> None:
     content = json.loads(file.read_text())
-    rows = [line.split()[1:] for line in printed.splitlines()[1:]]
+    rows = [line.split() for line in printed.splitlines()[1:]]
     for one, row in zip((*content["arms"], content["control"]), rows, strict=False):
         starts = one["measured"]
         if one is not content["arms"][0]:
             ratio, low, high = by_scipy(starts, content["level"])
             assert (one["ratio"], one["low"], one["high"]) == pytest.approx((ratio, low, high))
-            decimals = len(row[2].rpartition(".")[2]) - 1
+            decimals = len(row[-6].rpartition(".")[2]) - 1
             ends = f"{low:.{decimals}f} to {high:.{decimals}f}".split()
-            assert row[2:6] == [f"{ratio:.{decimals}f}x", *ends]
+            assert row[-6:-2] == [f"{ratio:.{decimals}f}x", *ends]
         for key in ("images_per_second", "step_ms"):
             assert one[key] == pytest.approx(np.median([np.median(start[key]) for start in starts]))
         assert one["rounds"] == sum(len(start["step_ms"]) for start in starts)
@@ -79,14 +79,23 @@ def test_the_program_of_the_page_prints_the_intervals(tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 def test_the_figures_of_a_real_benchmark_follow_from_the_rounds_of_its_file(tmp_path: Path):
-    arms = build_arms(
-        "model.name=tiny data.source=synthetic device=cpu batch_size=16 backend=none,native".split()
-    )
+    words = "model.name=tiny data.source=synthetic device=cpu backend=none,apex_o1 batch_size=8,16"
+    arms, progress = build_arms(words.split()), []
     # The rounds end it, not the minutes, which a busy machine may need.
-    result = run_benchmark(arms, Schedule(5, looks=(12,), turn_seconds=0.02), lambda line: None)
+    result = run_benchmark(arms, Schedule(5, looks=(3, 6, 12), turn_seconds=0.02), progress.append)
     file, printed = write(result, arms, tmp_path)
     check_figures(file, printed)
     assert BenchFile.read(file) == result
+    assert [one.label for one in result.arms] == [one.label for one in arms]
+    assert result.level == 1 - 0.05 / 12
+    for one in (*result.arms, result.control):
+        samples = int(one.options["batch_size"])
+        assert one.step_ms * one.images_per_second == pytest.approx(1e3 * samples, rel=0.3)
+        assert (one.failed, one.rounds) == (None, 12)
+        assert one.peak_mib > 100
+    text = "\n".join(progress)
+    assert "loading PyTorch, network and data of 5 trainings: " in text
+    assert "first steps of training 5/5, apex_o1 batch_size=16: " in text
 
 
 def test_a_failed_training_has_its_reason_and_no_figures(tmp_path: Path):

@@ -129,7 +129,7 @@ def bench(
             metavar="N",
             min=1,
             help="Number of times that the process of each backend is started. From 3 on, the confidence "
-            "intervals are those of other starts, too, and not of these processes only.",
+            "intervals hold for other starts, too, and not for these processes only.",
         ),
     ] = 1,
     prepare_minutes: Annotated[
@@ -137,7 +137,7 @@ def bench(
         typer.Option(
             metavar="MINUTES",
             min=0.1,
-            help="Time limit for preparing each backend, for example for compiling.",
+            help="Time limit for loading all backends, and again for the first steps of each, which compile.",
         ),
     ] = 10.0,
     json: Annotated[
