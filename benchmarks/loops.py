@@ -151,9 +151,9 @@ def main() -> int:
     console = Console(highlight=False)
     found = run_benchmark(arms, Schedule(asked.minutes), console.print)
     output.print_table(found, console)
-    console.print(output.machine_of(found))
+    console.print(found.machine)
     if asked.json:
-        asked.json.write_text(json.dumps(output.as_json(found), indent=1) + "\n")
+        asked.json.write_text(json.dumps(found.model_dump(), indent=1) + "\n")
     return 0
 
 

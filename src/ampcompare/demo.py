@@ -30,7 +30,8 @@ from ampcompare.runtime.startup import let_threads_sleep
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ampcompare.bench.runner import Benchmark, BenchmarkArm
+    from ampcompare.analysis.bench_file import BenchFile
+    from ampcompare.bench.runner import BenchmarkArm
     from ampcompare.config.load import Config
 
 CONFIG = ("--config", "demo")
@@ -149,13 +150,12 @@ def _backends_with_speed(names: Sequence[str], device: str) -> list[str]:
     return backends_with_speed(names, resolve_device(device))
 
 
-def _measure_speed(arms: Sequence[BenchmarkArm], file: Path, console: Console) -> Benchmark:
+def _measure_speed(arms: Sequence[BenchmarkArm], file: Path, console: Console) -> BenchFile:
     """Measure the speed of the arms, and write the results for the report.
 
     Raises:
         UserError: An arm cannot be measured.
     """
-    from ampcompare.bench import output
     from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.runtime.atomic_files import write_json
 
@@ -164,7 +164,7 @@ def _measure_speed(arms: Sequence[BenchmarkArm], file: Path, console: Console) -
     for arm in benchmark.arms:
         if arm.failed:
             raise UserError(f"the speed of {arm.label} cannot be measured: {arm.failed}")
-    write_json(file, output.as_json(benchmark))
+    write_json(file, benchmark.model_dump())
     return benchmark
 
 

@@ -7,19 +7,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
+from support.bench_results import arm, failed, result_of
 from support.outside import Outside
 
 import ampcompare
+from ampcompare.analysis.bench_file import BenchFile
 from ampcompare.analysis.statistics.median_interval import interval, is_even, ratio_of, smallest_difference
 from ampcompare.bench import output
 from ampcompare.bench.cli import build_arms
 from ampcompare.bench.doctor import default_backends
-from ampcompare.bench.runner import ArmResult, Benchmark, Schedule, run_benchmark
+from ampcompare.bench.runner import Schedule, run_benchmark
 from ampcompare.cli import main
 from ampcompare.errors import UserError
 from ampcompare.training.run_context import make_config, prepare_run
@@ -55,7 +56,7 @@ def network(folder: Path, under_autocast: str) -> list[str]:
     return [f"model.name={folder}/net.py:build", *TINY[1:]]
 
 
-def measure(*overrides: str, schedule: Schedule = SHORT) -> tuple[Benchmark, str]:
+def measure(*overrides: str, schedule: Schedule = SHORT) -> tuple[BenchFile, str]:
     """Return the result, and the progress lines."""
     lines: list[str] = []
     return run_benchmark(build_arms([*overrides]), schedule, lines.append), "\n".join(lines)
@@ -73,27 +74,14 @@ def test_a_training_leaves_the_terminal_and_ctrl_c_to_the_command(tmp_path: Path
     assert {one["label"]: one["failed"] for one in found["arms"]} == {"none": None, "native": None}
 
 
-def printed(result: Benchmark) -> list[str]:
+def printed(result: BenchFile) -> list[str]:
     console = Console(file=io.StringIO(), width=40)
     output.print_table(result, console)
     return console.file.getvalue().splitlines()
 
 
-def arm(label: str, ratio: float = 1.0, spread: float = 0.02, **more: Any) -> ArmResult:
-    """Return a synthetic result, labelled by its backend and its options."""
-    backend, *others = label.split()
-    options = {"backend": backend} | dict(one.split("=") for one in others)
-    about = {"device_name": "Test Device", "device_type": "cuda", "torch": "2.14.1"}
-    facts = {"environment": about, "settings": {"batch_size": "128"}, "dtype": "float16", "unit": "images"}
-    figures = {"step_ms": 123.4, "images_per_second": 10_381.0, "peak_mib": 12_345.0, "rounds": 24}
-    figures |= {"low": ratio * (1 - spread), "high": ratio * (1 + spread), "facts": facts} | more
-    return ArmResult(label, options, ratio, **figures)
-
-
-def benchmark(*labels: str, control: tuple[float, float] = (0.99, 1.02), **more: Any) -> Benchmark:
-    arms = [arm(label, 1.0 + number, **more) for number, label in enumerate(labels)]
-    base = ArmResult("control", arms[0].options, 1.003, *control, 123.4, 10_381.0, 12_345.0, 24)
-    return Benchmark(0.99, Schedule(), base, arms)
+def benchmark(*labels: str, control: tuple[float, float] = (0.99, 1.02)) -> BenchFile:
+    return result_of(*(arm(label, 1.0 + number) for number, label in enumerate(labels)), control=control)
 
 
 @pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 12])
@@ -172,8 +160,8 @@ def test_a_control_is_uneven_when_its_interval_excludes_1_by_more_than_a_percent
     )
     assert ("uneven" in line) is not even
     assert ("smallest difference that this measurement resolves" in line) is even
-    control = output.as_json(benchmark("none", "native", control=ends))["control"]
-    assert (control["is_even"], control["smallest_difference"]) == (even, pytest.approx(max(smallest, 0.02)))
+    control = benchmark("none", "native", control=ends).control
+    assert (control.is_even, control.smallest_difference) == (even, pytest.approx(max(smallest, 0.02)))
 
 
 def test_an_interval_near_1_has_enough_decimals_to_exclude_1():
@@ -203,19 +191,17 @@ def test_each_varied_option_has_a_column_and_no_value_is_broken():
 
 
 def test_a_varied_option_is_no_common_setting_even_if_one_value_failed():
-    result = benchmark("none", "tf32")
-    result.arms[0].facts["settings"] = {"backend": "none", "batch_size": "128"}
-    result.arms[1] = ArmResult("tf32", {"backend": "tf32"}, failed="no TF32 here")
+    result = result_of(arm("none"), failed("tf32", "no TF32 here"))
     assert output.common_settings(result) == "batch_size 128"
 
 
 def test_dtypes_computed_in_fp32_get_a_caveat_and_no_explain_command():
-    result = benchmark("none", "native")
-    result.arms[1] = arm("native", 0.45, low=0.4, high=0.5)
+    native = arm("native", 0.45, low=0.4, high=0.5)
+    result = result_of(arm("none"), native)
     assert not any("nothing about a GPU" in line for line in output.sentences(result))
     slower = build_arms([*TINY, "backend=none,native"])
     assert "why explain" in output.next_command(result, slower)
-    result.arms[1].facts["is_computed_in_fp32"] = True
+    result = result_of(arm("none"), native.model_copy(update={"is_computed_in_fp32": True}))
     expected = "This CPU computes float16 operations in fp32: the speed of native says nothing about a GPU."
     assert expected in [*output.sentences(result)]
     assert output.next_command(result, slower) == ""
@@ -230,10 +216,11 @@ def test_only_mixed_precision_that_is_slower_in_the_same_execution_and_layout_is
         for backend, pair in ratios.items()
         for layout, ratio in zip(layouts, pair, strict=True)
     ]
-    control = arm("none memory_format=contiguous")
-    assert output.next_command(Benchmark(0.99, Schedule(), control, results), arms) == ""
-    results[-1] = arm(f"native {layouts[1]}", 0.8)  # below none in channels_last
-    command = output.next_command(Benchmark(0.99, Schedule(), control, results), arms)
+    assert output.next_command(result_of(*results), arms) == ""
+    results[-1] = arm(f"native {layouts[1]}", 0.88, spread=0.05)  # below none in channels_last, by chance
+    assert output.next_command(result_of(*results), arms) == ""
+    results[-1] = arm(f"native {layouts[1]}", 0.8)
+    command = output.next_command(result_of(*results), arms)
     assert command.startswith(f"To see why native {layouts[1]} is slower than none {layouts[1]}: ")
     assert "backend=native" in command
     assert "--against" not in command
@@ -242,13 +229,13 @@ def test_only_mixed_precision_that_is_slower_in_the_same_execution_and_layout_is
 def test_a_baseline_in_mixed_precision_is_named_in_the_command_that_explains():
     arms = build_arms([*TINY, "backend=native,apex_o1"])
     results = [arm("native", spread=0.0), arm("apex_o1", 0.5)]
-    command = output.next_command(Benchmark(0.99, Schedule(), arm("native"), results), arms)
+    command = output.next_command(result_of(*results), arms)
     assert command.endswith(" --against native")
 
 
 def test_many_speed_ups_that_are_not_precise_are_counted_and_three_are_named():
-    result = benchmark("none", *(f"native execution={number}" for number in range(8)))
-    result.arms[1:] = [arm(one.label, 2.0, spread=0.2) for one in result.arms[1:]]
+    others = [arm(f"native execution={number}", 2.0, spread=0.2) for number in range(8)]
+    result = result_of(arm("none"), *others)
     (line,) = (line for line in output.sentences(result) if "within 5%" in line)
     assert line == (
         "8 of 9 speed-ups not known to within 5%: native execution=0, native execution=1, native execution=2 "
@@ -274,24 +261,6 @@ def test_many_speed_ups_that_are_not_precise_are_counted_and_three_are_named():
 def test_wrong_input_is_one_line_before_anything_starts(word: str, said: str):
     with pytest.raises(UserError, match=re.escape(said)):
         build_arms([*TINY, word])
-
-
-@pytest.mark.slow
-def test_each_training_has_an_interval_and_there_is_a_control():
-    result, progress = measure(*TINY, "backend=none,apex_o1", "batch_size=8,16")
-    labels = [f"{name} batch_size={size}" for name in ("none", "apex_o1") for size in (8, 16)]
-    assert [arm.label for arm in result.arms] == labels
-    assert result.level == 1 - 0.05 / 12
-    for one in [*result.arms, result.control]:
-        assert one.failed is None
-        assert one.step_ms * one.images_per_second == pytest.approx(
-            1e3 * int(one.options["batch_size"]), rel=0.3
-        )
-        assert one.rounds == 12
-        assert one.low <= one.ratio <= one.high
-        assert one.peak_mib > 100
-    assert "loading PyTorch, network and data of 5 trainings: " in progress
-    assert "first steps of training 5/5, apex_o1 batch_size=16: " in progress
 
 
 @pytest.mark.slow
@@ -326,7 +295,7 @@ def test_the_fingerprint_equals_that_of_a_run(tmp_path: Path):
     run = prepare_run(config)
     record, facts = run.describe_environment(run.build_trainer()), run.describe_data()
     result, _ = measure(*overrides, "backend=none", schedule=Schedule(0.1, turn_seconds=0.02))
-    assert output.as_json(result)["fingerprint"] == {
+    assert result.fingerprint == {
         "model": f"{tmp_path}/net.py:build",
         "model_source": record["model_source"],
         "data": "synthetic",
@@ -344,7 +313,7 @@ def test_synthetic_images_in_the_place_of_a_data_set_have_no_fingerprint():
     result, _ = measure(
         "model.name=tiny", "device=cpu", "batch_size=8", "backend=none", "data.source=cifar100"
     )
-    found = output.as_json(result)["fingerprint"]
+    found = result.fingerprint
     assert (found["data"], found["test_set"], found["train_data"]) == ("cifar100", None, None)
 
 
@@ -359,9 +328,9 @@ def test_preparation_may_take_longer_than_the_rounds(tmp_path: Path):
 
 
 def test_the_limit_of_the_preparation_names_the_option_that_raises_it():
-    result, _ = measure(*TINY, "backend=none", schedule=Schedule(1, 0.0))
     expected = "loading PyTorch, network and data did not finish within 0 s; raise --prepare-minutes"
-    assert result.arms[0].failed == expected
+    with pytest.raises(UserError, match=expected):
+        measure(*TINY, "backend=none", schedule=Schedule(1, 0.0))
 
 
 @pytest.mark.slow

@@ -39,8 +39,8 @@ from support.wandb_files import write_runs
 
 from ampcompare import Recorder, analyse_runs, metrics, plugins
 from ampcompare.analysis import gates
-from ampcompare.bench import output, worker
-from ampcompare.bench import runner as bench
+from ampcompare.analysis.bench_file import BenchArm, BenchControl, BenchFile, BenchStart
+from ampcompare.bench import worker
 from ampcompare.cli import app, main
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import OPTIONS
@@ -242,17 +242,23 @@ def folded(tree: Any, estimate: set[str]) -> Any:
 
 
 def test_keys_of_a_report(tmp_path: Path):
-    arm: dict[str, Any] = {"step_ms": 20.0, "images_per_second": 40.0, "peak_mib": 100.0, "rounds": 24}
-    arm |= {"options": {"backend": "none"}, "ratio": 1.0, "low": 1.0, "high": 1.0}
-    tiny = [*QUICK[:4], "batch_size=8", "device=cpu"]
-    facts = {"environment": {"device_name": "Test Device 9000", "device_type": "cuda", "torch": "2.14.1"}}
-    training = worker.build(tiny)
-    facts |= {"settings": training.settings, "fingerprint": training.fingerprint}
-    base, control = (bench.ArmResult(label, facts=facts, **arm) for label in ("none", "control"))
-    benched = output.as_json(bench.Benchmark(0.99, bench.Schedule(), control, [base]))
-    del arm["step_ms"]
-    rows = [{"label": label, "failed": None, **arm} for label in ("none", "control")]
-    read = benched | {"control": rows[1], "arms": rows[:1]}
+    training = worker.build([*QUICK[:4], "batch_size=8", "device=cpu"])
+    start = BenchStart(
+        images_per_second=[40.0], step_ms=[25.0], baseline_images_per_second=[40.0], peak_mib=1.0
+    )
+    backend = {"backend": "none"}
+    about = {"label": "none", "options": backend | dict(training.settings), "requested": backend}
+    base = BenchArm.from_starts([start], 0.99, **about)
+    control = BenchControl.from_starts([start], 0.99, **about)
+    file = {"baseline": "none", "level": 0.99, "machine": "", "device": "Test Device 9000"}
+    file |= {
+        "fingerprint": {**training.fingerprint, "package_version": ""},
+        "control": control,
+        "arms": [base],
+    }
+    benched = BenchFile(**file).model_dump()
+    ends = {"options": backend, "low": 1.0, "high": 1.0, "rounds": 24}
+    read = benched | {"control": benched["control"] | ends, "arms": [benched["arms"][0] | ends]}
     del read["fingerprint"]  # these runs are of another network, which a benchmark with a fingerprint refuses
     (tmp_path / "bench.json").write_text(json.dumps(read))
 

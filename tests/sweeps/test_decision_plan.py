@@ -1,7 +1,6 @@
 """What a sweep says before its first run and after it: its cost, and what it can decide."""
 
 import io
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import yaml
 from rich.console import Console
 from scipy import stats
+from support.bench_results import arm, result_of
 from support.fakes import plan
 from support.known_runs import BASE
 from support.quick import ROOT
@@ -125,9 +125,7 @@ def test_what_the_runs_record_of_the_plan():
 
 def test_a_benchmark_gives_the_time(tmp_path):
     """50,000 images x 15 epochs at 2,500 and 5,000 images/s: 300 s and 150 s, in the mean 225 s a run."""
-    file = tmp_path / "bench.json"
-    file.write_text(json.dumps({"arms": [{"images_per_second": 2500}, {"images_per_second": 5000}]}))
-    cost, *_ = describe_decision_plan(ready(), str(file))
+    cost, *_ = describe_decision_plan(ready(), bench_of(tmp_path, 2500, 5000))
     assert cost.startswith("5 seeds: 15 runs, about 56 min one after the other (4 min a run")  # 15 x 225 s
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(UserError, match="--bench"):
@@ -150,10 +148,12 @@ def own_sweep(folder: Path, **plan: Any) -> str:
     return str(file)
 
 
-def bench_of(folder: Path, **content: Any) -> str:
+def bench_of(folder: Path, *rates: float, **content: Any) -> str:
+    """Write the file of a benchmark of the data of `own_sweep`."""
     file = folder / "bench.json"
-    arms = [{"images_per_second": 200}, {"images_per_second": 400}]
-    file.write_text(json.dumps({"arms": arms, "fingerprint": {"data": f"{folder}/data.py:build"}} | content))
+    arms = [arm("none").model_copy(update={"images_per_second": rate}) for rate in rates or (200, 400)]
+    own = {"fingerprint": {"data": f"{folder}/data.py:build"}} | content
+    file.write_text(result_of(*arms, **own).model_dump_json())
     return str(file)
 
 

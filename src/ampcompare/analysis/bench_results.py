@@ -1,14 +1,11 @@
 """Use the speed of `ampcompare bench` instead of that of whole runs, which are minutes apart."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
+from ampcompare.analysis.bench_file import BenchArm, BenchFile
 from ampcompare.analysis.bench_match import (
     NOT_VERIFIED,
     identity_differences,
@@ -19,35 +16,8 @@ from ampcompare.analysis.bench_match import (
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.median_interval import (
-    MIN_STARTS,
-    is_even,
-    resolved_difference,
-    side_of,
-)
-from ampcompare.errors import UserError, reason
+from ampcompare.analysis.statistics.median_interval import side_of
 from ampcompare.runtime import formatting
-
-
-class BenchArm(BaseModel):
-    """The result of one training in a benchmark; a `ratio` above 1 is faster than the baseline."""
-
-    label: str
-    options: dict[str, str]
-    ratio: float | None
-    low: float | None
-    high: float | None
-    images_per_second: float | None
-    peak_mib: float | None
-    rounds: int
-    backend_source: str | None = None
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """The options, and for a plug-in backend the hash of its file."""
-        if not self.backend_source:
-            return self.options
-        return self.options | {"backend_source": self.backend_source}
 
 
 @dataclass
@@ -84,48 +54,8 @@ class BenchEstimate(Estimate):
         return f"{self.n} starts" if self.is_of_starts else f"{self.n} interleaved rounds"
 
 
-class BenchResults(BaseModel):
-    """The file that `ampcompare bench --json` writes.
-
-    Attributes:
-        baseline: Label of the baseline.
-        level: Confidence level of the intervals, 0..1.
-        machine: Processor or GPU, its threads and PyTorch's version.
-        device: Its name as runs record it.
-        control: The A/A control: the baseline once more.
-        arms: The trainings.
-        fingerprint: Hashes and names of network, data and code; None in files of older versions.
-        starts: How often each training was started.
-    """
-
-    baseline: str
-    level: float
-    machine: str
-    device: str
-    control: BenchArm
-    arms: list[BenchArm]
-    fingerprint: dict[str, Any] | None = None
-    starts: int = 1
-
-    @property
-    def is_of_starts(self) -> bool:
-        """Return whether the intervals are over starts, so that they include what processes differ by."""
-        return self.starts >= MIN_STARTS
-
-    @property
-    def is_even(self) -> bool:
-        """Return whether the machine was even, by the A/A control; without an interval it counts as even."""
-        low, high = self.control.low, self.control.high
-        return low is None or high is None or is_even(low, high)
-
-    @property
-    def resolution(self) -> float:
-        """Return how far from 1, as a fraction, the ratio of two identical trainings may be.
-
-        It is the largest distance of the A/A control's interval from 1. What is measured from one start is
-        never known to within 2%. Intervals over starts need no such allowance.
-        """
-        return resolved_difference(self.control.low, self.control.high, self.starts)
+class BenchResults(BenchFile):
+    """The file of a benchmark, matched with the groups of a report."""
 
     @property
     def smallest_difference(self) -> str:
@@ -267,23 +197,6 @@ def read_bench(file: str | Path, groups: Sequence[Group]) -> BenchResults:
         UserError: The file is not such JSON, or it measured another network, other data or other code than
             the runs have.
     """
-    results = _read(file)
+    results = BenchResults.read(file)
     refuse_other_work(str(file), results.fingerprint or {}, [arm.facts for arm in results.arms], groups)
     return results
-
-
-def _read(file: str | Path) -> BenchResults:
-    try:
-        return BenchResults.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"--bench {str(file)!r}: not a file of `ampcompare bench --json` ({key}: {first['msg']}); write "
-            "the file with `ampcompare bench --json FILE`"
-        ) from None
-    except (OSError, ValueError) as problem:
-        raise UserError(
-            f"--bench {str(file)!r}: cannot be read ({reason(problem)}); write the file with "
-            "`ampcompare bench --json FILE`"
-        ) from None

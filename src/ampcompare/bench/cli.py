@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampcompare.command_help import epilog
-from ampcompare.errors import UserError
 from ampcompare.precision.registry import PLAIN, REGISTRY
 from ampcompare.runtime.help_text import STOPPED
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ampcompare.bench.runner import Benchmark, BenchmarkArm
+    from ampcompare.analysis.bench_file import BenchFile
+    from ampcompare.bench.runner import BenchmarkArm
 
 LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that may be lists
 BENCH_EPILOG = epilog(
@@ -129,7 +129,7 @@ def bench(
             metavar="N",
             min=1,
             help="Number of times that the process of each backend is started. From 3 on, the confidence "
-            "intervals are those of other starts, too, and not of these processes only.",
+            "intervals hold for other starts, too, and not for these processes only.",
         ),
     ] = 1,
     prepare_minutes: Annotated[
@@ -137,7 +137,7 @@ def bench(
         typer.Option(
             metavar="MINUTES",
             min=0.1,
-            help="Time limit for preparing each backend, for example for compiling.",
+            help="Time limit for loading all backends, and again for the first steps of each, which compile.",
         ),
     ] = 10.0,
     json: Annotated[
@@ -172,7 +172,7 @@ def bench(
 
 
 def show_result(
-    result: Benchmark,
+    result: BenchFile,
     arms: Sequence[BenchmarkArm],
     console: Console,
     *,
@@ -183,21 +183,11 @@ def show_result(
     Args:
         arms: The arms that were to be measured, the baseline first.
         json: The file for the result; None: none is written.
-
-    Raises:
-        UserError: The baseline was not measured.
     """
     from ampcompare.bench import output
     from ampcompare.runtime.atomic_files import write_json
     from ampcompare.runtime.console import print_line
-    from ampcompare.runtime.paths import shell_command
 
-    baseline = result.arms[0]
-    if baseline.failed:
-        command = shell_command("ampcompare", "run", *arms[0].overrides)
-        raise UserError(
-            f"the baseline {baseline.label} failed: {baseline.failed}; to see it as a run: {command}"
-        )
     output.print_table(result, console)
     for line in output.sentences(result):
         _print_prose(console, line)
@@ -205,7 +195,7 @@ def show_result(
     if next_command:
         print_line(console, next_command)
     if json is not None:
-        write_json(json, output.as_json(result))
+        write_json(json, result.model_dump())
     return int(any(arm.failed for arm in (*result.arms, result.control)))
 
 

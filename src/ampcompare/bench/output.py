@@ -1,29 +1,23 @@
-"""What `ampcompare bench` shows: table, sentences and JSON."""
+"""What `ampcompare bench` prints: table and sentences."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from ampcompare import __version__
+from ampcompare.analysis.bench_file import BenchArm, BenchFile
 from ampcompare.analysis.statistics.median_interval import (
     MIN_DIFFERENCE,
     MIN_ROUNDS,
-    MIN_STARTS,
     is_even,
-    resolved_difference,
     smallest_difference,
 )
-from ampcompare.bench.runner import CONTROL, ArmResult, Benchmark, BenchmarkArm, Schedule
+from ampcompare.bench.runner import CONTROL, BenchmarkArm, Schedule
 from ampcompare.errors import one_line
 from ampcompare.precision.registry import PLAIN, REGISTRY
 from ampcompare.runtime import formatting
 from ampcompare.runtime.paths import shell_command
 
-RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS = "rate", "step", "speed-up", "interval", "peak", "rounds"
-COLUMNS = (RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS)
 MAX_WIDTH = 10_000  # characters of a line in the table
 # Milliseconds. On two shared cores, processes of the same training differed by up to 1.4 times when a step
 # took 3 ms, and did not when a step took 12 ms.
@@ -48,71 +42,60 @@ def describe_plan(arms: Sequence[BenchmarkArm], schedule: Schedule) -> str:
     return f"Measuring {count} and an A/A control, interleaved, for up to {limit}{restarts}: {listed}"
 
 
-def print_table(result: Benchmark, console: Console) -> None:
+def print_table(result: BenchFile, console: Console) -> None:
     """Print one row per training, the control last."""
-    options = result.varied or [*result.arms[0].options][:1]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for option in options:
-        table.add_column(option)
-    for column in COLUMNS:
-        table.add_column(_heading(column, result), justify="right")
+    options = result.varied or [*result.arms[0].requested][:1]
+    table = Table(*options, box=None, header_style="bold", pad_edge=False)
+    for heading in (f"{result.unit}/s", "ms/step", "speed-up", "95% CI", "peak MiB", "rounds"):
+        table.add_column(heading, justify="right")
     for arm in (*result.arms, result.control):
-        values = [one_line(arm.options.get(option, "")) for option in options]
+        values = [one_line(arm.requested.get(option, "")) for option in options]
         if arm is result.control:
             values[0] = CONTROL
-        cells = {} if arm.failed else _cells(arm, is_baseline=arm is result.arms[0])
-        shown = [cells.get(column, "") for column in COLUMNS]
-        if arm.failed:
-            shown[0] = "failed"
-        table.add_row(*values, *shown)
+        table.add_row(*values, *(["failed"] if arm.failed else _cells(arm, result)))
     # A console of its own: Rich would break values to fit them into the width of a terminal.
     Console(file=console.file, width=MAX_WIDTH, force_terminal=console.is_terminal).print(table)
 
 
-def _heading(column: str, result: Benchmark) -> str:
-    unit = result.arms[0].facts.get("unit", "images")
-    headings = {RATE: f"{unit}/s", STEP: "ms/step", INTERVAL: "95% CI", PEAK: "peak MiB"}
-    return headings.get(column, column)
+def _cells(arm: BenchArm, result: BenchFile) -> list[str]:
+    """Return the figures of a training, in the order of the columns."""
+    return [
+        formatting.number(arm.images_per_second),
+        formatting.number(arm.step_ms),
+        _speed_up(arm),
+        "" if arm is result.arms[0] else _interval(arm),
+        "" if arm.peak_mib is None else f"{arm.peak_mib:,.0f}",
+        str(arm.rounds),
+    ]
 
 
-def _cells(arm: ArmResult, *, is_baseline: bool) -> dict[str, str]:
-    return {
-        RATE: formatting.number(arm.images_per_second),
-        STEP: formatting.number(arm.step_ms),
-        SPEED: _speed_up(arm),
-        INTERVAL: "" if is_baseline else _interval(arm) or "-",
-        PEAK: "" if arm.peak_mib is None else f"{arm.peak_mib:,.0f}",
-        ROUNDS: str(arm.rounds),
-    }
-
-
-def _decimals(arm: ArmResult) -> int:
+def _decimals(arm: BenchArm) -> int:
     """Return the decimals of a speed-up and of its interval: two, or as many as tell the ends from 1."""
     if arm.low is None or arm.high is None:
         return 2
     return formatting.digits_to_distinguish((arm.low, arm.high), (1.0,), lambda x, n: f"{x:.{n}f}", 2)
 
 
-def _speed_up(arm: ArmResult) -> str:
+def _speed_up(arm: BenchArm) -> str:
     return f"{arm.ratio:.{_decimals(arm)}f}x"
 
 
-def _interval(arm: ArmResult) -> str:
+def _interval(arm: BenchArm) -> str:
     if arm.low is None or arm.high is None:
-        return ""
+        return "-"
     decimals = _decimals(arm)
     return f"{arm.low:.{decimals}f} to {arm.high:.{decimals}f}"
 
 
-def sentences(result: Benchmark) -> Iterator[str]:
+def sentences(result: BenchFile) -> Iterator[str]:
     """Yield what a reader has to know about the table."""
     baseline, *others = result.arms
-    setting = "; ".join(part for part in (common_settings(result), machine_of(result)) if part)
+    setting = "; ".join(part for part in (common_settings(result), result.machine) if part)
     yield f"Measured: {setting}. Data loading is not part of a step."
     measured = [arm for arm in (*others, result.control) if not arm.failed]
     yield _describe_speed_up(result)
     has_intervals = any(arm.high is not None for arm in measured)
-    if has_intervals and result.starts >= MIN_STARTS:
+    if has_intervals and result.is_of_starts:
         yield (
             f"Each training was started {result.starts} times. All intervals of the table hold together with "
             "95% confidence, for other starts, too."
@@ -128,24 +111,24 @@ def sentences(result: Benchmark) -> Iterator[str]:
     for arm in (*result.arms, result.control):
         if arm.failed:
             yield f"{arm.label} failed: {arm.failed}"
-    on_cpu = baseline.facts["environment"]["device_type"] == "cpu"
-    if on_cpu and any(arm.step_ms and arm.step_ms < SHORT_STEP for arm in result.arms):
+    has_short_steps = any(arm.step_ms and arm.step_ms < SHORT_STEP for arm in result.arms)
+    if result.device_type == "cpu" and has_short_steps and not result.is_of_starts:
         yield (
             f"Some steps take less than {SHORT_STEP} ms. On a CPU, two processes of the same training have "
             "differed by up to 1.4x in such steps, more than the intervals show. "
             "A larger batch_size makes steps longer."
         )
-    in_fp32 = [arm for arm in result.arms if arm.facts.get("is_computed_in_fp32")]
+    in_fp32 = [arm for arm in result.arms if arm.is_computed_in_fp32]
     if in_fp32:
-        dtypes = formatting.listed(dict.fromkeys(arm.facts["dtype"] for arm in in_fp32))
+        dtypes = formatting.listed(dict.fromkeys(arm.dtype or "" for arm in in_fp32))
         names = formatting.listed(dict.fromkeys(_backend(arm) or arm.label for arm in in_fp32))
         yield f"This CPU computes {dtypes} operations in fp32: the speed of {names} says nothing about a GPU."
     yield from _describe_precision(result, measured)
 
 
-def _describe_speed_up(result: Benchmark) -> str:
+def _describe_speed_up(result: BenchFile) -> str:
     """Return what a speed-up is, and its difference from the quotient of two rates."""
-    if result.starts >= MIN_STARTS:
+    if result.is_of_starts:
         return (
             "Speed-up: relative to the first row, the geometric mean over starts of the median of the ratios "
             "within rounds. It can differ from the quotient of two rates in the table."
@@ -156,13 +139,13 @@ def _describe_speed_up(result: Benchmark) -> str:
     )
 
 
-def _describe_precision(result: Benchmark, measured: Sequence[ArmResult]) -> Iterator[str]:
+def _describe_precision(result: BenchFile, measured: Sequence[BenchArm]) -> Iterator[str]:
     """Yield which speed-ups are not known to within 5%, and what would help."""
-    vague = [arm.label for arm in measured if not arm.is_precise()]
+    vague = [arm.label for arm in measured if not arm.is_precise]
     if not vague:
         return
     rounds = result.arms[0].rounds
-    limit = result.schedule.looks[-1] * result.starts
+    limit = result.looks[-1] * result.starts
     if len(vague) == len(measured) > 1:
         text = "No speed-up is known to within 5%"
     else:
@@ -170,10 +153,10 @@ def _describe_precision(result: Benchmark, measured: Sequence[ArmResult]) -> Ite
         text = (
             f"{len(vague)} of {formatting.plural(len(measured), 'speed-up')} not known to within 5%: {names}"
         )
-    if result.starts >= MIN_STARTS:
+    if result.is_of_starts:
         yield f"{text}. For narrower intervals, start more often: --restarts {2 * result.starts}"
     elif rounds < limit:
-        yield f"{text}. For narrower intervals, measure longer: --minutes {_longer(result.schedule.minutes)}"
+        yield f"{text}. For narrower intervals, measure longer: --minutes {_longer(result.minutes or 1)}"
     else:
         yield f"{text}, after all {rounds} rounds. Other programs on the machine are the usual cause."
 
@@ -183,7 +166,7 @@ def _longer(minutes: float) -> int:
     return max(2, round(4 * minutes))
 
 
-def next_command(result: Benchmark, arms: Sequence[BenchmarkArm]) -> str:
+def next_command(result: BenchFile, arms: Sequence[BenchmarkArm]) -> str:
     """Return the command that explains why mixed precision is slower than the baseline, if it is.
 
     A training counts only if it is shown to be slower than the baseline's backend with the same other
@@ -191,11 +174,11 @@ def next_command(result: Benchmark, arms: Sequence[BenchmarkArm]) -> str:
     """
     baseline, *others = result.arms
     references = {_other_options(arm): arm for arm in result.arms if _backend(arm) == _backend(baseline)}
-    margin = resolved_difference(result.control.low, result.control.high, result.starts)
+    margin = result.resolution
     slower = []
     for arm in others:
         reference = references.get(_other_options(arm))
-        if reference is None or arm.facts.get("is_computed_in_fp32") or not _is_mixed(_backend(arm)):
+        if reference is None or arm.is_computed_in_fp32 or not _is_mixed(_backend(arm)):
             continue
         if _is_slower(arm, reference, margin):
             slower.append((arm, reference))
@@ -208,12 +191,12 @@ def next_command(result: Benchmark, arms: Sequence[BenchmarkArm]) -> str:
     return f"To see why {arm.label} is slower than {reference.label}: {command}"
 
 
-def _backend(arm: ArmResult) -> str:
-    return arm.options.get("backend", "")
+def _backend(arm: BenchArm) -> str:
+    return arm.requested.get("backend", "")
 
 
-def _other_options(arm: ArmResult) -> frozenset[tuple[str, str]]:
-    return frozenset((key, value) for key, value in arm.options.items() if key != "backend")
+def _other_options(arm: BenchArm) -> frozenset[tuple[str, str]]:
+    return frozenset((key, value) for key, value in arm.requested.items() if key != "backend")
 
 
 def _is_mixed(backend: str) -> bool:
@@ -221,7 +204,7 @@ def _is_mixed(backend: str) -> bool:
     return backend not in REGISTRY or not REGISTRY[backend].is_fp32
 
 
-def _is_slower(arm: ArmResult, reference: ArmResult, margin: float) -> bool:
+def _is_slower(arm: BenchArm, reference: BenchArm, margin: float) -> bool:
     """Return whether a training is shown to be slower than another one.
 
     With intervals, these must be further apart than the margin. Without, the ratio must be too small for
@@ -234,7 +217,7 @@ def _is_slower(arm: ArmResult, reference: ArmResult, margin: float) -> bool:
     return arm.high * (1 + margin) < reference.low
 
 
-def _describe_control(result: Benchmark, baseline: ArmResult) -> str:
+def _describe_control(result: BenchFile, baseline: BenchArm) -> str:
     control = result.control
     name = f"Control ({baseline.label}, measured a second time)"
     if control.low is None or control.high is None:
@@ -246,15 +229,15 @@ def _describe_control(result: Benchmark, baseline: ArmResult) -> str:
     if not is_even(control.low, control.high):
         percent = formatting.number(100 * smallest_difference(control.low, control.high), 2)
         return f"{name}: {measured}. The machine is uneven: differences up to {percent}% mean nothing."
-    if result.starts >= MIN_STARTS:
+    if result.is_of_starts:
         return f"{name}: {measured}. Its true value is 1."
-    percent = formatting.number(100 * resolved_difference(control.low, control.high, result.starts), 2)
+    percent = formatting.number(100 * result.resolution, 2)
     return f"{name}: {measured}. The smallest difference that this measurement resolves is {percent}%."
 
 
-def common_settings(result: Benchmark) -> str:
+def common_settings(result: BenchFile) -> str:
     """Return the settings that all trainings share, as `resnet50, native, batch_size 128, eager`."""
-    settings = [arm.facts["settings"] for arm in result.arms if arm.facts.get("settings")]
+    settings = [arm.options for arm in result.arms if not arm.failed]
     shared = []
     for key in COMMON:
         values = {one.get(key) for one in settings}
@@ -265,48 +248,3 @@ def common_settings(result: Benchmark) -> str:
         if value:
             shared.append(f"{key} {value}" if key == "batch_size" else value)
     return ", ".join(shared)
-
-
-def machine_of(result: Benchmark) -> str:
-    """Return the processor or GPU, its threads and PyTorch's version."""
-    environment = result.arms[0].facts["environment"]
-    threads = ""
-    if environment["device_type"] == "cpu":
-        count = environment["cpu_threads"]
-        threads = f", {count} thread{'s' * (count != 1)}"
-    return f"{environment['device_name']}{threads}, torch {environment['torch']}"
-
-
-def as_json(result: Benchmark) -> dict[str, Any]:
-    """Return everything that was measured, for programs and for `ampcompare report --bench`."""
-    baseline = result.arms[0]
-    return {
-        "baseline": baseline.label,
-        "level": result.level,
-        "machine": machine_of(result),
-        "minutes": result.schedule.minutes,
-        "varied": result.varied,
-        "fingerprint": baseline.facts.get("fingerprint", {}) | {"package_version": __version__},
-        "train_samples": baseline.facts.get("train_samples"),
-        "starts": result.starts,
-        "control": _arm_as_json(result.control) | _control_as_json(result.control, result.starts),
-        "device": baseline.facts["environment"]["device_name"],
-        "arms": [_arm_as_json(arm) for arm in result.arms],
-    }
-
-
-def _arm_as_json(arm: ArmResult) -> dict[str, Any]:
-    fields = dataclasses.asdict(arm)
-    facts = fields.pop("facts")
-    del fields["round_ratios"]
-    options = arm.options | facts.get("settings", {})
-    return fields | {"options": options, "backend_source": facts.get("backend_source")}
-
-
-def _control_as_json(control: ArmResult, starts: int) -> dict[str, Any]:
-    if control.low is None or control.high is None:
-        return {"is_even": None, "smallest_difference": None}
-    return {
-        "is_even": is_even(control.low, control.high),
-        "smallest_difference": resolved_difference(control.low, control.high, starts),
-    }

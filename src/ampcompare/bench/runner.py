@@ -8,24 +8,28 @@ be started several times. Free of torch.
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ampcompare.analysis.statistics.median_interval import (
-    MIN_STARTS,
-    Ratio,
-    interval,
-    ratio_of,
-    ratio_of_starts,
+from ampcompare import __version__
+from ampcompare.analysis.bench_file import (
+    BenchArm,
+    BenchControl,
+    BenchFile,
+    BenchStart,
+    is_precise,
+    speed_up,
 )
+from ampcompare.analysis.statistics.median_interval import MIN_STARTS
 from ampcompare.bench.training_process import Progress, Serve, TimeLimit, TrainingProcess, serve_training
+from ampcompare.errors import UserError
+from ampcompare.runtime.formatting import plural
+from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.startup import let_threads_sleep
 from ampcompare.system.interleaved_timing import MAX_ROUNDS, SLOW_FRACTION, run_rounds, seconds_per_turn
 
-PRECISE = 0.05  # A ratio is precise enough when half its interval is at most this fraction of it.
 CONTROL = "control"
 
 
@@ -87,86 +91,50 @@ class Schedule:
         return seconds_per_turn(60 * self.minutes, trainings, self.looks[-1])
 
 
-@dataclass(frozen=True)
-class ArmResult:
-    """Speed and memory of a training, and its speed relative to the baseline.
+@dataclass
+class _Training:
+    """A training and what its starts have measured so far.
 
     Attributes:
-        label: Name of the training.
-        options: Options in which the trainings may differ, as given.
-        ratio: Median speed-up over the baseline within rounds; above 1 is faster. From three starts on the
-            geometric mean of the starts.
-        low: Lower end of its interval; None for fewer than 12 rounds and fewer than three starts.
-        high: Upper end of its interval.
-        step_ms: Median milliseconds of a step.
-        images_per_second: Median samples per second.
-        peak_mib: Peak memory in MiB; None where the device does not report it.
-        rounds: Rounds in which it was measured, of all starts together.
-        start_ratios: The speed-up in each start.
-        round_ratios: The speed-up in each round of all starts.
-        failed: Why it was not measured; None where it was.
-        facts: What its process reports of dtype, settings and machine.
+        arm: The training.
+        starts: The rounds of each complete start.
+        facts: What its process reports of dtype, settings and machine; empty until it is built.
+        failed: Why it cannot be started again; empty while it can.
     """
 
-    label: str
-    options: dict[str, str]
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    step_ms: float | None = None
-    images_per_second: float | None = None
-    peak_mib: float | None = None
-    rounds: int = 0
-    start_ratios: tuple[float, ...] = ()
-    round_ratios: tuple[float, ...] = ()
-    failed: str | None = None
+    arm: BenchmarkArm
+    starts: list[BenchStart] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    failed: str = ""
 
-    def is_precise(self) -> bool:
-        """Return whether the interval is within 5% of the ratio."""
-        if self.ratio is None or self.low is None or self.high is None:
-            return False
-        return (self.high - self.low) / 2 <= PRECISE * self.ratio
+    def add(self, process: TrainingProcess, baseline: TrainingProcess) -> None:
+        """Add what a process measured, or why it did not."""
+        self.facts = self.facts or process.facts
+        self.failed = process.failed
+        if not self.failed and not (process.first and baseline.first):
+            self.failed = "interrupted before its first steps"
+        if not self.failed:
+            self.starts.append(_rounds_of(process, baseline))
 
+    def about(self, starts: int) -> dict[str, Any]:
+        """Return its label, options and facts for the file.
 
-@dataclass(frozen=True)
-class Benchmark:
-    """The result of a benchmark.
-
-    Attributes:
-        level: Confidence level of each interval; together they hold at 95%.
-        schedule: How long the trainings took turns at most.
-        control: The second copy of the baseline.
-        arms: One result per training, the baseline first.
-        starts: Number of starts that were measured. From three on, the intervals are over starts.
-    """
-
-    level: float
-    schedule: Schedule
-    control: ArmResult
-    arms: list[ArmResult]
-    starts: int = 1
-
-    @property
-    def varied(self) -> list[str]:
-        """The options in which the trainings differ."""
-        keys = dict.fromkeys(key for arm in self.arms for key in arm.options)
-        return [key for key in keys if len({arm.options.get(key) for arm in self.arms}) > 1]
+        Args:
+            starts: Number of starts of the benchmark.
+        """
+        start = f"in start {len(self.starts) + 1} of {starts}: " if self.starts else ""
+        return {
+            "label": self.arm.label,
+            "options": self.arm.options | self.facts.get("settings", {}),
+            "requested": self.arm.options,
+            "failed": f"{start}{self.failed}" if self.failed else None,
+            "backend_source": self.facts.get("backend_source"),
+            "dtype": self.facts.get("dtype"),
+            "is_computed_in_fp32": self.facts.get("is_computed_in_fp32", False),
+        }
 
 
-class StartResults(NamedTuple):
-    """What one start of all trainings has measured.
-
-    Attributes:
-        results: One result per training, in the order of the arms.
-        is_interrupted: Whether Ctrl-C ended the rounds.
-    """
-
-    results: list[ArmResult]
-    is_interrupted: bool
-
-
-def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Progress) -> Benchmark:
+def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Progress) -> BenchFile:
     """Interleave the trainings until every ratio is precise enough or the minutes are over, in each start.
 
     Ctrl-C ends the rounds and keeps what was measured; of several starts those that were complete. A training
@@ -180,16 +148,20 @@ def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Prog
 
     Raises:
         KeyboardInterrupt: Ctrl-C before the baseline has taken its first steps.
+        UserError: The baseline was not measured.
     """
     let_threads_sleep()
     level = schedule.level(len(arms))
-    remaining = [arms[0], dataclasses.replace(arms[0], label=CONTROL), *arms[1:]]
-    by_label: dict[str, list[ArmResult]] = {arm.label: [] for arm in remaining}
+    control = dataclasses.replace(arms[0], label=CONTROL)
+    trainings = [_Training(arm) for arm in (arms[0], control, *arms[1:])]
     complete = 0
     while complete < schedule.starts:
         prefix = f"start {complete + 1}/{schedule.starts}: " if schedule.starts > 1 else ""
+        remaining = [training for training in trainings if not training.failed]
         try:
-            start = _measure_start(remaining, schedule, level, _prefixed(report, prefix))
+            start = _measure_start(
+                [training.arm for training in remaining], schedule, level, _prefixed(report, prefix)
+            )
         except KeyboardInterrupt:
             if complete == 0:
                 raise
@@ -197,21 +169,73 @@ def run_benchmark(arms: Sequence[BenchmarkArm], schedule: Schedule, report: Prog
         if start.is_interrupted and complete > 0:
             break
         complete += 1
-        for result in start.results:
-            by_label[result.label].append(result)
-        if start.is_interrupted or start.results[0].failed:
+        for training, (process, baseline) in zip(remaining, start.pairs, strict=True):
+            training.add(process, baseline)
+        if start.is_interrupted or trainings[0].failed:
             break
-        failed = {result.label for result in start.results if result.failed}
-        remaining = [arm for arm in remaining if arm.label not in failed]
-    level = schedule.level(len(arms), complete)
-    baseline, control, *others = (_combine(results, level, complete) for results in by_label.values())
-    if not baseline.failed:
-        baseline = dataclasses.replace(baseline, ratio=1.0, low=1.0, high=1.0)
-    return Benchmark(level, schedule, control, [baseline, *others], complete)
+    return _make_file(trainings, schedule, complete)
+
+
+def _make_file(trainings: Sequence[_Training], schedule: Schedule, starts: int) -> BenchFile:
+    """Return the result of the trainings: the baseline, the control and the others.
+
+    Raises:
+        UserError: The baseline was not measured.
+    """
+    baseline, control, *others = trainings
+    about = baseline.about(starts)
+    if about["failed"]:
+        command = shell_command("ampcompare", "run", *baseline.arm.overrides)
+        raise UserError(
+            f"the baseline {about['label']} failed: {about['failed']}; to see it as a run: {command}"
+        )
+    level = schedule.level(len(trainings) - 1, starts)
+    first = BenchArm.from_starts(baseline.starts, level, **about)
+    arms = [BenchArm.from_starts(each.starts, level, **each.about(starts)) for each in others]
+    options = [each.arm.options for each in (baseline, *others)]
+    keys = dict.fromkeys(key for each in options for key in each)
+    facts = baseline.facts
+    environment = facts["environment"]
+    return BenchFile(
+        baseline=first.label,
+        level=level,
+        machine=_describe_machine(environment),
+        minutes=schedule.minutes,
+        looks=[*schedule.looks],
+        varied=[key for key in keys if len({each.get(key) for each in options}) > 1],
+        fingerprint=facts.get("fingerprint", {}) | {"package_version": __version__},
+        train_samples=facts.get("train_samples"),
+        starts=starts,
+        control=BenchControl.from_starts(control.starts, level, **control.about(starts)).with_verdict(starts),
+        device=environment["device_name"],
+        device_type=environment["device_type"],
+        unit=facts.get("unit", "images"),
+        arms=[first.model_copy(update={"ratio": 1.0, "low": 1.0, "high": 1.0}), *arms],
+    )
+
+
+def _describe_machine(environment: Mapping[str, Any]) -> str:
+    """Return the processor or GPU, its threads and PyTorch's version."""
+    threads = ""
+    if environment["device_type"] == "cpu":
+        threads = f", {plural(environment['cpu_threads'], 'thread')}"
+    return f"{environment['device_name']}{threads}, torch {environment['torch']}"
 
 
 def _prefixed(report: Progress, prefix: str) -> Progress:
     return lambda line: report(f"{prefix}{line}")
+
+
+class StartResults(NamedTuple):
+    """What one start of all trainings has measured.
+
+    Attributes:
+        pairs: The process of each training, in the order of the arms, and that of its baseline.
+        is_interrupted: Whether Ctrl-C ended the rounds.
+    """
+
+    pairs: list[tuple[TrainingProcess, TrainingProcess]]
+    is_interrupted: bool
 
 
 def _measure_start(
@@ -227,17 +251,15 @@ def _measure_start(
     if is_interrupted and not (processes and processes[0].first):
         raise KeyboardInterrupt
     baseline = processes[0]
-    results = [_make_result(arms[0], baseline, baseline, level)]
-    for arm, process in zip(arms[1:], processes[1:], strict=True):
+    pairs = [(process, baseline) for process in processes]
+    for position, (arm, process) in enumerate(zip(arms, processes, strict=True)):
         if process.is_full and not baseline.failed and not is_interrupted:
             report(f"{arm.label} ran out of memory beside the others: again, with the baseline alone")
             pair: list[TrainingProcess] = []
             is_interrupted = _measure([arms[0], arm], pair, schedule, level, report)
             if len(pair) == 2 and pair[0].first:
-                results.append(_make_result(arm, pair[1], pair[0], level))
-                continue
-        results.append(_make_result(arm, process, baseline, level))
-    return StartResults(results, is_interrupted)
+                pairs[position] = pair[1], pair[0]
+    return StartResults(pairs, is_interrupted)
 
 
 def _measure(
@@ -298,11 +320,14 @@ def _run_rounds(
     baseline = processes[0]
 
     def is_enough(number: int, seconds_left: float) -> bool:
-        pairs = zip(arms[1:], processes[1:], strict=True)
-        results = [_make_result(arm, own, baseline, level) for arm, own in pairs if own.is_active]
-        ratios = ", ".join(f"{result.label} {result.ratio:.2f}x" for result in results if result.ratio)
-        report(f"round {number}, at most {seconds_left:.0f} s left: {ratios}")
-        return number in schedule.looks and all(result.is_precise() for result in results)
+        ratios = {
+            arm.label: speed_up([_rounds_of(process, baseline)], level)
+            for arm, process in zip(arms[1:], processes[1:], strict=True)
+            if process.is_active
+        }
+        shown = ", ".join(f"{label} {ratio:.2f}x" for label, (ratio, *_) in ratios.items())
+        report(f"round {number}, at most {seconds_left:.0f} s left: {shown}")
+        return number in schedule.looks and all(is_precise(*ratio) for ratio in ratios.values())
 
     run_rounds(
         processes,
@@ -313,73 +338,12 @@ def _run_rounds(
     )
 
 
-def _make_result(
-    arm: BenchmarkArm, process: TrainingProcess, baseline: TrainingProcess, level: float
-) -> ArmResult:
-    """Return what a process measured, relative to the baseline in the same rounds.
-
-    Without rounds the ratio is that of one step each and has no interval.
-    """
-    result = ArmResult(arm.label, arm.options, facts=process.facts)
-    if process.failed:
-        return dataclasses.replace(result, failed=process.failed)
-    if not process.first or not baseline.first:
-        return dataclasses.replace(result, failed="interrupted before its first steps")
-    ratio: Ratio = process.rate / baseline.rate, None, None
-    if process is baseline:
-        ratio = 1.0, 1.0, 1.0
-    elif process.rates and baseline.rates:
-        ratio = ratio_of(process.rates, baseline.rates, level)
-    rounds = zip(process.rates, baseline.rates, strict=False)
-    return dataclasses.replace(
-        result,
-        ratio=ratio[0],
-        low=ratio[1],
-        high=ratio[2],
-        step_ms=1e3 * process.step_seconds,
-        images_per_second=process.rate,
+def _rounds_of(process: TrainingProcess, baseline: TrainingProcess) -> BenchStart:
+    """Return what a process measured beside the baseline; without rounds, a step of each counts as one."""
+    has_rounds = bool(process.rates and baseline.rates)
+    return BenchStart(
+        images_per_second=process.rates if has_rounds else [process.rate],
+        step_ms=[1e3 * seconds for seconds in (process.seconds if has_rounds else [process.step_seconds])],
+        baseline_images_per_second=baseline.rates if has_rounds else [baseline.rate],
         peak_mib=process.last["peak_mib"],
-        rounds=len(process.rates) or 1,
-        start_ratios=(ratio[0],),
-        round_ratios=tuple(own / base for own, base in rounds),
     )
-
-
-def _combine(results: Sequence[ArmResult], level: float, starts: int) -> ArmResult:
-    """Return the result of a training over all starts.
-
-    Below three starts the unit is the round, of all starts together. Then it is the start.
-
-    Args:
-        results: Its result in each start, up to the first in which it failed.
-        level: Level of the interval.
-        starts: Number of starts.
-    """
-    first = results[0]
-    last = results[-1]
-    if len(results) == 1 and (starts == 1 or last.failed):
-        return first
-    if last.failed:
-        return dataclasses.replace(last, failed=f"in start {len(results)} of {starts}: {last.failed}")
-    start_ratios = [ratio for result in results for ratio in result.start_ratios]
-    round_ratios = [ratio for result in results for ratio in result.round_ratios]
-    ratio = ratio_of_starts(start_ratios, level)
-    if starts < MIN_STARTS and round_ratios:
-        ratio = statistics.median(round_ratios), *(interval(round_ratios, level) or (None, None))
-    return dataclasses.replace(
-        first,
-        ratio=ratio[0],
-        low=ratio[1],
-        high=ratio[2],
-        step_ms=_median(result.step_ms for result in results),
-        images_per_second=_median(result.images_per_second for result in results),
-        peak_mib=max((result.peak_mib for result in results if result.peak_mib is not None), default=None),
-        rounds=sum(result.rounds for result in results),
-        start_ratios=tuple(start_ratios),
-        round_ratios=tuple(round_ratios),
-    )
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

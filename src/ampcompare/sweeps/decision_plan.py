@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ampcompare import metrics
 from ampcompare.analysis.analysis import analyse_runs
+from ampcompare.analysis.bench_file import BenchFile
 from ampcompare.analysis.comparison import pool_spreads
 from ampcompare.analysis.grouping.compared_metric import ACCURACY_MARGIN, is_accuracy_name
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE
@@ -23,7 +24,7 @@ from ampcompare.analysis.statistics.sample_size import MAX_SEEDS, largest_deviat
 from ampcompare.analysis.sweep_plan import LookPlan
 from ampcompare.config.schema import Config
 from ampcompare.data.sources import SOURCES
-from ampcompare.errors import UserError, reason
+from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord, load_runs
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import number, plural
@@ -344,16 +345,10 @@ def _seconds_by_bench(plan: DecisionPlan, file: str) -> float | None:
     Raises:
         UserError: The file cannot be read.
     """
-    try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-        rates = [arm["images_per_second"] for arm in content["arms"] if arm.get("images_per_second")]
-        train_samples = plan.train_samples or content.get("train_samples")
-        data = content.get("fingerprint", {}).get("data")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise UserError(
-            f"--bench {file!r}: cannot be read ({reason(problem)}); write it with `ampcompare bench --json "
-            "FILE`"
-        ) from None
+    measured = BenchFile.read(file)
+    rates = [arm.images_per_second for arm in measured.arms if arm.images_per_second]
+    train_samples = plan.train_samples or measured.train_samples
+    data = (measured.fingerprint or {}).get("data")
     config = plan.config
     if config is None or not rates or not train_samples:
         return None

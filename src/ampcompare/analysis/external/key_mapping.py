@@ -186,8 +186,8 @@ def _kind_of_time(text: str, key: str, kind: str, runs: Sequence[RunRecord]) -> 
 
     Args:
         text: The option as the user wrote it.
-        key: The key in it.
-        kind: The kind in it, "" without one.
+        key: The key of the rows that the option names.
+        kind: EACH, CUMULATIVE, or "" if the option names none.
 
     Raises:
         MissingInput: Neither says it.
