@@ -186,7 +186,7 @@ def _kind_of_time(text: str, key: str, kind: str, runs: Sequence[RunRecord]) -> 
 
     Args:
         text: The option as the user wrote it.
-        key: The key in it.
+        key: The logged key of the time.
         kind: The kind in it, "" without one.
 
     Raises:
