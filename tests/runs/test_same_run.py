@@ -227,8 +227,9 @@ def test_a_run_of_a_chart_is_its_whole_name_and_only_a_pattern_reads_settings_fr
     assert [run.config["arm"] for run in by_name(path, run_name=value).values()] == sorted(names)
     runs = by_name(path, run_name=pattern)
     assert [runs[name].config for name in names] == settings
-    with pytest.raises(UserError, match="does not match"):
-        load_runs([path], run_name="{arm}--{seed}")
+    for other in ("{arm}--{seed}", f"{names[0][1:-1]}{{seed}}"):  # the second fits a part of the name
+        with pytest.raises(UserError, match="does not match"):
+            load_runs([path], run_name=other)
 
 
 def test_two_charts_of_the_same_runs_are_joined(tmp_path):

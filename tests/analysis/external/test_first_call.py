@@ -152,30 +152,6 @@ def test_the_first_call_gives_a_command_that_compares(tmp_path, monkeypatch, wri
     assert difference == pytest.approx(0.05 * factor, abs=1e-5 * factor)
 
 
-def test_the_first_call_on_wandbs_chart_export_gives_a_command(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = [f"{arm}-{seed}" for arm in GAIN for seed in (1, 2, 3)]
-    columns = [f"{name} - val/acc{bound}" for name in names for bound in ("", "__MIN", "__MAX")]
-    rows = []
-    for epoch in EPOCHS:
-        cells = [accuracy(epoch, GAIN[name[:4]] + int(name[-1]) / 1000) for name in names]
-        rows.append(",".join([str(epoch), *(f'"{cell}"' for cell in cells for _ in range(3))]))
-    write(Path("wandb_export.csv"), "\n".join([",".join(f'"{c}"' for c in ["Step", *columns]), *rows]))
-    with pytest.raises(UserError) as caught:
-        ReportOptions(["wandb_export.csv"]).analyse()
-    assert arguments_of(caught.value) == ["wandb_export.csv", "--run-name", "{arm}"]
-    with pytest.raises(UserError) as caught:  # as printed, and with the answer for these names
-        ReportOptions(["wandb_export.csv"], run_name="{arm}").analyse()
-    assert arguments_of(caught.value)[-2:] == ["--metric", "val/acc:max"]
-    analysis = ReportOptions(
-        ["wandb_export.csv"], run_name="{arm}-{seed}", analysis=AnalysisOptions(metric="val/acc:max")
-    ).analyse()
-    assert {group.label: group.n for group in analysis.groups} == dict.fromkeys(GAIN, 3)
-    sign = 1 if analysis.baseline_value == "fp32" else -1
-    (other,) = {*GAIN} - {analysis.baseline_value}
-    assert analysis.comparison(other).estimates["quality"].value == pytest.approx(sign * 0.05)
-
-
 @pytest.mark.parametrize(
     ("writer", "metric"),
     [

@@ -264,16 +264,8 @@ def steps_in_words() -> Case:
 
 def fairseq() -> Case:
     for arm, seed in each_run():
-        rows: list[Row] = []
-        for epoch in (1, 2, 3):
-            rows += [
-                {"epoch": epoch, "update": epoch - 0.5, "loss": f"{3 / epoch:.3f}", "wps": "58056.1"},
-                {"epoch": epoch, "valid_loss": f"{3 - score(arm, seed, epoch)}", "valid_num_updates": "9"},
-                {"epoch": epoch, "train_loss": f"{3 / epoch:.3f}", "train_wall": str(50 * epoch)},
-            ]
-        lines(f"{arm}/{seed}/train.log", rows, before="2026-01-01 | INFO | train | ")
-    truth = of_arms(lambda arm, seed: 3 - result(arm, seed))
-    return ["fp32=fp32", "amp=amp"], [["--metric", "valid_loss:min"]], truth
+        fairseq_log(f"{arm}/{seed}", arm, seed)
+    return ["fp32=fp32", "amp=amp"], [["--metric", "valid_loss:min"]], of_arms()
 
 
 def mmcv() -> Case:
