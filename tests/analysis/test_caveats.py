@@ -1,11 +1,12 @@
 """The caveats are true of the runs: underflow by dtype, and how exactly an accuracy is known."""
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
-from support.fakes import full, make
+from support.fakes import full, make, put
 from support.known_runs import BASE, SAME, less, runs
 
 from ampcompare import analyse_runs, metrics
@@ -96,3 +97,26 @@ def test_runs_that_failed_are_not_told_to_compare_their_best_value():
     told = " ".join(analyse_runs([*runs("none", BASE), *failing]).caveats)
     assert "--best" not in told
     assert "2 of 5 runs of native" in told
+
+
+@pytest.mark.parametrize(
+    ("skipped", "said"),
+    [
+        ([0, 0, 0], ["constant at 256, no step skipped"]),
+        ([0, 1, 3], ["constant at 256", "3", "skipped"]),
+        ([math.nan] * 3, ["256 in each logged row, number of skipped steps unknown"]),
+        ([0, 1, math.nan], ["256 in each logged row, number of skipped steps unknown"]),
+    ],
+)
+def test_nothing_is_claimed_of_skips_and_scale_where_skips_are_unknown(skipped: list[float], said: list[str]):
+    run = make("native", recorder={"version": 1, "backend": "native"})
+    run.config["precision"] = {"init_scale": 256.0}
+    run.summary.pop(metrics.SKIPPED, None)
+    count = run.rows
+    put(run, metrics.SCALE, 256.0)
+    run.logged[metrics.SKIPPED] = np.arange(count), np.repeat(skipped, -(-count // 3))[:count].astype(float)
+    numerics = " ".join(analyse_runs([run]).numerics.values())
+    assert all(words in numerics for words in said)
+    if math.isnan(skipped[-1]):
+        assert "o step" not in numerics
+        assert "constant" not in numerics

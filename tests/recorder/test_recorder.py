@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -157,6 +157,54 @@ def test_a_checkpoint_loaded_after_an_evaluation_is_not_counted_as_a_skip(tracke
         scaler.update(4.0)
         loop(record)
     assert tracker.values_of(metrics.SKIPPED) == [0, 0]
+
+
+def update_twice(scaler: torch.amp.GradScaler, optimizers: Sequence[Any]) -> None:
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def update_once(scaler: torch.amp.GradScaler, optimizers: Sequence[Any]) -> None:
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+
+
+def update_to_static(scaler: torch.amp.GradScaler, optimizers: Sequence[Any]) -> None:
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update(256.0)
+
+
+@pytest.mark.parametrize(
+    ("update", "growth_interval", "skipped"),
+    [
+        (update_once, 1, 4),
+        (update_once, 1000, 4),
+        (update_twice, 1, math.nan),  # the scale is halved and doubled within a step
+        (update_twice, 1000, math.nan),
+        (update_to_static, 1000, math.nan),
+    ],
+)
+@pytest.mark.parametrize("every", [1, 4, 50])
+def test_skips_are_unknown_where_the_scale_does_not_tell_of_them(
+    tracker: InMemoryRun, update: Callable[..., None], growth_interval: int, skipped: float, every: int
+):
+    """Two networks with an optimizer each; the first one's gradients overflow in four of 20 steps."""
+    models = [torch.nn.Linear(4, 1) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-6) for model in models]
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=growth_interval)
+    own_update = scaler.update
+    with Recorder(backend="native", scaler=scaler, optimizer=optimizers[0], every=every, **PARTS) as record:
+        for step in range(20):
+            for model, factor in zip(models, (math.inf if step % 5 == 4 else 1.0, 1.0), strict=True):
+                model.zero_grad()
+                scaler.scale(model(torch.ones(2, 4)).mean() * factor).backward()
+            update(scaler, optimizers)
+            record.step(loss=1.0, samples=2)
+    assert scaler.update == own_update
+    assert tracker.rows[-1][metrics.SKIPPED] == pytest.approx(skipped, nan_ok=True)
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])

@@ -8,7 +8,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import dtype_16bit_of
 from ampcompare.analysis.grouping.groups import Group
-from ampcompare.analysis.grouping.run_metrics import SKIPPED, STEPS, summary_or_maximum
+from ampcompare.analysis.grouping.run_metrics import SKIPPED, STEPS, skipped_steps, summary_or_maximum
 from ampcompare.analysis.grouping.run_table import RUN, SEED, STARTED
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import is_number
@@ -49,7 +49,7 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
         gradients = f"no gradient diagnostics are recorded ({_why_not_measured(groups, diagnostics_option)})"
     else:
         return {}
-    is_known = any(group.rows[SKIPPED].notna().any() for group in groups)
+    is_known = all(group.rows[SKIPPED].notna().any() for group in groups)
     return {"": f"No step was skipped, and {gradients}." if is_known else f"{formatting.capital(gradients)}."}
 
 
@@ -100,7 +100,8 @@ def _describe_course(run: RunRecord) -> str:
         values = np.append(float(initial), values)
     first = formatting.count(float(values[0]))
     if not np.ptp(values):
-        return f"constant at {first}"
+        is_known = not math.isnan(skipped_steps(run))
+        return f"constant at {first}" if is_known else f"{first} in each logged row"
     last = formatting.count(float(values[-1]))
     increases = int((np.diff(values) > 0).sum())
     return f"from {first} to {last} with {formatting.plural(increases, 'logged increase')}"
@@ -113,12 +114,12 @@ def _describe_skips(run: RunRecord, most_skipped: float) -> str:
         run: The run whose loss scale is described.
         most_skipped: The largest number of skipped steps of a run of its group; NaN if unknown.
     """
-    own_skipped = summary_or_maximum(run, metrics.SKIPPED)
-    text = "no step skipped"
+    own_skipped = skipped_steps(run)
+    text = "number of skipped steps unknown" if math.isnan(own_skipped) else "no step skipped"
     if own_skipped > 0:
         of_steps = _of_steps(summary_or_maximum(run, metrics.STEP))
         text = f"{formatting.count(own_skipped)}{of_steps} skipped"
-    if most_skipped > own_skipped:
+    if most_skipped > own_skipped or (most_skipped > 0 and math.isnan(own_skipped)):
         text = f"{text} ({formatting.count(most_skipped)} in another run)"
     return text
 

@@ -233,11 +233,13 @@ class Recorder:
             raise UserError("Recorder: this recorder was used before; create a new one for each run")
         # The scaler may raise, so it is read before a run is open.
         self._scale_reader.observe()
+        self._scale_reader.begin()
         if self._quiet:
             self._hidden_messages.enter_context(hidden_messages())
         try:
             return self._begin()
         except BaseException:
+            self._scale_reader.end()
             self._hidden_messages.close()
             raise
 
@@ -474,6 +476,7 @@ class Recorder:
 
     def _end_record(self, logger: MetricsLogger, exit_code: int) -> None:
         self._logger = None
+        self._scale_reader.end()
         summary = self._recorded_facts | logger.summary() | self._best
         missing = self._tracker.finish(summary, exit_code)
         if missing is not None:

@@ -5,10 +5,13 @@ whether a step was skipped (pytorch issue 67590). `scaler.scale(x)` does not wai
 scale. So the reader scales a 1 after each step, and the result is copied to the host with the row.
 
 `update()` lowers the scale by the backoff factor after an overflow and at no other time. Each such drop from
-one step to the next therefore is a skipped step. The count is exact if `update()` is called once per step. It
-is too low if `update()` is called more often, or when the scale has reached 0.
+one step to the next therefore is a skipped step. The count is exact if `update()` is called once per step,
+until the scale reaches 0. If it is called more often in a step, one call may undo the other's change of the
+scale, and `update(new_scale)` replaces it: whether that step was skipped is then unknown, and so is the
+count. Calls are counted by a method on the scaler itself, while the record is open.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -61,28 +64,50 @@ class GradScalerReader(LossScaleReader):
         get_factor = getattr(scaler, "get_backoff_factor", None)
         self._factor = get_factor() if get_factor else None
         self._now: Any = None  # the scale after the last step: a number on a CPU, else a tensor
+        self._updates: list[bool] = []  # calls of `update` since the last observation: whether of `update()`
 
-    def observe(self) -> Any:
-        """Return the scale, with at most one launch on a device. On a CPU it is read as a number."""
+    def begin(self) -> None:
+        """Count calls of the scaler's `update()` from now on."""
+        update: Any = getattr(self._scaler, "update", None)
+
+        def counted_update(*args: Any, **options: Any) -> Any:
+            self._updates.append(all(value is None for value in (*args, *options.values())))
+            return update(*args, **options)
+
+        if callable(update):
+            with suppress(AttributeError):  # an object without attributes of its own
+                self._scaler.update = counted_update
+
+    def end(self) -> None:
+        """Give the scaler its own `update()` back."""
+        with suppress(AttributeError):
+            del self._scaler.update
+
+    def observe(self) -> tuple[Any, bool]:
+        """Return the scale, and whether its change since the last observation does not tell of a skip.
+
+        On a device this is at most one launch. On a CPU the scale is read as a number.
+        """
         self._now = float(self._scaler.get_scale()) if self._on_host else self._scaler.scale(self._one)
-        return self._now
+        is_ambiguous = bool(self._updates) and sum(self._updates) != 1
+        self._updates = []
+        return self._now, is_ambiguous
 
     def scale_factor(self) -> Tensor:
         """Return the scale after the last observed step, 0-d fp32."""
         return torch.tensor(self._now, dtype=torch.float32) if self._on_host else self._now
 
     def skips(self, observations: list[Any]) -> Tensor:
-        """Return which steps were skipped, as `LossScaleReader.skips` does."""
-        if self._on_host:
-            scales = torch.tensor(observations, dtype=torch.float32)
-        else:
-            scales = torch.stack(observations)
+        """Return which steps were skipped, as `LossScaleReader.skips` does; NaN where it is unknown."""
+        scales_list = [scale for scale, _ in observations]
+        is_unknown = torch.tensor([ambiguous for _, ambiguous in observations[1:]], device=self.device)
+        scales = torch.tensor(scales_list, dtype=torch.float32) if self._on_host else torch.stack(scales_list)
         before, now = scales[:-1], scales[1:]
-        if self._factor is None:
-            return now < before
-        # A drop by another factor is a checkpoint that was loaded. PyTorch computes the product in fp64.
-        lowered = (before.to(widest_float(self.device)) * self._factor).float()
-        return (now < before) & (now == lowered)
+        is_lower = now < before
+        if self._factor is not None:
+            # A drop by another factor is a checkpoint that was loaded. PyTorch computes the product in fp64.
+            is_lower &= now == (before.to(widest_float(self.device)) * self._factor).float()
+        return torch.where(is_unknown, torch.nan, is_lower.float())
 
     def scales_dynamically(self) -> bool:
         """Return True: GradScaler has no public attribute that tells."""

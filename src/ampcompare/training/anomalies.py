@@ -98,7 +98,7 @@ class AnomalyMonitor:
         self,
         row: Row,
         losses: Sequence[float],
-        skips: Sequence[float],
+        skips: Sequence[bool],
         overflows: Sequence[Row],
         bad_weights: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
@@ -107,7 +107,7 @@ class AnomalyMonitor:
         Args:
             row: The row; its step is the last one of the interval.
             losses: The loss of each step, or nothing where no step has one.
-            skips: 1 for each step that was skipped, else 0.
+            skips: For each step whether it is known to have been skipped.
             overflows: Rows that name the module where a skipped step overflowed.
             bad_weights: For each step before which weights were found not to be finite: their module.
 
@@ -136,7 +136,7 @@ class AnomalyMonitor:
             skipped = row.get(metrics.SKIPPED, 0) - sum(skips[first_bad - first_step :])
             self._stop_or_warn(problem, is_first_step=skipped == first_bad - 1, bad_weights=cause)
 
-    def _note_anomaly(self, first_step: int, skips: Sequence[float], first_bad: int | None) -> None:
+    def _note_anomaly(self, first_step: int, skips: Sequence[bool], first_bad: int | None) -> None:
         """Note the first anomaly of an interval, which begins with this step, if there was none before."""
         found = [first_bad] if first_bad is not None else []
         for number, is_skip in enumerate(skips, first_step):
@@ -157,7 +157,7 @@ class AnomalyMonitor:
             advice = INITIAL_WEIGHTS_ADVICE if step == 1 else WEIGHTS_ADVICE
             log.warning(f"{self._bad_weights}; {advice}")
 
-    def _check_scale(self, row: Row, skips: Sequence[float]) -> None:
+    def _check_scale(self, row: Row, skips: Sequence[bool]) -> None:
         """Warn once if gradients overflow whatever the loss scale is, so that nothing is learned."""
         step = row[metrics.STEP]
         scale = row[metrics.SCALE]
@@ -182,7 +182,8 @@ class AnomalyMonitor:
         )
         if not self._bad_weights and skipped == step:
             cause = f"gradients overflow at every loss scale, and {FIRST_STEP_ADVICE}"
-        log.warning(f"step {collapsed_at}: the loss scale {event} ({skipped} steps skipped so far); {cause}")
+        so_far = "" if math.isnan(skipped) else f" ({skipped} steps skipped so far)"
+        log.warning(f"step {collapsed_at}: the loss scale {event}{so_far}; {cause}")
 
     def _check_buffers(self, row: Row, first_bad: int | None) -> None:
         """Warn once about buffers that are not finite.

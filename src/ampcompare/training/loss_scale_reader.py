@@ -21,6 +21,12 @@ class LossScaleReader:
         self._never_skips = type(precision).step is Precision.step
         self._on_host = is_host(self.device)
 
+    def begin(self) -> None:
+        """Begin to observe."""
+
+    def end(self) -> None:
+        """End what `begin` began."""
+
     def scale_factor(self) -> Tensor:
         """Return the loss scale after the last step, 0-d fp32."""
         return self._precision.scale_factor()
@@ -40,7 +46,7 @@ class LossScaleReader:
         return skipped.item() if self._on_host else skipped.clone()
 
     def skips(self, observations: list[Any]) -> Tensor:
-        """Return 1 for each skipped step and 0 for the others, [steps].
+        """Return 1 for each skipped step and 0 for the others, [steps]; NaN where it is unknown.
 
         Args:
             observations: What `observe` returned before the first and after each of the steps.

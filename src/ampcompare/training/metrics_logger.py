@@ -83,7 +83,7 @@ class MetricsLogger:
         self._gradient_norm: Tensor | None = None
 
         # Steps whose row has not been made.
-        self._skipped_steps = 0  # in the rows so far
+        self._skipped_steps: float = 0  # in the rows so far; NaN once it is unknown
         self._open = Interval()
         self._waiting: list[Interval] = []
 
@@ -237,7 +237,7 @@ class MetricsLogger:
 
         Only on the host the skips of the interval are known without a wait.
         """
-        return not self._on_host or self._skipped_steps > 0 or bool(skips.any())
+        return not self._on_host or self._skipped_steps != 0 or bool(skips.any())
 
     def _write(self, count: int, *, check: bool = True) -> None:
         """Hand out the rows of the oldest `count` intervals that wait, and `check` them for anomalies."""
@@ -246,8 +246,10 @@ class MetricsLogger:
             assert interval.copy is not None
             values = interval.copy.read()
             skips = values["skips"]
-            skipped = {position for position, is_skip in enumerate(skips) if is_skip}
-            self._skipped_steps += len(skipped)
+            skipped = {position for position, is_skip in enumerate(skips) if is_skip == 1}
+            self._skipped_steps = (
+                math.nan if any(map(math.isnan, skips)) else self._skipped_steps + len(skipped)
+            )
             overflows = _overflow_rows(interval, values, skipped)
             rows_of_steps = _diagnostic_rows(interval, values) + overflows
             for row in sorted(rows_of_steps, key=itemgetter(metrics.STEP)):
@@ -258,7 +260,10 @@ class MetricsLogger:
                 self._overflows.watch()
             if check:
                 losses = _losses_by_step(interval, values)
-                self.anomalies.check(row, losses, skips, overflows, _bad_weights_by_step(interval, values))
+                known_skips = [is_skip == 1 for is_skip in skips]
+                self.anomalies.check(
+                    row, losses, known_skips, overflows, _bad_weights_by_step(interval, values)
+                )
 
     def _complete(self, interval: Interval, values: Values) -> Row:
         """Return the row of an interval."""

@@ -60,6 +60,12 @@ def summary_or_maximum(run: RunRecord, key: str, logged: str = "") -> float:
     return value if abs(value) <= MAX_VALUE else _maximum(run, logged or key)
 
 
+def skipped_steps(run: RunRecord) -> float:
+    """Return how many steps a run skipped; NaN if the record does not tell, or not of every step."""
+    _, logged = run.logged_numbers(metrics.SKIPPED)
+    return math.nan if np.isnan(logged).any() else summary_or_maximum(run, metrics.SKIPPED)
+
+
 def summary_value(run: RunRecord, key: str) -> float:
     """Return a number of the summary, NaN if it has none."""
     value = run.summary_number(key)
@@ -205,9 +211,7 @@ RUN_METRICS = (
         PEAK, lambda run, _: summary_or_maximum(run, metrics.PEAK_MEMORY), MEMORY, ("larger", "smaller")
     ),
     RunMetric("joules_per_image", lambda run, _: _median(run, metrics.ENERGY), ENERGY, is_timed=True),
-    RunMetric(
-        SKIPPED, lambda run, _: summary_or_maximum(run, metrics.SKIPPED), is_ratio=False, is_of_seed=True
-    ),
+    RunMetric(SKIPPED, lambda run, _: skipped_steps(run), is_ratio=False, is_of_seed=True),
     RunMetric(SECONDS, lambda run, _: summary_or_maximum(run, metrics.TRAIN_SECONDS), is_timed=True),
     RunMetric(
         SCORE,
