@@ -178,6 +178,10 @@ DATA_TIME = declare("throughput/data_time_ms", "time for the batch", INTERVAL, "
 PEAK_MEMORY = declare("memory/peak_mib", "peak memory", INTERVAL, "MiB", better=LOWER)
 RESERVED_MEMORY = declare("memory/reserved_mib", "reserved memory", INTERVAL, "MiB", better=LOWER, needs=GPU)
 GRADIENT_NORM = declare("grad/norm", "gradient norm", INTERVAL, needs="clipping or diagnostics")
+GRADIENT_NORM_AT_UPDATE = declare(
+    "grad/norm_at_update", "gradient norm at update", INTERVAL, needs="Recorder"
+)
+GRADIENT_NORMS = (GRADIENT_NORM, GRADIENT_NORM_AT_UPDATE)  # before clipping, and as the optimizer reads it
 
 # Fractions of the gradients' elements, over all layer groups and in each.
 _FRACTION: dict[str, Any] = {"when": DIAGNOSIS, "unit": FRACTION, "better": LOWER, "by_group": True}

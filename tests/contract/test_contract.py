@@ -48,6 +48,7 @@ from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.seeding import derive_seed
 from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.experiment import run
+from ampcompare.recorder import run_id
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.pipeline import EXIT_NOT_SHOWN
 from ampcompare.runs import RunRecord
@@ -190,6 +191,7 @@ def test_record_keys(trained: RunRecord, tmp_path: Path, monkeypatch: pytest.Mon
     from_outside = kept(record_of(train(tmp_path / "outside", *outside, *limits)))
 
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(run_id, "_begun", 0)  # the first record of its process
     loop = Loop(torch.amp.GradScaler("cpu", init_scale=1e30), steps=4)
     parts: dict[str, Any] = {"scaler": loop.scaler, "optimizer": loop.optimizer, "model": loop.model}
     with Recorder(

@@ -274,7 +274,9 @@ def test_gradients_are_measured_unscaled_wherever_they_are_zeroed(
     with Recorder(backend="mine", scaler=scaler, **options, **PARTS) as record:
         loop(record)
     norms = {
-        row[metrics.STEP]: row[metrics.GRADIENT_NORM] for row in tracker.rows if metrics.GRADIENT_NORM in row
+        row[metrics.STEP]: row[metrics.GRADIENT_NORM_AT_UPDATE]
+        for row in tracker.rows
+        if metrics.GRADIENT_NORM_AT_UPDATE in row
     }
     assert list(norms) == [3, 6, 9]
     assert [norms[n] for n in norms] == pytest.approx([loop.gradients[n - 1].norm().item() for n in norms])

@@ -178,7 +178,9 @@ def test_lightnings_gradient_norms_losses_and_rates_are_those_of_the_updates(
     run = fit(tmp_path, net, DataLoader(Rows(), BATCH), max_epochs=2, **how)
     steps = range(1, len(net.norms) + 1)
     assert len(clipped) == (6 if accumulate == 1 else 4)
-    assert by_step(run, metrics.GRADIENT_NORM) == pytest.approx(dict(zip(steps, clipped, strict=True)))
+    assert by_step(run, metrics.GRADIENT_NORM_AT_UPDATE) == pytest.approx(
+        dict(zip(steps, clipped, strict=True))
+    )
     assert by_step(run, metrics.LEARNING_RATE) == pytest.approx(dict(zip(steps, net.rates, strict=True)))
     if accumulate == 1:
         means = net.losses
@@ -272,7 +274,7 @@ def test_a_loss_of_manual_optimization_is_recorded_if_the_step_has_one_batch(
     assert len([line for line in caplog.messages if "without its loss" in line]) == (batches > 1)
     steps = 8 // batches
     assert samples_by_step(run) == dict.fromkeys(range(1, steps + 1), 10 * batches)
-    assert len(by_step(run, metrics.GRADIENT_NORM)) == steps
+    assert len(by_step(run, metrics.GRADIENT_NORM_AT_UPDATE)) == steps
 
 
 @pytest.mark.parametrize("value", [torch.ones(3), {"loss": torch.ones(2)}, None], ids=repr)
@@ -454,7 +456,7 @@ def test_hugging_faces_learning_rate_and_gradient_norm_are_those_of_the_update(t
 
     run = train(tmp_path, trainer=WithReader, num_train_epochs=2, max_grad_norm=0.3)
     norms, rates = zip(*found, strict=True)
-    assert by_step(run, metrics.GRADIENT_NORM) == pytest.approx(dict(enumerate(norms, 1)))
+    assert by_step(run, metrics.GRADIENT_NORM_AT_UPDATE) == pytest.approx(dict(enumerate(norms, 1)))
     assert by_step(run, metrics.LEARNING_RATE) == pytest.approx(dict(enumerate(rates, 1)))
 
 

@@ -65,7 +65,7 @@ def test_the_norm_of_a_closure_is_that_of_its_own_step(
 
             loss = CALLS[call](optimizer, closure)
             record.step(loss=loss, samples=8)
-    assert by_step(tracker, metrics.GRADIENT_NORM) == pytest.approx(dict(enumerate(norms, 1)))
+    assert by_step(tracker, metrics.GRADIENT_NORM_AT_UPDATE) == pytest.approx(dict(enumerate(norms, 1)))
     assert len(by_step(tracker, metrics.ZEROS)) == 4
 
 
@@ -88,7 +88,7 @@ def test_a_closure_is_measured_in_diagnostic_steps_only_and_before_gradients_are
             optimizer.zero_grad()
             record.step(loss=0.5, samples=8)
     expected = {step: norms[step - 1] for step in (3, 6, 9)}
-    assert by_step(tracker, metrics.GRADIENT_NORM) == pytest.approx(expected)
+    assert by_step(tracker, metrics.GRADIENT_NORM_AT_UPDATE) == pytest.approx(expected)
 
 
 class HandMade:
@@ -159,7 +159,7 @@ def test_an_optimizer_whose_gradients_cannot_be_measured_gets_one_line(
             model(torch.randn(8, 4)).square().mean().backward()
             getattr(optimizer, "second_step", optimizer.step)()
             record.step(loss=0.5, samples=8)
-    assert by_step(tracker, metrics.GRADIENT_NORM) == {}
+    assert by_step(tracker, metrics.GRADIENT_NORM_AT_UPDATE) == {}
     assert len(by_step(tracker, metrics.LOSS)) == 3
     (line,) = [message for message in caplog.messages if "no gradients are measured" in message]
     assert why in line
@@ -181,7 +181,7 @@ def test_gradients_of_lbfgs_are_not_recorded_and_one_line_says_so(
                 return loss
 
             record.step(loss=optimizer.step(closure), samples=8)
-    assert by_step(tracker, metrics.GRADIENT_NORM) == {}
+    assert by_step(tracker, metrics.GRADIENT_NORM_AT_UPDATE) == {}
     assert len(by_step(tracker, metrics.LOSS)) == 3
     (line,) = [message for message in caplog.messages if "no gradients are measured" in message]
     assert "LBFGS does not run its closure once per step" in line
@@ -200,7 +200,7 @@ def test_a_loss_scale_that_is_too_large_at_first_is_no_reason_for_a_line(
             scaler.step(optimizer)
             scaler.update()
             record.step(loss=0.5, samples=8)
-    assert 0 < len(by_step(tracker, metrics.GRADIENT_NORM)) < 6
+    assert 0 < len(by_step(tracker, metrics.GRADIENT_NORM_AT_UPDATE)) < 6
     assert not [message for message in caplog.messages if "no gradients" in message]
 
 
@@ -287,4 +287,4 @@ def test_sparse_gradients_are_measured_on_their_values(tracker: InMemoryRun, kin
             scaler.update()
             optimizer.zero_grad()
             record.step(loss=loss, samples=8)
-    assert list(by_step(tracker, metrics.GRADIENT_NORM).values()) == pytest.approx(norms, rel=1e-5)
+    assert list(by_step(tracker, metrics.GRADIENT_NORM_AT_UPDATE).values()) == pytest.approx(norms, rel=1e-5)

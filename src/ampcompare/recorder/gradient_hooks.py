@@ -222,7 +222,9 @@ class GradientDiagnostics:
                 for name, group in gradients.items()
             }
         norm = gradient_norm([g for group in gradients.values() for g in group])
-        self._diagnostics = {metrics.GRADIENT_NORM: norm} | measure_gradients(gradients, self._scale())
+        self._diagnostics = {metrics.GRADIENT_NORM_AT_UPDATE: norm} | measure_gradients(
+            gradients, self._scale()
+        )
         self._sampled_weights = {name: sample_weights(group) for name, group in self._groups.items()}
         self._skips = torch.zeros_like(norm) if found_inf is None else found_inf
 

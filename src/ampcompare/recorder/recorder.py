@@ -39,6 +39,7 @@ from ampcompare.recorder.gradient_hooks import (
     group_parameters,
     unwrap_optimizer,
 )
+from ampcompare.recorder.run_id import count_records
 from ampcompare.recorder.scaler_adapter import make_scale_reader
 from ampcompare.recorder.shutdown import ShutdownHandler, get_exit_code
 from ampcompare.runtime.console import hidden_messages
@@ -47,10 +48,11 @@ from ampcompare.system.device import is_cuda, is_host
 from ampcompare.system.distributed import find_distributed_context
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings
+from ampcompare.training.evaluation import summarize_best
 from ampcompare.training.interval import StepResult
 from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import BufferMonitor
-from ampcompare.training.resources import EnergyCounter
+from ampcompare.training.resources import EnergyCounter, PeakMemory
 from ampcompare.training.timing import Row, Timing
 
 log = logging.getLogger(__name__)
@@ -179,7 +181,8 @@ class Recorder:
         config = config or {}
         check_config(config, own)
         environment = build_environment(self.device, world.size, self._optimizer, scaler, dtype)
-        environment |= weights | describe_compared_metric(metric, better)
+        compared = describe_compared_metric(metric, better)
+        environment |= weights | compared
         self._run = run
         self._output_dir = Path(output_dir)
         self._record_start = RunSettings(
@@ -202,7 +205,10 @@ class Recorder:
         self._gradient_diagnostics: GradientDiagnostics | None = None
         self._learning_rate: LearningRateReader | None = None
         self._has_loss: bool | None = None  # whether steps have a loss; None before the first step
-        self._best: Row = {}  # the best evaluation so far
+        # The metric that `best/...` is of, and of each evaluation the epoch and its value.
+        self._compared = metric or metrics.EVAL_ACCURACY
+        self._better = compared[metrics.TASK]["metrics"][metric]["better"] if compared else metrics.HIGHER
+        self._evals: list[tuple[float | None, float]] = []
         self._quiet = quiet
         self._hidden_messages = ExitStack()
         self._warned: set[str] = set()
@@ -261,10 +267,11 @@ class Recorder:
             )
         if self._optimizer is not None:
             self._learning_rate = LearningRateReader(self._optimizer)
+        memory = PeakMemory(self.device, is_first_in_process=count_records(continues=continues) == 1)
         energy = EnergyCounter(self.device) if is_cuda(self.device) and self._is_single_process else None
         self._logger = MetricsLogger(
             self._scale_reader,
-            Timing(self.device, warmup_steps=self._warmup_steps, energy=energy),
+            Timing(self.device, warmup_steps=self._warmup_steps, energy=energy, memory=memory),
             self._tracker.log,
             every=self._every,
             buffers=None if self._model is None else BufferMonitor(self._model),
@@ -366,10 +373,9 @@ class Recorder:
                     "accuracy",
                     f"eval accuracy {accuracy:g}: expected a fraction from 0 to 1; recorded unchanged",
                 )
-            if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
-                self._best = {metrics.BEST_ACCURACY: accuracy}
-                if logger.epoch is not None:
-                    self._best[metrics.BEST_EPOCH] = logger.epoch
+            value = row.get(self._compared, math.nan)
+            if math.isfinite(value):
+                self._evals.append((logger.epoch, value))
 
     @property
     def is_paused(self) -> bool:
@@ -477,7 +483,8 @@ class Recorder:
     def _end_record(self, logger: MetricsLogger, exit_code: int) -> None:
         self._logger = None
         self._scale_reader.end()
-        summary = self._recorded_facts | logger.summary() | self._best
+        best = summarize_best(self._evals, self._compared, self._better)
+        summary = self._recorded_facts | logger.summary() | best
         missing = self._tracker.finish(summary, exit_code)
         if missing is not None:
             log.error(missing if is_stopped(exit_code) else f"error: {missing}")

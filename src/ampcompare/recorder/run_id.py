@@ -1,9 +1,23 @@
-"""The ids of the records that one program writes under one WANDB_RUN_ID."""
+"""The records that one program writes one after the other: how many, and their ids under one WANDB_RUN_ID."""
 
 import os
 import secrets
 
 _LAST_IDS: dict[str, str] = {}  # by WANDB_RUN_ID: the id of the last record that this process has begun
+
+_begun = 0  # records of this process, each counted once with those that continue it
+
+
+def count_records(*, continues: bool) -> int:
+    """Count a record of this process that begins, and return how many there were with it.
+
+    Args:
+        continues: Whether the record continues or replaces the last one.
+    """
+    global _begun
+    if not continues or not _begun:
+        _begun += 1
+    return _begun
 
 
 def choose_run_id(*, continues: bool) -> str | None:

@@ -1,20 +1,23 @@
 """Loss and metrics over a whole test split, summed on the device."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import nn
 
+from ampcompare import metrics
 from ampcompare.data.batch import Batch, note_batch
 from ampcompare.precision.base import Precision
 from ampcompare.system.device import widest_float
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.losses_and_metrics import call_network, count_classes
 from ampcompare.training.task import Task, no_classes
+from ampcompare.training.timing import Row
 
 
 class Evaluation:
@@ -109,6 +112,25 @@ class Evaluation:
         self._totals += sums
         if counts is not None:
             self._class_counts = counts if self._class_counts is None else self._class_counts + counts
+
+
+def summarize_best(evals: Sequence[tuple[float | None, float]], key: str, better: str | None) -> Row:
+    """Return the best value of the compared metric and its epoch, by summary key.
+
+    Args:
+        evals: Of each evaluation the epochs until then, None if they are not known, and the value.
+        key: The key of the metric.
+        better: Which values are better, `metrics.LOWER` or `metrics.HIGHER`.
+
+    Returns:
+        Nothing without an evaluation. Of equal values, the first.
+    """
+    if not evals:
+        return {}
+    choose = min if better == metrics.LOWER else max
+    epoch, value = choose(evals, key=itemgetter(1))
+    best: Row = {metrics.make_best_key(key): value}
+    return best if epoch is None else best | {metrics.BEST_EPOCH: epoch}
 
 
 def _commonest_fraction(counts: torch.Tensor | None, world: DistributedContext) -> torch.Tensor | None:

@@ -18,7 +18,7 @@ from ampcompare.system.device import is_cuda, is_out_of_memory, random_states, s
 from ampcompare.system.distributed import DistributedContext, Polling
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.training.checkpoint.manager import CheckpointManager
-from ampcompare.training.evaluation import Evaluation
+from ampcompare.training.evaluation import Evaluation, summarize_best
 from ampcompare.training.loss_scale_reader import LossScaleReader
 from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import BufferMonitor
@@ -273,8 +273,9 @@ class TrainingLoop:
         row = self.logger.start_row() | values
         value = row[self._compared.key]
         if math.isfinite(row[metrics.EVAL_LOSS]) and math.isfinite(value):
-            self._is_best = all(self._rank(value) > self._rank(before) for _, before in self.evals)
+            before = self._best_value()
             self.evals.append((row[metrics.EPOCH], value))
+            self._is_best = self._best_value() != before
         self.log_row(row)
 
     def summary(self) -> Row:
@@ -284,14 +285,12 @@ class TrainingLoop:
             summary[metrics.RESUMED_INEXACTLY] = True
         if self.evaluation.commonest_class is not None:
             summary[metrics.COMMONEST_CLASS] = self.evaluation.commonest_class
-        if self.evals:
-            epoch, best = max(self.evals, key=lambda pair: self._rank(pair[1]))
-            summary |= {metrics.make_best_key(self._compared.key): best, metrics.BEST_EPOCH: epoch}
-        return summary
+        return summary | summarize_best(self.evals, self._compared.key, self._compared.better)
 
-    def _rank(self, value: float) -> float:
-        """Return a value of the compared metric as a number of which more is better."""
-        return -value if self._compared.better == metrics.LOWER else value
+    def _best_value(self) -> float | None:
+        """Return the best value of the compared metric so far."""
+        best = summarize_best(self.evals, self._compared.key, self._compared.better)
+        return best.get(metrics.make_best_key(self._compared.key))
 
     def checkpoint(self) -> dict[str, Any]:
         """Return all that the run needs to continue: plain values and tensors, and all random states.

@@ -80,7 +80,7 @@ class MetricsLogger:
         self.number = start
         self.epoch: float | None = None
         self._learning_rate: Any = None
-        self._gradient_norm: Tensor | None = None
+        self._norms: dict[str, Tensor] = {}
 
         # Steps whose row has not been made.
         self._skipped_steps: float = 0  # in the rows so far; NaN once it is unknown
@@ -122,10 +122,10 @@ class MetricsLogger:
         self.number = number
         self.epoch = epoch
         self._learning_rate = learning_rate
-        self._gradient_norm = result.diagnostics.get(metrics.GRADIENT_NORM)
+        self._norms = {key: x for key, x in result.diagnostics.items() if key in metrics.GRADIENT_NORMS}
         interval = self._open
         interval.add(result, self.loss_scale.observe())
-        if result.diagnostics.keys() - {metrics.GRADIENT_NORM}:  # the row of the interval has the norm
+        if len(result.diagnostics) > len(self._norms):  # the row of the interval has the norm
             interval.diagnostics.append((self.start_row(), result.diagnostics))
         if result.overflow is not None:
             interval.overflows.append((len(interval.samples) - 1, self.start_row(), result.overflow))
@@ -215,8 +215,7 @@ class MetricsLogger:
         tensors["skips"] = skips
         if self.buffers and self._may_have_skipped(skips):
             tensors["buffers"] = self.buffers.count()
-        if self._gradient_norm is not None:
-            tensors[metrics.GRADIENT_NORM] = self._gradient_norm
+        tensors.update(self._norms)
         if isinstance(self._learning_rate, Tensor):  # of a capturable optimizer
             tensors[metrics.LEARNING_RATE] = self._learning_rate.reshape(())
         elif self._learning_rate is not None:
@@ -224,7 +223,7 @@ class MetricsLogger:
         for position, (row, diagnostics) in enumerate(interval.diagnostics):
             for key, value in diagnostics.items():
                 # The row of this very step has its gradient norm itself.
-                if row[metrics.STEP] != self.number or key != metrics.GRADIENT_NORM:
+                if row[metrics.STEP] != self.number or key not in self._norms:
                     tensors[position, key] = value
         if interval.overflows:
             sources = [source for _, _, source in interval.overflows]
@@ -268,7 +267,7 @@ class MetricsLogger:
     def _complete(self, interval: Interval, values: Values) -> Row:
         """Return the row of an interval."""
         row = interval.row
-        for key in (metrics.SCALE, metrics.GRADIENT_NORM, metrics.LEARNING_RATE):
+        for key in (metrics.SCALE, *metrics.GRADIENT_NORMS, metrics.LEARNING_RATE):
             if key in values:
                 row[key] = values[key]
         row[metrics.SKIPPED] = self._skipped_steps
