@@ -30,7 +30,6 @@ from ampcompare.system.device import has_tf32, set_numerics
 from ampcompare.training.completion import run_loop
 from ampcompare.training.interval import StepResult
 from ampcompare.training.loop import TrainingLoop
-from ampcompare.training.loss_scale_reader import LossScaleReader
 from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.resources import EnergyCounter
 from ampcompare.training.timing import FIRST_STEPS, Timing
@@ -317,7 +316,7 @@ def test_timing_and_energy_measure_the_device_not_the_queue():
     """A step that is queued in microseconds takes as long as the device sleeps: 0.1 s at 3 GHz."""
     device = torch.device("cuda")
     rows: list[dict[str, Any]] = []
-    loss_scale = LossScaleReader(build_precision("none", device))
+    loss_scale = build_precision("none", device)
     timing = Timing(device, warmup_steps=1, energy=EnergyCounter(device))
     logger = MetricsLogger(loss_scale, timing, rows.append, every=4)
     logger.resume()

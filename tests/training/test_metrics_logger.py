@@ -43,12 +43,6 @@ class Scale:
     def scales_dynamically(self) -> bool:
         return True
 
-    def observe(self) -> bool:
-        return self.skipped
-
-    def skips(self, observations: list[bool]) -> Tensor:
-        return torch.tensor(observations[1:])
-
 
 class Made:
     """A metrics logger, the rows that it handed out, and a clock."""
@@ -74,7 +68,9 @@ class Made:
         self.number += 1
         self.clock.now += seconds
         loss = torch.tensor(loss) if isinstance(loss, float) else loss
-        self.logger.log_step(self.number, self.number / 10, StepResult(loss, samples, **result), 0.1)
+        skipped = torch.tensor(int(self.scale.skipped))
+        step = StepResult(loss, samples, skipped=skipped, **result)
+        self.logger.log_step(self.number, self.number / 10, step, 0.1)
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from ampcompare.data.device_loaders import TensorLoader
 from ampcompare.errors import TrainingError
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.precision.base import Precision
+from ampcompare.precision.registry import BackendInfo
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.evaluation import Evaluation
 from ampcompare.training.task import Task
@@ -43,11 +45,11 @@ def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[
     seen = []
     step = made.precision.step
 
-    def look(optimizer: torch.optim.Optimizer) -> None:
+    def look(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
         seen.append(
             torch.cat([p.grad.float().flatten() for g in optimizer.param_groups for p in g["params"]])
         )
-        step(optimizer)
+        return step(optimizer)
 
     made.precision.step = look
     found = made.step(batches).diagnostics
@@ -270,3 +272,45 @@ def test_complex_gradients_are_measured_and_clipped_in_both_parts():
         )
         assert result.diagnostics[metrics.GRADIENT_NORM].item() == pytest.approx(5.0)
         assert model.weight.tolist() == [weight]
+
+
+class Forgetful(Precision):
+    """A backend whose step does not say whether it was skipped."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        super().step(optimizer)
+
+
+class Scaling(Forgetful):
+    metadata = BackendInfo("scaling", "a test", scales=True)
+
+
+class Plain(Forgetful):
+    metadata = BackendInfo("plain", "a test")
+
+
+def test_a_backend_that_scales_the_loss_must_tell_whether_it_skipped_the_step():
+    def step(kind: type[Precision]) -> Any:
+        model = network(batch_norm=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        return Trainer(model, optimizer, schedule, kind(), TrainingConfig(), task_of()).step([batch()])
+
+    with pytest.raises(TrainingError, match=r"backend=scaling: step\(\) returned None"):
+        step(Scaling)
+    assert step(Plain).skipped is None
+
+
+@pytest.mark.parametrize("scale", ["dynamic", 1.0, 64.0])
+@pytest.mark.parametrize("backend", REGISTRY)
+def test_the_step_of_every_backend_tells_of_the_skips_that_the_backend_counts(backend: str, scale: Any):
+    if backend == "tf32":
+        pytest.skip("needs a GPU")
+    options = {"loss_scale": scale} if REGISTRY[backend].scales else {}
+    made = trainer(backend, network(batch_norm=False), **options)
+    inputs, targets = batch()
+    for factor in (1.0, torch.inf, 1.0):
+        before = int(made.precision.skipped_steps())
+        skipped = made.step([(inputs * factor, targets)]).skipped
+        assert bool(skipped) == int(made.precision.skipped_steps()) - before
+        assert (skipped is not None) == REGISTRY[backend].scales

@@ -193,9 +193,15 @@ class Precision:
     def unscale_(self, optimizer: Optimizer) -> None:
         """Unscale the gradients in place; a second call within a step changes nothing."""
 
-    def step(self, optimizer: Optimizer) -> None:
-        """Unscale if needed, step or skip the step on inf or nan, and update the loss scale."""
+    def step(self, optimizer: Optimizer) -> Tensor | None:
+        """Unscale if needed, step or skip the step on inf or nan, and update the loss scale.
+
+        Returns:
+            Whether the step was skipped: 1 or 0, 0-d on the device. None from a backend that skips no step.
+            A backend whose `metadata.scales` is true must not return None.
+        """
         optimizer.step()
+        return None
 
     def scale_factor(self) -> Tensor:
         """Return the loss scale, 0-d fp32 on the device (1 for fp32)."""

@@ -83,22 +83,24 @@ class Native(NativeBFloat16):
             self.scaler.unscale_(optimizer)
             self._unscaled = True
 
-    def step(self, optimizer: Optimizer) -> None:
-        """Step with GradScaler and count a skipped step.
+    def step(self, optimizer: Optimizer) -> Tensor:
+        """Step with GradScaler, and return whether the step was skipped.
 
         Waits for the device if the optimizer is not fused.
         """
         if not self.scaler.is_enabled():
             optimizer.step()
-            return
+            return torch.zeros_like(self._skipped)
         create_momentum_buffers(optimizer)
         # sync: for an optimizer that is not fused, GradScaler reads found_inf on the host
         self.scaler.step(optimizer)
         optimizer._opt_called = True  # type: ignore[attr-defined]  # skipped or not: for schedulers
         found_inf = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        self._skipped += sum(f.to(self.device) for f in found_inf.values()).clamp(max=1).to(torch.int64)
+        skipped = sum(f.to(self.device) for f in found_inf.values()).clamp(max=1).to(torch.int64)
+        self._skipped += skipped
         self.scaler.update(self.static_scale)
         self._unscaled = False
+        return skipped
 
     def scale_factor(self) -> Tensor:
         """Return GradScaler's scale, 0-d fp32 on the device."""

@@ -59,12 +59,14 @@ class ScaledPrecision(Precision):
             self.scaler.update()
         self._update_pending = False
 
-    def step(self, optimizer: Optimizer) -> None:
-        """Step, or skip the step after an overflow, and update the loss scale."""
+    def step(self, optimizer: Optimizer) -> Tensor:
+        """Step, or skip the step after an overflow; update the loss scale; return whether it was skipped."""
         self.unscale_(optimizer)
-        self._skipped += self.gradients.skip.to(torch.int64)
+        skipped = self.gradients.skip.to(torch.int64)
+        self._skipped += skipped
         self.gradients.step(optimizer.step, dynamic=self.scaler.dynamic)
         self._update_scale()
+        return skipped
 
     def scale_factor(self) -> Tensor:
         """Return the loss scale, 0-d fp32 on the device."""

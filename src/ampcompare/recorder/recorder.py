@@ -40,7 +40,7 @@ from ampcompare.recorder.gradient_hooks import (
     unwrap_optimizer,
 )
 from ampcompare.recorder.run_id import count_records
-from ampcompare.recorder.scaler_adapter import make_scale_reader
+from ampcompare.recorder.scaler_adapter import ScalerReader
 from ampcompare.recorder.shutdown import ShutdownHandler, get_exit_code
 from ampcompare.runtime.console import hidden_messages
 from ampcompare.runtime.signals import PREEMPTION_SIGNALS, is_stopped
@@ -159,7 +159,7 @@ class Recorder:
         self._model = model
         self.device = find_device(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
-        self._scale_reader = make_scale_reader(scaler, self.device)
+        self._scale_reader = ScalerReader(scaler, self.device)
         backend, known = name_backend(backend, scaler)
         weights = describe_weights(model, self._optimizer)
         weights_dtype = find_16bit_dtype(weights.get(metrics.WEIGHT_DTYPES, ()))
@@ -238,7 +238,6 @@ class Recorder:
         if self._was_entered:
             raise UserError("Recorder: this recorder was used before; create a new one for each run")
         # The scaler may raise, so it is read before a run is open.
-        self._scale_reader.observe()
         self._scale_reader.begin()
         if self._quiet:
             self._hidden_messages.enter_context(hidden_messages())
@@ -275,6 +274,7 @@ class Recorder:
             self._tracker.log,
             every=self._every,
             buffers=None if self._model is None else BufferMonitor(self._model),
+            read_skips=self._scale_reader.read_skips,
             start=self.steps,
         )
         self._process = os.getpid()
@@ -312,6 +312,7 @@ class Recorder:
             rate = None if self._learning_rate is None else self._learning_rate.take()
             samples_of_all = None if samples is None else samples * self.processes
             result = StepResult(self._copy_loss(loss), samples_of_all, diagnostics=diagnostics)
+            result.skipped = self._scale_reader.observe()
             logger.log_step(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.advance(self.steps)
@@ -394,6 +395,7 @@ class Recorder:
     def resume(self) -> None:
         """Count training time again; the next step begins now."""
         if not self.rank:
+            self._scale_reader.resume()
             self._get_logger("resume").resume()
 
     @contextmanager

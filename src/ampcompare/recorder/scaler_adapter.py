@@ -9,10 +9,13 @@ one step to the next therefore is a skipped step. The count is exact if `update(
 until the scale reaches 0. If it is called more often in a step, one call may undo the other's change of the
 scale, and `update(new_scale)` replaces it: whether that step was skipped is then unknown, and so is the
 count. Calls are counted by a method on the scaler itself, while the record is open.
+
+A backend of AMP Compare counts its skipped steps itself.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +23,24 @@ from torch import Tensor
 from ampcompare.errors import UserError
 from ampcompare.precision.base import Precision
 from ampcompare.system.device import is_host, widest_float
-from ampcompare.training.loss_scale_reader import LossScaleReader
 
 
-def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
-    """Return a reader for the object that scales the loss.
+class Observation(NamedTuple):
+    """What a scaler tells of a step.
+
+    Attributes:
+        before: The scale, or the number of skipped steps, before the step: a number on a CPU, else a tensor.
+        after: The same after the step.
+        is_known: Whether the two tell of a skip.
+    """
+
+    before: Any
+    after: Any
+    is_known: bool
+
+
+class ScalerReader:
+    """Reads loss scale and skipped steps of what scales the loss in a user's loop.
 
     Args:
         scaler: A GradScaler or an object with its methods, a `Precision`, an object with a `scaler`
@@ -32,42 +48,22 @@ def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
         device: The device of the training.
 
     Raises:
-        UserError: It is anything else.
+        UserError: The scaler is anything else.
     """
-    if isinstance(scaler, Precision):
-        return LossScaleReader(scaler)
-    if not is_scaler(scaler):
-        scaler = getattr(scaler, "scaler", scaler)
-    if scaler is None or (is_scaler(scaler) and not scaler.is_enabled()):
-        return LossScaleReader(Precision(device))
-    if not is_scaler(scaler):
-        raise UserError(
-            f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of AMP Compare, "
-            "an object with an attribute `scaler`, or None"
-        )
-    return GradScalerReader(scaler, device)
-
-
-def is_scaler(value: Any) -> bool:
-    """Return whether a value has the methods of a GradScaler that are read."""
-    return all(callable(getattr(value, name, None)) for name in ("scale", "get_scale", "is_enabled"))
-
-
-class GradScalerReader(LossScaleReader):
-    """Reads a GradScaler's scale after each step, when `update()` has been called."""
 
     def __init__(self, scaler: Any, device: torch.device) -> None:
         self.device = device
-        self._scaler = scaler
         self._on_host = is_host(device)
+        self._backend, self._scaler = _find_scaler(scaler, device)
         self._one = torch.ones((), dtype=torch.float32, device=device)
-        get_factor = getattr(scaler, "get_backoff_factor", None)
+        get_factor = getattr(self._scaler, "get_backoff_factor", None)
         self._factor = get_factor() if get_factor else None
-        self._now: Any = None  # the scale after the last step: a number on a CPU, else a tensor
-        self._updates: list[bool] = []  # calls of `update` since the last observation: whether of `update()`
+        self._now: Any = None  # the scale or the number of skipped steps after the last step
+        self._updates: list[bool] = []  # calls of `update` since the last step: whether of `update()`
 
     def begin(self) -> None:
-        """Count calls of the scaler's `update()` from now on."""
+        """Read the scale, and count calls of the scaler's `update()` from now on."""
+        self.resume()
         update: Any = getattr(self._scaler, "update", None)
 
         def counted_update(*args: Any, **options: Any) -> Any:
@@ -83,32 +79,65 @@ class GradScalerReader(LossScaleReader):
         with suppress(AttributeError):
             del self._scaler.update
 
-    def observe(self) -> tuple[Any, bool]:
-        """Return the scale, and whether its change since the last observation does not tell of a skip.
+    def resume(self) -> None:
+        """Take the scale as it is now: one that was loaded from a checkpoint is no skip of the next step."""
+        self._now = self._read()
 
-        On a device this is at most one launch. On a CPU the scale is read as a number.
-        """
-        self._now = float(self._scaler.get_scale()) if self._on_host else self._scaler.scale(self._one)
-        is_ambiguous = bool(self._updates) and sum(self._updates) != 1
+    def observe(self) -> Observation:
+        """Return what the scaler tells of the step that was taken last. At most one launch on a device."""
+        before, self._now = self._now, self._read()
+        is_known = not self._updates or sum(self._updates) == 1
         self._updates = []
-        return self._now, is_ambiguous
+        return Observation(before, self._now, is_known)
+
+    def _read(self) -> Any:
+        if self._scaler is not None:
+            return float(self._scaler.get_scale()) if self._on_host else self._scaler.scale(self._one)
+        skipped = self._backend.skipped_steps()
+        return skipped.item() if self._on_host else skipped.clone()  # counted in place
+
+    def read_skips(self, observations: Sequence[Observation], device: torch.device) -> Tensor:
+        """Return 1 for each skipped step, 0 for the others, and NaN where it is unknown, [steps]."""
+        before, after = (
+            torch.tensor(values, dtype=torch.float32) if self._on_host else torch.stack(values)
+            for values in zip(*((one.before, one.after) for one in observations), strict=True)
+        )
+        if self._scaler is None:
+            return after - before
+        is_lower = after < before
+        if self._factor is not None:
+            # A drop by another factor is a checkpoint that was loaded. PyTorch computes the product in fp64.
+            is_lower &= after == (before.to(widest_float(device)) * self._factor).float()
+        is_known = torch.tensor([one.is_known for one in observations], device=device)
+        return torch.where(is_known, is_lower.float(), torch.nan)
 
     def scale_factor(self) -> Tensor:
         """Return the scale after the last observed step, 0-d fp32."""
+        if self._scaler is None:
+            return self._backend.scale_factor()
         return torch.tensor(self._now, dtype=torch.float32) if self._on_host else self._now
 
-    def skips(self, observations: list[Any]) -> Tensor:
-        """Return which steps were skipped, as `LossScaleReader.skips` does; NaN where it is unknown."""
-        scales_list = [scale for scale, _ in observations]
-        is_unknown = torch.tensor([ambiguous for _, ambiguous in observations[1:]], device=self.device)
-        scales = torch.tensor(scales_list, dtype=torch.float32) if self._on_host else torch.stack(scales_list)
-        before, now = scales[:-1], scales[1:]
-        is_lower = now < before
-        if self._factor is not None:
-            # A drop by another factor is a checkpoint that was loaded. PyTorch computes the product in fp64.
-            is_lower &= now == (before.to(widest_float(self.device)) * self._factor).float()
-        return torch.where(is_unknown, torch.nan, is_lower.float())
-
     def scales_dynamically(self) -> bool:
-        """Return True: GradScaler has no public attribute that tells."""
-        return True
+        """Return whether the scale is lowered after an overflow. A GradScaler may always."""
+        return self._scaler is not None or self._backend.scales_dynamically()
+
+
+def _find_scaler(scaler: Any, device: torch.device) -> tuple[Precision, Any]:
+    """Return the backend that tells scale and skips, and the GradScaler that tells them in its place."""
+    if isinstance(scaler, Precision):
+        return scaler, None
+    if not is_scaler(scaler):
+        scaler = getattr(scaler, "scaler", scaler)
+    if scaler is None or (is_scaler(scaler) and not scaler.is_enabled()):
+        return Precision(device), None
+    if not is_scaler(scaler):
+        raise UserError(
+            f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of AMP Compare, "
+            "an object with an attribute `scaler`, or None"
+        )
+    return Precision(device), scaler
+
+
+def is_scaler(value: Any) -> bool:
+    """Return whether a value has the methods of a GradScaler that are read."""
+    return all(callable(getattr(value, name, None)) for name in ("scale", "get_scale", "is_enabled"))

@@ -85,6 +85,7 @@ class GraphTrainer(Trainer):
             classified=[(logits.clone(), classes.clone()) for logits, classes in result.classified],
             diagnostics={key: value.clone() for key, value in result.diagnostics.items()},
             compiled=must_capture,
+            skipped=None if result.skipped is None else result.skipped.clone(),
         )
 
     def _step_on_device(self, plan: Tensor) -> StepResult:

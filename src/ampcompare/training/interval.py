@@ -32,6 +32,8 @@ class StepResult:
             time with these shapes, so that its time says nothing.
         overflow: Where gradients and weights were not finite, if the step was or may have been skipped, or if
             its loss is not finite.
+        skipped: Whether the step was skipped: 1 or 0, 0-d on the device; None if it cannot be skipped. In a
+            user's loop, what `read_skips` of the Recorder takes.
     """
 
     loss: Any
@@ -40,6 +42,7 @@ class StepResult:
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
     compiled: bool = False
     overflow: OverflowSource | None = None
+    skipped: Any = None
 
 
 @dataclass
@@ -47,11 +50,9 @@ class Interval:
     """The steps since the last row.
 
     Attributes:
-        observations: What `LossScaleReader.observe` returned before the first step since the last pause, and
-            after each.
+        skipped: What each step tells of whether it was skipped (`StepResult.skipped`).
         losses: The losses of the steps that have one, and `loss_positions` which steps these are.
         samples: The samples of each step, None where they are not known.
-        skips: The skips of the steps before the last pause.
         diagnostics: For each diagnostic step the start of its row, and its values.
         overflows: For each step that may have overflowed its position, the start of its row, and the source.
         row: The row of the interval, as far as it is known.
@@ -59,11 +60,10 @@ class Interval:
         copy: The values on their way to the host, once the interval has ended.
     """
 
-    observations: list[Any] = field(default_factory=list)
+    skipped: list[Any] = field(default_factory=list)
     losses: list[Any] = field(default_factory=list)
     loss_positions: list[int] = field(default_factory=list)
     samples: list[int | None] = field(default_factory=list)
-    skips: list[Tensor] = field(default_factory=list)
     diagnostics: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
     overflows: list[tuple[int, Row, OverflowSource]] = field(default_factory=list)
     row: Row = field(default_factory=dict)
@@ -73,13 +73,13 @@ class Interval:
     _waiting_elements: int = 0
     _counts: Tensor | None = None
 
-    def add(self, result: StepResult, observation: Any) -> None:
-        """Add a step, and what was observed of the loss scale after it."""
+    def add(self, result: StepResult) -> None:
+        """Add a step."""
         if result.loss is not None:
             self.losses.append(result.loss)
             self.loss_positions.append(len(self.samples))
         self.samples.append(result.samples)
-        self.observations.append(observation)
+        self.skipped.append(result.skipped)
         for pair in result.classified:
             self._classified.append(pair)
             self._waiting_elements += pair[0].numel()
@@ -118,6 +118,14 @@ class Interval:
         if counts:
             self._counts = counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)
         return self._counts
+
+
+def stack_skips(skipped: Sequence[Tensor | None], device: torch.device) -> Tensor:
+    """Return 1 for each skipped step and 0 for the others, [steps]."""
+    tensors = [one for one in skipped if one is not None]
+    if len(tensors) < len(skipped):
+        return torch.zeros(len(skipped), device=device)
+    return torch.stack(tensors)
 
 
 class HostCopy:

@@ -19,7 +19,6 @@ from ampcompare.system.distributed import DistributedContext, Polling
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.evaluation import Evaluation, summarize_best
-from ampcompare.training.loss_scale_reader import LossScaleReader
 from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import BufferMonitor
 from ampcompare.training.resources import EnergyCounter, PeakMemory
@@ -144,7 +143,7 @@ class TrainingLoop:
             memory=PeakMemory(self.device, is_first_in_process=is_first_in_process),
         )
         return MetricsLogger(
-            LossScaleReader(self.precision),
+            self.precision,
             timing,
             self.log_row,
             every=config.log.every,

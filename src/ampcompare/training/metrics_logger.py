@@ -6,9 +6,9 @@ it has queued; each row carries its own step. A killed process loses the row tha
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,12 +18,23 @@ from ampcompare.system.device import is_cuda, is_host
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.anomalies import AnomalyMonitor
 from ampcompare.training.diagnostics.gradients import exponent_histogram
-from ampcompare.training.interval import HostCopy, Interval, StepResult
-from ampcompare.training.loss_scale_reader import LossScaleReader
+from ampcompare.training.interval import HostCopy, Interval, StepResult, stack_skips
 from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector
 from ampcompare.training.timing import Row, Timing
 
 Values = Mapping[Hashable, Any]  # as `HostCopy.read` returns them
+
+
+class LossScale(Protocol):
+    """What scales the loss: a backend, or a user's scaler."""
+
+    device: torch.device
+
+    def scale_factor(self) -> Tensor:
+        """Return the loss scale after the last step, 0-d fp32."""
+
+    def scales_dynamically(self) -> bool:
+        """Return whether the loss scale is lowered after an overflow."""
 
 
 class MetricsLogger:
@@ -33,7 +44,7 @@ class MetricsLogger:
     warns about what it sees in rows.
 
     Args:
-        loss_scale: The reader of loss scale and skipped steps.
+        loss_scale: What scales the loss: the backend, or the Recorder's reader of a user's scaler.
         timing: The clocks of the training.
         on_row: Receives each row, in the order of the steps.
         every: A row ends after so many steps, and wherever `flush` is called.
@@ -43,6 +54,8 @@ class MetricsLogger:
         overflows: Where gradients overflowed, if the optimizer is ours.
         start: The steps taken before.
         lag: Whether a row is read one interval late; None: as the device needs it.
+        read_skips: Returns from `StepResult.skipped` of several steps 1 for each that was skipped, 0 for the
+            others, and NaN where it is unknown, [steps].
 
     Attributes:
         number: The number of the last step.
@@ -51,7 +64,7 @@ class MetricsLogger:
 
     def __init__(
         self,
-        loss_scale: LossScaleReader,
+        loss_scale: LossScale,
         timing: Timing,
         on_row: Callable[[Row], None],
         *,
@@ -62,12 +75,14 @@ class MetricsLogger:
         overflows: OverflowDetector | None = None,
         start: int = 0,
         lag: bool | None = None,
+        read_skips: Callable[[Sequence[Any], torch.device], Tensor] = stack_skips,
     ) -> None:
         # What a row is made from, and where it goes.
         self.loss_scale = loss_scale
         self.timing = timing
         self.buffers = buffers
         self._overflows = overflows
+        self._read_skips = read_skips
         self.anomalies = AnomalyMonitor(on_nan, scales_dynamically=loss_scale.scales_dynamically())
         self.on_row = on_row
         self.every = every
@@ -88,11 +103,7 @@ class MetricsLogger:
         self._waiting: list[Interval] = []
 
     def resume(self) -> None:
-        """Start training here, before the first step or after a pause, with the loss scale as it is now."""
-        # A loss scale that was loaded from a checkpoint since the last step is no skip of the next one.
-        if self._open.samples:
-            self._open.skips.append(self.loss_scale.skips(self._open.observations))
-        self._open.observations = [self.loss_scale.observe()]
+        """Start training here, before the first step or after a pause."""
         self.timing.resume()
 
     def pause(self, *, since_step: bool = False) -> None:
@@ -124,7 +135,7 @@ class MetricsLogger:
         self._learning_rate = learning_rate
         self._norms = {key: x for key, x in result.diagnostics.items() if key in metrics.GRADIENT_NORMS}
         interval = self._open
-        interval.add(result, self.loss_scale.observe())
+        interval.add(result)
         if len(result.diagnostics) > len(self._norms):  # the row of the interval has the norm
             interval.diagnostics.append((self.start_row(), result.diagnostics))
         if result.overflow is not None:
@@ -144,7 +155,7 @@ class MetricsLogger:
         interval = self._open
         if not interval.samples:
             return
-        self._open = Interval(interval.observations[-1:])
+        self._open = Interval()
         interval.row = self.start_row() | self.timing.memory.read()
         interval.marks = self.timing.take_marks()
         interval.copy = HostCopy(self._collect(interval), self.device)
@@ -209,10 +220,7 @@ class MetricsLogger:
         counts = interval.correct_counts()
         if counts is not None:
             tensors["correct"] = self.world.sum_(counts)
-        skips = self.loss_scale.skips(interval.observations)
-        if interval.skips:
-            skips = torch.cat([*interval.skips, skips])
-        tensors["skips"] = skips
+        skips = tensors["skips"] = self._read_skips(interval.skipped, self.device)
         if self.buffers and self._may_have_skipped(skips):
             tensors["buffers"] = self.buffers.count()
         tensors.update(self._norms)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -38,7 +39,6 @@ class StepObserver:
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
         self.optimizer = optimizer
         self.precision = precision
-        self.may_skip = type(precision).step is not Precision.step
         self._layer_groups = [name.partition(".")[0] for name in names]
         self.overflows = OverflowDetector(names, precision.device, [*model.parameters()])
         self.activations = None if compiled else ActivationRecorder(model, precision.device)
@@ -89,7 +89,6 @@ class StepObservation:
         self.norm: Tensor | None = None
         # What is compared after the update.
         self._weights: dict[str, WeightSample] = {}
-        self._skipped_before: Tensor | None = None
 
     def recording_activations(self) -> AbstractContextManager[Any]:
         """Return the context of a forward, which records activations in a diagnostic step."""
@@ -129,25 +128,24 @@ class StepObservation:
             self.overflow = observer.locate_overflow()
 
     def before_update(self) -> None:
-        """Keep what is compared after the update: the count of skipped steps, and a sample of weights."""
+        """Keep what is compared after the update: a sample of the weights."""
         observer = self._observer
-        precision = observer.precision
-        if self.diagnose and precision.metadata.updates_half:
+        if self.diagnose and observer.precision.metadata.updates_half:
             self._weights = {name: sample_weights(group) for name, group in observer.by_layer().items()}
-        may_be_known = observer.overflows.on_host and observer.may_skip
-        if self._weights or may_be_known:
-            self._skipped_before = precision.skipped_steps().clone()  # counted in place
 
-    def after_update(self) -> None:
-        """Note the overflow of a skipped step, lost updates and activations."""
+    def after_update(self, skipped: Tensor | None) -> None:
+        """Note the overflow of a skipped step, lost updates and activations.
+
+        Args:
+            skipped: What the backend's step returned.
+        """
         observer = self._observer
-        if self._skipped_before is not None:
-            skipped = observer.precision.skipped_steps() > self._skipped_before
-            # On the host a skip is known at once, and its gradients are read behind it.
-            if observer.overflows.on_host and skipped and self.overflow is None:
-                self.overflow = observer.locate_overflow()
-            if self._weights:
-                self.diagnostics |= lost_updates(self._weights, skipped)
+        # On the host a skip is known at once, and its gradients are read behind it.
+        if observer.overflows.on_host and skipped is not None and skipped and self.overflow is None:
+            self.overflow = observer.locate_overflow()
+        if self._weights:
+            was_skipped = torch.zeros((), device=observer.precision.device) if skipped is None else skipped
+            self.diagnostics |= lost_updates(self._weights, was_skipped > 0)
         if self.diagnose and observer.activations is not None:
             self.diagnostics |= observer.activations.take()
 

@@ -30,6 +30,11 @@ from ampcompare.training.step_observer import StepObservation, StepObserver, nor
 from ampcompare.training.task import Task
 from ampcompare.training.torch_compile import CompiledForward, Forward
 
+NO_SKIPPED = (
+    "backend={label}: step() returned None, but a backend that scales the loss (metadata.scales) must return "
+    "whether the step was skipped, 1 or 0 as a 0-d tensor; `return super().step(optimizer)` does"
+)
+
 
 class Trainer:
     """Takes optimizer steps under any backend: accumulate, penalise, unscale, diagnose, clip, step.
@@ -92,7 +97,8 @@ class Trainer:
                 with 16-bit weights, lost updates. With clipping by norm it always has `grad/norm`.
 
         Raises:
-            TrainingError: The batch does not fit the model; notes tell the shapes.
+            TrainingError: The batch does not fit the model; notes tell the shapes. Or the backend scales the
+                loss and does not tell whether it skipped the step.
         """
         result = self.compute(batches, diagnose=diagnose)
         self.scheduler.step()
@@ -113,11 +119,15 @@ class Trainer:
             observation.see_gradients(clips_norm=clips_norm, clips_value=clips_value)
             self._clip(observation.norm)
         observation.before_update()
-        self.precision.step(self.optimizer)
-        observation.after_update()
+        skipped = self.precision.step(self.optimizer)
+        if skipped is None and self.precision.metadata.scales:
+            raise TrainingError(NO_SKIPPED.format(label=self.precision.metadata.label))
+        observation.after_update(skipped)
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
-        return StepResult(loss, samples, classified, observation.diagnostics, compiled, observation.overflow)
+        return StepResult(
+            loss, samples, classified, observation.diagnostics, compiled, observation.overflow, skipped
+        )
 
     def _weigh(self, batches: Sequence[Any]) -> tuple[Sequence[Batch], Sequence[float | Tensor], int]:
         """Return the micro-batches, the factor on the loss of each, and the samples of all processes.

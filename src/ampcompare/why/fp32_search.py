@@ -240,16 +240,17 @@ class TrialTraining:
     def train(self, backend: str, kept: Kept) -> Trial:
         """Train all steps, and return the losses."""
         losses = []
+        skipped = 0
         try:
             trainer = self.build_trainer(backend, kept)
-            skipped_before = int(trainer.precision.skipped_steps())  # sync: as below
             with trainer.precision.training_context():
                 for number, micro_batches in enumerate(self.batches):
                     self._set_random_states(number)
-                    losses.append(float(trainer.step(micro_batches).loss))  # sync: a trial is its losses
+                    result = trainer.step(micro_batches)
+                    losses.append(float(result.loss))  # sync: a trial is its losses
+                    skipped += bool(result.skipped)
         except RuntimeError as problem:  # the network may not run with these modules in another dtype
             return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
-        skipped = int(trainer.precision.skipped_steps()) - skipped_before  # sync: as above
         steps = len(self.batches)
         last_quarter = losses[-max(1, steps // 4) :]
         return Trial(kept, losses[0], statistics.fmean(last_quarter), trained=skipped < steps)

@@ -158,12 +158,11 @@ class _StepWatch(NoDisplay):
         if not is_candidate:
             return self._own_step(batches, diagnose=diagnose)
         self.moment = self._copy_state(batches)
-        skipped = int(loop.precision.skipped_steps())  # sync: the step is looked at
         result = self._own_step(batches, diagnose=diagnose)
         updated = [p for group in loop.trainer.optimizer.param_groups for p in group["params"]]
-        # sync: as above
+        # sync: the step is looked at
         is_finite = bool(result.loss.isfinite()) and all(bool(p.isfinite().all()) for p in updated)
-        self.found = int(loop.precision.skipped_steps()) > skipped or not is_finite
+        self.found = bool(result.skipped) or not is_finite
         if self.found:  # the rest of this row is replayed for its loss
             self.end = min((step for step in self._row_ends if step >= loop.step), default=loop.step)
         return result

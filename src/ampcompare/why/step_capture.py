@@ -92,7 +92,6 @@ def capture_step(
     before = {name: p.detach().to("cpu", torch.float64, copy=True) for name, p in parameters.items()}
     # sync: the step is compared with these
     scale = float(precision.scale_factor())
-    skipped = int(precision.skipped_steps())
     own_backward = precision.backward
     own_step = precision.step
 
@@ -101,10 +100,10 @@ def capture_step(
         own_backward(*args, **kwargs)
         recorder.is_backward = False
 
-    def step(optimizer: Any) -> None:
+    def step(optimizer: Any) -> Tensor | None:
         precision.unscale_(optimizer)
         gradients.update({n: p.grad.detach().clone() for n, p in parameters.items() if p.grad is not None})
-        own_step(optimizer)
+        return own_step(optimizer)
 
     precision.backward = backward  # type: ignore[method-assign]
     precision.step = step  # type: ignore[method-assign]
@@ -112,15 +111,15 @@ def capture_step(
     try:
         recording = recorder.recording(trainer.model) if with_calls else nullcontext()
         with precision.training_context(), recording:
-            loss = float(trainer.compute(batches).loss)  # sync: the loss is part of the result
+            result = trainer.compute(batches)
     finally:
         del precision.backward, precision.step
     return CapturedStep(
         calls={call.key: call for call in recorder.ended},
         backward=recorder.backward,
-        loss=loss,
+        loss=float(result.loss),  # sync: this is part of the result
         scale=scale,
-        skipped=int(precision.skipped_steps()) > skipped,  # sync: this is part of the result
+        skipped=bool(result.skipped),  # sync: and this
         gradients=gradients,
         updates={name: p.detach().cpu().double() - before[name] for name, p in parameters.items()},
     )

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import UnsupportedModel
@@ -53,10 +53,11 @@ class ApexO1(ScaledPrecision):
         with disable_casts(), torch.autocast(device_type, enabled=False):
             yield
 
-    def step(self, optimizer: Optimizer) -> None:
+    def step(self, optimizer: Optimizer) -> Tensor:
         """Step, and drop the cached 16-bit copies of the weights."""
-        super().step(optimizer)
+        skipped = super().step(optimizer)
         STATE.copies.clear()
+        return skipped
 
 
 class ApexO1BFloat16(ApexO1):
