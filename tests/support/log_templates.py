@@ -30,6 +30,7 @@ def values(arm: str, seed: int, epoch: int) -> dict[str, Any]:
     score = round(result(arm, seed) - (EPOCHS[-1] - epoch) / 10, 4)
     return {
         "arm": arm,
+        "is_amp": str(arm == "amp").lower(),
         "seed": seed,
         "run": RUNS.index((arm, seed)),
         "epoch": epoch,
@@ -65,12 +66,13 @@ def write_logs(files: Mapping[str, str], folder: str = "$arm/$seed") -> list[str
     A file whose name is the same for several runs has the rows of them all below one header.
 
     Args:
-        files: The templates by the name of the file; `{folder}` stands for the name of the folder.
+        files: The templates by the name of the file; `$folder` stands for the name of the folder.
         folder: The folder of each run.
     """
     for (arm, seed), (name, template) in itertools.product(RUNS, files.items()):
         parent = Path(Template(folder).substitute(arm=arm, seed=seed))
-        path = Path(os.path.normpath(parent / name.replace("{folder}", parent.name)))
+        named = Template(name).substitute(arm=arm, seed=seed, folder=parent.name)
+        path = Path(os.path.normpath(parent / named))
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             template = "\n".join(line for line in template.splitlines() if "$" in line)
@@ -108,9 +110,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "Keras": {
         "training.csv": "epoch,accuracy,loss,val_accuracy,val_loss\n$epoch,0.9,$loss,$score,$epoch",
     },
-    "fastai": {
-        "history.csv": "epoch,train_loss,valid_loss,accuracy,time\n$epoch,1.5,1.25,$score,00:0$whole"
-    },
+    "fastai": {"history.csv": "epoch,train_loss,valid_loss,accuracy,time\n$epoch,1.5,1.25,$score,00:0$whole"},
     "mmengine": {
         f"20260101_101010/vis_data/{name}.json": MMENGINE for name in ("scalars", "20260101_101010")
     },
@@ -147,8 +147,8 @@ PROGRAMS: dict[str, dict[str, str]] = {
 """
     },
     "TensorBoard's downloads": {
-        "../run-{folder}-tag-val_acc.csv": DOWNLOAD,
-        "../run-{folder}-tag-train_acc.csv": DOWNLOAD.replace("$score", "0.9"),
+        "../run-${folder}-tag-val_acc.csv": DOWNLOAD,
+        "../run-${folder}-tag-train_acc.csv": DOWNLOAD.replace("$score", "0.9"),
     },
     "CSV": {"log.csv": "step,lr,train_loss,val_acc\n$epoch,$loss,$loss,$score"},
     "JSON lines": {

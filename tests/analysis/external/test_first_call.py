@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 from support.log_templates import GAIN, PROGRAMS, RUNS, results, values, write, write_logs
