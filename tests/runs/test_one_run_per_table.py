@@ -3,15 +3,19 @@
 import csv
 import io
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ampcompare import load_runs
 from ampcompare.errors import UserError
+from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
 
 Row = dict[str, Any]
+Load = Callable[..., list[RunRecord]]
 
 
 def as_csv(rows: list[Row]) -> str:
@@ -28,9 +32,26 @@ def as_lines(rows: list[Row]) -> str:
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Return what loads a file with this text, and with `asked` expects the question and its arguments."""
+
+    def load(text: str, asked: str = "", says: str = "", **options: Any) -> list[RunRecord]:
+        path = tmp_path / ("all.jsonl" if text.startswith("{") else "all.csv")
+        path.write_text(text)
+        if not asked:
+            return load_runs([path], **options)
+        with pytest.raises(MissingInput, match=says) as caught:
+            load_runs([path], **options)
+        assert " ".join(caught.value.arguments) == asked
+        return []
+
+    return load
+
+
 def epochs(count: int, **settings: Any) -> list[Row]:
     """Return rows of one run: its values follow from its settings and the epoch."""
-    shift = sum(map(ord, "".join(map(str, settings.values())))) / 10_000
+    shift = 0.01 + sum(map(ord, "".join(map(str, settings.values())))) / 10_000
     rows = [{"epoch": n, "val_acc": 0.5 + shift + n / 50, "secs": 3 + shift / n} for n in range(1, count + 1)]
     return [settings | row for row in rows]
 
@@ -49,196 +70,149 @@ MODELS = [row for depth in (18, 50) for row in epochs(2, host="a", model=f"resne
 @pytest.mark.parametrize(
     ("rows", "run_by", "count"), [(SWEEP, "opt,fold", 30), (SEEDS, "seed", 3), (MODELS, "model", 2)]
 )
-def test_several_runs_in_a_file_are_asked_about_and_read_one_by_one(tmp_path, form, rows, run_by, count):
-    path = tmp_path / ("all.csv" if form is as_csv else "all.jsonl")
-    path.write_text(form(rows))
-    with pytest.raises(MissingInput, match=r"begins again at 1 in row \d") as caught:
-        load_runs([path])
-    assert caught.value.arguments == ("--run-by", run_by)
-    runs = load_runs([path], run_by=run_by)
+def test_several_runs_in_a_file_are_asked_about_and_read_one_by_one(load, form, rows, run_by, count):
+    load(form(rows), f"--run-by {run_by}", r"begins again at 1 in row \d")
+    runs = load(form(rows), run_by=run_by)
     assert len(runs) == count
     columns = run_by.split(",")
     for run in runs:
         own = [row for row in rows if all(row[column] == run.config[column] for column in columns)]
-        assert run.values("val_acc").tolist() == [row["val_acc"] for row in own]
-        assert run.values("secs").tolist() == [row["secs"] for row in own]
-        assert run.values("global_step").tolist() == [row["epoch"] for row in own]
+        for key, column in (("val_acc", "val_acc"), ("secs", "secs"), ("global_step", "epoch")):
+            assert run.values(key).tolist() == [row[column] for row in own]
         text = ",".join(f"{column}={run.config[column]}" for column in columns)
         assert run.name.endswith(f"all[{text}]")
         assert not {*columns} & {*run.logged}
 
 
-def test_a_value_of_a_column_is_read_alone(tmp_path):
-    (tmp_path / "all.csv").write_text(as_csv(SWEEP))
-    with pytest.raises(MissingInput) as caught:  # the folds of one optimizer are still several runs
-        load_runs([tmp_path / "all.csv"], where=["opt=sgd"])
-    assert caught.value.arguments == ("--run-by", "fold")
-    (tmp_path / "all.csv").write_text(as_csv(SEEDS))
-    (run,) = load_runs([tmp_path / "all.csv"], where=["seed=12"])
-    assert run.values("val_acc").tolist() == [row["val_acc"] for row in SEEDS if row["seed"] == 12]
+def test_a_value_of_a_column_is_read_alone(load):
+    load(as_csv(SWEEP), "--run-by fold", where=["opt=sgd"])  # the folds of one optimizer are several runs
+    (run,) = load(as_csv(SEEDS), where=["seed=12"])
+    assert run.values("val_acc").tolist() == [row["val_acc"] for row in SEEDS[4:8]]
     assert run.rows == 4
 
 
-def test_runs_whose_rows_alternate_are_told_apart_by_their_seed(tmp_path):
-    rows = sorted(SEEDS, key=lambda row: row["epoch"])
-    (tmp_path / "all.csv").write_text(as_csv(rows))
-    with pytest.raises(MissingInput, match=r"several seeds \(11, 12 and 13\)") as caught:
-        load_runs([tmp_path])
-    assert caught.value.arguments == ("--run-by", "seed")
-    assert [run.config["seed"] for run in load_runs([tmp_path], run_by="seed")] == [11, 12, 13]
+def test_runs_whose_rows_alternate_are_told_apart_by_their_seed(load):
+    text = as_csv(sorted(SEEDS, key=lambda row: row["epoch"]))
+    load(text, "--run-by seed", r"several seeds \(11, 12 and 13\)")
+    assert [run.config["seed"] for run in load(text, run_by="seed")] == [11, 12, 13]
 
 
-def test_the_order_of_the_rows_counts_in_each_run(tmp_path):
-    (tmp_path / "all.csv").write_text(as_csv(SEEDS))
-    runs = load_runs([tmp_path], run_by="seed", step="none")
+def test_the_order_of_the_rows_counts_in_each_run(load):
+    runs = load(as_csv(SEEDS), run_by="seed", step="none")
     assert [run.values("global_step").tolist() for run in runs] == [[1, 2, 3, 4]] * 3
-
-
-def test_an_unknown_column_is_refused(tmp_path):
-    (tmp_path / "all.csv").write_text(as_csv(SEEDS))
-    with pytest.raises(UserError, match=r"--run-by 'sed': .* has no such column; did you mean seed\?"):
-        load_runs([tmp_path], run_by="sed")
 
 
 @pytest.mark.parametrize(
     "rows",
     [
         # Lightning: rows of training and of evaluation at the same step.
-        [
-            row
-            for n in (1, 2, 3)
-            for row in ({"epoch": 0, "step": n, "loss": 1 / n}, {"epoch": 0, "step": n, "acc": n})
-        ],
+        [{"epoch": 0, "step": n, key: n} for n in (1, 2, 3) for key in ("loss", "acc")],
         # mmengine: the step of the evaluation is the epoch.
-        [
-            row
-            for n in (1, 2)
-            for row in ({"step": 10 * n, "loss": 1 / n, "time": 1}, {"step": n, "acc": n, "time": 2})
-        ],
+        [{"step": n, "time": 1, "acc" if n < 10 else "loss": n} for n in (10, 1, 20, 2)],
         # The step counts anew in each epoch.
         [{"epoch": epoch, "iter": n, "loss": 1 / n} for epoch in (1, 2, 3) for n in (1, 2)],
         # Several rows of an epoch, and a value now and then.
         [{"epoch": n // 2, "loss": 1.0} | ({"acc": n} if n % 3 else {}) for n in range(9)],
     ],
 )
-def test_rows_of_one_run_are_not_asked_about(tmp_path, rows):
-    (tmp_path / "log.jsonl").write_text(as_lines(rows))
-    (run,) = load_runs([tmp_path])
+def test_rows_of_one_run_are_not_asked_about(load, rows):
+    (run,) = load(as_lines(rows))
     assert run.rows == len(rows)
 
 
 # Several starts of a run
 
-FIRST, SECOND = epochs(5, try_="one"), epochs(7, try_="two")
-for one in (*FIRST, *SECOND):
-    del one["try_"]
+FIRST = epochs(5)
+SECOND = [row | {"val_acc": row["val_acc"] + 0.1, "secs": row["secs"] + 1} for row in epochs(7)]
+RESUMED = [*FIRST, *SECOND[3:]]
 
 
 @pytest.mark.parametrize(
-    ("text", "suffix"),
+    "text",
     [
-        (as_csv(FIRST) + as_csv(SECOND[3:]), "csv"),  # resumed, with the header again
-        (as_csv([*FIRST, *SECOND[3:]]), "csv"),
-        (as_lines([*FIRST, *SECOND[3:]]), "jsonl"),
-    ],
+        as_csv(FIRST) + as_csv(SECOND[3:]),
+        as_csv(RESUMED),
+        as_lines(RESUMED),
+    ],  # with the header again, without
 )
-def test_several_starts_are_asked_about(tmp_path, text, suffix):
-    path = tmp_path / f"log.{suffix}"
-    path.write_text(text)
-    with pytest.raises(MissingInput, match="the step begins again at 4 in row 6") as caught:
-        load_runs([path])
-    assert caught.value.arguments == ("--starts", "last")
-    (last,) = load_runs([path], starts="last")
-    assert last.values("val_acc").tolist() == [row["val_acc"] for row in SECOND[3:]]
-    (joined,) = load_runs([path], starts="joined")
-    assert joined.values("val_acc").tolist() == [row["val_acc"] for row in [*FIRST[:3], *SECOND[3:]]]
-    assert joined.values("secs").tolist() == [row["secs"] for row in [*FIRST[:3], *SECOND[3:]]]
+def test_several_starts_are_asked_about(load, text):
+    load(text, "--starts last", "the step begins again at 4 in row 6")
+    for starts, rows in (("last", SECOND[3:]), ("joined", [*FIRST[:3], *SECOND[3:]])):
+        (run,) = load(text, starts=starts)
+        for key in ("val_acc", "secs"):
+            assert run.values(key).tolist() == [row[key] for row in rows]
 
 
-def test_a_start_of_one_row_is_seen_by_its_header(tmp_path):
-    (tmp_path / "log.csv").write_text(as_csv(FIRST[:1]) + as_csv(SECOND))
-    with pytest.raises(MissingInput, match="begins again at 1 in row 2"):
-        load_runs([tmp_path])
-    (run,) = load_runs([tmp_path], starts="last")
+def test_a_start_of_one_row_is_seen_by_its_header(load):
+    text = as_csv(FIRST[:1]) + as_csv(SECOND)
+    load(text, "--starts last", "begins again at 1 in row 2")
+    (run,) = load(text, starts="last")
     assert run.rows == 7
 
 
-def test_a_header_in_a_log_that_goes_on_is_no_start(tmp_path):
-    (tmp_path / "log.csv").write_text(as_csv(FIRST[:3]) + as_csv(SECOND[3:]))
-    (run,) = load_runs([tmp_path])
+def test_a_header_in_a_log_that_goes_on_is_no_start(load):
+    (run,) = load(as_csv(FIRST[:3]) + as_csv(SECOND[3:]))
     assert run.values("epoch").tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert run.problems == []
 
 
-def test_the_starts_of_each_run_are_asked_about_and_never_mixed(tmp_path):
-    rows = [*epochs(3, seed=1), *epochs(5, seed=1), *epochs(5, seed=2)]
-    (tmp_path / "all.csv").write_text(as_csv(rows))
-    with pytest.raises(MissingInput) as caught:
-        load_runs([tmp_path])
-    assert caught.value.arguments == ("--run-by", "seed")
-    with pytest.raises(MissingInput) as caught:
-        load_runs([tmp_path], run_by="seed")
-    assert caught.value.arguments == ("--starts", "last")
-    assert [run.rows for run in load_runs([tmp_path], run_by="seed", starts="last")] == [5, 5]
+def test_the_starts_of_each_run_are_asked_about_and_never_mixed(load):
+    text = as_csv([*epochs(3, seed=1), *epochs(5, seed=1), *epochs(5, seed=2)])
+    load(text, "--run-by seed")
+    load(text, "--starts last", run_by="seed")
+    assert [run.rows for run in load(text, run_by="seed", starts="last")] == [5, 5]
 
 
-@pytest.mark.parametrize(("option", "value"), [("starts", "first"), ("rows", "steps")])
-def test_an_unknown_value_is_refused(tmp_path, option, value):
-    with pytest.raises(UserError, match=f"--{option} '{value}': expected "):
-        load_runs([tmp_path], **{option: value})
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("starts", "first", "expected "),
+        ("rows", "steps", "expected "),
+        ("run_by", "sed", r".* has no such column; did you mean seed\?"),
+    ],
+)
+def test_an_unknown_value_is_refused(load, option, value, says):
+    with pytest.raises(UserError, match=f"--{option.replace('_', '-')} '{value}': {says}"):
+        load(as_csv(SEEDS), **{option: value})
 
 
 # Tables of results
 
-SEED_TABLE = [
-    {"seed": n, "precision": p, "test_acc": 70 + n + len(p) / 10}
-    for p in ("fp32", "bf16x")
-    for n in (1, 2, 3)
-]
-WANDB = [
-    {
-        "Name": f"run-{n}",
-        "State": state,
-        "precision": "16-mixed",
-        "lr": 0.1,
-        "seed": n,
-        "epoch": 8 + n,
-        "acc": n,
-    }
-    for n, state in enumerate(("finished", "crashed", "finished"), 1)
-]
-OPTUNA = [
-    {"": n, "number": n, "value": n / 8, "params_lr": 0.1 * n, "params_opt": "adam", "state": state}
-    for n, state in enumerate(("FAIL", "COMPLETE", "COMPLETE"))
-]
+SEED_TABLE = "seed,precision,test_acc\n1,fp32,71.4\n2,fp32,72.4\n1,bf16x,71.5\n2,bf16x,72.5\n"
+WANDB = """\
+Name,State,precision,lr,seed,epoch,acc
+run-1,finished,16-mixed,0.1,1,9,1
+run-2,crashed,16-mixed,0.1,2,10,2
+run-3,finished,16-mixed,0.1,3,11,3
+"""
+OPTUNA = """\
+,number,value,params_lr,params_opt,state
+0,0,0.0,0.5,adam,FAIL
+1,1,0.125,0.75,adam,COMPLETE
+2,2,0.25,1.5,adam,COMPLETE
+"""
 
 
 @pytest.mark.parametrize(
-    ("rows", "value", "settings", "states"),
+    ("text", "value", "settings", "states"),
     [
-        (SEED_TABLE, "test_acc", ("precision", "seed"), "finished " * 6),
-        (WANDB, "acc", ("precision", "seed"), "finished failed finished"),
-        (OPTUNA, "value", ("params_lr", "params_opt"), "failed finished finished"),
-        ([{"epoch": 20, "seed": n, "acc": n / 10} for n in (4, 5)], "acc", ("seed",), "finished finished"),
-        ([{"epoch": 20, "acc": n / 10} for n in (4, 5, 6)], "acc", (), "finished " * 3),
+        (SEED_TABLE, "test_acc", "precision seed", "finished " * 4),
+        (WANDB, "acc", "precision seed", "finished failed finished"),
+        (OPTUNA, "value", "params_lr params_opt", "failed finished finished"),
+        ("epoch,seed,acc\n20,4,0.4\n20,5,0.5\n", "acc", "seed", "finished finished"),
+        ("epoch,acc\n20,0.4\n20,0.5\n20,0.6\n", "acc", "", "finished " * 3),
     ],
 )
-def test_a_table_of_results_is_refused_as_that_and_read_when_asked_for(
-    tmp_path, rows, value, settings, states
-):
-    path = tmp_path / "results.csv"
-    path.write_text(as_csv(rows))
-    with pytest.raises(MissingInput, match="--rows runs") as caught:
-        load_runs([path])
-    assert caught.value.arguments == ("--rows", "runs")
-    runs = load_runs([path], rows="runs")
-    assert [run.summary_number(value) for run in runs] == [row[value] for row in rows]
-    assert [run.config for run in runs] == [{key: row[key] for key in settings} for row in rows]
+def test_a_table_of_results_is_refused_as_that_and_read_when_asked_for(load, text, value, settings, states):
+    load(text, "--rows runs", "--rows runs")
+    runs = load(text, rows="runs")
+    rows = [*csv.DictReader(io.StringIO(text))]
+    assert [run.summary_number(value) for run in runs] == [float(row[value]) for row in rows]
+    expected = [{key: row[key] for key in settings.split()} for row in rows]
+    assert [{key: str(of) for key, of in run.config.items()} for run in runs] == expected
     assert [str(run.state) for run in runs] == states.split()
     assert len({run.name for run in runs}) == len(rows)
 
 
-def test_a_column_of_numbers_is_a_setting_where_the_user_says_so(tmp_path):
-    (tmp_path / "results.csv").write_text(as_csv(WANDB))
-    runs = load_runs([tmp_path], rows="runs", run_by="lr")
-    assert [run.config["lr"] for run in runs] == [0.1, 0.1, 0.1]
+def test_a_column_of_numbers_is_a_setting_where_the_user_says_so(load):
+    assert [run.config["lr"] for run in load(WANDB, rows="runs", run_by="lr")] == [0.1, 0.1, 0.1]

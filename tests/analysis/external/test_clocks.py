@@ -1,151 +1,99 @@
 """Times of other programs: of each step or epoch, or from the start, as the user or the format says."""
 
 import itertools
-import json
 import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from support.log_templates import FIRST, PROGRAMS, SEEDS, write, write_logs
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
 from ampcompare.report.options import ReportOptions
-from ampcompare.runs import RunRecord
 
-FIRST = {"fp32": 5.0, "amp": 12.0}  # seconds of the first epoch: AMP tunes its kernels in it
-EPOCH = {"fp32": 3.55, "amp": 3.9}  # of the others
+EPOCH = {"fp32": 3.55, "amp": 3.9}  # seconds of an epoch after the first
+TRUTH = 3.55 / 3.9
 CLOCK = "time:seconds:cumulative"
-Header = dict[str, Any]
-ULTRALYTICS: Header = {"epoch": 1, "time": 0.0, "train/box_loss": 1.2, "metrics/mAP50(B)": 0.4, "lr/pg0": 0.1}
-OWN: Header = {"epoch": 1, "metrics/mAP50(B)": 0.4, "time": 0.0}
+METRIC = "metrics/mAP50(B)"
+CSV = "epoch,{METRIC},time\n{epoch},0.4{seed},{time}\n"
+ULTRALYTICS = "epoch,time,train/box_loss,{METRIC},lr/pg0\n{epoch},{time},1.2,0.4{seed},0.1\n"
+LINES = '{{"train/box_loss": 1.2, "time": {time}, "{METRIC}": 0.4{seed}, "lr/pg0": 0.1, "epoch": {epoch}}}\n'
 
 
-def durations(arm: str, seed: int, epochs: int = 8) -> list[float]:
-    """Return the seconds of each epoch."""
-    return [FIRST[arm], *(EPOCH[arm] + seed / 1000 + number % 3 / 100 for number in range(epochs - 1))]
+def clock(arm: str, resumed_after: int = 0) -> list[float]:
+    """Return a clock of eight epochs, which restarts after some."""
+    seconds = [FIRST[arm], *[EPOCH[arm]] * 7]
+    if resumed_after:
+        seconds[resumed_after] = FIRST[arm]
+    parts = seconds[:resumed_after], seconds[resumed_after:]
+    return [value for part in parts for value in itertools.accumulate(part)]
 
 
-def write(path: Path, header: Header, times: list[float]) -> None:
-    """Write a CSV file with one row per epoch."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for number, seconds in enumerate(times):
-        row = header | {"epoch": number + 1, "time": f"{seconds:.6g}"}
-        rows.append(",".join(map(str, row.values())))
-    path.write_text("\n".join([",".join(header), *rows]) + "\n")
-
-
-def logs(folder: Path, header: Header, name: str = "results.csv", resumed_after: int = 0) -> list[str]:
-    """Write a clock of three runs of each arm, which restarts after some epochs."""
-    for arm in FIRST:
-        for seed in (1, 2, 3):
-            seconds = durations(arm, seed)
-            if resumed_after:
-                seconds[resumed_after] = FIRST[arm] + 1.5
-            parts = [seconds[:resumed_after], seconds[resumed_after:]]
-            clock = [float(value) for part in parts for value in np.cumsum(part)]
-            write(folder / arm / str(seed) / name, header, clock)
-    return [f"{arm}={folder / arm}" for arm in FIRST]
+def logs(name: str, template: str, times: dict[str, list[float]]) -> list[str]:
+    """Write the logs of three runs of each arm with these times of an epoch, and return the sources."""
+    *header, row = template.splitlines(keepends=True)
+    for arm, seed in itertools.product(times, SEEDS):
+        rows = [
+            row.format(epoch=n, time=time * (1 + seed / 1e4), seed=seed, METRIC=METRIC)
+            for n, time in enumerate(times[arm], 1)
+        ]
+        write(f"{arm}/{seed}/{name}", "".join([*(line.format(METRIC=METRIC) for line in header), *rows]))
+    return [f"{arm}={arm}" for arm in times]
 
 
 def options(**more: Any) -> dict[str, Any]:
-    return {"metric": "metrics/mAP50(B):max:fraction", "ignore": ["device"], **more}
+    return {"metric": f"{METRIC}:max:fraction", "ignore": ["device"], **more}
 
 
-def speedup(runs: list[RunRecord], **more: Any) -> float:
-    return analyse_runs(runs, **options(**more)).comparison("amp").estimates["speed"].value
-
-
-def true_speedup() -> float:
-    """Return the ratio of the geometric means of the runs' rates in epochs after the first."""
-    rates = {arm: [1 / np.median(durations(arm, seed)[1:]) for seed in (1, 2, 3)] for arm in FIRST}
-    means = {arm: float(np.exp(np.mean(np.log(values)))) for arm, values in rates.items()}
-    return means["amp"] / means["fp32"]
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("resumed_after", [0, 4])
-def test_ultralytics_declares_that_its_time_counts_from_the_start(tmp_path: Path, resumed_after: int):
-    runs = load_runs(logs(tmp_path, ULTRALYTICS, resumed_after=resumed_after))
-    assert speedup(runs, time="time:seconds") == pytest.approx(true_speedup(), rel=0.005)
-    assert true_speedup() == pytest.approx(0.91, abs=0.005)
+def test_ultralytics_declares_that_its_time_counts_from_the_start(resumed_after: int):
+    times = {arm: clock(arm, resumed_after) for arm in FIRST}
+    runs = load_runs(logs("results.csv", ULTRALYTICS, times))
     analysis = analyse_runs(runs, **options(time="time:seconds"))
-    restart = FIRST["amp"] + 1.5 - durations("amp", 2)[resumed_after] if resumed_after else 0.0
-    expected = sum(durations("amp", 2)) + restart
+    assert analysis.comparison("amp").estimates["speed"].value == pytest.approx(TRUTH, rel=0.005)
+    assert analysis.quantities.speed == "epochs/s"
     (amp,) = (group for group in analysis.groups if group.label == "amp")
-    assert amp.estimates["train_seconds"].value == pytest.approx(expected, rel=0.002)
-    with pytest.raises(
-        UserError, match=r"declares time as cumulative.* write --time time:seconds:cumulative"
-    ):
-        speedup(runs, time="time:seconds:each")
+    seconds = 12 + 7 * 3.9 + (12 - 3.9 if resumed_after else 0)
+    assert amp.estimates["train_seconds"].value == pytest.approx(seconds, rel=0.002)
+    refusal = r"declares time as cumulative.* write --time time:seconds:cumulative"
+    with pytest.raises(UserError, match=refusal):
+        analyse_runs(runs, **options(time="time:seconds:each"))
 
 
-@pytest.mark.parametrize(("header", "name"), [(OWN, "log.csv"), (ULTRALYTICS | {"time": 0}, "run.jsonl")])
-def test_a_clock_that_no_format_declares_is_asked_about_with_both_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: Header, name: str
-):
-    monkeypatch.chdir(tmp_path)
-    sources = logs(Path("logs"), header, name, resumed_after=3)
-    if name.endswith(".jsonl"):
-        for path in Path("logs").rglob(name):
-            names, *rows = path.read_text().splitlines()
-            pairs = [zip(names.split(","), map(float, row.split(",")), strict=True) for row in rows]
-            objects = [dict(sorted(pair, reverse=True)) for pair in pairs]  # the order of another program
-            path.write_text("".join(f"{json.dumps(row)}\n" for row in objects))
-    asked = AnalysisOptions(**options(time="time:seconds"))
+@pytest.mark.parametrize(("template", "name"), [(CSV, "log.csv"), (LINES, "run.jsonl")])
+def test_a_clock_that_no_format_declares_is_asked_about_with_both_commands(template: str, name: str):
+    sources = logs(name, template, {arm: clock(arm, resumed_after=3) for arm in FIRST})
     with pytest.raises(UserError) as caught:
-        ReportOptions(sources, analysis=asked).analyse()
+        ReportOptions(sources, analysis=AnalysisOptions(**options(time="time:seconds"))).analyse()
     for kind in ("each", "cumulative"):
         assert f"--time time:seconds:{kind} if" in caught.value.lines[1]
     words = shlex.split(caught.value.lines[-1])
     assert words[-2:] == ["--time", "time:seconds:each"]  # it falls, so no clock is proposed
-    runs = load_runs(sources)
-    assert speedup(runs, time=CLOCK) == pytest.approx(true_speedup(), rel=0.005)
+    analysis = analyse_runs(load_runs(sources), **options(time=CLOCK))
+    assert analysis.comparison("amp").estimates["speed"].value == pytest.approx(TRUTH, rel=0.005)
 
 
-def test_the_kind_is_asked_with_the_other_questions(tmp_path: Path):
-    runs = load_runs(logs(tmp_path, OWN, "log.csv"))
+def test_the_kind_is_asked_with_the_other_questions():
+    runs = load_runs(logs("log.csv", CSV, {arm: clock(arm) for arm in FIRST}))
     with pytest.raises(MissingInput) as caught:
         analyse_runs(runs, time="time:seconds")
     assert [question.partition(":")[0] for question in caught.value.questions] == ["metric", "time"]
     assert caught.value.arguments[-2:] == ("--time", CLOCK)
 
 
-def test_fastais_time_is_that_of_an_epoch(tmp_path: Path):
-    for arm, seconds in (("fp32", 75), ("amp", 50)):
-        for seed in (1, 2, 3):
-            path = tmp_path / arm / str(seed) / "history.csv"
-            path.parent.mkdir(parents=True)
-            rows = [f"{n},1.0,0.9,0.{70 + n + seed},0:0{(seconds + n) // 60}:{(seconds + n) % 60:02d}"
-                    for n in range(3)]  # fmt: skip
-            path.write_text("\n".join(["epoch,train_loss,valid_loss,accuracy,time", *rows]) + "\n")
-    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in FIRST])
-    named = {"metric": "accuracy:max:fraction", "ignore": ["device"], "time": "time:seconds"}
-    analysis = analyse_runs(runs, **named)
-    assert analysis.comparison("amp").estimates["speed"].value == pytest.approx(76 / 51)
+@pytest.mark.parametrize(("program", "metric"), [("fastai", "accuracy"), ("mmengine", "accuracy/top1")])
+def test_a_format_declares_the_time_of_an_epoch_or_iteration(program: str, metric: str):
+    runs = load_runs(write_logs(PROGRAMS[program]))
     with pytest.raises(UserError, match="declares time as each"):
-        analyse_runs(runs, **named | {"time": CLOCK})
-
-
-def test_mmengines_time_is_that_of_an_iteration(tmp_path: Path):
-    for arm, seconds in (("fp32", 0.4), ("amp", 0.3)):
-        for seed in (1, 2, 3):
-            path = tmp_path / arm / str(seed) / "20260101_101010" / "vis_data" / "scalars.json"
-            path.parent.mkdir(parents=True)
-            rows = [
-                {"lr": 0.1, "data_time": 0.01, "loss": 1 / step, "time": seconds + seed / 1e4, "step": step}
-                for step in (10, 20, 30)
-            ]
-            rows.append({"accuracy/top1": 70 + seed, "step": 1})
-            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in FIRST])
-    named = {"metric": "accuracy/top1:max:percent", "ignore": ["device"], "time": "time:seconds"}
-    assert analyse_runs(runs, **named).comparison("amp").estimates["speed"].value == pytest.approx(
-        4 / 3, rel=1e-3
-    )
+        analyse_runs(runs, metric=f"{metric}:max", time=CLOCK, where=["time:lr"] * (program == "mmengine"))
 
 
 @pytest.mark.parametrize(
@@ -155,20 +103,19 @@ def test_mmengines_time_is_that_of_an_iteration(tmp_path: Path):
         ("cumulative", [9.0, 7.0, 5.0], "write --time time:seconds:each"),
         ("cumulative", [3.0, -1.0, 4.0], "values below 0"),
         ("each", [3.0, -1.0, 4.0], "values below 0"),
-        ("each", [1.7e9, 1.7e9 + 3], "dates in seconds since 1970"),
+        (
+            "each",
+            [1.7e9, 1.7e9 + 3],
+            r"--time 'time:seconds:each': .*dates in seconds since 1970.*:cumulative",
+        ),
         ("each", [40.1, 40.0, 40.3, 40.2, 40.1], ""),
         ("each", [10.0, 14.0, 19.0, 25.0], ""),  # epochs with larger and larger images
         ("cumulative", [40.0, 80.0, 120.0, 80.0, 120.0, 160.0], ""),  # it was resumed
         ("cumulative", [10.0, 20.0, 10.0, 20.0, 11.0, 20.0], ""),  # each epoch begins at 0
     ],
 )
-def test_a_kind_that_the_values_contradict_is_refused(
-    tmp_path: Path, kind: str, times: list[float], message: str
-):
-    for arm in FIRST:
-        for seed in (1, 2):
-            write(tmp_path / arm / f"{seed}.csv", OWN, [value * (1 + seed / 1e3) for value in times])
-    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in FIRST])
+def test_a_kind_that_the_values_contradict_is_refused(kind: str, times: list[float], message: str):
+    runs = load_runs(logs("log.csv", CSV, dict.fromkeys(FIRST, times)))
     if message:
         with pytest.raises(UserError, match=message):
             analyse_runs(runs, **options(time=f"time:seconds:{kind}"))
@@ -180,3 +127,16 @@ def test_a_kind_that_the_values_contradict_is_refused(
         by_hand = times[0] + sum(b if b < a else b - a for a, b in itertools.pairwise(times))
         seconds = analysis.groups[0].estimates["train_seconds"].value
         assert seconds == pytest.approx(by_hand, rel=0.002)
+
+
+@pytest.mark.parametrize(("begin", "unit", "a_second"), [(1.7e9, "seconds", 1), (1.7e12, "ms", 1000)])
+def test_a_date_counts_from_the_first_row(begin: float, unit: str, a_second: int):
+    for arm, seconds in (("a", 2), ("b", 1)):
+        for seed in SEEDS:
+            rows = [f"{n},0.{seed}{n},{begin + a_second * (1000 * seed + n * seconds):.1f}" for n in range(9)]
+            write(f"{arm}/{seed}.csv", "\n".join(["step,acc,time", *rows]))
+    time = f"time:{unit}:cumulative"
+    analysis = analyse_runs(load_runs(["a=a", "b=b"]), metric="acc:max", time=time, ignore=["device"])
+    assert analysis.comparison("b").estimates["speed"].value == pytest.approx(2.0)
+    assert analysis.quantities.speed == "steps/s"
+    assert analysis.groups[0].estimates["train_seconds"].value == pytest.approx(16, abs=3)

@@ -3,54 +3,28 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from support.log_templates import (
+    OPTUNA,
+    PROGRAMS,
+    RUNS,
+    SEEDS,
+    WANDB_RUNS,
+    results,
+    values,
+    write,
+    write_logs,
+)
 from support.quick import ROOT
 
 from ampcompare.cli import main
 
-Row = dict[str, Any]
 Report = Mapping[str, Any]
-GAIN = {"fp32": 0.0, "amp": 0.05}
-SEEDS = (1, 2, 3)
-
-
-def write(path: str, text: str) -> None:
-    """Write a file and its folder."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(text)
-
-
-def table(path: str, rows: Iterable[Row], separator: str = ",") -> None:
-    """Write a CSV file whose columns are those of all rows."""
-    rows = [*rows]
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [separator.join(str(row.get(name, "")) for name in names) for row in rows]
-    write(path, "\n".join([separator.join(names), *lines]) + "\n")
-
-
-def lines(path: str, rows: Iterable[Row], before: str = "") -> None:
-    """Write JSON lines, each after a text."""
-    write(path, "".join(f"{before}{json.dumps(row)}\n" for row in rows))
-
-
-def result(arm: str, seed: int) -> float:
-    """Return the last value of a run."""
-    return round(0.6 + GAIN[arm] + seed / 50, 4)
-
-
-def score(arm: str, seed: int, epoch: int, epochs: int = 3) -> float:
-    """Return the value of an epoch, which ends with the result of the run."""
-    return round(result(arm, seed) - (epochs - epoch) / 10, 4)
-
-
-def each_run() -> list[tuple[str, int]]:
-    """Return arm and seed of each run."""
-    return [(arm, seed) for arm in GAIN for seed in SEEDS]
+ARMS = ["fp32=fp32", "amp=amp"]
 
 
 def ask(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[list[str], Report | None]:
@@ -70,14 +44,21 @@ def ask(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[list[str]
     return proposed[:at] + proposed[at + 2 :], None
 
 
-def follow(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[list[list[str]], Report]:
+def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> Report:
+    """Return the report of a command that asks nothing."""
+    proposed, report = ask(words, capsys)
+    assert report is not None, proposed
+    return report
+
+
+def follow(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[list[str], Report]:
     """Give each command that a question prints; return what each added, and the report of the last one."""
     added = []
     for _ in range(5):
         proposed, report = ask(words, capsys)
         if report is not None:
             return added, report
-        added.append([word for word in proposed if word not in words])
+        added.append(shlex.join(word for word in proposed if word not in words))
         words = proposed
     raise AssertionError(f"no command ends the questions: {words}")
 
@@ -85,389 +66,138 @@ def follow(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[list[l
 def quality(report: Report) -> dict[str, tuple[int, float]]:
     """Return how many runs each group has, and its quality."""
     return {
-        group["label"]: (group["figures"]["quality"]["n"], group["figures"]["quality"]["value"])
+        group["label"]: (
+            group["figures"]["quality"]["n"],
+            pytest.approx(group["figures"]["quality"]["value"]),
+        )
         for group in report["groups"]
     }
 
 
-def of_arms(of: Callable[[str, int], float] = result) -> dict[str, tuple[int, float]]:
-    """Return the number and the mean of the results of each arm."""
-    return {arm: (3, float(np.mean([of(arm, seed) for seed in SEEDS]))) for arm in GAIN}
+def write_chart() -> None:
+    """Write W&B's export of a chart: three columns for each run."""
+    names = [f"{arm}-{seed} - val/acc{end}" for arm, seed in RUNS for end in ("", "__MIN", "__MAX")]
+    rows = [[values(arm, seed, n)["score"] for arm, seed in RUNS for _ in range(3)] for n in (1, 2, 3)]
+    lines = [["Step", *names], *([n, *row] for n, row in enumerate(rows, 1))]
+    write("chart.csv", "\n".join(",".join(map(str, line)) for line in lines))
 
 
-# The writers return the sources, what the first questions add, and the truth.
-
-Case = tuple[list[str], list[list[str]], dict[str, tuple[int, float]]]
-
-
-def folds_of_a_search() -> Case:
-    table(
-        "all.csv",
-        (
-            {"optimizer": name, "fold": fold, "epoch": epoch, "val_acc": shift + fold / 100 + epoch / 10}
-            for name, shift in (("adam", 0.3), ("lion", 0.2), ("sgd", 0.1))
-            for fold in range(1, 11)
-            for epoch in (1, 2, 3)
-        ),
-    )
-    truth = {name: (10, shift + 0.055 + 0.3) for name, shift in (("adam", 0.3), ("lion", 0.2), ("sgd", 0.1))}
-    return (
-        ["all.csv"],
-        [
-            ["--run-by", "optimizer,fold"],
-            ["--group-by", "optimizer", "--baseline", "adam", "--metric", "val_acc:max"],
-        ],
-        truth,
-    )
-
-
-def alternating_runs() -> Case:
-    """Return a table whose rows alternate between the runs, so that the step never goes back."""
-    rows = (
-        {"epoch": epoch, "precision": arm, "acc": score(arm, 1, epoch)} for epoch in (1, 2, 3) for arm in GAIN
-    )
-    table("all.csv", rows)
-    return (
-        ["all.csv"],
-        [["--run-by", "precision", "--metric", "acc:max"], ["--group-by", "--baseline", "fp32"]],
-        {arm: (1, result(arm, 1)) for arm in GAIN},
-    )
-
-
-def wandbs_table_of_runs() -> Case:
-    table(
-        "wandb_export.csv",
-        (
-            {
-                "Name": f"run-{arm}-{seed}",
-                "State": "finished",
-                "Created": "2026-01-01T00:00:00.000Z",
-                "Runtime": 3600 + seed,
-                "precision": arm,
-                "seed": seed,
-                "epoch": 10,
-                "val_acc": result(arm, seed),
-            }
-            for arm, seed in each_run()
-        ),
-    )
-    return (
-        ["wandb_export.csv"],
-        [["--rows", "runs"], ["--group-by", "precision", "--baseline", "fp32", "--metric", "val_acc:max"]],
-        of_arms(),
-    )
-
-
-def optunas_trials() -> Case:
-    table(
-        "trials.csv",
-        (
-            {
-                "": number,
-                "number": number,
-                "value": result(arm, seed),
-                "datetime_start": "2026-01-01 10:00:00.123",
-                "duration": "0 days 00:05:00.1",
-                "params_precision": arm,
-                "state": "COMPLETE",
-            }
-            for number, (arm, seed) in enumerate(each_run())
-        ),
-    )
-    return (
-        ["trials.csv"],
-        [
-            ["--rows", "runs"],
-            ["--group-by", "params_precision", "--baseline", "fp32", "--metric", "value:max"],
-        ],
-        of_arms(),
-    )
-
-
-def table_of_seeds() -> Case:
-    rows = ({"model": arm, "seed": seed, "epochs": 90, "acc": result(arm, seed)} for arm, seed in each_run())
-    table("results.csv", rows, ";")
-    return (
-        ["results.csv"],
-        [["--rows", "runs"], ["--group-by", "model", "--baseline", "fp32", "--metric", "acc:max"]],
-        of_arms(),
-    )
-
-
-def results_of_epochs_that_fall() -> Case:
-    rows = (
-        {
-            "precision": arm,
-            "epoch": 90 - 3 * (arm == "amp") - 3 * (arm == "amp" and seed > 1),
-            "acc": seed / 4,
-        }
-        for arm, seed in each_run()
-    )
-    table("results.csv", rows)
-    return (
-        ["results.csv"],
-        [["--rows", "runs"], ["--group-by", "precision", "--baseline", "fp32", "--metric", "acc:max"]],
-        dict.fromkeys(GAIN, (3, 0.5)),
-    )
-
-
-def appended_starts_of_keras() -> Case:
-    for arm, seed in each_run():
-        rows = [f"{epoch},{0.9},{2 / epoch},{score(arm, seed, epoch)},{3 / epoch}" for epoch in (1, 2, 3)]
-        header = "epoch,accuracy,loss,val_accuracy,val_loss"
-        write(f"{arm}/{seed}/training.log", "\n".join([header, *rows[: seed - 1], header, *rows, ""]))
-    return (
-        ["fp32=fp32", "amp=amp"],
-        [["--starts", "last"], ["--metric", "val_accuracy:max"]],
-        of_arms(),
-    )
-
-
-def appended_starts_of_json_lines() -> Case:
-    """Return a log of nohup, to which a second start was appended after a crash."""
-    for arm, seed in each_run():
-        rows = [
-            {"step": 100 * epoch, "train": {"loss": 1 / epoch}, "val": {"acc": score(arm, seed, epoch)}}
-            for epoch in (1, 2, 3)
-        ]
-        lines(f"{arm}/{seed}/nohup.out.log", [*rows[:2], *rows], before="INFO:root:")
-    return ["fp32=fp32", "amp=amp"], [["--starts", "last"], ["--metric", "val.acc:max"]], of_arms()
-
-
-def history_without_a_step() -> Case:
-    for arm, seed in each_run():
-        rows = ({"loss": 1 / epoch, "val_acc": score(arm, seed, epoch)} for epoch in (1, 2, 3))
-        table(f"{arm}/{seed}.csv", rows)
-    return ["fp32=fp32", "amp=amp"], [["--step", "none"], ["--metric", "val_acc:max"]], of_arms()
-
-
-def text_table_without_a_step() -> Case:
-    for arm, seed in each_run():
-        rows = ({"loss": 1 / epoch, "val_acc": score(arm, seed, epoch)} for epoch in (1, 2, 3))
-        table(f"{arm}/{seed}/log.txt", rows, "\t")
-    return ["fp32=fp32", "amp=amp"], [["--step", "none"], ["--metric", "val_acc:max"]], of_arms()
-
-
-def json_lines_without_a_step() -> Case:
-    for arm, seed in each_run():
-        rows = ({"loss": 1 / epoch, "val_acc": score(arm, seed, epoch)} for epoch in (1, 2, 3))
-        lines(f"{arm}/{seed}.jsonl", rows)
-    return ["fp32=fp32", "amp=amp"], [["--step", "none"], ["--metric", "val_acc:max"]], of_arms()
-
-
-def steps_in_words() -> Case:
-    for arm, seed in each_run():
-        rows = ({"epoch": f"Epoch {epoch}", "acc": score(arm, seed, epoch)} for epoch in (1, 2, 3))
-        table(f"{arm}/{seed}.csv", rows)
-    return ["fp32=fp32", "amp=amp"], [["--step", "none"], ["--metric", "acc:max"]], of_arms()
-
-
-def fairseq() -> Case:
-    for arm, seed in each_run():
-        fairseq_log(f"{arm}/{seed}", arm, seed)
-    return ["fp32=fp32", "amp=amp"], [["--metric", "valid_loss:min"]], of_arms()
-
-
-def mmcv() -> Case:
-    for arm, seed in each_run():
-        rows: list[Row] = [{"env_info": "Linux", "seed": seed}]
-        for epoch in (1, 2, 3):
-            train = {"mode": "train", "epoch": epoch, "lr": 0.1, "memory": 4000, "data_time": 0.01}
-            rows += [train | {"iter": 50 * part, "loss": 1 / epoch, "time": 0.4} for part in (1, 2)]
-            rows.append({"mode": "val", "epoch": epoch, "iter": 25, "bbox_mAP": score(arm, seed, epoch)})
-        lines(f"{arm}/{seed}/20260101_101010.log.json", rows)
-    return ["fp32=fp32", "amp=amp"], [["--metric", "bbox_mAP:max"]], of_arms()
-
-
-def many_files() -> Case:
-    truth = {}
-    for number in range(9):
-        table(f"logs/m{number}.csv", ({"epoch": n, "acc": n / 10 + number / 100} for n in (1, 2)))
-        truth[f"m{number}"] = (1, 0.2 + number / 100)
-    return ["logs"], [["--run-name", "{arm}", "--metric", "acc:max"]], truth
-
-
-def many_folders() -> Case:
-    truth = {}
-    for number in range(9):
-        table(f"logs/m{number}/log.csv", ({"epoch": n, "acc": n / 10 + number / 100} for n in (1, 2)))
-        truth[f"m{number}"] = (1, 0.2 + number / 100)
-    return ["logs"], [["--run-name", "*/{arm}/*", "--metric", "acc:max"]], truth
-
-
-# Writers of the log of one run by the programs of docs/reports.md. An epoch of amp takes 3 s instead of 4 s.
-
-SECONDS = {"fp32": 4.0, "amp": 3.0}
-
-
-def ultralytics(folder: str, arm: str, seed: int) -> None:
-    head = {"fp32": 5.0, "amp": 12.0}[arm]  # the first epoch
-    table(
-        f"{folder}/results.csv",
-        (
-            {
-                "epoch": n,
-                "time": head + SECONDS[arm] * (n - 1),
-                "train/box_loss": 1 / n,
-                "metrics/mAP50(B)": score(arm, seed, n),
-                "lr/pg0": 0.1,
-            }
-            for n in (1, 2, 3)
-        ),
-    )
-
-
-def keras(folder: str, arm: str, seed: int) -> None:
-    table(
-        f"{folder}/training.csv",
-        (
-            {"epoch": n, "accuracy": 0.9, "loss": 1 / n, "val_accuracy": score(arm, seed, n), "val_loss": n}
-            for n in (1, 2, 3)
-        ),
-    )
-
-
-def fastai(folder: str, arm: str, seed: int) -> None:
-    own = {"train_loss": 1.5, "valid_loss": 1.25}
-    table(
-        f"{folder}/history.csv",
-        (
-            {"epoch": n} | own | {"accuracy": score(arm, seed, n), "time": f"00:0{SECONDS[arm]:.0f}"}
-            for n in (1, 2, 3)
-        ),
-    )
-
-
-def mmengine(folder: str, arm: str, seed: int) -> None:
-    rows: list[Row] = []
-    for n in (1, 2, 3):
-        rows.append({"lr": 0.1, "data_time": 0.01, "loss": 1 / n, "time": SECONDS[arm], "step": 10 * n})
-        rows.append({"accuracy/top1": 100 * score(arm, seed, n), "data_time": 0.01, "time": 9.0, "step": n})
-    for name in ("scalars", "20260101_101010"):
-        lines(f"{folder}/20260101_101010/vis_data/{name}.json", rows)
-
-
-def fairseq_log(folder: str, arm: str, seed: int) -> None:
-    rows: list[Row] = []
-    for n in (1, 2, 3):
-        rows.append({"epoch": n, "update": n - 0.5, "loss": "2.5", "wps": str(12 / SECONDS[arm])})
-        rows.append({"epoch": n, "valid_loss": str(score(arm, seed, n)), "valid_num_updates": "9"})
-    lines(f"{folder}/train.log", rows, before="2026-01-01 | INFO | train | ")
-
-
-def lightning(folder: str, arm: str, seed: int) -> None:
-    rows: list[Row] = []
-    for n in (1, 2, 3):
-        rows.append({"epoch": n, "step": 50 * n, "train_loss": 1 / n})
-        rows.append({"epoch": n, "step": 50 * n, "val_acc": score(arm, seed, n)})
-    table(f"{folder}/metrics.csv", rows)
-    write(f"{folder}/hparams.yaml", "lr: 0.1\n")
-
-
-def hugging_face(folder: str, arm: str, seed: int) -> None:
-    history: list[Row] = []
-    for n in (1, 2, 3):
-        history.append({"epoch": n, "step": 10 * n, "loss": 1 / n, "learning_rate": 1e-5})
-        history.append({"epoch": n, "step": 10 * n, "eval_accuracy": score(arm, seed, n)})
-    history.append({"epoch": 3, "step": 30, "train_runtime": 3 * SECONDS[arm]})
-    state = {"global_step": 30, "log_history": history}
-    write(f"{folder}/checkpoint-30/trainer_state.json", json.dumps(state))
-
-
-def timm(folder: str, arm: str, seed: int) -> None:
-    rows = (
-        {"epoch": n, "train_loss": 1 / n, "eval_loss": 1 / n, "eval_top1": 100 * score(arm, seed, n)}
-        for n in (1, 2, 3)
-    )
-    table(f"{folder}/summary.csv", rows)
-    write(f"{folder}/args.yaml", f"seed: {seed}\n")
-
-
-def wandb_chart() -> None:
-    table(
-        "chart.csv",
-        (
-            {"Step": n}
-            | {
-                f"{arm}-{seed} - val/acc{bound}": score(arm, seed, n)
-                for arm, seed in each_run()
-                for bound in ("", "__MIN", "__MAX")
-            }
-            for n in (1, 2, 3)
-        ),
-    )
-
-
-def wandb_runs() -> None:
-    wandbs_table_of_runs()
-    Path("wandb_export.csv").rename("runs.csv")
-
-
-WRITERS: dict[str, Callable[[str, str, int], None]] = {
-    "Ultralytics": ultralytics,
-    "Keras": keras,
-    "fastai": fastai,
-    "mmengine": mmengine,
-    "fairseq": fairseq_log,
-    "Lightning": lightning,
-    "Hugging Face": hugging_face,
-    "timm": timm,
-}
-EXPORTS = {"chart.csv": wandb_chart, "runs.csv": wandb_runs, "trials.csv": optunas_trials}
 PAGE = (ROOT / "docs" / "reports.md").read_text().partition("### One command per program")[2]
 COMMANDS = re.findall(r"^\| ([\w& ]+),.*\| `ampcompare report (.+)` \|$", PAGE.partition("\n### ")[0], re.M)
 
 
 def test_each_program_has_a_command():
-    assert [name for name, _ in COMMANDS] == [*WRITERS, "W&B", "W&B", "Optuna"]
+    programs = "Ultralytics,Keras,fastai,mmengine,fairseq,Lightning,Hugging Face,timm,W&B,W&B,Optuna"
+    assert [name for name, _ in COMMANDS] == programs.split(",")
 
 
 @pytest.mark.parametrize(("program", "command"), COMMANDS)
 def test_the_command_of_a_program_compares_its_logs(tmp_path, monkeypatch, capsys, program, command):
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)
-    if program in WRITERS:
-        for arm, seed in each_run():
-            WRITERS[program](f"logs/{arm}/{seed}", arm, seed)
-    else:
-        EXPORTS[words[0]]()
-    _, report = ask(words, capsys)
-    assert report is not None
-    factor = 1 if program == "fairseq" else 100  # a loss is no percentage
-    expected = {arm: (count, pytest.approx(factor * value)) for arm, (count, value) in of_arms().items()}
-    assert quality(report) == expected
+    write_chart()
+    write_logs({"runs.csv": WANDB_RUNS, "trials.csv": OPTUNA}, folder="")
+    write_logs(PROGRAMS.get(program, {}), "logs/$arm/$seed")
+    report = answer(words, capsys)
+    assert quality(report) == results(1 if program == "fairseq" else 100)  # a loss is no percentage
     (amp,) = (group for group in report["groups"] if group["label"] == "amp")
     if "--ignore" in words:
         assert amp["compared"]["speedup"]["value"] == pytest.approx(4 / 3)
 
 
-CASES = [
-    folds_of_a_search,
-    alternating_runs,
-    wandbs_table_of_runs,
-    optunas_trials,
-    table_of_seeds,
-    results_of_epochs_that_fall,
-    appended_starts_of_keras,
-    appended_starts_of_json_lines,
-    history_without_a_step,
-    text_table_without_a_step,
-    json_lines_without_a_step,
-    steps_in_words,
-    fairseq,
-    mmcv,
-    many_files,
-    many_folders,
-]
+GROUPED = "--group-by precision --baseline fp32 --metric"
+IN_ORDER = ["--step none", "--metric val_acc:max"]
+LAST = "--starts last"
+KERAS = PROGRAMS["Keras"]["training.csv"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_the_printed_commands_lead_to_a_right_comparison(tmp_path, monkeypatch, capsys, case):
+@pytest.mark.parametrize(
+    ("name", "template", "questions"),
+    [
+        # Several runs in a file.
+        (
+            "all.csv",
+            "precision,fold,epoch,val_acc\n$arm,$seed,$epoch,$score",
+            ["--run-by precision,fold", f"{GROUPED} val_acc:max"],
+        ),
+        # Tables of results: of W&B, of Optuna, by hand.
+        ("export.csv", WANDB_RUNS, ["--rows runs", f"{GROUPED} val_acc:max"]),
+        (
+            "trials.csv",
+            OPTUNA,
+            ["--rows runs", "--group-by params_precision --baseline fp32 --metric value:max"],
+        ),
+        (
+            "results.csv",
+            "model;seed;epochs;acc\n$arm;$seed;90;$result",
+            ["--rows runs", "--group-by model --baseline fp32 --metric acc:max"],
+        ),
+        # Appended starts.
+        (
+            "$arm/$seed/training.log",
+            f"{KERAS.split()[0]}\n1,0.9,2,0.1,3\n{KERAS}",
+            [LAST, "--metric val_accuracy:max"],
+        ),
+        (
+            "$arm/$seed/nohup.out.log",
+            'INFO:root:{"step": 10, "val": {"acc": 0.1}}\nINFO:root:{"step": 20, "val": {"acc": 0.2}}\n'
+            'INFO:root:{"step": $step, "train": {"loss": $loss}, "val": {"acc": $score}}',
+            [LAST, "--metric val.acc:max"],
+        ),
+        # No step.
+        ("$arm/$seed.csv", "loss,val_acc\n$loss,$score", IN_ORDER),
+        ("$arm/$seed/log.txt", "loss\tval_acc\n$loss\t$score", IN_ORDER),
+        ("$arm/$seed.jsonl", '{"loss": $loss, "val_acc": $score}', IN_ORDER),
+        ("$arm/$seed.csv", "epoch,val_acc\nEpoch $epoch,$score", IN_ORDER),
+        # Programs whose logs ask for a metric alone.
+        ("$arm/$seed/train.log", PROGRAMS["fairseq"]["train.log"], ["--metric valid_loss:min"]),
+    ],
+)
+def test_the_printed_commands_lead_to_a_right_comparison(
+    tmp_path, monkeypatch, capsys, name, template, questions
+):
     monkeypatch.chdir(tmp_path)
-    sources, questions, truth = case()
-    added, report = follow(sources, capsys)
+    write_logs({name: template}, "")
+    added, report = follow(ARMS if "$" in name else [name], capsys)
     assert added == questions
-    assert quality(report) == {name: (count, pytest.approx(value)) for name, (count, value) in truth.items()}
+    assert quality(report) == results()
+
+
+@pytest.mark.parametrize(
+    ("text", "questions", "truth"),
+    [
+        (  # the rows alternate between the runs, so the step never goes back
+            "epoch,precision,acc\n1,fp32,0.4\n1,amp,0.5\n2,fp32,0.6\n2,amp,0.7\n",
+            ["--run-by precision --metric acc:max", "--group-by --baseline fp32"],
+            {"fp32": (1, 0.6), "amp": (1, 0.7)},
+        ),
+        (  # the column that looks like a step falls
+            "precision,epoch,acc\nfp32,90,0.5\nfp32,90,0.25\namp,87,0.5\namp,84,0.75\n",
+            ["--rows runs", f"{GROUPED} acc:max"],
+            {"fp32": (2, 0.375), "amp": (2, 0.625)},
+        ),
+    ],
+)
+def test_the_printed_commands_tell_the_runs_of_a_table_apart(
+    tmp_path, monkeypatch, capsys, text, questions, truth
+):
+    monkeypatch.chdir(tmp_path)
+    write("all.csv", text)
+    added, report = follow(["all.csv"], capsys)
+    assert added == questions
+    assert quality(report) == truth
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), [("logs/m{}.csv", "{arm}"), ("logs/m{}/log.csv", "'*/{arm}/*'")]
+)
+def test_many_files_or_folders_are_arms_by_a_pattern(tmp_path, monkeypatch, capsys, name, pattern):
+    monkeypatch.chdir(tmp_path)
+    for number in range(9):
+        write(name.format(number), f"epoch,acc\n1,0.1\n2,0.2{number}\n")
+    added, report = follow(["logs"], capsys)
+    assert added == [f"--run-name {pattern} --metric acc:max".replace(" {arm} ", " '{arm}' ")]
+    assert quality(report) == {f"m{number}": (1, 0.2 + number / 100) for number in range(9)}
 
 
 def test_a_time_to_the_target_that_is_shorter_speaks_against_staying_with_the_baseline(
@@ -475,25 +205,19 @@ def test_a_time_to_the_target_that_is_shorter_speaks_against_staying_with_the_ba
 ):
     """caspr needs 11 s for an epoch instead of 10, and reaches 0.8 in 3 epochs instead of 6."""
     monkeypatch.chdir(tmp_path)
-    rows = (
-        {
-            "optimizer": name,
-            "seed": seed,
-            "epoch": n,
-            "acc": min(0.9 + seed / 1e4, 0.5 + n * gain),
-            "secs": n * own,
-        }
+    rows = [
+        f"{name},{seed},{n},{min(0.9 + seed / 1e4, 0.5 + n * gain)},{n * (own + seed / 1000 + n / 1e4)}"
         for name, gain, own in (("amos", 0.05, 10.0), ("caspr", 0.1, 11.0))
         for seed in SEEDS
         for n in range(1, 10)
-        for own in [own + seed / 1000 + n / 1e4]
+    ]
+    write("all.csv", "\n".join(["optimizer,seed,epoch,acc,secs", *rows]))
+    command = (
+        "all.csv --run-by optimizer,seed --group-by optimizer --baseline amos --metric acc:max:fraction "
+        "--time secs:seconds:cumulative --target 0.8 --ignore device"
     )
-    table("all.csv", rows)
-    words = ["all.csv", "--run-by", "optimizer,seed", "--group-by", "optimizer", "--baseline", "amos"]
-    options = ["--metric", "acc:max:fraction", "--time", "secs:seconds:cumulative", "--target", "0.8"]
-    _, report = ask([*words, *options, "--ignore", "device"], capsys)
-    assert report is not None
-    caspr = next(group for group in report["groups"] if group["label"] == "caspr")
+    report = answer(command.split(), capsys)
+    (caspr,) = (group for group in report["groups"] if group["label"] == "caspr")
     assert caspr["compared"]["time_ratio"]["value"] == pytest.approx(33 / 60, abs=1e-3)
     text = report["recommendation"]["text"]
     assert text == "No recommendation yet: caspr is slower, but takes 45% less time to the target."
@@ -501,27 +225,13 @@ def test_a_time_to_the_target_that_is_shorter_speaks_against_staying_with_the_ba
 
 def test_groups_of_one_arm_are_no_single_group(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for arm, seed in each_run():
-        row = {"amp": arm == "amp", "seed": seed}
-        lines(f"logs/{arm}{seed}.jsonl", (row | {"step": n, "acc": score(arm, seed, n)} for n in (1, 2, 3)))
-    _, report = ask(["all=logs", "--split-by", "amp", "--metric", "acc:max"], capsys)
-    assert report is not None
+    row = '{"amp": $is_amp, "seed": $seed, "step": $epoch, "acc": $score}'
+    write_logs({"$arm$seed.jsonl": row}, "logs")
+    report = answer(["all=logs", "--split-by", "amp", "--metric", "acc:max"], capsys)
     assert len(report["groups"]) == 2
     assert report["verdict"] == "All 2 groups are of all: compare them by another setting with --group-by KEY"
-    _, report = ask(["all=logs", "--group-by", "amp", "--baseline", "false", "--metric", "acc:max"], capsys)
-    assert report is not None
-    assert quality(report)["True"] == (3, pytest.approx(of_arms()["amp"][1]))
-
-
-def test_one_run_without_a_column_that_tells_runs_apart_has_nothing_to_be_compared_with(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    table("log.csv", ({"epoch": n, "acc": n / 10} for n in (1, 2)))
-    with pytest.raises(SystemExit) as ended:
-        main(["report", "log.csv"])
-    assert ended.value.code == 2
-    assert "log is one run, so there is nothing to compare; name a source for each" in capsys.readouterr().err
+    report = answer(["all=logs", "--group-by", "amp", "--baseline", "false", "--metric", "acc:max"], capsys)
+    assert quality(report)["True"] == results()["amp"]
 
 
 @pytest.mark.parametrize(
@@ -533,6 +243,7 @@ def test_one_run_without_a_column_that_tells_runs_apart_has_nothing_to_be_compar
         ("log.json", '[\n{\n"epoch": 1, "acc": 0.5\n}\n]', "one JSON object per line"),
         ("log.jsonl", "epoch 1: 0.5\n", "none of its lines is a JSON object"),
         ("log.csv", "1,0.5\n2,0.6\n", "write the names of the columns above them"),
+        ("one.csv", "epoch,acc\n1,0.1\n2,0.2\n", "is one run, so there is nothing to compare; name a source"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_with_what_is_missing(
@@ -540,9 +251,10 @@ def test_a_file_that_cannot_be_read_is_refused_with_what_is_missing(
 ):
     monkeypatch.chdir(tmp_path)
     write(f"logs/{name}", text)
+    arm = "" if name == "one.csv" else "a="
     for source in ("logs", f"logs/{name}"):
         with pytest.raises(SystemExit):
-            main(["report", f"a={source}"])
+            main(["report", f"{arm}{source}"])
         error = capsys.readouterr().err
         assert lacks in error
         assert "not read" not in error

@@ -13,49 +13,33 @@ OPTIONS: dict[str, Any] = {
     "group_by": ["trainer.precision"],
     "throughput": "samples_per_sec:per_second",
 }
-RATES = (0.1, 0.2, 0.3, 0.4)
 
 
 def test_runs_of_a_search_are_pooled_with_a_caveat_and_split_by_an_option():
-    made = [
-        external(precision, seed, config={"lr": rate})
-        for precision in (FULL, MIXED)
-        for seed, rate in enumerate(RATES)
+    rates = [{"lr": rate} for rate in (0.1, 0.2, 0.3, 0.4)]
+    made = [external(arm, seed, config=rate) for arm in (FULL, MIXED) for seed, rate in enumerate(rates)]
+    recorder = {"recorder": "0.4"}
+    loops = [
+        make(arm, seed, config=recorder | r) for arm in ("none", "native") for seed, r in enumerate(rates)
     ]
-    analysis = analyse_runs(made, **OPTIONS)
-    assert [group.n for group in analysis.groups] == [4, 4]
-    assert any("also differ in lr (0.1, 0.2, 0.3 and 0.4)" in line for line in analysis.caveats)
+    for analysis in (analyse_runs(made, **OPTIONS), analyse_runs(loops)):
+        assert [group.n for group in analysis.groups] == [4, 4]
+        assert any("also differ in lr (0.1, 0.2, 0.3 and 0.4)" in line for line in analysis.caveats)
     split = analyse_runs(made, split_by=["lr"], **OPTIONS)
     assert [group.n for group in split.groups] == [1] * 8
     ignored = analyse_runs(made, ignore=["lr"], **OPTIONS)
     assert not any("differ in lr" in line for line in ignored.caveats)
 
 
-def test_recorded_loops_with_different_learning_rates_are_pooled_with_a_caveat():
-    made = [
-        make(backend, seed, config={"recorder": "0.4", "lr": rate})
-        for backend in ("none", "native")
-        for seed, rate in enumerate(RATES)
-    ]
-    analysis = analyse_runs(made)
-    assert [group.n for group in analysis.groups] == [4, 4]
-    assert any("also differ in lr (0.1, 0.2, 0.3 and 0.4)" in line for line in analysis.caveats)
-
-
 def test_a_missing_seed_is_said_first_and_not_answered_by_a_number_of_runs():
     made = [external(precision, seed) for precision in (FULL, MIXED) for seed in range(5)]
-    for run in made:
+    loops = [make(b, seed, config={"recorder": "0.4"}) for b in ("none", "native") for seed in range(5)]
+    for run in (*made, *loops):
         del run.config["seed"]
     advice = analyse_runs(made, **OPTIONS).advice
     assert advice.startswith("No run records a seed, so runs are not paired: --seed KEY")
     assert "hparams.yaml with the line `seed: 3`" in advice
     assert "more" not in advice
-
-    def without_seed(plan: Any) -> None:
-        del plan["config"]["seed"]
-        plan["config"]["recorder"] = "0.4"
-
-    loops = [make(backend, seed, edit=without_seed) for backend in ("none", "native") for seed in range(5)]
     advice = analyse_runs(loops).advice
     assert advice.startswith("No run records a seed, so runs are not paired: Recorder(seed=...)")
     assert "more" not in advice
