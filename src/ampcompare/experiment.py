@@ -343,7 +343,7 @@ class TrainingSession:
         Raises:
             UserError: The user's data raised it.
         """
-        self.exit_code = run_loop(self._loop)
+        self.exit_code = run_loop(self._loop, self._context.find_remedy)
 
     def finish(self) -> RunResult:
         """End the record, say where it is, and return the result."""

@@ -75,17 +75,6 @@ def test_training_data_that_do_not_fit_are_one_line_before_the_first_step(
     assert said in line
 
 
-def test_a_layer_without_a_kernel_for_a_dtype_is_reported_with_a_workaround():
-    class NoKernel(nn.Module):  # as nn.LSTM under fp16 autocast on a CPU
-        def forward(self, x: Tensor) -> Tensor:
-            raise RuntimeError("could not create a primitive descriptor for the LSTM forward primitive")
-
-    config = load_config(None, ["backend=native"])
-    batches = loader(torch.randn(8, 4), torch.zeros(8).long())
-    said = line_of(run_preflight, task_of(), NoKernel(), build_precision("native"), config, batches)
-    assert "such as backend=native_bf16, or a GPU" in said
-
-
 # The same of other people's network, data, loss and metrics, at the door of a run.
 
 NET = """

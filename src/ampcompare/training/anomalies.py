@@ -199,7 +199,7 @@ class AnomalyMonitor:
         when = f"by step {row[metrics.STEP]}" if first_bad is None else f"step {first_bad}"
         cause = "weights are inf or nan" if self._bad_weights else "a forward pass overflowed"
         log.warning(
-            f"{when}: {count} of the model's buffers (BatchNorm's running statistics) are inf or nan, "
+            f"{when}: {count} of the model's buffers (such as running statistics) are inf or nan, "
             f"because {cause}; skipping the step does not repair them; "
             "every evaluation from now on uses them"
         )

@@ -1,9 +1,11 @@
 """Runs a training loop to its end: the exit code, and one line for the user where it ends early."""
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 
 from ampcompare.data.worker_signals import is_worker_loss
-from ampcompare.errors import TrainingError, UserError, reason
+from ampcompare.errors import TrainingError, UserError, describe_exception, reason
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED
 from ampcompare.system.device import is_out_of_memory
 from ampcompare.system.distributed import is_peer_failure
@@ -14,11 +16,15 @@ from ampcompare.training.loop import TrainingLoop
 log = logging.getLogger(__name__)
 
 
-def run_loop(loop: TrainingLoop) -> int:
+def run_loop(loop: TrainingLoop, find_remedy: Callable[[], str] = str) -> int:
     """Run the loop and return the exit code, after logging why it is not 0.
 
+    Args:
+        find_remedy: Returns what helps a step that fails under the backend and runs in fp32, or "".
+
     Raises:
-        UserError: The user's data raised it during the training; its exit code is 1.
+        UserError: The user's data raised it during the training, or the backend cannot compute a step and a
+            remedy is known; its exit code is 1.
     """
     stop = loop.stop
     if stop.is_interruption() and loop.world.size == 1:  # several processes agree on it after a step
@@ -34,9 +40,12 @@ def run_loop(loop: TrainingLoop) -> int:
         raise
     except Exception as problem:
         exit_code = _explain(loop, problem)
-        if exit_code is None:
+        if exit_code is not None:
+            return exit_code
+        remedy = find_remedy()
+        if not remedy:
             raise
-        return exit_code
+        raise _explain_unsupported(loop, problem, remedy) from None
     if not loop.stopped:
         return 0
     kept = "" if stop.exit_code == EXIT_FAILED else "; the record up to here is kept"
@@ -62,6 +71,17 @@ def _explain(loop: TrainingLoop, problem: Exception) -> int | None:
         log.error(f"error: step {loop.step}: {lost}{describe_resume(loop, 'continue')}")
         return EXIT_FAILED
     return None
+
+
+def _explain_unsupported(loop: TrainingLoop, problem: Exception, remedy: str) -> UserError:
+    """Return the error for a step that the backend cannot compute, with its remedy."""
+    name = loop.config.model.name
+    file = name.partition(":")[0]
+    path = Path(file).resolve() if file.endswith(".py") else None
+    described = describe_exception(problem, path)
+    error = UserError(f"model.name={name!r}: step {loop.step} failed ({described}){remedy}")
+    error.exit_code = EXIT_FAILED
+    return error.with_cause(problem)
 
 
 def _describe_failure(loop: TrainingLoop, problem: Exception) -> str | None:

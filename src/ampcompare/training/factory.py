@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.config.load import Config
 from ampcompare.config.schema import ONE_ULP, TaskConfig
-from ampcompare.data.batch import list_tensors
+from ampcompare.data.batch import Batch, list_tensors
 from ampcompare.data.dataset import ImageSplit, Split, TensorSplit
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
@@ -29,6 +30,7 @@ from ampcompare.system import device as machine
 from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.cuda_graph import GraphTrainer
+from ampcompare.training.fp32_remedy import find_fp32_remedy
 from ampcompare.training.loop import steps_per_epoch
 from ampcompare.training.preflight import create_lazy_weights, run_preflight
 from ampcompare.training.task import build_task
@@ -90,15 +92,13 @@ def build_trainer(
         UserError: Model, data and options do not fit.
     """
     world = world or DistributedContext()
-    machine.seed_process(config.seed)
-    network = _build_network(config, data, train, device, world)
-    precision = _build_precision(config, device)
-    model, optimizer = _prepare(precision, network, build_optimizer(config, network, device), config.backend)
+    model, optimizer, precision = _build_prepared(config, data, train, device, world)
     _check_eps(optimizer)
     task = build_task(config, device)
     if test is not None and not is_built_in(config):
         with world.raise_on_all_ranks():
-            run_preflight(task, model, precision, config, test, data)
+            remedy = partial(find_remedy, config, data, train, device)
+            run_preflight(task, model, precision, config, test, data, remedy)
     in_parts = config.training.accumulate > 1 or world.size > 1
     if in_parts and not has_equal_target_counts(data.train):
         task = task.weighted_by_targets()
@@ -116,6 +116,34 @@ def build_trainer(
         images = min(config.batch_size, train.sample_count)
         return GraphTrainer(*parts, compiled=compiled, make_batch=train.batch, images=images)
     return Trainer(*parts, compiled=compiled)
+
+
+def find_remedy(
+    config: Config, data: Dataset, train: Any, device: torch.device, load_batch: Callable[[], Batch]
+) -> str:
+    """Return what helps a batch that fails under the backend and runs in fp32, as the end of a message.
+
+    Each trial builds the network again, in this process alone.
+    """
+    if get_backend(config.backend).is_fp32:
+        return ""
+
+    def build(changed: Config) -> tuple[nn.Module, Precision]:
+        model, _, precision = _build_prepared(changed, data, train, device, DistributedContext())
+        return model, precision
+
+    return find_fp32_remedy(config, build, build_task(config, device), load_batch)
+
+
+def _build_prepared(
+    config: Config, data: Dataset, train: Any, device: torch.device, world: DistributedContext
+) -> tuple[nn.Module, Optimizer, Precision]:
+    """Return network and optimizer as the backend has prepared them, and the backend."""
+    machine.seed_process(config.seed)
+    network = _build_network(config, data, train, device, world)
+    precision = _build_precision(config, device)
+    model, optimizer = _prepare(precision, network, build_optimizer(config, network, device), config.backend)
+    return model, optimizer, precision
 
 
 def _build_network(

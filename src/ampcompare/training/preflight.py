@@ -1,6 +1,6 @@
 """Checks before the first step, on two samples of each split, that network, loss and metrics fit the data."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ampcompare.config.schema import Config
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Field, map_tensors
+from ampcompare.data.batch import Batch, Field, map_tensors
 from ampcompare.data.factory import Dataset, ImageSplit
 from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import TrainingError, UserError, describe_exception, describe_type
@@ -18,18 +18,14 @@ from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.weight_dtypes import find_lazy_modules
+from ampcompare.system.device import is_out_of_memory
 from ampcompare.training.losses_and_metrics import EvalBatch, call_network, find_tensor, flatten_by_class
 from ampcompare.training.task import Score, Task
 
 SAMPLES = 2
-NO_KERNEL = "could not create a primitive"  # oneDNN, for example for fp16 in recurrent layers
-# PyTorch's Fourier transforms (MKL, cuFFT) for 16-bit inputs.
-NO_TRANSFORM = ("Unsupported dtype", "cuFFT only supports dimensions whose sizes are powers of two")
-KEEP_IT = "; keep the module that needs another dtype in fp32 with precision.keep_fp32=NAME"
-NO_LAYER = (
-    "; this processor cannot compute the layer in this dtype; use another backend, "
-    "such as backend=native_bf16, or a GPU"
-)
+
+# Returns the end of the message about a batch that network or loss cannot take.
+FindRemedy = Callable[[Callable[[], Batch]], str]
 
 
 def run_preflight(
@@ -39,6 +35,7 @@ def run_preflight(
     config: Config,
     loader: Any,
     data: Dataset | None = None,
+    find_remedy: FindRemedy | None = None,
 ) -> None:
     """Run network, loss and metrics on two samples of the test split, network and loss on the training split.
 
@@ -52,6 +49,7 @@ def run_preflight(
         precision: The backend that prepared it.
         loader: The loader of the test split.
         data: The data, to check the training split too; None: only the test split.
+        find_remedy: Called with a batch that network or loss cannot take; None: the message has no remedy.
 
     Raises:
         UserError: Network, loss or a metric does not take its input.
@@ -60,7 +58,9 @@ def run_preflight(
     if batch is None:  # fewer samples than processes
         return
     with _evaluation_mode(model), precision.training_context():
-        outputs, targets = _run_first_samples(task, model, precision, config, batch, task.scores)
+        outputs, targets = _run_first_samples(
+            task, model, precision, config, batch, task.scores, find_remedy=find_remedy
+        )
         if data is None:
             return
         _check_classes(config, outputs, targets, data)
@@ -68,7 +68,9 @@ def run_preflight(
             first = [
                 map_tensors(field, lambda t: t[:SAMPLES].to(precision.device)) for field in data.train.sample
             ]
-            _run_first_samples(task, model, precision, config, first, (), "the training data's ")
+            _run_first_samples(
+                task, model, precision, config, first, (), "the training data's ", find_remedy=find_remedy
+            )
 
 
 def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
@@ -124,6 +126,7 @@ def _run_first_samples(
     batch: Any,
     scores: Sequence[Score],
     whose: str = "",
+    find_remedy: FindRemedy | None = None,
 ) -> tuple[Any, Field]:
     """Run network, scores and loss on the first samples of a batch; return outputs and targets.
 
@@ -133,15 +136,22 @@ def _run_first_samples(
         config: It names the network and the loss, for messages.
         scores: The scores that are computed on such batches.
         whose: Which data these are, for the message: empty, or `the training data's `.
+        find_remedy: As in `run_preflight`.
 
     Raises:
         UserError: A part does not take its input.
     """
     inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
     input_shapes = f"{whose}inputs {_shapes(inputs, with_dtype=True)}"
-    hint = _converted_hint(precision)
+
+    def explain() -> str:
+        return find_remedy(lambda: (inputs, targets)) if find_remedy else ""
+
+    def explain_network() -> str:
+        return explain() or _converted_hint(precision)
+
     with (
-        _explained_errors("model.name", config.model.name, input_shapes, hint),
+        _explained_errors("model.name", config.model.name, input_shapes, explain_network),
         precision.forward_context(),
     ):
         outputs = call_network(model, inputs)
@@ -151,7 +161,10 @@ def _run_first_samples(
         for score in scores:
             with _explained_errors(*score.option, description):
                 score.sums(evaluated)
-    with _explained_errors("task.loss", config.task.loss, description), precision.forward_context():
+    with (
+        _explained_errors("task.loss", config.task.loss, description, explain),
+        precision.forward_context(),
+    ):
         _check_loss(task.loss(outputs, targets))
     return outputs, targets
 
@@ -209,14 +222,16 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
 
 
 @contextmanager
-def _explained_errors(option: str, text: str, description: str, hint: str = "") -> Iterator[None]:
+def _explained_errors(
+    option: str, text: str, description: str, explain: Callable[[], str] = str
+) -> Iterator[None]:
     """Turn any exception of a part into a UserError; the traceback is shown for user code.
 
     Args:
         option: The option that names the part.
         text: The value of the option.
         description: What the part gets.
-        hint: The end of the message, unless a more specific one is known.
+        explain: Returns the end of the message.
     """
     try:
         yield
@@ -225,10 +240,7 @@ def _explained_errors(option: str, text: str, description: str, hint: str = "") 
     except (Exception, SystemExit) as problem:
         file = text.partition(":")[0]
         path = Path(file).resolve() if file.endswith(".py") else None
-        if NO_KERNEL in str(problem):
-            hint = NO_LAYER
-        if any(message in str(problem) for message in NO_TRANSFORM):
-            hint = KEEP_IT
+        hint = "" if is_out_of_memory(problem) else explain()
         error = UserError(
             f"{option}={text!r}: cannot take {description} ({describe_exception(problem, path)}){hint}"
         )

@@ -28,7 +28,8 @@ from ampcompare.run_series import PER_RUN
 from ampcompare.system import device as machine
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
-from ampcompare.training.factory import allows_tf32, build_trainer, is_fused, load_data
+from ampcompare.training.factory import allows_tf32, build_trainer, find_remedy, is_fused, load_data
+from ampcompare.training.fp32_remedy import SAMPLES
 from ampcompare.training.loaders import check_data, count_workers, make_loader, with_batch_size_of_loader
 from ampcompare.training.torch_compile import check_execution
 from ampcompare.training.trainer import Trainer
@@ -112,6 +113,17 @@ class RunContext:
         """
         config = config or self.config
         return build_trainer(config, self.data, self.train, self.world.device, self.world, test=self.test)
+
+    def find_remedy(self) -> str:
+        """Return what helps a training step that fails under the backend and runs in fp32, or "".
+
+        It ends a message. The first batch is tried again (`fp32_remedy`).
+        """
+
+        def load_batch() -> Batch:
+            return self.first_steps(1, samples=SAMPLES)[0][0]
+
+        return find_remedy(self.config, self.data, self.train, self.world.device, load_batch)
 
     def has_data_of(self, config: Config, world: DistributedContext) -> bool:
         """Return whether the data of this context are those of other options, which may have another seed.

@@ -3,6 +3,7 @@
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -152,15 +153,71 @@ def test_only_weights_are_kept_for_their_copy_and_activations_are_freed(weight):
         assert alive() is None
 
 
-def test_edit_in_place_makes_a_new_copy(weight):
+def _assign_twice(weight: nn.Parameter) -> None:
+    """The second assignment may get the memory that the first one freed."""
+    weight.data = weight.data * 2
+    weight.data = weight.data * 2
+
+
+def _load(weight: nn.Parameter) -> None:
+    owner = nn.Module()
+    owner.weight = weight
+    owner.load_state_dict({"weight": NEW.clone()})
+
+
+def _step(weight: nn.Parameter) -> None:
+    weight.grad = torch.ones(3)
+    torch.optim.SGD([weight], lr=1.0).step()
+    weight.grad = None
+
+
+NEW = torch.tensor([4.0, 5.0, 6.0])
+EDITS: dict[str, Callable[[nn.Parameter], object]] = {
+    "add_": lambda weight: weight.add_(1),
+    "copy_": lambda weight: weight.copy_(NEW),
+    "of a detached alias": lambda weight: weight.detach().mul_(2),
+    "set_": lambda weight: weight.set_(NEW.clone()),
+    "data = new": lambda weight: setattr(weight, "data", NEW.clone()),
+    "data = new, twice": _assign_twice,
+    "data = view": lambda weight: setattr(weight, "data", weight.data.as_strided((3,), (0,))),
+    "swap_tensors": lambda weight: torch.utils.swap_tensors(weight, nn.Parameter(NEW.clone())),
+    "load_state_dict": _load,
+    "optimizer": _step,
+}
+# These leave no trace on the weight, so that they are seen from the next context on.
+UNSEEN_EDITS: dict[str, Callable[[nn.Parameter], object]] = {
+    "data.mul_": lambda weight: weight.data.mul_(2),
+    "numpy": lambda weight: weight.detach().numpy().fill(7),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edit_within_a_context_makes_a_new_copy(weight: nn.Parameter, edit: str):
     with casts(device_type="cpu"):
-        _copy(weight)
+        before = _copy(weight).detach().clone()
         with torch.no_grad():
-            weight.add_(1)
+            EDITS[edit](weight)
         assert torch.equal(_copy(weight), weight.half())
-        weight.grad = torch.ones(3)
-        torch.optim.SGD([weight], lr=1.0).step()
-        assert torch.equal(_copy(weight), weight.half())
+        assert not torch.equal(_copy(weight), before)
+
+
+@pytest.mark.parametrize("edit", EDITS | UNSEEN_EDITS)
+def test_edit_between_the_contexts_of_micro_batches_makes_a_new_copy(weight: nn.Parameter, edit: str):
+    """The second micro-batch uses the edited weight, and the gradients of both add up."""
+    edits = EDITS | UNSEEN_EDITS
+    for factor in (1.0, 2.0):
+        with casts(device_type="cpu"):
+            copy = _copy(weight)
+        assert torch.equal(copy, weight.half())
+        (copy.float().sum() * factor).backward()
+        del copy
+        if factor == 1.0:
+            gradient = weight.grad
+            weight.grad = None
+            with torch.no_grad():
+                edits[edit](weight)
+            weight.grad = gradient
+    assert torch.equal(weight.grad, torch.full((3,), 3.0))
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -136,8 +136,8 @@ def _problems(run: RunRecord, jumps: int) -> list[str]:
         step = summary_value(run, metrics.NONFINITE_AT)
         at_step = "" if math.isnan(step) else f" at step {step:,.0f}"
         problems.append(
-            f"A forward pass overflowed{at_step} and left non-finite buffers (BatchNorm's statistics), so "
-            "later evaluations are invalid."
+            f"A forward pass overflowed{at_step} and left non-finite buffers (such as running statistics), "
+            "so later evaluations are invalid."
         )
     if jumps:
         problems.append(

@@ -2,7 +2,8 @@
 
 A weight that is used twice is cast once, and its gradient accumulates in fp32. The cache is cleared when an
 outermost context begins or ends and after a step (in apex: when `scale_loss` ends). In between, a weight is
-cast again if its `_version` has changed, that is after an in-place edit that autograd sees.
+cast again if its `_version` has changed, that is after an in-place edit that autograd sees, or if it shows
+other memory (`weight.data = new`). An edit inside the memory of `weight.data` is not seen in between.
 """
 
 import threading
@@ -24,7 +25,8 @@ class CastState(threading.local):
         half: The 16-bit dtype.
         device_type: The device type of the tensors that are cast.
         allow_banned: Whether banned functions run in fp32 rather than raise.
-        copies: By the id of a weight: the weight (to keep it alive), its version, and its 16-bit copy.
+        copies: By the id of a weight: the weight, its version, an alias of its memory, and its 16-bit copy.
+            The first and the third are kept alive, so that their place is not used again meanwhile.
     """
 
     on = False
@@ -34,7 +36,7 @@ class CastState(threading.local):
 
     def __init__(self) -> None:
         # Copies belong to the autograd graph of this thread.
-        self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self.copies: dict[int, tuple[Tensor, int, Tensor, Tensor]] = {}
 
 
 STATE = CastState()
@@ -76,8 +78,8 @@ def _find_valid_copy(weight: Tensor) -> Tensor | None:
     entry = STATE.copies.get(id(weight))
     if entry is None:
         return None
-    _, version, copy = entry
-    if version != weight._version or copy.dtype is not STATE.half:
+    _, version, memory, copy = entry
+    if version != weight._version or not weight.is_set_to(memory) or copy.dtype is not STATE.half:
         return None
     if torch.is_grad_enabled() and copy.requires_grad != weight.requires_grad:
         return None
@@ -87,8 +89,9 @@ def _find_valid_copy(weight: Tensor) -> Tensor | None:
 def _remember(weight: Tensor, copy: Tensor) -> Tensor:
     """Cache the copy and return it.
 
-    Inference tensors are not cached: they have no version and may not enter an autograd graph.
+    Inference tensors are not cached: they have no version and may not enter an autograd graph. Neither are
+    sparse weights, whose memory cannot be compared.
     """
-    if not (copy.is_inference() or weight.is_inference()):
-        STATE.copies[id(weight)] = (weight, weight._version, copy)
+    if weight.layout is torch.strided and not (copy.is_inference() or weight.is_inference()):
+        STATE.copies[id(weight)] = (weight, weight._version, weight.data, copy)
     return copy

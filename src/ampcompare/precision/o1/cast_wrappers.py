@@ -202,7 +202,7 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
             f"apex O1 does not run {name} on {name_dtype(STATE.half)}: "
             "the log of a sigmoid output underflows there. Drop the sigmoid and use "
             "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss), "
-            "or pass allow_banned=True to run it in float32"
+            "or call .float() on its inputs"
         )
     return args, kwargs
 
