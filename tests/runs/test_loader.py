@@ -60,14 +60,6 @@ def test_files_with_one_id_are_one_run_unless_their_projects_differ(tmp_path):
     assert [(run.name, len(run.paths)) for run in load_runs([tmp_path])] == [("a one", 2), ("b one", 2)]
 
 
-def test_a_damaged_file_does_not_hide_the_others(tmp_path):
-    run_file(tmp_path, "good")
-    run_file(tmp_path, "bad").write_bytes(b"nothing of the kind" * 100)
-    runs = {run.id: run for run in load_runs([tmp_path])}
-    assert runs["good"].problems == []
-    assert "not a .wandb file" in runs["bad"].problems[0]
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [

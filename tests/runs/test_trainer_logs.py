@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from support.fakes import plan
+from support.log_templates import write
 from support.logs import logged
 from support.outside import Outside
 from support.wandb_files import write_runs
@@ -29,17 +30,12 @@ def _load(folder: Path, **options: Any) -> tuple[list[RunRecord], list[str]]:
         return load_runs([folder], **options), messages
 
 
-def _write(folder: Path, values: dict[str, list[float]], first: int = 0) -> None:
-    with SummaryWriter(str(folder)) as writer:
-        for tag, numbers in values.items():
-            for step, number in enumerate(numbers, first):
-                writer.add_scalar(tag, number, step, walltime=1000.0 + step)
-
-
-def _file(path: Path, content: str | bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+def _write(folder: Path, values: dict[str, dict[int, float]], begin: float = 1000.0, name: str = "") -> None:
+    """Write an event file with values one second apart, in the order of their steps."""
+    pairs = sorted((step, tag, number) for tag, own in values.items() for step, number in own.items())
+    with SummaryWriter(str(folder), filename_suffix=name) as writer:
+        for second, (step, tag, number) in enumerate(pairs):
+            writer.add_scalar(tag, number, step, walltime=begin + second)
 
 
 # TensorBoard
@@ -47,16 +43,15 @@ def _file(path: Path, content: str | bytes) -> Path:
 
 def test_each_folder_of_pytorchs_writer_is_a_run(tmp_path):
     for seed in (0, 1):
-        _write(tmp_path / f"seed{seed}", {"val/acc": [0.1, 0.2, seed], "loss": [3.0, 2.0]})
+        _write(tmp_path / f"seed{seed}", {"acc": {0: 0.5, 1: seed, 2: 0.25}})
+    _write(tmp_path / "seed1", {"loss": {1: 2.0}}, begin=1001.0, name=".2")
     runs, messages = _load(tmp_path)
     assert sorted(run.name for run in runs) == [f"{tmp_path.as_posix()}/seed{seed}" for seed in (0, 1)]
-    run = next(run for run in runs if run.name.endswith("seed1"))
+    (run,) = (run for run in runs if run.name.endswith("seed1"))
     assert run.state == "finished"
-    assert run.history["val/acc"].tolist() == pytest.approx([0.1, 0.2, 1.0])
-    assert run.history["global_step"].tolist() == [0, 1, 2]
-    assert run.history["_timestamp"].tolist() == [1000, 1001, 1002]
-    assert math.isnan(run.history["loss"][2])
-    assert run.started_at.timestamp() == 1000
+    assert run.values("acc").tolist() == [0.5, 1.0, 0.25]
+    assert run.values("_timestamp")[0] == run.started_at.timestamp() == 1000
+    assert run.values("loss").tolist() == [2.0]
     assert messages == [
         "read 2 runs from TensorBoard event files; these files do not say whether a run finished"
     ]
@@ -85,24 +80,29 @@ def test_scalars_of_both_writers_are_columns_and_other_values_are_ignored(tmp_pa
     assert run.summary_number("hparam/acc") == pytest.approx(0.9)
 
 
-def test_a_later_file_of_a_folder_continues_and_replaces_repeated_steps(tmp_path):
-    _write(tmp_path, {"loss": [9.0, 8.0, 7.0], "val": [0.1, 0.2, 0.3]})
-    first = next(tmp_path.iterdir())
-    first.rename(first.with_name("events.out.tfevents.9999999999.z"))  # names are no order
-    with SummaryWriter(str(tmp_path)) as writer:
-        for step in (2, 3):
-            writer.add_scalar("loss", 6.0 - step, step, walltime=2000.0 + step)
+@pytest.mark.parametrize(
+    ("first", "later", "expected"),
+    [
+        (range(3), (2, 3), [9.0, 9.0, 1.0, 1.0]),
+        (range(1, 7), (4, 5), [9.0, 9.0, 9.0, 1.0, 1.0]),  # from a checkpoint
+    ],
+)
+def test_a_later_file_of_a_folder_continues_and_replaces_repeated_steps(tmp_path, first, later, expected):
+    _write(tmp_path, {"loss": dict.fromkeys(first, 9.0), "val": {0: 0.5, 2: 0.75}})
+    (file,) = tmp_path.iterdir()
+    file.rename(file.with_name("events.out.tfevents.9999999999.z"))  # names are no order
+    _write(tmp_path, {"loss": dict.fromkeys(later, 1.0)}, begin=2000.0)
     (run,), _ = _load(tmp_path)
-    assert run.values("loss").tolist() == [9.0, 8.0, 4.0, 3.0]
-    assert run.values("val").tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert run.values("loss").tolist() == expected
+    assert run.values("val").tolist() == [0.5, 0.75]
 
 
 def test_a_truncated_event_file_gives_its_complete_records(tmp_path):
-    _write(tmp_path, {"acc": [0.1, 0.2, 0.3]})
-    path = next(tmp_path.iterdir())
+    _write(tmp_path, {"acc": {0: 0.5, 1: 0.25, 2: 0.75}})
+    (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-10])
     (run,), _ = _load(tmp_path)
-    assert run.values("acc").tolist() == pytest.approx([0.1, 0.2])
+    assert run.values("acc").tolist() == [0.5, 0.25]
 
 
 def test_undecodable_settings_do_not_stop_the_reader(tmp_path):
@@ -119,7 +119,7 @@ def test_undecodable_settings_do_not_stop_the_reader(tmp_path):
 
 
 def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, outside: Outside):
-    _write(tmp_path, {"acc": [0.5]})
+    _write(tmp_path, {"acc": {0: 0.5}})
     outside.uninstall("tensorboard")
     with pytest.raises(UserError, match=r'pip install "ampcompare\[tensorboard\]"'):
         load_runs([tmp_path])
@@ -196,19 +196,15 @@ def test_hugging_faces_callback_and_state_give_the_same_run(tmp_path):
 @pytest.mark.parametrize("place", ["", "checkpoint-10", "checkpoint-20"])
 @pytest.mark.parametrize("model", [False, True])
 def test_a_settings_file_of_the_output_folder_gives_a_hugging_face_run_its_seed(place, model, tmp_path):
-    for seed in (3, 4):
-        out = tmp_path / f"run{seed}"
-        for step in (10, 20):
-            log = [{"step": step, "eval_loss": 1 / step}]
-            state = {"global_step": step, "log_history": log}
-            _file(out / f"checkpoint-{step}" / "trainer_state.json", json.dumps(state))
-            if model:
-                _file(out / f"checkpoint-{step}" / "config.json", '{"model_type": "bert"}')
-        _file(out / place / "hparams.yaml", f"seed: {seed}\nprecision: bf16\n")
-    runs, _ = _load(tmp_path)
-    expected = [None, None] if place == "checkpoint-10" else [3, 4]
-    assert sorted((run.option("seed") for run in runs), key=str) == expected  # of the latest checkpoint
-    assert [run.problems for run in runs] == [[], []]
+    for step in (10, 20):
+        state = {"global_step": step, "log_history": [{"step": step, "eval_loss": 0.5}]}
+        write(tmp_path / f"checkpoint-{step}" / "trainer_state.json", json.dumps(state))
+        if model:
+            write(tmp_path / f"checkpoint-{step}" / "config.json", '{"model_type": "bert"}')
+    write(tmp_path / place / "hparams.yaml", "seed: 3\nprecision: bf16\n")
+    (run,), _ = _load(tmp_path)
+    assert run.option("seed") == (None if place == "checkpoint-10" else 3)  # of the latest checkpoint
+    assert run.problems == []
 
 
 # CSV
@@ -216,17 +212,14 @@ def test_a_settings_file_of_the_output_folder_gives_a_hugging_face_run_its_seed(
 
 @pytest.mark.parametrize("step", ["global_step", "Step", "_step", "iteration", "iter", "epoch", "tick"])
 def test_the_step_column_is_found_by_usual_names_or_by_the_given_one(step, tmp_path):
-    _file(tmp_path / "anything.csv", f"loss,{step}\n3,10\n2,20\n")
-    if step == "tick":
-        with pytest.raises(UserError, match="none of its columns is a step"):
-            load_runs([tmp_path])
+    write(tmp_path / "anything.csv", f"loss,{step}\n3,10\n2,20\n")
     (run,), _ = _load(tmp_path, step="tick" if step == "tick" else None)
     assert run.history["global_step"].tolist() == [10, 20]
     assert run.history["loss"].tolist() == [3, 2]
 
 
 def test_cells_are_numbers_texts_empty_or_nan(tmp_path):
-    path = _file(tmp_path / "metrics.csv", 'step,loss,word,flag\n1,2,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
+    path = write(tmp_path / "metrics.csv", 'step,loss,word,flag\n1,2,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
     (run,) = load_runs([path])
     assert run.values("loss").tolist() == [2, 0.001]
     assert run.nonfinite("loss").tolist() == [1]
@@ -237,56 +230,43 @@ def test_cells_are_numbers_texts_empty_or_nan(tmp_path):
 @pytest.mark.parametrize("name", ["config.json", "config.yaml", "hparams.json", "args.json", "params.json"])
 @pytest.mark.parametrize("log", ["metrics.csv", "history.csv", "log.jsonl"])
 def test_settings_that_a_users_loop_wrote_beside_its_only_log_are_read(log, name, tmp_path):
-    _file(tmp_path / "run" / log, '{"step": 1, "loss": 2}' if log.endswith("l") else "step,loss\n1,2\n")
-    (tmp_path / "run" / name).write_text('{"seed": 3, "optimizer": {"lr": 0.1}}')
+    rows = '{"step": 1, "loss": 2}' if log.endswith("l") else "step,loss\n1,2\n"
+    write(tmp_path / log, rows)
+    write(tmp_path / name, '{"seed": 3, "optimizer": {"lr": 0.1}}')
     (run,), _ = _load(tmp_path)
-    assert run.option("seed") == 3
-    assert run.option("optimizer.lr") == 0.1
-
-
-def test_json_beside_a_log_is_read_as_json(tmp_path):
-    _file(tmp_path / "metrics.csv", "step,loss\n1,2\n")
-    (tmp_path / "config.json").write_text('{\n\t"seed": 3,\n\t"eps": 1e-05,\n\t"clip": NaN\n}\n')
-    (run,), _ = _load(tmp_path)
-    assert not run.problems
-    assert run.option("seed") == 3
-    assert run.option("eps") == 1e-5
+    assert (run.option("seed"), run.option("optimizer.lr")) == (3, 0.1)
 
 
 def test_settings_beside_several_logs_belong_to_none(tmp_path):
-    for seed in range(2):
-        _file(tmp_path / f"seed{seed}.csv", f"step,loss\n1,{seed}\n")
-        _file(tmp_path / f"seed{seed}.jsonl", '{"step": 1, "loss": 2}')
-    (tmp_path / "config.json").write_text('{"seed": 0}')
+    for name in ("seed0.csv", "seed1.csv"):
+        write(tmp_path / name, f"step,loss\n1,{name[4]}\n")
+    write(tmp_path / "config.json", '{"seed": 0}')
     runs, _ = _load(tmp_path)
     assert [run.config for run in runs] == [{}, {}]
 
 
 def test_a_pattern_names_all_paths_that_match_it(tmp_path):
-    for arm in ("fp32", "amp"):
-        for seed in range(3):
-            _file(tmp_path / f"{arm}_{seed}" / "metrics.csv", f"step,loss\n1,{seed}.5\n")
+    for name in ("fp32_0", "fp32_1", "fp32_2", "amp_0", "amp_1", "amp_2"):
+        write(tmp_path / name / "metrics.csv", f"step,loss\n1,{name[-1]}.5\n")
     with logged() as messages:
         runs = load_runs([f"fp32={tmp_path}/fp32_*", f"amp={tmp_path}/amp_[01]"])
     assert [run.option("arm") for run in runs] == ["fp32"] * 3 + ["amp"] * 2
-    end = "from CSV files with a step column; these files do not say whether a run finished"
-    assert messages == [f"read 3 runs of fp32 {end}", f"read 2 runs of amp {end}"]
+    assert [message.partition(" from")[0] for message in messages] == [
+        "read 3 runs of fp32",
+        "read 2 runs of amp",
+    ]
     with pytest.raises(UserError, match=r"other_\*: no such folder"):
         load_runs([f"{tmp_path}/other_*"])
-
-
-def test_a_folder_whose_name_looks_like_a_pattern_is_itself(tmp_path):
-    for folder in ("a[1]", "a1"):
-        _file(tmp_path / folder / "metrics.csv", "step,loss\n1,2\n")
-    (run,), _ = _load(tmp_path / "a[1]")
-    assert run.name.endswith("a[1]")
+    write(tmp_path / "amp_[0]" / "metrics.csv", "step,loss\n1,9.5\n")  # the name of a folder
+    (run,), _ = _load(tmp_path / "amp_[0]")
+    assert run.values("loss").tolist() == [9.5]
 
 
 def test_every_trainer_folder_and_every_other_table_is_a_run(tmp_path):
     names = ("a/metrics.csv", "b/metrics.csv", "one.csv", "two.csv", "c/metrics.csv", "c/progress.csv")
     for number, name in enumerate(names):
-        _file(tmp_path / name, f"step,loss\n1,{number}\n")
-    _file(tmp_path / "data.csv", "pixel,label\n1,2\n")
+        write(tmp_path / name, f"step,loss\n1,{number}\n")
+    write(tmp_path / "data.csv", "pixel,label\n1,2\n")
     runs, _ = _load(tmp_path)
     assert sorted(Path(run.name).name for run in runs) == ["a", "b", "metrics", "one", "progress", "two"]
 
@@ -307,7 +287,7 @@ BOMB = [
 )
 def test_hostile_settings_execute_nothing_and_become_a_problem(content, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _file(tmp_path / "metrics.csv", "step,loss\n1,2\n")
+    write(tmp_path / "metrics.csv", "step,loss\n1,2\n")
     (tmp_path / "hparams.yaml").write_text(content)
     (run,), _ = _load(tmp_path)
     assert run.values("loss").tolist() == [2.0]
@@ -350,13 +330,13 @@ def test_a_hostile_file_is_named_and_hides_no_other(tmp_path, subtests):
     for number, (name, content) in enumerate(files):
         with subtests.test(name=name, content=content[:40]):
             folder = tmp_path / f"both{number}"
-            file = _file(folder / "bad" / name, content)
+            file = write(folder / "bad" / name, content)
             if GOOD[name]:
-                _file(folder / "good" / name, GOOD[name])
+                write(folder / "good" / name, GOOD[name])
             else:
-                _write(folder / "good", {"acc": [0.5]})
+                _write(folder / "good", {"acc": {0: 0.5}})
             if name == "trainer_state.json":  # of two states the one that got further is asked for
-                _file(file.parent / "checkpoint-1" / name, content)
+                write(file.parent / "checkpoint-1" / name, content)
             runs, messages = _load(folder)
             good = [run for run in runs if "/good" in run.name]
             assert [run.problems for run in good] == [[]]
@@ -371,8 +351,8 @@ def test_a_hostile_file_is_named_and_hides_no_other(tmp_path, subtests):
 
 def test_wandb_records_are_preferred_and_other_logs_are_named(tmp_path):
     write_runs(tmp_path, [plan("none", seed=0)])
-    path = _file(tmp_path / "logs" / "metrics.csv", "step,loss\n1,2\n")
-    _write(tmp_path / "events", {"acc": [0.5]})
+    path = write(tmp_path / "logs" / "metrics.csv", "step,loss\n1,2\n")
+    _write(tmp_path / "events", {"acc": {0: 0.5}})
     runs, messages = _load(tmp_path)
     assert [run.option("backend") for run in runs] == ["none"]
     assert len(messages) == 2
@@ -382,23 +362,15 @@ def test_wandb_records_are_preferred_and_other_logs_are_named(tmp_path):
     assert {key for run in runs for key in run.logged} == {"step", "global_step", "_timestamp", "loss", "acc"}
 
 
-def _events(folder: Path, begin: float, values: dict[str, dict[int, float]]) -> None:
-    """Write one event file with values one second apart from `begin` on, in the order of their steps."""
-    pairs = sorted((step, tag, number) for tag, own in values.items() for step, number in own.items())
-    with SummaryWriter(str(folder), filename_suffix=f".{begin:g}") as writer:
-        for second, (step, tag, number) in enumerate(pairs):
-            writer.add_scalar(tag, number, step, walltime=begin + second)
-
-
 @pytest.mark.parametrize("test_step", [0, 3, 4])
 def test_a_fit_and_a_later_test_are_one_run(tmp_path, test_step):
-    losses = {step: 1 / step for step in (1, 2, 3)}
+    fit = {"loss": {1: 1.0, 2: 0.5, 3: 0.25}, "acc": {2: 0.5, 3: 0.75}, "epoch": {2: 0, 3: 1}}
     for arm in "ab":
-        _events(tmp_path / arm, 1000, {"loss": losses, "acc": {2: 0.5, 3: 0.75}, "epoch": {2: 0, 3: 1}})
-        _events(tmp_path / arm, 1060, {"acc": {test_step: 0.625}, "epoch": {test_step: 1}})
+        _write(tmp_path / arm, fit)
+        _write(tmp_path / arm, {"acc": {test_step: 0.625}, "epoch": {test_step: 1}}, 1060, name=".test")
     runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
     for run in runs:
-        assert run.values("loss").tolist() == pytest.approx([1, 1 / 2, 1 / 3])
+        assert run.values("loss").tolist() == [1, 0.5, 0.25]
         assert run.values("acc").tolist()[-1] == 0.625
         assert (np.diff(run.values("_timestamp")) >= 0).all()
         assert run.problems == []
@@ -408,29 +380,28 @@ def test_a_fit_and_a_later_test_are_one_run(tmp_path, test_step):
     assert set(analysis.table["seconds_in_all"]) <= {6.0, 60.0}
 
 
-def test_a_file_that_continues_from_a_checkpoint_replaces_later_steps(tmp_path):
-    _events(tmp_path, 1000, {"loss": dict.fromkeys(range(1, 7), 1.0)})
-    _events(tmp_path, 1100, {"loss": dict.fromkeys((4, 5), 2.0)})
-    (run,) = load_runs([tmp_path])
-    assert run.values("loss").tolist() == [1, 1, 1, 2, 2]
-
-
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        (("_step", "iteration"), "iteration"),  # `_step` counts calls of W&B's log()
-        (("_step", "iter"), "iter"),
-        (("Iteration", "_step"), "Iteration"),
-        (("_step", "epoch"), "_step"),
-        (("epoch", "step", "_step"), "step"),
-        (("iteration", "train/global_step"), "train/global_step"),
-        (("step", "trainer/global_step"), "trainer/global_step"),
+        ("_step,iteration", 1),  # `_step` counts calls of W&B's log()
+        ("_step,iter", 1),
+        ("Iteration,_step", 0),
+        ("_step,epoch", 0),
+        ("epoch,step,_step", 1),
+        ("iteration,train/global_step", 1),
+        ("step,trainer/global_step", 1),
     ],
 )
-def test_the_surest_of_several_step_columns_counts(tmp_path: Path, columns: tuple[str, ...], expected: str):
-    values = {name: [number + 1, 10 * (number + 1)] for number, name in enumerate(columns)}
-    lines = [",".join((*columns, "loss"))]
-    lines += [",".join([*(str(values[name][row]) for name in columns), "0.5"]) for row in (0, 1)]
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+def test_the_surest_of_several_step_columns_counts(tmp_path: Path, columns: str, expected: int):
+    count = columns.count(",") + 1
+    rows = [",".join(str(row * (n + 1)) for n in range(count)) for row in (1, 10)]
+    write(tmp_path / "log.csv", f"{columns},loss\n{rows[0]},0.5\n{rows[1]},0.5\n")
     (run,) = load_runs([tmp_path / "log.csv"])
-    assert run.values("global_step").tolist() == values[expected]
+    assert run.values("global_step").tolist() == [expected + 1, 10 * (expected + 1)]
+
+
+def test_json_beside_a_log_is_read_as_json(tmp_path):
+    write(tmp_path / "metrics.csv", "step,loss\n1,2\n")
+    write(tmp_path / "config.json", '{\n\t"seed": 3,\n\t"eps": 1e-05,\n\t"clip": NaN\n}\n')
+    (run,), _ = _load(tmp_path)
+    assert (run.problems, run.option("seed"), run.option("eps")) == ([], 3, 1e-5)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from support.log_templates import write
 from support.quick import ROOT
 
 PAGE = (ROOT / "docs" / "reports.md").read_text()
@@ -59,9 +60,8 @@ def make_logs(folder: Path, section: str) -> None:
     place, other = FILES[section]
     for arm in ("fp32", other):
         for run in (1, 2, 3):
-            path = folder / place.format(arm=arm, run=run)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(re.sub(r"\d(?=\D*$)", str(run), block(section, "text", "json")))
+            text = re.sub(r"\d(?=\D*$)", str(run), block(section, "text", "json"))
+            write(folder / place.format(arm=arm, run=run), text)
 
 
 def run_command(folder: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -137,15 +137,8 @@ def interval(values: np.ndarray, level: float) -> dict[str, float]:
     """Return mean, standard deviation, standard error, t quantile and ends, computed by SciPy alone."""
     error, quantile = stats.sem(values), stats.t.ppf((1 + level) / 2, len(values) - 1)
     low, high = stats.t.interval(level, len(values) - 1, values.mean(), error)
-    return {
-        "mean": values.mean(),
-        "deviation": values.std(ddof=1),
-        "error": error,
-        "quantile": quantile,
-        "half": quantile * error,
-        "low": low,
-        "high": high,
-    }
+    found = {"mean": values.mean(), "deviation": values.std(ddof=1), "error": error, "quantile": quantile}
+    return found | {"half": quantile * error, "low": low, "high": high}
 
 
 LEVEL = 1 - 0.05 / (2 * 3)  # two groups, three looks
