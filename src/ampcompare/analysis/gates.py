@@ -175,7 +175,7 @@ def _check_ratio(gate: Gate, estimate: Estimate, claim: Claim) -> tuple[bool, st
     is_beyond = low >= gate.bound if gate.kind == SPEEDUP else high <= gate.bound
     reason = claim.reason or claim.no_side_reason
     if not holds and reason:
-        return False, f"{ratio} {noun} {ci} ({reason.text})"
+        return False, f"{ratio} {noun} {ci}, but {reason.text}"
     return holds and is_beyond, f"{ratio} {noun} {ci}"
 
 

@@ -38,9 +38,13 @@ def side(estimate: Estimate) -> str:
 
 
 def failed_runs(group: Group, name: str) -> str:
-    """Return `2 of 5 runs of fp16 failed`."""
+    """Return `2 of 5 runs of fp16 failed`; of runs that are not all at their end `2 runs of fp16 failed`."""
     outcomes = group.outcomes
-    return f"{outcomes.failed} of {formatting.plural(outcomes.ended, 'run')} of {name} failed"
+    if outcomes.ended < sum(vars(outcomes).values()):
+        return f"{formatting.plural(outcomes.failed, 'run')} of {name} failed, {outcomes.finished} finished"
+    if outcomes.ended == 1:
+        return f"the only run of {name} failed"
+    return f"{outcomes.failed} of {outcomes.ended} runs of {name} failed"
 
 
 def not_finished(group: Group, name: str) -> str:

@@ -42,7 +42,7 @@ class Scale:
             marks: Values to tell the ends of the interval from, besides no change.
         """
         number = self.shown(estimate.value)
-        if has_no_spread(estimate):
+        if has_no_spread(estimate) and not marks:
             return f"{self.single(number)}{self.sign}"
         return f"{self.show(number, self.digits_of(estimate, marks))}{self.sign}"
 
@@ -72,6 +72,8 @@ class Scale:
     def digits_of(self, estimate: Estimate, marks: Sequence[float] = ()) -> int:
         """Return the digits that tell the ends of the interval from no change and from the marks."""
         ends = [self.shown(end) for end in estimate.span]
+        if has_no_spread(estimate):
+            ends = [self.shown(estimate.value)] * 2
         all_marks = [self.shown(mark) for mark in (self.null, *marks)]
         return self.digits(self.shown(estimate.value), ends, all_marks)
 

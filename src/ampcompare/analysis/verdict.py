@@ -257,6 +257,8 @@ def _speed_answer(comparison: Comparison, findings: Findings) -> Answer:
     if claim.shown:
         return Answer(name, f"{formatting.ratio(claim.estimate.value)} as fast")
     detail = _ratio_between(claim.estimate) if claim.estimate.has_interval else ""
+    if detail and claim.no_side_reason:
+        detail = f"{detail}; {claim.no_side_reason.text}"
     return Answer(name, claim.answer, is_shown=False, detail=detail)
 
 
