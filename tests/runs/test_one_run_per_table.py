@@ -212,6 +212,11 @@ OPTUNA = [
     for n, state in enumerate(("FAIL", "COMPLETE", "COMPLETE"))
 ]
 
+MLFLOW = [
+    {"run_id": f"{n}f", "status": state, "metrics.acc": n / 8, "metrics.epoch": n, "params.lr": 0.1 * n}
+    for n, state in enumerate(("FAILED", "FINISHED", "KILLED"), 1)
+]
+
 
 @pytest.mark.parametrize(
     ("rows", "value", "settings", "states"),
@@ -219,6 +224,7 @@ OPTUNA = [
         (SEED_TABLE, "test_acc", ("precision", "seed"), "finished " * 6),
         (WANDB, "acc", ("precision", "seed"), "finished failed finished"),
         (OPTUNA, "value", ("params_lr", "params_opt"), "failed finished finished"),
+        (MLFLOW, "metrics.acc", ("params.lr",), "failed finished stopped"),
         ([{"epoch": 20, "seed": n, "acc": n / 10} for n in (4, 5)], "acc", ("seed",), "finished finished"),
         ([{"epoch": 20, "acc": n / 10} for n in (4, 5, 6)], "acc", (), "finished " * 3),
     ],

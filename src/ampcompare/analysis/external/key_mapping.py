@@ -18,6 +18,7 @@ from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP
+from ampcompare.runs.values import SECONDS
 from ampcompare.runtime.formatting import listed, number, printable
 
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
@@ -26,7 +27,7 @@ FIRST_VALUES = 4  # of a time whose kind is asked for
 # Factors from logged values to our units: items per second, seconds, MiB.
 UNITS = {
     THROUGHPUT: {"per_second": 1.0},
-    TIME: {"seconds": 1.0, "ms": 1e-3},
+    TIME: {SECONDS: 1.0, "ms": 1e-3},
     MEMORY: {"MiB": 1.0, "GiB": 1024.0, "bytes": 2.0**-20},
 }
 TIME_UNITS = {"seconds": "s", "ms": "ms"}  # as a value is shown
@@ -174,6 +175,8 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
         raise _not_logged(role, key, runs)
     if role != TIME:
         return KeyMapping(role, key, unit)
+    if unit != SECONDS and any(run.units.get(key) == SECONDS for run in runs):
+        raise UserError(f"--time {text!r}: its values are durations, read as seconds: {key}:{SECONDS}")
     mapping = KeyMapping(role, key, unit, _kind_of_time(text, key, kind, runs))
     contradiction = _contradiction(mapping, runs)
     if contradiction:

@@ -14,6 +14,7 @@ from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text
+from ampcompare.runs.values import PERCENT
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
@@ -52,7 +53,8 @@ def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None
         "metric: add --metric KEY:max or KEY:min (for an accuracy also :percent or :fraction); "
         f"logged: {logged}"
     )
-    likely = [key for key in names if key not in NO_METRICS]
+    no_metrics = _no_metrics(runs)
+    likely = [key for key in names if key not in no_metrics]
     if not likely:
         return question, ["--metric", "KEY:max"] if names else []
     return question, ["--metric", f"{likely[0]}:{suggested_way(likely[0], runs)}"]
@@ -79,6 +81,11 @@ def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
     return "min" if goal == MINIMIZE or (not goal and key.endswith(LOSS)) else "max"
 
 
+def _no_metrics(runs: Sequence[RunRecord]) -> set[str]:
+    """Return the keys that measure no quality: the formats' own, durations and dates."""
+    return {key for run in runs for key, unit in run.units.items() if unit != PERCENT} | NO_METRICS
+
+
 def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     """Return the keys that were logged as numbers, without steps.
 
@@ -86,6 +93,7 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     times and rates last, and losses after other keys. Of these, keys that more runs have come first, then
     keys that are logged in fewer rows; keys that are logged once come last.
     """
+    no_metrics = _no_metrics(runs)
     counts: dict[str, list[int]] = {}
     for run in runs:
         for key in run.logged:
@@ -97,8 +105,8 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
         """Return the sort key of a logged key. One that never changes is no result."""
         count = float(np.median(counts[key]))
         split = -1 if EVALUATIONS.match(key) else bool(TRAINING.match(key))
-        is_constant = len({*np.concatenate([run.values(key) for run in runs])}) < 2
-        return key in NO_METRICS, is_constant, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
+        is_constant = count > 1 and len({*np.concatenate([run.values(key) for run in runs])}) < 2
+        return key in no_metrics, is_constant, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
 
     return sorted((key for key in counts if not is_step_column(key, runs)), key=rank)
 
