@@ -79,13 +79,30 @@ def test_a_value_of_a_column_is_read_alone(tmp_path):
     assert run.rows == 4
 
 
-def test_runs_whose_rows_alternate_are_told_apart_by_their_seed(tmp_path):
-    rows = sorted(SEEDS, key=lambda row: row["epoch"])
+@pytest.mark.parametrize(
+    ("rows", "run_by"),
+    [
+        (SEEDS, "seed"),
+        (
+            [
+                row
+                for seed in (11, 12, 13)
+                for opt in ("sgd", "adam")
+                for row in epochs(4, seed=seed, opt=opt)
+            ],
+            "opt,seed",
+        ),
+    ],
+)
+def test_runs_whose_rows_alternate_are_told_apart_by_their_seed(tmp_path, rows, run_by):
+    rows = sorted(rows, key=lambda row: row["epoch"])
     (tmp_path / "all.csv").write_text(as_csv(rows))
     with pytest.raises(MissingInput, match=r"several seeds \(11, 12 and 13\)") as caught:
         load_runs([tmp_path])
-    assert caught.value.arguments == ("--run-by", "seed")
-    assert [run.config["seed"] for run in load_runs([tmp_path], run_by="seed")] == [11, 12, 13]
+    assert caught.value.arguments == ("--run-by", run_by)
+    runs = load_runs([tmp_path], run_by=run_by)
+    assert {run.config["seed"] for run in runs} == {11, 12, 13}
+    assert {run.rows for run in runs} == {4}
 
 
 def test_the_order_of_the_rows_counts_in_each_run(tmp_path):

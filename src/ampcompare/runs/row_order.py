@@ -257,6 +257,34 @@ def _is_interleaved(run: RunRecord, positions: Sequence[tuple[float, float] | No
     return False
 
 
+def columns_of_runs(run: RunRecord) -> list[str]:
+    """Return the fewest columns by which no step comes twice in a run, empty if none tell its rows apart.
+
+    Texts come first, then whole numbers with few values.
+    """
+    steps = {row: position for row, position in enumerate(_positions(run)) if position is not None}
+    labels = {
+        column: row_labels(run, column)[[*steps]].tolist()
+        for column, (rows, values) in run.logged.items()
+        if column not in NO_KIND and _may_be_label(values) and {*steps} <= {*rows.tolist()}
+    }
+
+    def are_apart(columns: Sequence[str]) -> bool:
+        of_rows = [*zip(steps.values(), *(labels[column] for column in columns), strict=True)]
+        return len({*of_rows}) == len(of_rows)
+
+    columns = sorted(
+        labels, key=lambda column: (run.logged[column][1].dtype != object, len({*labels[column]}))
+    )
+    if are_apart([]) or not are_apart(columns):
+        return []
+    for column in reversed(columns):
+        rest = [other for other in columns if other != column]
+        if are_apart(rest):
+            columns = rest
+    return columns
+
+
 def _may_be_label(values: np.ndarray) -> bool:
     """Return whether values are texts, truth values or whole numbers."""
     if values.dtype == object:
@@ -291,7 +319,7 @@ def _question(
     question = (
         f"runs: {run.paths[0]}: {_begins_again(run, starts)}; {listed(shown)} {verb} the rows apart: add "
         f"--run-by {run_by} to read a run for each, or --where {columns[0]}=VALUE to read the "
-        f"rows with one value ({_other_answers(run)})"
+        f"rows with one value ({_other_answers()})"
     )
     return MissingInput([question], ["--run-by", run_by])
 
@@ -328,10 +356,10 @@ def _begins_again(run: RunRecord, starts: np.ndarray) -> str:
     return f"the step begins again at {step:g} in row {row + 1:,}"
 
 
-def _other_answers(run: RunRecord) -> str:
+def _other_answers() -> str:
     return (
-        "if it is one run: --starts last for its last start, --starts joined if it was resumed; "
-        f"--step {NO_STEP} if the step counts anew in each epoch"
+        f"if each row is a run: --rows {RUNS}; if it is one run: --starts last for its last start, --starts "
+        f"joined if it was resumed; --step {NO_STEP} if the step counts anew in each epoch"
     )
 
 
@@ -357,10 +385,11 @@ def _check_seeds(run: RunRecord, options: ReadingOptions) -> None:
     is_chosen = any(column == SEED for _, column, _ in options.conditions_on(list(run.logged)))
     if len(seeds) < 2 or is_chosen or options.starts:
         return
-    run_by = ",".join([*options.run_columns, SEED])
+    columns = columns_of_runs(run)
+    run_by = ",".join([*options.run_columns, *(columns if SEED in columns else [SEED])])
     question = (
-        f"runs: {run.paths[0]} has several seeds ({_values(labels)}): add --run-by {run_by} for a run each "
-        f"({run_by},COLUMN if a further column tells runs apart), or --rows {RUNS} if each row is a run"
+        f"runs: {run.paths[0]} has several seeds ({_values(labels)}): add --run-by {run_by} for a run each, "
+        f"or --rows {RUNS} if each row is a run"
     )
     is_table_of_results = len(seeds) == np.count_nonzero(labels != None)  # noqa: E711 - by element
     raise MissingInput([question], ["--rows", RUNS] if is_table_of_results else ["--run-by", run_by])

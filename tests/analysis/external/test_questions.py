@@ -284,7 +284,7 @@ def many_files() -> Case:
     for number in range(9):
         table(f"logs/m{number}.csv", ({"epoch": n, "acc": n / 10 + number / 100} for n in (1, 2)))
         truth[f"m{number}"] = (1, 0.2 + number / 100)
-    return ["logs"], [["--run-name", "{arm}", "--metric", "acc:max"]], truth
+    return ["logs"], [["--run-name", "{arm}", "--metric", "acc:max"], ["--baseline", "m0"]], truth
 
 
 def many_folders() -> Case:
@@ -292,7 +292,7 @@ def many_folders() -> Case:
     for number in range(9):
         table(f"logs/m{number}/log.csv", ({"epoch": n, "acc": n / 10 + number / 100} for n in (1, 2)))
         truth[f"m{number}"] = (1, 0.2 + number / 100)
-    return ["logs"], [["--run-name", "*/{arm}/*", "--metric", "acc:max"]], truth
+    return ["logs"], [["--run-name", "*/{arm}/*", "--metric", "acc:max"], ["--baseline", "m0"]], truth
 
 
 # Writers of the log of one run by the programs of docs/reports.md. An epoch of amp takes 3 s instead of 4 s.

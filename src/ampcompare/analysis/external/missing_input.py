@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ampcompare.analysis.external.declared_metrics import declared_goal, is_step_column
+from ampcompare.analysis.external.declared_metrics import declared_goal, is_step_column, label_of_value
 from ampcompare.analysis.grouping.compared_metric import MINIMIZE, own_goal
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.nested import as_text
+from ampcompare.runs.reading_options import RUNS
+from ampcompare.runs.row_order import columns_of_runs
 from ampcompare.runs.values import PERCENT
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
@@ -102,10 +103,10 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
                 counts.setdefault(key, []).append(count)
 
     def rank(key: str) -> tuple[Any, ...]:
-        """Return the sort key of a logged key. One that never changes is no result."""
+        """Return the sort key of a logged key. One that never changes is a result only by its name."""
         count = float(np.median(counts[key]))
         split = -1 if EVALUATIONS.match(key) else bool(TRAINING.match(key))
-        is_constant = count > 1 and len({*np.concatenate([run.values(key) for run in runs])}) < 2
+        is_constant = split >= 0 and len({*np.concatenate([run.values(key) for run in runs])}) < 2
         return key in no_metrics, is_constant, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
 
     return sorted((key for key in counts if not is_step_column(key, runs)), key=rank)
@@ -162,25 +163,28 @@ def _ask_for_runs(run: RunRecord) -> tuple[str, list[str]]:
     """Return the question which column tells the runs in a table apart, and arguments for the first one.
 
     Raises:
-        UserError: No column has several texts.
+        UserError: No column tells its rows apart.
     """
     name = printable(run.name)
-    columns = [
-        key for key, (_, values) in run.logged.items() if values.dtype == object and len({*values}) > 1
-    ]
+    texts = [key for key, (_, values) in run.logged.items() if values.dtype == object and len({*values}) > 1]
+    telling = columns_of_runs(run)
+    columns = [*dict.fromkeys([*telling, *texts])]
     if not columns:
         raise UserError(
             f"groups: {name} is one run, so there is nothing to compare; name a source for each group: "
             "NAME=SOURCE, baseline first"
         )
     shown = some(
-        [f"{short(printable(key))} ({values_in([*map(as_text, run.logged[key][1])])})" for key in columns]
+        [
+            f"{short(printable(key))} ({values_in([*map(label_of_value, run.logged[key][1])])})"
+            for key in columns
+        ]
     )
     question = (
-        f"groups: {name} is one run; add --run-by COLUMN if a column tells several runs apart: {shown}; or "
-        "name a source for each group: NAME=SOURCE, baseline first"
+        f"groups: {name} is read as one run; add --run-by COLUMN if a column tells runs apart: {shown}"
+        f"; --rows {RUNS} if each row is a run; or name a source for each group: NAME=SOURCE, baseline first"
     )
-    return question, ["--run-by", columns[0]]
+    return question, ["--run-by", ",".join(telling or columns[:1])]
 
 
 def _pattern_of_names(runs: Sequence[RunRecord]) -> str:

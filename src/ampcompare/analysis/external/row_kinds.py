@@ -18,6 +18,7 @@ from ampcompare.analysis.grouping.compared_metric import nearest_key
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
+from ampcompare.runs.row_order import columns_of_runs
 from ampcompare.runs.run_record import TIMESTAMP
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 from ampcompare.runtime.formatting import listed, numeric_sort_key, printable, short, some
@@ -169,10 +170,12 @@ def ask_about_kinds(
         if len(asked) > 1 or is_metric_chosen or is_structural:
             condition = f"{key}:{condition}"
         columns = listed(dict.fromkeys(_describe(kind, runs) for kind in kinds))
+        run_by = next((",".join(names) for run in runs if (names := columns_of_runs(run))), "")
+        of_runs = f", --run-by {printable(run_by)} if these are runs" if run_by and not is_structural else ""
         questions.append(
             f"rows: {printable(key)} stands in rows of several kinds, told apart by {columns}; add --where "
-            f"{printable(condition)} or another of them, --run-by COLUMN if the column tells runs apart, or "
-            "--step COLUMN if another column counts the steps"
+            f"{printable(condition)} or another of them{of_runs}, or --step COLUMN if another column counts "
+            "the steps"
         )
         arguments += ["--where", condition]
     return questions, arguments
