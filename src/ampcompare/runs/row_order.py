@@ -14,11 +14,10 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.nested import as_text
 from ampcompare.runs.reading_options import JOINED, LAST, NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord
 from ampcompare.runs.step_keys import EPOCH_KEYS, STEP_COLUMNS
-from ampcompare.runs.values import as_setting
+from ampcompare.runs.values import as_setting, label_of_value
 from ampcompare.runtime.formatting import listed, numeric_sort_key, printable, short, some
 
 NO_KIND = frozenset({metrics.STEP, TIMESTAMP, "_runtime", "_step"})  # keys in rows of any kind
@@ -91,7 +90,7 @@ def row_labels(table: RunRecord, column: str) -> np.ndarray:
     """Return the value of a column in each row as the user writes it (1 for 1.0), None without a value."""
     labels = np.full(table.rows, None, object)
     rows, values = table.logged.get(column, (np.empty(0, np.int64), np.empty(0)))
-    labels[rows] = [as_text(as_setting(value)) for value in values]
+    labels[rows] = [label_of_value(value) for value in values]
     return labels
 
 
@@ -208,7 +207,7 @@ def _is_meant(run: RunRecord, options: ReadingOptions) -> np.ndarray:
         if key or value is None:
             continue
         labels = row_labels(run, column)
-        has_value = np.array([_is_equal(label, value) for label in labels], bool)
+        has_value = np.array([label is not None and is_equal(label, value) for label in labels], bool)
         for name, (rows, _) in run.logged.items():
             if name != column and not has_value[rows].any():
                 has_value[rows] = True
@@ -216,8 +215,9 @@ def _is_meant(run: RunRecord, options: ReadingOptions) -> np.ndarray:
     return is_meant
 
 
-def _is_equal(label: str | None, value: str) -> bool:
-    return label is not None and (label == value or numeric_sort_key(label) == numeric_sort_key(value))
+def is_equal(label: str, value: str) -> bool:
+    """Return whether two values are equal as the user writes them: 1 and 1.0 are."""
+    return label == value or numeric_sort_key(label) == numeric_sort_key(value)
 
 
 def _is_in_last_start_with_its_step(

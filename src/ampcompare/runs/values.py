@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ampcompare.runs.nested import is_number
+from ampcompare.runs.nested import as_text, is_number
 from ampcompare.runs.run_record import as_array
 
 PERCENT, SECONDS, DATE = "percent", "seconds", "date"  # what texts declare of their values
@@ -110,6 +110,11 @@ def first_numbers(values: np.ndarray) -> np.ndarray | None:
         return None
     ranks = {value: float(number) for number, value in enumerate(sorted({*lists}), 1)}
     return np.array([ranks[value] for value in lists])
+
+
+def label_of_value(value: object) -> str:
+    """Return a logged value as the user writes it in an option: 1 for 1.0."""
+    return as_text(as_setting(value))
 
 
 def as_setting(value: Any) -> Any:

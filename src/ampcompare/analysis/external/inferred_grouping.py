@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.declared_metrics import label_of_value
 from ampcompare.analysis.external.missing_input import (
     arms_question,
     differing_settings,
@@ -32,6 +31,7 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text, flatten
+from ampcompare.runs.values import label_of_value
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
 BASELINE = "none"  # for our own runs

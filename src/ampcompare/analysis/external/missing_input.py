@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ampcompare.analysis.external.declared_metrics import declared_goal, is_step_column, label_of_value
+from ampcompare.analysis.external.declared_metrics import declared_goal, is_step_column
 from ampcompare.analysis.grouping.compared_metric import MINIMIZE, own_goal
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.reading_options import RUNS
 from ampcompare.runs.row_order import columns_of_runs
-from ampcompare.runs.values import PERCENT
+from ampcompare.runs.values import PERCENT, label_of_value
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
