@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ampcompare import analyse_runs, load_runs
+from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
 
@@ -37,6 +38,30 @@ def test_the_unnamed_index_of_pandas_is_no_column(tmp_path, index):
     run = table(tmp_path, f"{index},epoch,acc\n0,1,0.5\n1,2,0.75\n")
     assert {*run.logged} == {"epoch", "acc", "global_step"}
     assert run.problems == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1,0.5\n2,0.25\n", "it has no header: its first line is all numbers"),
+        ("epoch,acc,loss\n1,5,6\nepoch,loss,acc\n2,6,5\n", r"another header follows \(epoch, loss, acc\)"),
+        ("epoch,acc\n1,5\nepoch,lr,acc\n2,6,5\n", r"another header follows \(epoch, lr, acc\)"),
+    ],
+)
+def test_a_table_whose_columns_are_not_known_is_refused(tmp_path, text, problem):
+    with pytest.raises(UserError, match=problem):
+        table(tmp_path, text)
+
+
+def test_values_in_rows_without_a_step_are_not_read_beside_others(tmp_path):
+    run = table(tmp_path, "epoch,acc,test\n1,0.5,\n2,0.6,\n,0.9,0.8\n")
+    assert run.values("acc").tolist() == [0.5, 0.6]
+    assert run.values("test").tolist() == [0.8]  # never with a step
+    assert run.problems == ["Column acc has values in rows without a step; these are not read."]
+
+
+def test_a_table_of_one_column_is_read_in_the_order_of_its_rows(tmp_path):
+    assert table(tmp_path, "acc\n0.5\n0.75\n", step="none").values("global_step").tolist() == [1, 2]
 
 
 def test_percentages_are_numbers_in_percent(tmp_path):
@@ -109,6 +134,9 @@ def test_a_comment_that_names_the_columns_of_numbers_is_the_header(tmp_path):
         (("00:00:01.5", "1 day, 2:03:04"), (1.5, 93784.0)),
         (("00:55", "12:07"), (55.0, 727.0)),  # fastai
         (("59:59", "1:02:03"), (3599.0, 3723.0)),
+        (("55s", "1m 3s"), (55.0, 63.0)),
+        (("1m05.5s", "1h 2m"), (65.5, 3720.0)),
+        (("250 ms", "2 sec"), (0.25, 2.0)),
         (("2026-01-01 00:00:00", "2026-01-01T00:01:00"), (1767225600.0, 1767225660.0)),
         (("2026-01-01 00:00:00+00:00", "2026-01-01 01:01:00+01:00"), (1767225600.0, 1767225660.0)),
     ],

@@ -91,10 +91,18 @@ def test_a_value_of_a_column_is_read_alone(load):
     assert run.rows == 4
 
 
-def test_runs_whose_rows_alternate_are_told_apart_by_their_seed(load):
-    text = as_csv(sorted(SEEDS, key=lambda row: row["epoch"]))
-    load(text, "--run-by seed", r"several seeds \(11, 12 and 13\)")
-    assert [run.config["seed"] for run in load(text, run_by="seed")] == [11, 12, 13]
+OPTIMIZERS = [
+    row for seed in (11, 12, 13) for opt in ("sgd", "adam") for row in epochs(4, seed=seed, opt=opt)
+]
+
+
+@pytest.mark.parametrize(("rows", "run_by"), [(SEEDS, "seed"), (OPTIMIZERS, "opt,seed")])
+def test_runs_whose_rows_alternate_are_told_apart_by_their_seed(load, rows, run_by):
+    text = as_csv(sorted(rows, key=lambda row: row["epoch"]))
+    load(text, f"--run-by {run_by}", r"several seeds \(11, 12 and 13\)")
+    runs = load(text, run_by=run_by)
+    assert {run.config["seed"] for run in runs} == {11, 12, 13}
+    assert {run.rows for run in runs} == {4}
 
 
 def test_the_order_of_the_rows_counts_in_each_run(load):
@@ -191,6 +199,12 @@ OPTUNA = """\
 1,1,0.125,0.75,adam,COMPLETE
 2,2,0.25,1.5,adam,COMPLETE
 """
+MLFLOW = """\
+run_id,status,metrics.acc,metrics.epoch,params.lr
+1f,FAILED,0.125,1,0.1
+2f,FINISHED,0.25,2,0.2
+3f,KILLED,0.375,3,0.3
+"""
 
 
 @pytest.mark.parametrize(
@@ -199,6 +213,7 @@ OPTUNA = """\
         (SEED_TABLE, "test_acc", "precision seed", "finished " * 4),
         (WANDB, "acc", "precision seed", "finished failed finished"),
         (OPTUNA, "value", "params_lr params_opt", "failed finished finished"),
+        (MLFLOW, "metrics.acc", "params.lr", "failed finished stopped"),
         ("epoch,seed,acc\n20,4,0.4\n20,5,0.5\n", "acc", "seed", "finished finished"),
         ("epoch,acc\n20,0.4\n20,0.5\n20,0.6\n", "acc", "", "finished " * 3),
     ],

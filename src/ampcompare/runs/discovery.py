@@ -29,6 +29,7 @@ from ampcompare.runs.table_format import has_header, read_format
 from ampcompare.runs.tables import has_step, json_keys, json_rows, read_head
 from ampcompare.runs.trainer_state import STATE_FILE
 from ampcompare.runs.values import read_values
+from ampcompare.runtime.formatting import some
 from ampcompare.wandb_client.framing import FILE_HEADER
 
 # The kinds of logs, in order of preference if a folder has several.
@@ -130,8 +131,11 @@ def nothing_found(source: str, discovery: Discovery) -> UserError:
             f"{source}: this is a folder of {program}, whose format is not read; {EXPORT} ({EXPORT_HELP})"
         )
     if discovery.tables and not discovery.files:
-        questions = [f"step: {path}: {problem}" for path, problem in discovery.tables[:MAX_LEFT_OUT]]
-        return MissingInput(questions, _proposed_reading(discovery.tables[0][0]))
+        of_problem: dict[str, list[str]] = {}
+        for path, problem in discovery.tables:
+            of_problem.setdefault(problem, []).append(str(path))
+        questions = [f"step: {some(paths, 1)}: {problem}" for problem, paths in of_problem.items()]
+        return MissingInput(questions[:MAX_LEFT_OUT], _proposed_reading(discovery.tables[0][0]))
     if Path(source).is_file():
         problems = dict.fromkeys(problem for _, problem in discovery.left_out)
         reasons = "; ".join(problems) or "it is not a log of a known format"
@@ -284,8 +288,8 @@ def _recognize_unknown(path: Path, options: ReadingOptions) -> _FileForm:
     head = read_head(path, HEAD_BYTES)
     kind = kind_of_content(head, options)
     suffix = path.suffix.lower()
-    is_text_of_table = suffix in TABLE_TEXTS and _has_equal_rows(head)
-    if kind and (kind != TABLES or suffix not in TABLE_TEXTS or is_text_of_table):
+    is_table = _has_equal_rows(head) and suffix != ".json"
+    if kind and (kind != TABLES or is_table):
         return _FileForm(kind)
     if suffix == ".json":
         return _FileForm(
@@ -294,7 +298,7 @@ def _recognize_unknown(path: Path, options: ReadingOptions) -> _FileForm:
         )
     if suffix not in TEXTS:
         return _FileForm(problem=f"{suffix or 'such'} files are not read; expected {', '.join(KINDS)}")
-    if is_text_of_table:
+    if is_table:
         return _recognize_table(head, options)
     return _FileForm(
         problem="it has neither lines of JSON with a step nor a table, whose rows have as many cells as its "
@@ -366,7 +370,7 @@ def _is_record_file(head: bytes) -> bool:
 def _recognize_table(head: bytes, options: ReadingOptions) -> _FileForm:
     """Return a CSV file with this beginning as a table of a run, or why it contains no run."""
     if b"\0" in head:
-        return _FileForm(problem="it is not text")
+        return _FileForm(problem="it is not text in UTF-8, such as text in UTF-16; save it as UTF-8")
     try:
         table = read_format(head)
     except csv.Error:

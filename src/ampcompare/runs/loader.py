@@ -40,11 +40,11 @@ from ampcompare.runs.discovery import (
 )
 from ampcompare.runs.joined_rows import join_rows
 from ampcompare.runs.missing_input import MissingInput
+from ampcompare.runs.name_pattern import ARM as ARM
 from ampcompare.runs.name_pattern import apply_name_pattern
 from ampcompare.runs.reading_options import ReadingOptions
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord, merge_parts
 from ampcompare.runs.run_state import RunState
-from ampcompare.runs.same_run import ARM as ARM
 from ampcompare.runs.same_run import unite_files
 from ampcompare.runs.tables import read_tables
 from ampcompare.runs.tensorboard import read_event_files

@@ -10,6 +10,7 @@ from ampcompare.runs.run_record import RunRecord
 from ampcompare.runs.values import as_setting
 from ampcompare.runtime.formatting import printable, some
 
+ARM = "arm"  # the config key of the arm
 KEY = re.compile(r"\{(\w+)\}")
 MAX_NAMES = 3  # that a message names
 
@@ -33,7 +34,7 @@ def apply_name_pattern(runs: Sequence[RunRecord], pattern: str) -> list[RunRecor
             unmatched.append(printable(run.name))
             continue
         settings = {key: as_setting(value) for key, value in match.groupdict().items()}
-        named.append(replace(run, config=run.config | settings))
+        named.append(replace(run, config=run.config | settings, is_arm_in_name=ARM in settings))
     if unmatched:
         raise UserError(
             f"--run-name {pattern!r}: does not match {some(unmatched, MAX_NAMES)}; * stands for any text, "

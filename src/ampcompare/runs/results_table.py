@@ -16,9 +16,14 @@ from ampcompare.runs.table_format import UNNAMED
 from ampcompare.runs.values import as_setting
 from ampcompare.runs.wandb_api import STATES
 
-OPTUNA_SETTINGS = "params_"
+SETTINGS = ("params_", "params.")  # how Optuna and MLflow begin the columns of settings
 # The columns of these programs for the name and the state of a run.
-TABLES_OF_PROGRAMS = (("Name", "the runs of a W&B project", "State"), ("number", "Optuna's trials", "state"))
+TABLES_OF_PROGRAMS = (
+    ("Name", "the runs of a W&B project", "State"),
+    ("number", "Optuna's trials", "state"),
+    ("run_id", "the runs of an MLflow experiment", "status"),
+    ("Name", "the runs of an MLflow experiment", "Status"),
+)
 OPTUNA_STATES = {
     "COMPLETE": RunState.FINISHED,
     "FAIL": RunState.FAILED,
@@ -26,14 +31,21 @@ OPTUNA_STATES = {
     "RUNNING": RunState.RUNNING,
     "WAITING": RunState.QUEUED,
 }
-ENDS = STATES | OPTUNA_STATES
+MLFLOW_STATES = {
+    "FINISHED": RunState.FINISHED,
+    "FAILED": RunState.FAILED,
+    "KILLED": RunState.STOPPED,
+    "SCHEDULED": RunState.QUEUED,
+}
+ENDS = STATES | OPTUNA_STATES | MLFLOW_STATES
 MAX_COLUMNS = 8
 
 
 def read_results(table: RunRecord, setting_columns: Sequence[str]) -> list[RunRecord]:
     """Return a run for each row of a table.
 
-    Numbers are the values of the run; other cells, the seed and Optuna's parameters are its settings.
+    Numbers are the values of the run; other cells, the seed and the parameters of Optuna and MLflow are its
+    settings.
 
     Args:
         table: The rows.
@@ -50,7 +62,7 @@ def read_results(table: RunRecord, setting_columns: Sequence[str]) -> list[RunRe
         settings = {key: value for key, value in row.items() if _is_setting(key, value, setting_columns)}
         scores = {key: value for key, value in row.items() if key not in settings}
         ended = settings.pop(state, None)
-        name = row.get(name_column, number)
+        name = as_setting(row.get(name_column, number))
         settings.pop(name_column, None)
         scores.pop(name_column, None)
         config = table.config | {column: as_setting(value) for column, value in settings.items()}
@@ -71,7 +83,7 @@ def read_results(table: RunRecord, setting_columns: Sequence[str]) -> list[RunRe
 
 
 def check_no_results(table: RunRecord) -> None:
-    """Ask about W&B's table of runs and Optuna's table of trials, whose epochs are no steps of one run.
+    """Ask about the tables of runs or trials of these programs, whose epochs are no steps of one run.
 
     Raises:
         MissingInput: The columns are those of such a table.
@@ -90,7 +102,7 @@ def _has_states(table: RunRecord, column: str) -> bool:
 
 
 def _is_setting(column: str, value: Any, setting_columns: Sequence[str]) -> bool:
-    if column == SEED or column in setting_columns or column.startswith(OPTUNA_SETTINGS):
+    if column == SEED or column in setting_columns or column.startswith(SETTINGS):
         return True
     return not is_number(value)
 

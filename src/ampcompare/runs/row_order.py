@@ -14,11 +14,10 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.nested import as_text
 from ampcompare.runs.reading_options import JOINED, LAST, NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord
 from ampcompare.runs.step_keys import EPOCH_KEYS, STEP_COLUMNS
-from ampcompare.runs.values import as_setting
+from ampcompare.runs.values import as_setting, label_of_value
 from ampcompare.runtime.formatting import listed, numeric_sort_key, printable, short, some
 
 NO_KIND = frozenset({metrics.STEP, TIMESTAMP, "_runtime", "_step"})  # keys in rows of any kind
@@ -91,7 +90,7 @@ def row_labels(table: RunRecord, column: str) -> np.ndarray:
     """Return the value of a column in each row as the user writes it (1 for 1.0), None without a value."""
     labels = np.full(table.rows, None, object)
     rows, values = table.logged.get(column, (np.empty(0, np.int64), np.empty(0)))
-    labels[rows] = [as_text(as_setting(value)) for value in values]
+    labels[rows] = [label_of_value(value) for value in values]
     return labels
 
 
@@ -208,7 +207,7 @@ def _is_meant(run: RunRecord, options: ReadingOptions) -> np.ndarray:
         if key or value is None:
             continue
         labels = row_labels(run, column)
-        has_value = np.array([_is_equal(label, value) for label in labels], bool)
+        has_value = np.array([label is not None and is_equal(label, value) for label in labels], bool)
         for name, (rows, _) in run.logged.items():
             if name != column and not has_value[rows].any():
                 has_value[rows] = True
@@ -216,8 +215,9 @@ def _is_meant(run: RunRecord, options: ReadingOptions) -> np.ndarray:
     return is_meant
 
 
-def _is_equal(label: str | None, value: str) -> bool:
-    return label is not None and (label == value or numeric_sort_key(label) == numeric_sort_key(value))
+def is_equal(label: str, value: str) -> bool:
+    """Return whether two values are equal as the user writes them: 1 and 1.0 are."""
+    return label == value or numeric_sort_key(label) == numeric_sort_key(value)
 
 
 def _is_in_last_start_with_its_step(
@@ -257,6 +257,34 @@ def _is_interleaved(run: RunRecord, positions: Sequence[tuple[float, float] | No
     return False
 
 
+def columns_of_runs(run: RunRecord) -> list[str]:
+    """Return the fewest columns by which no step comes twice in a run, empty if none tell its rows apart.
+
+    Texts come first, then whole numbers with few values.
+    """
+    steps = {row: position for row, position in enumerate(_positions(run)) if position is not None}
+    labels = {
+        column: row_labels(run, column)[[*steps]].tolist()
+        for column, (rows, values) in run.logged.items()
+        if column not in NO_KIND and _may_be_label(values) and {*steps} <= {*rows.tolist()}
+    }
+
+    def are_apart(columns: Sequence[str]) -> bool:
+        of_rows = [*zip(steps.values(), *(labels[column] for column in columns), strict=True)]
+        return len({*of_rows}) == len(of_rows)
+
+    columns = sorted(
+        labels, key=lambda column: (run.logged[column][1].dtype != object, len({*labels[column]}))
+    )
+    if are_apart([]) or not are_apart(columns):
+        return []
+    for column in reversed(columns):
+        rest = [other for other in columns if other != column]
+        if are_apart(rest):
+            columns = rest
+    return columns
+
+
 def _may_be_label(values: np.ndarray) -> bool:
     """Return whether values are texts, truth values or whole numbers."""
     if values.dtype == object:
@@ -291,7 +319,7 @@ def _question(
     question = (
         f"runs: {run.paths[0]}: {_begins_again(run, starts)}; {listed(shown)} {verb} the rows apart: add "
         f"--run-by {run_by} to read a run for each, or --where {columns[0]}=VALUE to read the "
-        f"rows with one value ({_other_answers(run)})"
+        f"rows with one value ({_other_answers()})"
     )
     return MissingInput([question], ["--run-by", run_by])
 
@@ -328,10 +356,10 @@ def _begins_again(run: RunRecord, starts: np.ndarray) -> str:
     return f"the step begins again at {step:g} in row {row + 1:,}"
 
 
-def _other_answers(run: RunRecord) -> str:
+def _other_answers() -> str:
     return (
-        "if it is one run: --starts last for its last start, --starts joined if it was resumed; "
-        f"--step {NO_STEP} if the step counts anew in each epoch"
+        f"if each row is a run: --rows {RUNS}; if it is one run: --starts last for its last start, --starts "
+        f"joined if it was resumed; --step {NO_STEP} if the step counts anew in each epoch"
     )
 
 
@@ -357,10 +385,11 @@ def _check_seeds(run: RunRecord, options: ReadingOptions) -> None:
     is_chosen = any(column == SEED for _, column, _ in options.conditions_on(list(run.logged)))
     if len(seeds) < 2 or is_chosen or options.starts:
         return
-    run_by = ",".join([*options.run_columns, SEED])
+    columns = columns_of_runs(run)
+    run_by = ",".join([*options.run_columns, *(columns if SEED in columns else [SEED])])
     question = (
-        f"runs: {run.paths[0]} has several seeds ({_values(labels)}): add --run-by {run_by} for a run each "
-        f"({run_by},COLUMN if a further column tells runs apart), or --rows {RUNS} if each row is a run"
+        f"runs: {run.paths[0]} has several seeds ({_values(labels)}): add --run-by {run_by} for a run each, "
+        f"or --rows {RUNS} if each row is a run"
     )
     is_table_of_results = len(seeds) == np.count_nonzero(labels != None)  # noqa: E711 - by element
     raise MissingInput([question], ["--rows", RUNS] if is_table_of_results else ["--run-by", run_by])

@@ -52,6 +52,7 @@ class RunRecord:
         last_write: When it last logged, else when its file was written.
         is_named: Whether its file has the run's name and config.
         is_early_stopped: Whether it trained with early stopping.
+        is_arm_in_name: Whether its arm was read from its name, so that no order of the arms is known.
         is_of_chart: Whether it is a column of a chart that was exported from W&B, so that only its name says
             what it is.
         machine: What W&B's client recorded about the machine.
@@ -83,6 +84,7 @@ class RunRecord:
     last_write: datetime | None = None
     is_named: bool = True
     is_early_stopped: bool = False
+    is_arm_in_name: bool = False
     is_of_chart: bool = False
     machine: MachineFacts = field(default_factory=MachineFacts, repr=False, compare=False)
 

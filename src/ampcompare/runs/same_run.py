@@ -14,11 +14,11 @@ from ampcompare import metrics
 from ampcompare.runs.discovery import digest, is_event_file
 from ampcompare.runs.joined_rows import join_rows
 from ampcompare.runs.missing_input import MissingInput
+from ampcompare.runs.name_pattern import ARM
 from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord
 from ampcompare.runs.step_keys import STEP_COLUMNS
 
-ARM = "arm"  # config key of the arm
 PART = re.compile(r"(?P<run>.+)(?P<separator>[/_])(?P<part>train|validation)")  # of Keras' callback
 
 

@@ -40,9 +40,9 @@ def read_format(head: bytes) -> TableFormat | None:
     if number == len(lines):
         return None
     found = _split(lines[number], number)
-    if number and all(map(_is_number, found.names)):
+    if number and all(map(is_number_text, found.names)):
         comment = _split(lines[number - 1].lstrip(f"{COMMENT} "), number - 1)
-        if len(comment.names) == len(found.names) and not any(map(_is_number, comment.names)):
+        if len(comment.names) == len(found.names) and not any(map(is_number_text, comment.names)):
             return comment
     return found
 
@@ -62,7 +62,8 @@ def _split(line: str, number: int) -> TableFormat:
     return max(formats, key=lambda one: len(one.names))
 
 
-def _is_number(text: str) -> bool:
+def is_number_text(text: str) -> bool:
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:
@@ -72,4 +73,4 @@ def _is_number(text: str) -> bool:
 
 def has_header(names: tuple[str, ...]) -> bool:
     """Return whether a line names columns, and is no row of numbers."""
-    return not (names and all(map(_is_number, names)))
+    return not (names and all(map(is_number_text, names)))

@@ -13,7 +13,7 @@ from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.runs.chart_exports import split_export
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.nested import flatten, parse_json
+from ampcompare.runs.nested import flatten, is_number, parse_json
 from ampcompare.runs.reading_options import NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.results_table import check_no_results, describe_missing_step, read_results
 from ampcompare.runs.row_order import split_runs
@@ -21,7 +21,7 @@ from ampcompare.runs.run_record import RunRecord, build_columns
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.settings_files import read_settings_of, run_folder
 from ampcompare.runs.step_keys import STEP_COLUMNS
-from ampcompare.runs.table_format import COMMENT, UNNAMED, TableFormat, read_format
+from ampcompare.runs.table_format import COMMENT, UNNAMED, TableFormat, is_number_text, read_format
 from ampcompare.runs.values import first_numbers, read_values
 from ampcompare.runtime.formatting import printable, short
 
@@ -58,7 +58,7 @@ def step_columns(names: Sequence[str], step: str | None) -> list[str]:
 def has_step(names: Sequence[str], options: ReadingOptions) -> bool:
     """Return whether a table with these columns can be read: it has a step, or needs none."""
     is_free = options.step == NO_STEP or options.rows == RUNS
-    return len(names) > 1 if is_free else bool(step_columns(names, options.step))
+    return bool(names) if is_free else bool(step_columns(names, options.step))
 
 
 def json_keys(head: bytes) -> list[str]:
@@ -195,6 +195,10 @@ def _read_cells(table: RunRecord, path: Path, options: ReadingOptions) -> list[i
         )
     cells = cells[~cells[0].fillna("").str.startswith(COMMENT)]
     is_header = (cells[range(width)].fillna("") == [_text_of(name) for name in form.names]).all(axis=1)
+    for _, row in cells[~is_header & (cells.isin([*form.names]).sum(axis=1) > 1)].iterrows():
+        names = tuple(row[row.fillna("") != ""])
+        if not any(map(is_number_text, names)):
+            raise ValueError(f"another header follows ({', '.join(names)}); make one file of each part")
     # The number of the row that follows a header: rows above it that are no header.
     headers = (~is_header).cumsum()[is_header].tolist()
     cells = cells[~is_header]
@@ -252,6 +256,15 @@ def _find_logged(values: np.ndarray) -> np.ndarray:
     return is_kept
 
 
+def _leave_out_rows(table: RunRecord, with_step: np.ndarray) -> None:
+    """Leave out the values in rows without a step of each column that has values in rows with a step."""
+    for key, (rows, values) in table.logged.items():
+        has_step = np.isin(rows, with_step)
+        if has_step.any() and not has_step.all():
+            table.logged[key] = rows[has_step], values[has_step]
+            table.problems.append(f"Column {key} has values in rows without a step; these are not read.")
+
+
 def _add_step(table: RunRecord, options: ReadingOptions) -> bool:
     """Store the step of each row under our name, and return whether there is one.
 
@@ -272,7 +285,9 @@ def _add_step(table: RunRecord, options: ReadingOptions) -> bool:
             rows = rows[is_step]
             numbers = first_numbers(values[is_step])
             if numbers is None:
-                sample = short(printable(values[is_step][0]), 24)
+                sample = short(
+                    printable(next(value for value in values[is_step] if not is_number(value))), 24
+                )
                 problem = problem or f"{printable(name)} has values such as {sample!r}, which are no numbers"
                 continue
             values = numbers
@@ -280,6 +295,7 @@ def _add_step(table: RunRecord, options: ReadingOptions) -> bool:
         if len(values) > 1 and (falls < 0).any() and not (falls > 0).any():
             problem = problem or f"{printable(name)} falls from row to row, so it counts no steps"
             continue
+        _leave_out_rows(table, rows)
         table.logged[metrics.STEP] = rows, values
         if name != metrics.STEP and values is not table.logged[name][1]:
             table.logged[name] = rows, values

@@ -4,29 +4,33 @@ from typing import Any
 
 import numpy as np
 
-from ampcompare.runs.nested import is_number
+from ampcompare.runs.nested import as_text, is_number
 from ampcompare.runs.run_record import as_array
 
-PERCENT = "percent"
+PERCENT, SECONDS, DATE = "percent", "seconds", "date"  # what texts declare of their values
 TRUTH = {"true": True, "false": False}
 DECIMAL_COMMA = r"[-+]?\d+,\d+(?:e[-+]?\d+)?\s*%?"
-DURATION = r"(?:\d+ days?,? )?(?:\d+:)?\d+:[0-5]?\d(?:\.\d*)?"
+DURATION = (
+    r"(?:\d+ days?,? )?(?:\d+:)?\d+:[0-5]?\d(?:\.\d*)?"
+    r"|(?=.*[hs])(?:\d+\s*h\s*)?(?:\d+\s*m(?:in)?\s*)?(?:\d+(?:\.\d+)?\s*(?:ms|s|sec|seconds?))?"
+)
 DATE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*"
 
 
 def read_values(values: np.ndarray, *, decimal_comma: bool = False) -> tuple[np.ndarray, str, str]:
     """Return the values of a column with texts read as numbers.
 
-    A column of numbers, of percentages (`85.3%`), of durations (`00:55`, `1 day, 2:03:04`) or of dates with
-    times becomes numbers. Durations are in seconds, dates in seconds since 1970, in UTC if no zone is named.
-    In another column each text that is a number becomes one.
+    A column of numbers, of percentages (`85.3%`), of durations (`00:55`, `1 day, 2:03:04`, `1m 3s`) or of
+    dates with times becomes numbers. Durations are in seconds, dates in seconds since 1970, in UTC if no zone
+    is named. In another column each text that is a number becomes one.
 
     Args:
         values: Numbers, texts, truth values, lists.
         decimal_comma: Whether `0,5` is a half.
 
     Returns:
-        The values; their unit, PERCENT or ""; and a text that is no number, "" if the column is of one kind.
+        The values; their unit, one of PERCENT, SECONDS, DATE or ""; and a text that is no number, "" if the
+        column is of one kind.
     """
     is_text = np.array([isinstance(value, str) for value in values], bool)
     if values.dtype != object or not is_text.any():
@@ -63,14 +67,14 @@ def _read_column(texts: Any) -> tuple[np.ndarray, str, str] | None:
         return (percentages.to_numpy(), PERCENT, "") if percentages.notna().all() else None
     if texts.str.fullmatch(DURATION).all():
         with_hours = texts.where(
-            texts.str.count(":") > 1, texts.str.replace(r"(\d+:\d+)", r"0:\1", regex=True)
+            texts.str.count(":") != 1, texts.str.replace(r"(\d+:\d+)", r"0:\1", regex=True)
         )
         durations = pd.to_timedelta(with_hours, errors="coerce").dt.total_seconds()
-        return (durations.to_numpy(float), "", "") if durations.notna().all() else None
+        return (durations.to_numpy(float), SECONDS, "") if durations.notna().all() else None
     if texts.str.fullmatch(DATE).all():
         dates = pd.to_datetime(texts, format="ISO8601", utc=True, errors="coerce")
         seconds = (dates - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
-        return (seconds.to_numpy(float), "", "") if seconds.notna().all() else None
+        return (seconds.to_numpy(float), DATE, "") if seconds.notna().all() else None
     if texts.str.lower().isin([*TRUTH]).all():
         return texts.str.lower().map(TRUTH).to_numpy(object), "", ""
     return None
@@ -106,6 +110,11 @@ def first_numbers(values: np.ndarray) -> np.ndarray | None:
         return None
     ranks = {value: float(number) for number, value in enumerate(sorted({*lists}), 1)}
     return np.array([ranks[value] for value in lists])
+
+
+def label_of_value(value: object) -> str:
+    """Return a logged value as the user writes it in an option: 1 for 1.0."""
+    return as_text(as_setting(value))
 
 
 def as_setting(value: Any) -> Any:

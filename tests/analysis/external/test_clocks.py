@@ -123,6 +123,8 @@ def test_a_kind_that_the_values_contradict_is_refused(kind: str, times: list[flo
     analysis = analyse_runs(runs, **options(time=f"time:seconds:{kind}"))
     grows = kind == "each" and times == sorted(times)
     assert any("grows from row to row" in line for line in analysis.caveats) == grows
+    falls = kind == "cumulative"  # a contradiction is refused; the others were started again
+    assert any("time falls in" in line and "read as new starts" in line for line in analysis.caveats) == falls
     if kind == "cumulative":
         by_hand = times[0] + sum(b if b < a else b - a for a, b in itertools.pairwise(times))
         seconds = analysis.groups[0].estimates["train_seconds"].value
@@ -140,3 +142,10 @@ def test_a_date_counts_from_the_first_row(begin: float, unit: str, a_second: int
     assert analysis.comparison("b").estimates["speed"].value == pytest.approx(2.0)
     assert analysis.quantities.speed == "steps/s"
     assert analysis.groups[0].estimates["train_seconds"].value == pytest.approx(16, abs=3)
+
+
+@pytest.mark.parametrize("kind", ["", ":each"])
+def test_durations_are_in_seconds_whatever_their_unit(tmp_path: Path, kind: str):
+    (tmp_path / "log.csv").write_text("epoch,acc,time\n1,0.5,250 ms\n2,0.6,1m 3s\n")
+    with pytest.raises(UserError, match=f"durations, read as seconds; write time:seconds{kind}$"):
+        analyse_runs(load_runs([f"a={tmp_path}"]), metric="acc:max", time=f"time:ms{kind}")

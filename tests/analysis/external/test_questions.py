@@ -196,7 +196,8 @@ def test_many_files_or_folders_are_arms_by_a_pattern(tmp_path, monkeypatch, caps
     for number in range(9):
         write(name.format(number), f"epoch,acc\n1,0.1\n2,0.2{number}\n")
     added, report = follow(["logs"], capsys)
-    assert added == [f"--run-name {pattern} --metric acc:max".replace(" {arm} ", " '{arm}' ")]
+    first = f"--run-name {pattern} --metric acc:max".replace(" {arm} ", " '{arm}' ")
+    assert added == [first, "--baseline m0"]
     assert quality(report) == {f"m{number}": (1, 0.2 + number / 100) for number in range(9)}
 
 

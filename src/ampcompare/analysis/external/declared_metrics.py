@@ -12,7 +12,6 @@ from ampcompare import metrics
 from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, MINIMIZE, Unit, is_logged
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
-from ampcompare.runs.nested import as_text
 from ampcompare.runs.run_record import TIMESTAMP
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
 
@@ -144,8 +143,3 @@ def is_step_column(key: str, runs: Sequence[RunRecord]) -> bool:
     return bool(with_values) and all(
         np.array_equal(run.numbers(key), run.numbers(metrics.STEP), equal_nan=True) for run in with_values
     )
-
-
-def label_of_value(value: object) -> str:
-    """Return a logged value as the user writes it in an option: 1 for 1.0."""
-    return as_text(int(value) if isinstance(value, float) and value.is_integer() else value)

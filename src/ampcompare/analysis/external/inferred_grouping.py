@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.external.declared_metrics import label_of_value
 from ampcompare.analysis.external.missing_input import (
     arms_question,
     differing_settings,
@@ -32,6 +31,7 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text, flatten
+from ampcompare.runs.values import label_of_value
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
 BASELINE = "none"  # for our own runs
@@ -320,8 +320,8 @@ def _compared_keys(
 def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence[RunRecord]) -> str:
     """Return the value of the baseline.
 
-    It is the named value as the runs have it (`32` for 32.0), else the first named arm, else the first value
-    of a sweep.
+    It is the named value as the runs have it (`32` for 32.0), else the arm of the first named source, else
+    the first value of a sweep.
 
     Raises:
         UserError: No run has the named value.
@@ -329,7 +329,8 @@ def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence
     """
     if named is not None:
         return _named_baseline(key, values, named)
-    if key == ARM or len(values) == 1:
+    is_in_order = key == ARM and not any(run.is_arm_in_name for run in runs)
+    if is_in_order or len(values) == 1:
         return values[0]
     swept = [as_text(value) for value in runs[0].swept.get(key, ())]
     if swept and swept[0] in values:

@@ -18,7 +18,8 @@ from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP
-from ampcompare.runtime.formatting import listed, number, printable
+from ampcompare.runs.values import SECONDS
+from ampcompare.runtime.formatting import listed, number, plural, printable
 
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
 MAX_RUN_SECONDS = 3e8  # ten years; a larger time is a date in seconds since 1970
@@ -26,7 +27,7 @@ FIRST_VALUES = 4  # of a time whose kind is asked for
 # Factors from logged values to our units: items per second, seconds, MiB.
 UNITS = {
     THROUGHPUT: {"per_second": 1.0},
-    TIME: {"seconds": 1.0, "ms": 1e-3},
+    TIME: {SECONDS: 1.0, "ms": 1e-3},
     MEMORY: {"MiB": 1.0, "GiB": 1024.0, "bytes": 2.0**-20},
 }
 TIME_UNITS = {"seconds": "s", "ms": "ms"}  # as a value is shown
@@ -174,6 +175,9 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
         raise _not_logged(role, key, runs)
     if role != TIME:
         return KeyMapping(role, key, unit)
+    if unit != SECONDS and any(run.units.get(key) == SECONDS for run in runs):
+        form = f"{key}:{SECONDS}:{kind}".removesuffix(":")
+        raise UserError(f"--time {text!r}: its values are durations, read as seconds; write {form}")
     mapping = KeyMapping(role, key, unit, _kind_of_time(text, key, kind, runs))
     contradiction = _contradiction(mapping, runs)
     if contradiction:
@@ -235,10 +239,16 @@ def _contradiction(mapping: KeyMapping, runs: Sequence[RunRecord]) -> str:
 
 
 def describe_growth(mapping: KeyMapping, runs: Sequence[RunRecord]) -> list[str]:
-    """Return a doubt about a time of each step that grows in every row of all runs."""
+    """Return a doubt about a time of each step that grows in every row, or a cumulative time that falls."""
+    key = printable(mapping.key)
+    falling = [run for run in runs if (np.diff(run.values(mapping.key)) < 0).any()]
+    if mapping.is_cumulative and falling and not declared_kind(mapping.key, falling[0]):
+        return [
+            f"{key} falls in {plural(len(falling), 'run')}, read as new starts. If it is the time of each "
+            f"step, the speed is wrong: --time {key}:{mapping.unit}:{EACH} reads it so."
+        ]
     if mapping.kind != EACH or not _grows(mapping.key, runs):
         return []
-    key = printable(mapping.key)
     return [
         f"{key} grows from row to row in every run, as a time that counts from the start does. If it does, "
         f"the speed is wrong: --time {key}:{mapping.unit}:{CUMULATIVE} reads it so."

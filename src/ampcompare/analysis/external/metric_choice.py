@@ -13,6 +13,7 @@ from ampcompare.analysis.grouping.compared_metric import (
     ComparedMetric,
     Unit,
     choose_metric,
+    declared_unit,
     is_logged,
     own_goal,
     parse_metric,
@@ -43,8 +44,7 @@ def choose_external_metric(runs: Sequence[RunRecord], options: AnalysisOptions) 
         goal = goal or declared
         if not goal and is_logged(key, runs):
             raise direction_question(key, options.metric, runs)
-    if unit is None and not any(key in run.units for run in runs):
-        unit = Unit.PLAIN
+    unit = unit or declared_unit(key, runs) or Unit.PLAIN
     return choose_metric(key, options.margin, runs, unit=unit, goal=goal or MAXIMIZE)
 
 
@@ -75,8 +75,8 @@ def choose_own_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> Co
     goal = goal or declared or own_goal(key)
     if not goal and is_logged(key, runs):
         raise direction_question(key, options.metric or key, runs)
-    if unit is None and is_of_user and not any(key in run.units for run in runs):
-        unit = Unit.PLAIN
+    if is_of_user:
+        unit = unit or declared_unit(key, runs) or Unit.PLAIN
     metric = choose_metric(key, options.margin, runs, unit=unit, goal=goal, is_asked=is_asked)
     return replace(metric, display_name=display_name)
 

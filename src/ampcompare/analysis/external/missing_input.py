@@ -13,7 +13,9 @@ from ampcompare.analysis.grouping.compared_metric import MINIMIZE, own_goal
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.nested import as_text
+from ampcompare.runs.reading_options import RUNS
+from ampcompare.runs.row_order import columns_of_runs
+from ampcompare.runs.values import PERCENT, label_of_value
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
@@ -52,7 +54,8 @@ def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None
         "metric: add --metric KEY:max or KEY:min (for an accuracy also :percent or :fraction); "
         f"logged: {logged}"
     )
-    likely = [key for key in names if key not in NO_METRICS]
+    no_metrics = _no_metrics(runs)
+    likely = [key for key in names if key not in no_metrics]
     if not likely:
         return question, ["--metric", "KEY:max"] if names else []
     return question, ["--metric", f"{likely[0]}:{suggested_way(likely[0], runs)}"]
@@ -79,6 +82,11 @@ def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
     return "min" if goal == MINIMIZE or (not goal and key.endswith(LOSS)) else "max"
 
 
+def _no_metrics(runs: Sequence[RunRecord]) -> set[str]:
+    """Return the keys that measure no quality: the formats' own, durations and dates."""
+    return {key for run in runs for key, unit in run.units.items() if unit != PERCENT} | NO_METRICS
+
+
 def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     """Return the keys that were logged as numbers, without steps.
 
@@ -86,6 +94,7 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     times and rates last, and losses after other keys. Of these, keys that more runs have come first, then
     keys that are logged in fewer rows; keys that are logged once come last.
     """
+    no_metrics = _no_metrics(runs)
     counts: dict[str, list[int]] = {}
     for run in runs:
         for key in run.logged:
@@ -94,11 +103,11 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
                 counts.setdefault(key, []).append(count)
 
     def rank(key: str) -> tuple[Any, ...]:
-        """Return the sort key of a logged key. One that never changes is no result."""
+        """Return the sort key of a logged key. One that never changes is a result only by its name."""
         count = float(np.median(counts[key]))
         split = -1 if EVALUATIONS.match(key) else bool(TRAINING.match(key))
-        is_constant = len({*np.concatenate([run.values(key) for run in runs])}) < 2
-        return key in NO_METRICS, is_constant, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
+        is_constant = split >= 0 and len({*np.concatenate([run.values(key) for run in runs])}) < 2
+        return key in no_metrics, is_constant, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
 
     return sorted((key for key in counts if not is_step_column(key, runs)), key=rank)
 
@@ -154,25 +163,28 @@ def _ask_for_runs(run: RunRecord) -> tuple[str, list[str]]:
     """Return the question which column tells the runs in a table apart, and arguments for the first one.
 
     Raises:
-        UserError: No column has several texts.
+        UserError: No column tells its rows apart.
     """
     name = printable(run.name)
-    columns = [
-        key for key, (_, values) in run.logged.items() if values.dtype == object and len({*values}) > 1
-    ]
+    texts = [key for key, (_, values) in run.logged.items() if values.dtype == object and len({*values}) > 1]
+    telling = columns_of_runs(run)
+    columns = [*dict.fromkeys([*telling, *texts])]
     if not columns:
         raise UserError(
             f"groups: {name} is one run, so there is nothing to compare; name a source for each group: "
             "NAME=SOURCE, baseline first"
         )
     shown = some(
-        [f"{short(printable(key))} ({values_in([*map(as_text, run.logged[key][1])])})" for key in columns]
+        [
+            f"{short(printable(key))} ({values_in([*map(label_of_value, run.logged[key][1])])})"
+            for key in columns
+        ]
     )
     question = (
-        f"groups: {name} is one run; add --run-by COLUMN if a column tells several runs apart: {shown}; or "
-        "name a source for each group: NAME=SOURCE, baseline first"
+        f"groups: {name} is read as one run; add --run-by COLUMN if a column tells runs apart: {shown}"
+        f"; --rows {RUNS} if each row is a run; or name a source for each group: NAME=SOURCE, baseline first"
     )
-    return question, ["--run-by", columns[0]]
+    return question, ["--run-by", ",".join(telling or columns[:1])]
 
 
 def _pattern_of_names(runs: Sequence[RunRecord]) -> str:

@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampcompare.analysis.external.declared_metrics import is_step_column, label_of_value
+from ampcompare.analysis.external.declared_metrics import is_step_column
 from ampcompare.analysis.external.key_mapping import epoch_key
 from ampcompare.analysis.grouping.compared_metric import nearest_key
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
-from ampcompare.runs.nested import as_text
+from ampcompare.runs.row_order import columns_of_runs, is_equal, row_labels
 from ampcompare.runs.run_record import TIMESTAMP
 from ampcompare.runs.step_keys import EPOCH_KEYS, OWN_STEP, STEP_KEYS
+from ampcompare.runs.values import label_of_value
 from ampcompare.runtime.formatting import listed, numeric_sort_key, printable, short, some
 
 MAX_KINDS = 8  # values that a message lists
@@ -58,13 +59,8 @@ class Condition:
         if self.value is None:
             is_met[rows] = True
         else:
-            is_met[rows] = [_is_equal(value, self.value) for value in values]
+            is_met[rows] = [is_equal(label_of_value(value), self.value) for value in values]
         return ~is_met if self.is_absent else is_met
-
-
-def _is_equal(value: object, text: str) -> bool:
-    shown = as_text(value)
-    return shown == text or numeric_sort_key(shown) == numeric_sort_key(text)
 
 
 def parse_conditions(texts: Sequence[str], runs: Sequence[RunRecord]) -> list[Condition]:
@@ -169,10 +165,12 @@ def ask_about_kinds(
         if len(asked) > 1 or is_metric_chosen or is_structural:
             condition = f"{key}:{condition}"
         columns = listed(dict.fromkeys(_describe(kind, runs) for kind in kinds))
+        run_by = next((",".join(names) for run in runs if (names := columns_of_runs(run))), "")
+        of_runs = f", --run-by {printable(run_by)} if these are runs" if run_by and not is_structural else ""
         questions.append(
             f"rows: {printable(key)} stands in rows of several kinds, told apart by {columns}; add --where "
-            f"{printable(condition)} or another of them, --run-by COLUMN if the column tells runs apart, or "
-            "--step COLUMN if another column counts the steps"
+            f"{printable(condition)} or another of them{of_runs}, or --step COLUMN if another column counts "
+            "the steps"
         )
         arguments += ["--where", condition]
     return questions, arguments
@@ -215,7 +213,7 @@ def _kinds_of_format(run: RunRecord, key: str) -> list[str]:
     """
     rows, _ = run.logged_numbers(key)
     for column in SPLIT_COLUMNS:
-        names = {*_labels(run, column)[rows]} - {""}
+        names = {*row_labels(run, column)[rows]} - {None}
         if len(names) > 1:
             return [f"{column}={name}" for name in sorted(names, key=numeric_sort_key)]
     if all(name in run.logged for name in MMENGINE):
@@ -241,8 +239,8 @@ def _kinds_at_one_step(run: RunRecord, key: str) -> list[str]:
     doubled = [group for group in np.split(rows, begins[1:]) if len(group) > 1]
     others = [name for name in run.logged if name != key and not is_step_column(name, [run])]
     for column in others if doubled else ():
-        labels = _labels(run, column)
-        names = set.intersection(*({*labels[group]} for group in doubled)) - {""}
+        labels = row_labels(run, column)
+        names = set.intersection(*({*labels[group]} for group in doubled)) - {None}
         is_text = run.logged[column][1].dtype == object
         if len(names) > 1 and (is_text or len(doubled) > 1):
             return [f"{column}={name}" for name in sorted(names, key=numeric_sort_key)]
@@ -251,14 +249,6 @@ def _kinds_at_one_step(run: RunRecord, key: str) -> list[str]:
         if kinds:
             return kinds
     return []
-
-
-def _labels(run: RunRecord, column: str) -> np.ndarray:
-    """Return for each row of a run its value as the user writes it, "" without one."""
-    labels = np.full(run.rows, "", object)
-    rows, values = run.logged.get(column, (np.empty(0, np.int64), np.empty(0)))
-    labels[rows] = [label_of_value(value) for value in values]
-    return labels
 
 
 def _steps(run: RunRecord) -> np.ndarray:

@@ -246,7 +246,7 @@ def finite_values(key: str, runs: Sequence[RunRecord]) -> list[float]:
 
 def declared_unit(key: str, runs: Sequence[RunRecord]) -> Unit | None:
     """Return the unit that the format of the runs declares for a key; None if it declares none."""
-    return next((UNIT_WORDS[run.units[key]] for run in runs if key in run.units), None)
+    return next((UNIT_WORDS[unit] for run in runs if (unit := run.units.get(key)) in UNIT_WORDS), None)
 
 
 def choose_metric(
