@@ -70,8 +70,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     ...     with precision.forward_context():
     ...         loss = model(torch.ones(2, 4)).square().mean()
     ...     precision.backward(loss)
-    ...     precision.step(optimizer)
-    >>> float(precision.scale_factor()), int(precision.skipped_steps())
+    ...     skipped = precision.step(optimizer)
+    >>> float(precision.scale_factor()), int(skipped)
     (1024.0, 0)
     """
     import torch

@@ -86,6 +86,11 @@ def check_tf32(device: torch.device, backend: str) -> None:
     )
 
 
+def autocast_name(device: torch.device) -> str:
+    """Return the name by which `torch.autocast` knows the device."""
+    return device.type
+
+
 def has_float64(device: torch.device) -> bool:
     """Return whether tensors on the device may be float64."""
     return device.type != "mps"

@@ -16,6 +16,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.precision.base import Precision
 from ampcompare.precision.keep_fp32 import OPTION, match_modules
+from ampcompare.system.device import autocast_name
 from ampcompare.training.losses_and_metrics import call_network
 from ampcompare.training.task import Task
 
@@ -107,7 +108,7 @@ class _Trials:
                     model.train(training)
                     with precision.forward_context():
                         outputs = call_network(model, inputs)
-                        device = precision.device.type
+                        device = autocast_name(precision.device)
                         with nullcontext() if casts_loss else precision.casts_off(device):
                             loss = self.task.loss(outputs, targets)
                 precision.backward(loss)
@@ -125,7 +126,7 @@ class _Trials:
     def _describe_operation(self, place: str, kept: list[str]) -> str:
         """Return what to do about an operation that `precision.keep_fp32` cannot name."""
         where = "the loss" if place == LOSS else f"the network's own forward ({type(self.model).__name__})"
-        device = self.precision.device.type
+        device = autocast_name(self.precision.device)
         with self.precision.training_context(), self.precision.forward_context():
             autocast = torch.is_autocast_enabled(device)
         needs_casts_off = autocast and (place == NETWORK or self.run([WHOLE]) is not None)
