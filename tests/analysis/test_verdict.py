@@ -111,6 +111,11 @@ TABLE: dict[str, tuple[list[RunRecord], tuple[str, ...], dict[str, str]]] = {
     ),
     "no baseline": (runs("native", SAME, FAST), ("No run of the baseline fp32 (none)",), {"native": ""}),
     "only the baseline": (runs("none", BASE), ("nothing to compare",), {"none": "baseline"}),
+    "only the baseline and its control": (
+        [*runs("none", BASE), *runs("none", SAME, arms=["first"] * 5)],
+        ("nothing to compare",),
+        {"none": "baseline", "none again (A/A)": "control"},
+    ),
     "another setting": (
         [*runs("none", BASE), *runs("native", SAME, FAST, config={"batch_size": 64})],
         ("Nothing is compared",),
@@ -308,3 +313,10 @@ def test_in_a_grid_equal_settings_are_compared():
     analysis = analyse_runs(records)
     assert [c.baseline.label for c in analysis.comparisons] == ["none · lr 0.1", "none · lr 0.2"]
     assert "native · lr 0.1 and native · lr 0.2 0.10 points higher" in analysis.headline
+
+
+def test_the_intervals_of_a_control_alone_are_called_intervals():
+    control = analyse_runs([*runs("none", BASE), *runs("none", SAME, arms=["first"] * 5)])
+    assert control.caption == "CI: 95% confidence interval, not paired."
+    few = analyse_runs([*runs("none", BASE[:2]), *runs("none", SAME[:2], arms=["first"] * 2)])
+    assert "the ranges go from the lowest to the highest run" in few.caption

@@ -164,8 +164,8 @@ def write_headline(findings: Findings) -> list[str]:
     if not bases:
         return [f"No run of the baseline {_shorten(findings.baseline_name)} to compare with"]
     if not comparisons:
-        if len(findings.groups) > 1:
-            count = len(findings.groups)
+        count = sum(not group.is_control for group in findings.groups)
+        if count > 1:
             value = _shorten(findings.baseline_name)
             return [f"All {count} groups are of {value}: compare them by another setting with --group-by KEY"]
         return [f"All runs are of {_shorten(bases[0].display_name)}: there is nothing to compare"]
@@ -341,7 +341,7 @@ def _describe_size(groups: Sequence[Group]) -> str:
 
 def write_caption(findings: Findings) -> str:
     """Return in one sentence what the intervals of the table are, and which of them come from a benchmark."""
-    estimates = _estimates_of_runs(findings)
+    estimates = _estimates_of_runs(findings) or _with_interval(findings.comparisons)
     bench = findings.bench
     is_shown = findings.has_bench_speed and any(SPEED in c.estimates for c in findings.comparisons)
     source = f"; {bench.caption}" if bench and is_shown else ""
@@ -392,9 +392,12 @@ def write_methods(findings: Findings) -> list[str]:
 
 
 def _estimates_of_runs(findings: Findings) -> list[Estimate]:
-    """Return the estimates with an interval over runs, not over the rounds of a benchmark."""
-    claimed = [c for c in findings.comparisons if not c.is_control and c.claims]
-    estimates = [estimate for c in claimed for estimate in c.estimates.values()]
+    """Return the estimates of arms with an interval over runs, not over the rounds of a benchmark."""
+    return _with_interval([c for c in findings.comparisons if not c.is_control and c.claims])
+
+
+def _with_interval(comparisons: Sequence[Comparison]) -> list[Estimate]:
+    estimates = [estimate for c in comparisons for estimate in c.estimates.values()]
     return [e for e in estimates if e.has_interval and not isinstance(e, BenchEstimate)]
 
 
