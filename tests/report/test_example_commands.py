@@ -38,7 +38,7 @@ def proposed(tmp_path, monkeypatch, command):
         ),
         (  # Of an option that stands twice the last counts.
             "--metric other fp32=logs/a --format md bf16=logs/b",
-            "fp32=logs/a bf16=logs/b --metric other --format md --metric other:max",
+            "fp32=logs/a bf16=logs/b --format md --metric other:max",
         ),
         (
             "logs/b logs/a --ignore device --margin 1",

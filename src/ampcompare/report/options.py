@@ -153,7 +153,7 @@ class ReportOptions:
             raise missing.as_command(self.command_with(missing.arms, missing.arguments)) from None
 
     def command_with(self, arms: Sequence[str], arguments: Sequence[str]) -> str:
-        """Return this command with further options at its end, where they take precedence.
+        """Return this command with further options at its end, in place of its own ones of the same names.
 
         Args:
             arms: Sources with names, in place of `sources`; empty to keep `sources`.
@@ -162,24 +162,31 @@ class ReportOptions:
         from ampcompare.runtime.paths import shell_command
 
         sources = arms or self.sources
-        return shell_command("ampcompare", "report", *sources, *self._option_words(), *arguments)
+        return shell_command(
+            "ampcompare", "report", *sources, *self._option_words(arguments[::2]), *arguments
+        )
 
-    def _option_words(self) -> Iterator[str]:
-        """Yield the words of each option that has another value than its default."""
+    def _option_words(self, replaced: Sequence[str]) -> Iterator[str]:
+        """Yield the words of each option that has another value than its default.
+
+        Args:
+            replaced: Options to leave out, unless they may be given several times.
+        """
         values = {**vars(self.analysis), **vars(self)}
         for field in (*fields(self.analysis), *fields(self)):
             value = values[field.name]
             if field.name in ("sources", "analysis") or value == field.default:
                 continue
             option = OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
-            if value is True:
-                yield option
-            elif field.name in COMMA_SEPARATED:
-                yield from (option, ",".join(value))
-            elif isinstance(value, str | float | int):
-                yield from (option, str(value))
-            else:
+            is_list = not isinstance(value, str | float | int) and field.name not in COMMA_SEPARATED
+            if is_list:
                 yield from (word for item in value for word in (option, item))
+            elif option in replaced:
+                continue
+            elif value is True:
+                yield option
+            else:
+                yield from (option, ",".join(value) if field.name in COMMA_SEPARATED else str(value))
 
 
 def find_sweep_command(sources: Sequence[str]) -> str:
