@@ -44,12 +44,16 @@ def _read_download(table: RunRecord) -> list[RunRecord]:
 
 
 def chart_columns(names: Sequence[str]) -> list[str]:
-    """Return the columns of runs (`fp32-1 - val/acc`) in W&B's export of a chart; none in another table."""
-    return [
-        name
-        for name in names
-        if WANDB_SEPARATOR in name and all(f"{name}{bound}" in names for bound in WANDB_BOUNDS)
-    ]
+    """Return the columns of runs (`fp32-1 - val/acc`) in W&B's export of a chart; none in another table.
+
+    Beside each stand two columns with bounds. Where somebody removed these, all columns but the step are of
+    one key.
+    """
+    columns = [name for name in names if WANDB_SEPARATOR in name and not name.endswith(WANDB_BOUNDS)]
+    with_bounds = [name for name in columns if all(f"{name}{bound}" in names for bound in WANDB_BOUNDS)]
+    others = {*names} - {*columns, metrics.STEP}
+    is_of_one_key = len({name.rpartition(WANDB_SEPARATOR)[2] for name in columns}) == 1
+    return columns if len(others) <= 1 and is_of_one_key else with_bounds
 
 
 def chart_problem(names: Sequence[str]) -> str:
