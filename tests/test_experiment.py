@@ -60,7 +60,7 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     logged = {key.partition(".")[0] for key in record.history if not key.startswith("_")}
     kept = {key for key in record.summary if not key.startswith("_")}
     listed = metrics.METRICS.values()
-    elsewhere = (metrics.GPU, metrics.OF_TASK)
+    elsewhere = (metrics.GPU, metrics.OF_TASK, metrics.OF_RECORDER)
     absent = {m.key for m in listed if m.needs in elsewhere} | {metrics.REFUSED, metrics.RESUMED_INEXACTLY}
     if not record.summary.keys() & {metrics.SCALE_COLLAPSED}:  # said of dynamic loss scales alone
         absent |= {metrics.SCALE_COLLAPSED, metrics.NONFINITE_AT}

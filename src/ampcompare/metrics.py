@@ -71,6 +71,7 @@ METRICS: dict[str, Metric] = {}
 GPU = "a GPU"
 SKIPPED_STEP = "a skipped step"
 OF_TASK = "a task with this metric"
+OF_RECORDER = "a recorded loop"
 EAGER = "a forward without compilation"
 SIXTEEN_BIT_UPDATES = "16-bit weights that the optimizer updates directly"
 
@@ -179,7 +180,7 @@ PEAK_MEMORY = declare("memory/peak_mib", "peak memory", INTERVAL, "MiB", better=
 RESERVED_MEMORY = declare("memory/reserved_mib", "reserved memory", INTERVAL, "MiB", better=LOWER, needs=GPU)
 GRADIENT_NORM = declare("grad/norm", "gradient norm", INTERVAL, needs="clipping or diagnostics")
 GRADIENT_NORM_AT_UPDATE = declare(
-    "grad/norm_at_update", "gradient norm at update", INTERVAL, needs="Recorder"
+    "grad/norm_at_update", "gradient norm at update", INTERVAL, needs=OF_RECORDER
 )
 GRADIENT_NORMS = (GRADIENT_NORM, GRADIENT_NORM_AT_UPDATE)  # before clipping, and as the optimizer reads it
 

@@ -11,6 +11,7 @@ machines or versions of the libraries.
 
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import typer
 import yaml
 from rich.console import Console
@@ -33,11 +33,10 @@ from support.fakes import full, make, plan
 from support.known_runs import BASE, FAST, SAME, runs
 from support.publication_files import write_publication
 from support.quick import QUICK, ROOT
-from support.recorded_loop import Loop
 from support.same_run import end_of, record_of
 from support.wandb_files import write_runs
 
-from ampcompare import Recorder, analyse_runs, metrics, plugins
+from ampcompare import analyse_runs, metrics, plugins
 from ampcompare.analysis import gates
 from ampcompare.analysis.bench_file import BenchArm, BenchControl, BenchFile, BenchStart
 from ampcompare.bench import worker
@@ -48,7 +47,6 @@ from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.seeding import derive_seed
 from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.experiment import run
-from ampcompare.recorder import run_id
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.pipeline import EXIT_NOT_SHOWN
 from ampcompare.runs import RunRecord
@@ -181,6 +179,21 @@ def test_metric_keys(tmp_path: Path):
     freezes("metrics", {"rows": rows, "summary alone": at_end, **names}, tmp_path)
 
 
+RECORDED_LOOP = """
+import sys
+import torch
+from support.recorded_loop import Loop
+from ampcompare import Recorder
+loop = Loop(torch.amp.GradScaler("cpu", init_scale=1e30), steps=4)
+with Recorder(
+    backend="native", seed=1, batch_size=8, every=2, warmup_steps=1, diagnostics=2, test_samples=8,
+    output_dir=sys.argv[1], scaler=loop.scaler, optimizer=loop.optimizer, model=loop.model,
+) as record:
+    loop(record)
+    record.evaluate(accuracy=0.5, loss=1.0)
+"""
+
+
 def test_record_keys(trained: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "outside.py").write_text(OUTSIDE)
     monkeypatch.chdir(tmp_path)
@@ -191,15 +204,10 @@ def test_record_keys(trained: RunRecord, tmp_path: Path, monkeypatch: pytest.Mon
     from_outside = kept(record_of(train(tmp_path / "outside", *outside, *limits)))
 
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(run_id, "_begun", 0)  # the first record of its process
-    loop = Loop(torch.amp.GradScaler("cpu", init_scale=1e30), steps=4)
-    parts: dict[str, Any] = {"scaler": loop.scaler, "optimizer": loop.optimizer, "model": loop.model}
-    with Recorder(
-        backend="native", seed=1, batch_size=8, every=2, warmup_steps=1, diagnostics=2, test_samples=8,
-        output_dir=tmp_path / "loop", **parts,
-    ) as record:  # fmt: skip
-        loop(record)
-        record.evaluate(accuracy=0.5, loss=1.0)
+    # In a process of its own, of which it is the first record.
+    paths = os.pathsep.join([str(ROOT / "tests"), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    subprocess.run([sys.executable, "-c", RECORDED_LOOP, tmp_path / "loop"], check=True, env=environment)
     ours = kept(trained)
     added = {k: [key for key in from_outside[k] if key not in ours[k]] for k in ("config", "environment")}
     recorded = kept(record_of(tmp_path / "loop"))

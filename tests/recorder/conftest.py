@@ -6,11 +6,8 @@ import pytest
 from support.outside import Outside
 from support.recorded_loop import InMemoryRun, record_in_memory
 
-from ampcompare.recorder import run_id
-
 
 @pytest.fixture
 def tracker(outside: Outside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> InMemoryRun:
-    """Return the W&B run of every Recorder in the test, the first of its process."""
-    monkeypatch.setattr(run_id, "_begun", 0)
+    """Return the W&B run of every Recorder in the test."""
     return record_in_memory(outside, monkeypatch, tmp_path)

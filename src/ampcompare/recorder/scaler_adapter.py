@@ -108,8 +108,11 @@ class ScalerReader:
         if self._factor is not None:
             # A drop by another factor is a checkpoint that was loaded. PyTorch computes the product in fp64.
             is_lower &= after == (before.to(widest_float(device)) * self._factor).float()
-        is_known = torch.tensor([one.is_known for one in observations], device=device)
-        return torch.where(is_known, is_lower.float(), torch.nan)
+        skips = is_lower.float()
+        for position, one in enumerate(observations):
+            if not one.is_known:
+                skips[position].fill_(torch.nan)
+        return skips
 
     def scale_factor(self) -> Tensor:
         """Return the scale after the last observed step, 0-d fp32."""
