@@ -1,6 +1,10 @@
 """Our training and a Recorder around the same loop in plain PyTorch record the same, key by key."""
 
 import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
