@@ -207,6 +207,20 @@ def test_skips_are_unknown_where_the_scale_does_not_tell_of_them(
     assert tracker.rows[-1][metrics.SKIPPED] == pytest.approx(skipped, nan_ok=True)
 
 
+@pytest.mark.parametrize("first_ends", [False, True])
+@pytest.mark.usefixtures("tracker")
+def test_two_recorders_of_one_scaler_give_it_its_update_back(first_ends: bool):
+    scaler = torch.amp.GradScaler("cpu")
+    own_update = scaler.update
+    one, other = (Recorder(backend="native", scaler=scaler, **PARTS).begin() for _ in range(2))
+    for record in (one, other) if first_ends else (other, one):
+        record.close()
+    scaler.scale(torch.ones(()))
+    scaler.update(4.0)
+    assert scaler.get_scale() == 4.0
+    assert first_ends or scaler.update == own_update
+
+
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("ours", [False, True])
 def test_a_scale_restored_in_a_pause_is_not_counted_as_a_skip(tracker: InMemoryRun, every: int, ours: bool):

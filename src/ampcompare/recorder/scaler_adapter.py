@@ -59,6 +59,8 @@ class ScalerReader:
         get_factor = getattr(self._scaler, "get_backoff_factor", None)
         self._factor = get_factor() if get_factor else None
         self._now: Any = None  # the scale or the number of skipped steps after the last step
+        self._own_update: Any = None
+        self._counted_update: Any = None
         self._updates: list[bool] = []  # calls of `update` since the last step: whether of `update()`
 
     def begin(self) -> None:
@@ -71,13 +73,14 @@ class ScalerReader:
             return update(*args, **options)
 
         if callable(update):
+            self._own_update, self._counted_update = update, counted_update
             with suppress(AttributeError):  # an object without attributes of its own
                 self._scaler.update = counted_update
 
     def end(self) -> None:
-        """Give the scaler its own `update()` back."""
-        with suppress(AttributeError):
-            del self._scaler.update
+        """Give the scaler its own `update()` back, unless another Recorder counts its calls meanwhile."""
+        if self._counted_update is not None and getattr(self._scaler, "update", None) is self._counted_update:
+            self._scaler.update = self._own_update
 
     def resume(self) -> None:
         """Take the scale as it is now: one that was loaded from a checkpoint is no skip of the next step."""
