@@ -45,13 +45,13 @@ def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[
     seen = []
     step = made.precision.step
 
-    def look(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
+    def record_gradients(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
         seen.append(
             torch.cat([p.grad.float().flatten() for g in optimizer.param_groups for p in g["params"]])
         )
         return step(optimizer)
 
-    made.precision.step = look
+    made.precision.step = record_gradients
     found = made.step(batches).diagnostics
     return seen[0], found
 

@@ -30,7 +30,7 @@ WRITE_IT = "write the file with `ampcompare bench --json FILE`"
 
 
 class BenchStart(BaseModel):
-    """What one start of a training measured, and the baseline in the same rounds.
+    """A start of a training: what it measured, and what the baseline did in the same rounds.
 
     A training whose step is too long for rounds has one value, that of a step.
 
@@ -103,7 +103,7 @@ class BenchArm(BaseModel):
 
     @property
     def is_precise(self) -> bool:
-        """Whether the interval is within 5% of the ratio."""
+        """Return whether the interval is within 5% of the ratio."""
         return is_precise(self.ratio, self.low, self.high)
 
     @classmethod
@@ -205,18 +205,18 @@ class BenchFile(BaseModel):
 
     @property
     def is_of_starts(self) -> bool:
-        """Whether the intervals are over starts, so that they include what processes differ by."""
+        """Return whether the intervals are over starts, so that they include what processes differ by."""
         return self.starts >= MIN_STARTS
 
     @property
     def is_even(self) -> bool:
-        """Whether the machine was even, by the A/A control; without an interval it counts as even."""
+        """Return whether the A/A control found the machine even; without an interval it counts as even."""
         low, high = self.control.low, self.control.high
         return low is None or high is None or is_even(low, high)
 
     @property
     def resolution(self) -> float:
-        """How far from 1, as a fraction, the ratio of two identical trainings may be.
+        """Return how far from 1, as a fraction, the ratio of two identical trainings may be.
 
         It is the largest distance of the A/A control's interval from 1. What is measured from one start is
         never known to within 2%. Intervals over starts need no such allowance.

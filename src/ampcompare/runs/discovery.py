@@ -20,8 +20,8 @@ import numpy as np
 
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.chart_exports import chart_columns, chart_problem
+from ampcompare.runs.load_options import NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.reading_options import NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.results_table import describe_missing_step
 from ampcompare.runs.row_order import SEED
 from ampcompare.runs.settings_files import CONFIGS, KNOWN_NAMES, SETTINGS

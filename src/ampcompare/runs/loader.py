@@ -39,10 +39,10 @@ from ampcompare.runs.discovery import (
     nothing_found,
 )
 from ampcompare.runs.joined_rows import join_rows
+from ampcompare.runs.load_options import ReadingOptions
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.name_pattern import ARM as ARM
 from ampcompare.runs.name_pattern import apply_name_pattern
-from ampcompare.runs.reading_options import ReadingOptions
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord, merge_parts
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.same_run import unite_files

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ampcompare.runs.load_options import RUNS
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import is_number
-from ampcompare.runs.reading_options import RUNS
 from ampcompare.runs.row_order import SEED
 from ampcompare.runs.run_record import RunRecord
 from ampcompare.runs.run_state import RunState

@@ -13,8 +13,8 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
+from ampcompare.runs.load_options import JOINED, LAST, NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.reading_options import JOINED, LAST, NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.run_record import TIMESTAMP, RunRecord
 from ampcompare.runs.step_keys import EPOCH_KEYS, STEP_COLUMNS
 from ampcompare.runs.values import as_setting, label_of_value

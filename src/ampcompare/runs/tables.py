@@ -12,9 +12,9 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.runs.chart_exports import split_export
+from ampcompare.runs.load_options import NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import flatten, is_number, parse_json
-from ampcompare.runs.reading_options import NO_STEP, RUNS, ReadingOptions
 from ampcompare.runs.results_table import check_no_results, describe_missing_step, read_results
 from ampcompare.runs.row_order import split_runs
 from ampcompare.runs.run_record import RunRecord, build_columns

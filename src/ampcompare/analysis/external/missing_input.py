@@ -12,14 +12,14 @@ from ampcompare.analysis.external.declared_metrics import declared_goal, is_step
 from ampcompare.analysis.grouping.compared_metric import MINIMIZE, own_goal
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
+from ampcompare.runs.load_options import RUNS
 from ampcompare.runs.missing_input import MissingInput
-from ampcompare.runs.reading_options import RUNS
 from ampcompare.runs.row_order import columns_of_runs
 from ampcompare.runs.values import PERCENT, label_of_value
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
-# How formats begin the keys of an evaluation and of the training: Keras and Lightning, fastai and fairseq,
+# Beginnings of the keys of an evaluation and of the training, by format: Keras and Lightning, fastai and fairseq,
 # Hugging Face and timm, Ultralytics.
 EVALUATIONS = re.compile(r"(val|valid|validation|eval|test|metrics)[_./]")
 TRAINING = re.compile(r"train[_./]")
