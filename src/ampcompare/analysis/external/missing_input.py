@@ -19,8 +19,8 @@ from ampcompare.runs.values import PERCENT, label_of_value
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
-# Beginnings of the keys of an evaluation and of the training, by format: Keras and Lightning, fastai and fairseq,
-# Hugging Face and timm, Ultralytics.
+# Beginnings of the keys of an evaluation and of the training in the formats of Keras, Lightning, fastai,
+# fairseq, Hugging Face, timm and Ultralytics.
 EVALUATIONS = re.compile(r"(val|valid|validation|eval|test|metrics)[_./]")
 TRAINING = re.compile(r"train[_./]")
 LOSS = "loss"  # how every one of them ends the key of a loss
