@@ -302,10 +302,8 @@ def test_a_backend_that_scales_the_loss_must_tell_whether_it_skipped_the_step():
 
 
 @pytest.mark.parametrize("scale", ["dynamic", 1.0, 64.0])
-@pytest.mark.parametrize("backend", REGISTRY)
+@pytest.mark.parametrize("backend", [name for name in REGISTRY if name != "tf32"])  # which needs a GPU
 def test_the_step_of_every_backend_tells_of_the_skips_that_the_backend_counts(backend: str, scale: Any):
-    if backend == "tf32":
-        pytest.skip("needs a GPU")
     options = {"loss_scale": scale} if REGISTRY[backend].scales else {}
     made = trainer(backend, network(batch_norm=False), **options)
     inputs, targets = batch()
