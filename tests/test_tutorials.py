@@ -75,10 +75,13 @@ def is_run_by_test_pages(name: str, section: str) -> bool:
     return is_way or (name, section) == ("extending", "A figure of your own")
 
 
-RUN = [(README, "Measure your own network"), (README, "Compare training quality")]
-RUN += [
-    (name, section) for name in PAGES for section in sections(name) if not is_run_by_test_pages(name, section)
-]
+def sections_to_run(name: str) -> list[str]:
+    """Return the sections of a page that are run here, in the order of the page."""
+    if name == README:
+        return ["Measure your own network", "Compare training quality"]
+    return [section for section in sections(name) if not is_run_by_test_pages(name, section)]
+
+
 # The same on every page, so it runs in one section.
 DOCTOR = re.compile(r"^ampcompare doctor.*$", re.M)
 DOCTOR_SECTION = ("getting-started", "2. Ask what the machine can do")
@@ -100,31 +103,31 @@ TOLD = {  # what a section's commands print: its verdict, or the end of what it 
 }
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return a folder for each page, with its files; its sections run one after another in it."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in (README, *PAGES)}
-    for name, folder in folders.items():
-        write_files(page(name), folder, SHORTER)
-    # backends.md takes its network and data from getting-started.md, as it says.
-    write_files(page("getting-started"), folders["backends"], SHORTER)
-    write_files(page(README), folders["tf32-to-amp"], SHORTER)
-    return folders
+def write_page_files(name: str, folder: Path) -> None:
+    """Write the files that a page shows, and those that it takes from another page, as it says."""
+    write_files(page(name), folder, SHORTER)
+    others = {"backends": "getting-started", "tf32-to-amp": README}
+    if name in others:
+        write_files(page(others[name]), folder, SHORTER)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "section"), RUN)
-def test_the_commands_of_a_section_work(folders: dict[str, Path], name: str, section: str):
-    scripts = [block.commands for block in page(name) if block.section == section]
-    if (name, section) != DOCTOR_SECTION:
-        scripts = [DOCTOR.sub("", script) for script in scripts]
-    printed = "".join(run_commands(script, folders[name], SHORTER) for script in scripts if script.strip())
-    assert TOLD.get((name, section), "") in printed
+@pytest.mark.parametrize("name", (README, *PAGES))
+def test_the_commands_of_a_page_work_one_after_another(name: str, tmp_path: Path):
+    """A section may need what the one before it wrote, so a page is one test."""
+    write_page_files(name, tmp_path)
+    for section in sections_to_run(name):
+        scripts = [block.commands for block in page(name) if block.section == section]
+        if (name, section) != DOCTOR_SECTION:
+            scripts = [DOCTOR.sub("", script) for script in scripts]
+        printed = "".join(run_commands(script, tmp_path, SHORTER) for script in scripts if script.strip())
+        assert TOLD.get((name, section), "") in printed, section
 
 
 @pytest.mark.slow
-def test_the_python_of_backends_runs(folders: dict[str, Path]):
-    printed = run_commands("python own_loop.py && python apex_script.py", folders["backends"])
+def test_the_python_of_backends_runs(tmp_path: Path):
+    write_page_files("backends", tmp_path)
+    printed = run_commands("python own_loop.py && python apex_script.py", tmp_path)
     assert "Error" not in printed
 
 

@@ -72,14 +72,14 @@ def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[s
 def test_steps_after_a_skip_are_checked_on_a_device_that_nobody_waits_for(backend: str):
     """As on a GPU, where the host knows of a skip when its gradients are gone."""
     made = trainer(backend, Net(), init_scale=256.0)
-    made.observer.overflows.on_host = False
+    made.overflows.on_host = False
     found = []
     for step in range(6):
         made.model.spoil.armed = step in (0, 3)
         result = made.step([batch(8)], diagnose=step == 5)
         found.append((result.overflow is not None, named(result)))
         if step == 1:
-            made.observer.overflows.watch()
+            made.overflows.watch()
     assert found == [(False, None)] * 2 + [(True, name) for name in (None, "middle.0", None, None)]
 
 
@@ -90,11 +90,11 @@ def test_gradients_of_any_dtype_and_layout_are_checked(dtype: torch.dtype, bad: 
     for p in parameters:
         p.grad = torch.ones_like(p)
     parameters[2].grad = torch.sparse_coo_tensor([[1]], [2.0], (3,))
-    detector = OverflowDetector(["a.w", "b.w", "c.w", "d.w", "e.w"], CPU)
-    assert detector.locate(parameters).first == -1
+    detector = OverflowDetector(["a.w", "b.w", "c.w", "d.w", "e.w"], parameters, CPU)
+    assert detector.locate().first == -1
     parameters[1].grad[1] = bad
     parameters[0].grad = parameters[1].grad.float()
-    found = detector.locate(parameters)
+    found = detector.locate()
     assert found.modules[found.first] == "b"  # registered behind a, so before it in the backward
     parameters[3].grad = None
-    assert (found := detector.locate(parameters)).modules[found.first] == "b"
+    assert (found := detector.locate()).modules[found.first] == "b"

@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
-from ampcompare.training.diagnostics.gradients import gradient_norm, measure_gradients
-from ampcompare.training.diagnostics.updates import WeightSample, lost_updates, sample_weights
+from ampcompare.training.update_probe import UpdateProbe
 
 WRAPPERS = ("module.", "_orig_mod.")  # prefixes of names by DDP and torch.compile
 
@@ -106,7 +105,7 @@ class GradientDiagnostics:
         may_skip: bool = False,
     ) -> None:
         self._optimizer = optimizer
-        self._groups = groups
+        self._probe = UpdateProbe(groups, metrics.GRADIENT_NORM_AT_UPDATE)
         self._every = every
         self._scale = scale
         self._may_skip = may_skip
@@ -114,8 +113,6 @@ class GradientDiagnostics:
         # This step.
         self._due = (start + 1) % every == 0
         self._diagnostics: dict[str, Tensor] = {}
-        self._sampled_weights: dict[str, WeightSample] = {}
-        self._skips: Tensor | None = None
         self._measurements = 0  # in this call of the optimizer
 
         # All steps so far, for `find_problem`.
@@ -186,7 +183,6 @@ class GradientDiagnostics:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         self._was_called = True
         self._measurements = 0
-        self._sampled_weights = {}
         if not self._due:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -208,34 +204,15 @@ class GradientDiagnostics:
         self._measurements += 1
         # A fused optimizer gets scaled gradients, with their scale and whether to skip the step.
         grad_scale = getattr(optimizer, "grad_scale", None)
-        found_inf = getattr(optimizer, "found_inf", None)
-        gradients: dict[str, list[Tensor]] = {}
-        for name, parameters in self._groups.items():
-            of_group = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            if of_group:
-                gradients[name] = of_group
-        if not gradients:
-            return
-        if grad_scale is not None:
-            gradients = {
-                name: [g.float() / grad_scale.to(g.device) for g in group]
-                for name, group in gradients.items()
-            }
-        norm = gradient_norm([g for group in gradients.values() for g in group])
-        self._diagnostics = {metrics.GRADIENT_NORM_AT_UPDATE: norm} | measure_gradients(
-            gradients, self._scale()
-        )
-        self._sampled_weights = {name: sample_weights(group) for name, group in self._groups.items()}
-        self._skips = torch.zeros_like(norm) if found_inf is None else found_inf
+        self._diagnostics = self._probe.before_update(self._scale(), grad_scale=grad_scale)
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._due and self._measurements != 1:
             self._has_single_update = False
             self._diagnostics = {}
-        elif self._sampled_weights and self._skips is not None:
-            self._diagnostics |= lost_updates(self._sampled_weights, self._skips > 0)
-        self._sampled_weights = {}
+        elif self._diagnostics:
+            self._diagnostics |= self._probe.after_update(getattr(optimizer, "found_inf", None))
 
 
 def group_parameters(optimizer: Optimizer, model: nn.Module | None) -> Mapping[str, list[Tensor]]:

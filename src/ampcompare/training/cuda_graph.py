@@ -42,7 +42,7 @@ class GraphTrainer(Trainer):
     def __init__(self, *args: Any, make_batch: Callable[[Tensor], Batch], images: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.make_batch = make_batch
-        self.observer.overflows.may_watch = False
+        self.overflows.may_watch = False
         device = self.precision.device
         # One stream for captures and for steps without a graph: cuBLAS keeps a workspace for each stream and
         # thread (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).

@@ -150,7 +150,7 @@ class TrainingLoop:
             on_nan=config.training.on_nan,
             world=self.world,
             buffers=BufferMonitor(self.trainer.model),
-            overflows=self.trainer.observer.overflows,
+            overflows=self.trainer.overflows,
             lag=lag,
         )
 

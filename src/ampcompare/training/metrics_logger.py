@@ -17,10 +17,10 @@ from ampcompare import metrics
 from ampcompare.system.device import is_cuda, is_host
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.anomalies import AnomalyMonitor
-from ampcompare.training.diagnostics.gradients import exponent_histogram
 from ampcompare.training.interval import HostCopy, Interval, StepResult, stack_skips
 from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector
 from ampcompare.training.timing import Row, Timing
+from ampcompare.training.update_probe import exponent_histogram
 
 Values = Mapping[Hashable, Any]  # as `HostCopy.read` returns them
 

@@ -101,20 +101,30 @@ class OverflowDetector:
     later, the steps after it.
 
     Args:
-        names: The names of the parameters, in the order in which `locate` gets them.
+        names: The names of the model's parameters.
+        parameters: What the optimizer updates, in the same order: the model's parameters, or their masters.
+            None of them is named if they are not as many.
+        weights: The model's own parameters, in the same order.
         device: The device of the parameters.
-        weights: The model's own parameters, in the same order. With fp32 masters, `locate` gets those.
 
     Attributes:
         on_host: Whether values on the device can be read without a wait.
         may_watch: Whether the steps after a skip may be checked; not where they are launches of a CUDA graph.
     """
 
-    def __init__(self, names: Sequence[str], device: torch.device, weights: Sequence[Tensor] = ()) -> None:
-        self.modules = [name.rpartition(".")[0] or name for name in names]
+    def __init__(
+        self,
+        names: Sequence[str],
+        parameters: Sequence[Tensor],
+        device: torch.device,
+        weights: Sequence[Tensor] = (),
+    ) -> None:
+        modules = [name.rpartition(".")[0] or name for name in names]
+        has_names = len(modules) == len(parameters)
+        self._parameters = [*zip(modules, parameters, strict=True)] if has_names else []
         self._weights = [
             (module, weight)
-            for module, weight in zip(self.modules, weights, strict=False)
+            for module, weight in zip(modules, weights, strict=False)
             if _is_dense_float(view_as_real(weight.detach()))
         ]
         self.on_host = is_host(device)
@@ -125,21 +135,42 @@ class OverflowDetector:
         """Check the next steps."""
         self._steps_to_watch = WATCHED_STEPS
 
-    def must_check(self, diagnose: bool) -> bool:
-        """Return whether to check this step, before the host knows whether it is skipped."""
-        is_watched = self._steps_to_watch > 0
-        if is_watched:
-            self._steps_to_watch -= 1
-        return diagnose or (is_watched and self.may_watch)
+    def check_losses(self, losses: Sequence[Tensor], *, diagnose: bool) -> OverflowSource | None:
+        """Return where the overflow behind a loss that is not finite began, if the step is checked.
+
+        It has to be done before the update: afterwards the weights may be nan because the loss is. On a GPU
+        the host does not wait for the losses, so diagnostic steps and those after a skip are checked instead.
+        """
+        if self.on_host:
+            must_check = not all([bool(loss.isfinite()) for loss in losses])
+        else:
+            is_watched = self._steps_to_watch > 0
+            self._steps_to_watch -= is_watched
+            must_check = diagnose or (is_watched and self.may_watch)
+        return self.locate() if must_check else None
+
+    def check_gradients(self, norm: Tensor | None, *, clips_value: bool) -> OverflowSource | None:
+        """Return where unscaled gradients overflowed, before they are clipped, on the host alone.
+
+        Clipping hides an overflow: by norm it makes all gradients nan, by value none infinite.
+
+        Args:
+            norm: Their norm; None if it was not measured.
+            clips_value: Whether they are clipped by value next.
+        """
+        is_infinite = self.on_host and norm is not None and not norm.isfinite()
+        return self.locate() if is_infinite or (self.on_host and clips_value) else None
+
+    def check_skip(self, skipped: Tensor | None) -> OverflowSource | None:
+        """Return where the gradients of a skipped step overflowed, on the host, which knows of it at once."""
+        return self.locate() if self.on_host and skipped is not None and skipped else None
 
     @torch.no_grad()
-    def locate(self, parameters: Sequence[Tensor]) -> OverflowSource | None:
+    def locate(self) -> OverflowSource | None:
         """Return where the gradients overflowed, or None without gradients or without a sure name."""
-        if len(parameters) != len(self.modules):  # parameters were added or removed since
-            return None
-        pairs = zip(self.modules, parameters, strict=True)
-        gradients = [(module, stored_values(p.grad)) for module, p in pairs if p.grad is not None]
-        gradients = [(module, gradient) for module, gradient in reversed(gradients) if gradient.numel()]
+        pairs = [(module, p.grad) for module, p in reversed(self._parameters) if p.grad is not None]
+        gradients = [(module, stored_values(gradient)) for module, gradient in pairs]
+        gradients = [(module, gradient) for module, gradient in gradients if gradient.numel()]
         if not gradients:
             return None
         first = _find_nonfinite([gradient for _, gradient in gradients])

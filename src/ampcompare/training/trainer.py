@@ -7,7 +7,7 @@ backend with an optimizer that is not fused).
 import inspect
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples, note_batch
 from ampcompare.errors import TrainingError
@@ -25,10 +26,12 @@ from ampcompare.precision.base import NO_CONTEXT, Precision
 from ampcompare.precision.casting import stored_values, view_as_real
 from ampcompare.system.device import is_cuda
 from ampcompare.system.distributed import DistributedContext
+from ampcompare.training.diagnostics.activations import ActivationRecorder
 from ampcompare.training.interval import StepResult
-from ampcompare.training.step_observer import StepObservation, StepObserver, norm_of
+from ampcompare.training.overflow_detection import OverflowDetector
 from ampcompare.training.task import Task
 from ampcompare.training.torch_compile import CompiledForward, Forward
+from ampcompare.training.update_probe import UpdateProbe, gradient_norm
 
 NO_SKIPPED = (
     "backend={label}: step() returned None, but a backend that scales the loss (metadata.scales) must return "
@@ -46,6 +49,9 @@ class Trainer:
         task: The loss, and what predictions are compared with.
         compiled: Whether forward and loss are compiled.
         world: The processes of the training; None: this process alone.
+
+    Attributes:
+        overflows: Finds where gradients overflowed.
     """
 
     def __init__(
@@ -71,7 +77,13 @@ class Trainer:
 
         self._is_compiled = compiled
         self.forward = self.build_forward(model)
-        self.observer = StepObserver(model, optimizer, precision, compiled=compiled)
+
+        # What is observed of a step. A compiled graph has no place for the hooks on activations.
+        names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
+        updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._probe = UpdateProbe(group_by_layer(names, updated), metrics.GRADIENT_NORM)
+        self._activations = None if compiled else ActivationRecorder(model, precision.device)
+        self.overflows = OverflowDetector(names, updated, precision.device, [*model.parameters()])
 
     def build_forward(self, model: nn.Module) -> Forward:
         """Return the forward of a step with this model, which may wrap that of the trainer."""
@@ -111,23 +123,28 @@ class Trainer:
         clips_norm = bool(self.config.clip_norm)
         clips_value = bool(self.config.clip_value)
         batches, weights, samples = self._weigh(batches)
-        observation = self.observer.begin(diagnose)
-        losses, classified, compiled = self._forward_backward(batches, weights, observation)
-        observation.see_losses(losses)
+        losses, classified, compiled = self._forward_backward(batches, weights, diagnose=diagnose)
+        overflow = self.overflows.check_losses(losses, diagnose=diagnose)
+        diagnostics: dict[str, Tensor] = {}
         if diagnose or clips_norm or clips_value:
             self.precision.unscale_(self.optimizer)
-            observation.see_gradients(clips_norm=clips_norm, clips_value=clips_value)
-            self._clip(observation.norm)
-        observation.before_update()
+            if diagnose:
+                diagnostics = self._probe.before_update(self.precision.scale_factor())
+            elif clips_norm:
+                diagnostics = self._probe.measure_norm()
+            norm = diagnostics.get(metrics.GRADIENT_NORM)
+            overflow = self.overflows.check_gradients(norm, clips_value=clips_value) or overflow
+            self._clip(norm)
         skipped = self.precision.step(self.optimizer)
         if skipped is None and self.precision.metadata.scales:
             raise TrainingError(NO_SKIPPED.format(label=self.precision.metadata.label))
-        observation.after_update(skipped)
+        overflow = overflow or self.overflows.check_skip(skipped)
+        if diagnose:
+            diagnostics |= self._probe.after_update(skipped)
+            diagnostics |= {} if self._activations is None else self._activations.take()
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
-        return StepResult(
-            loss, samples, classified, observation.diagnostics, compiled, observation.overflow, skipped
-        )
+        return StepResult(loss, samples, classified, diagnostics, compiled, overflow, skipped)
 
     def _weigh(self, batches: Sequence[Any]) -> tuple[Sequence[Batch], Sequence[float | Tensor], int]:
         """Return the micro-batches, the factor on the loss of each, and the samples of all processes.
@@ -151,7 +168,7 @@ class Trainer:
         return batches, (weights * processes / self.world.sum_(weights.sum())).unbind(), samples
 
     def _forward_backward(
-        self, batches: Sequence[Batch], weights: Sequence[float | Tensor], observation: StepObservation
+        self, batches: Sequence[Batch], weights: Sequence[float | Tensor], *, diagnose: bool
     ) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]], bool]:
         """Accumulate the gradients of the micro-batches.
 
@@ -164,7 +181,7 @@ class Trainer:
         for number, (batch, weight) in enumerate(zip(batches, weights, strict=True), 1):
             is_last = number == len(batches)
             with self._gradient_sync(is_last=is_last):
-                outputs, loss = self._forward(batch, observation)
+                outputs, loss = self._forward(batch, diagnose=diagnose)
                 loss = self._backward(loss, weight, sync=is_last)
             compiled |= self.forward.compiled
             losses.append(loss)
@@ -180,10 +197,11 @@ class Trainer:
             return NO_CONTEXT
         return self.model.no_sync()  # type: ignore[operator]
 
-    def _forward(self, batch: Batch, observation: StepObservation) -> tuple[Any, Tensor]:
+    def _forward(self, batch: Batch, *, diagnose: bool) -> tuple[Any, Tensor]:
         """Return the outputs and the loss of a micro-batch."""
+        recording = self._activations.recording() if diagnose and self._activations else NO_CONTEXT
         try:
-            with self.precision.forward_context(), observation.recording_activations():
+            with self.precision.forward_context(), recording:
                 return self.forward(*batch)
         except Exception as problem:
             unused = explain_unused_parameters(self.model, problem) if self.world.size > 1 else ""
@@ -216,7 +234,7 @@ class Trainer:
         """
         max_value = self.config.clip_value
         max_norm = self.config.clip_norm
-        parameters = [p for p in self.observer.updated_parameters() if p.grad is not None]
+        parameters = [p for p in self._probe.parameters if p.grad is not None]
         if max_value and parameters:
             values = []
             for parameter in parameters:
@@ -229,7 +247,7 @@ class Trainer:
             torch._foreach_clamp_max_(values, max_value)
         if max_norm:
             if max_value or norm is None:
-                norm = norm_of(parameters)
+                norm = gradient_norm([p.grad for p in parameters if p.grad is not None])
             torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
@@ -244,6 +262,19 @@ class Trainer:
         used = [view_as_real(g).float() * inverse for g in scaled if g is not None]
         square = torch.stack([gradient.square().sum() for gradient in used]).sum()
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
+
+
+def group_by_layer(names: Sequence[str], parameters: Sequence[Tensor]) -> Mapping[str, list[Tensor]]:
+    """Return the parameters by the top-level module in the name of each.
+
+    They are one group without a name where an optimizer updates another number of parameters.
+    """
+    if len(names) != len(parameters):
+        return {"": [*parameters]}
+    groups: dict[str, list[Tensor]] = {}
+    for name, parameter in zip(names, parameters, strict=True):
+        groups.setdefault(name.partition(".")[0], []).append(parameter)
+    return groups
 
 
 def explain_unused_parameters(model: nn.Module, problem: Exception) -> str:

@@ -11,8 +11,8 @@ import torch
 from support.outside import Outside
 
 from ampcompare.system.device import is_out_of_memory
-from ampcompare.training.diagnostics.gradients import FIRST_EXPONENT, gradient_norm, measure_gradients
 from ampcompare.training.resources import EnergyCounter
+from ampcompare.training.update_probe import FIRST_EXPONENT, gradient_norm, measure_gradients
 
 
 def test_underflow_fraction_equals_that_of_a_cast_to_fp16():

@@ -10,7 +10,7 @@ from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.training.diagnostics.updates import lost_updates, sample_weights
+from ampcompare.training.update_probe import lost_updates, sample_weights
 
 LOST = metrics.LOST_UPDATES
 NO, YES = torch.tensor(False), torch.tensor(True)

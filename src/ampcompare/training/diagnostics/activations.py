@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from ampcompare import metrics
 from ampcompare.system.device import widest_float
-from ampcompare.training.diagnostics.updates import even_stride
+from ampcompare.training.update_probe import even_stride
 
 # The largest number below fp16's smallest normal one, 2**-14: from here down fp16 has fewer than 11 bits.
 SUBNORMAL = 2.0**-14 * (1 - 2.0**-24)
