@@ -112,7 +112,7 @@ def write_page_files(name: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", (README, *PAGES))
+@pytest.mark.parametrize("name", [README, *PAGES])
 def test_the_commands_of_a_page_work_one_after_another(name: str, tmp_path: Path):
     """A section may need what the one before it wrote, so a page is one test."""
     write_page_files(name, tmp_path)

@@ -3,6 +3,7 @@
 Nothing here waits for the device.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -142,7 +143,7 @@ class OverflowDetector:
         the host does not wait for the losses, so diagnostic steps and those after a skip are checked instead.
         """
         if self.on_host:
-            must_check = not all([bool(loss.isfinite()) for loss in losses])
+            must_check = not all(math.isfinite(loss.item()) for loss in losses)
         else:
             is_watched = self._steps_to_watch > 0
             self._steps_to_watch -= is_watched
