@@ -30,8 +30,8 @@ from ampcompare.system.device import has_tf32, set_numerics
 from ampcompare.training.completion import run_loop
 from ampcompare.training.interval import StepResult
 from ampcompare.training.loop import TrainingLoop
-from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.resources import EnergyCounter
+from ampcompare.training.step_log import StepLog
 from ampcompare.training.timing import FIRST_STEPS, Timing
 from ampcompare.why.diff import compare_step
 
@@ -318,11 +318,11 @@ def test_timing_and_energy_measure_the_device_not_the_queue():
     rows: list[dict[str, Any]] = []
     loss_scale = build_precision("none", device)
     timing = Timing(device, warmup_steps=1, energy=EnergyCounter(device))
-    logger = MetricsLogger(loss_scale, timing, rows.append, every=4)
+    logger = StepLog(loss_scale, timing, rows.append, every=4)
     logger.resume()
     for step in range(1, 5):
         torch.cuda._sleep(300_000_000)
-        logger.log_step(step, None, StepResult(torch.ones((), device=device), 1), None)
+        logger.add(step, None, StepResult(torch.ones((), device=device), 1), None)
     logger.flush()
     logger.pause()
     assert rows[0]["throughput/step_time_ms"] > 90

@@ -50,9 +50,9 @@ from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings
 from ampcompare.training.evaluation import summarize_best
 from ampcompare.training.interval import StepResult
-from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import BufferMonitor
 from ampcompare.training.resources import EnergyCounter, PeakMemory
+from ampcompare.training.step_log import StepLog
 from ampcompare.training.timing import Row, Timing
 
 log = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class Recorder:
         self._was_entered = False
         self._tracker: Tracker
         self._shutdown: ShutdownHandler
-        self._logger: MetricsLogger | None = None
+        self._logger: StepLog | None = None
         self._gradient_diagnostics: GradientDiagnostics | None = None
         self._learning_rate: LearningRateReader | None = None
         self._has_loss: bool | None = None  # whether steps have a loss; None before the first step
@@ -268,7 +268,7 @@ class Recorder:
             self._learning_rate = LearningRateReader(self._optimizer)
         memory = PeakMemory(self.device, is_first_in_process=count_records(continues=continues) == 1)
         energy = EnergyCounter(self.device) if is_cuda(self.device) and self._is_single_process else None
-        self._logger = MetricsLogger(
+        self._logger = StepLog(
             self._scale_reader,
             Timing(self.device, warmup_steps=self._warmup_steps, energy=energy, memory=memory),
             self._tracker.log,
@@ -313,7 +313,7 @@ class Recorder:
             samples_of_all = None if samples is None else samples * self.processes
             result = StepResult(self._copy_loss(loss), samples_of_all, diagnostics=diagnostics)
             result.skipped = self._scale_reader.observe()
-            logger.log_step(self.steps, logger.epoch if epoch is None else epoch, result, rate)
+            logger.add(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.advance(self.steps)
 
@@ -408,7 +408,7 @@ class Recorder:
             if self._logger is not None:  # else the record has ended meanwhile
                 self.resume()
 
-    def _get_logger(self, method: str) -> MetricsLogger:
+    def _get_logger(self, method: str) -> StepLog:
         if self._logger is None:
             raise UserError(
                 f"Recorder.{method}: called outside `with Recorder(...) as record:`; call it inside"
@@ -482,7 +482,7 @@ class Recorder:
                 self._end_record(self._logger, get_exit_code(problem))
                 self._shutdown.close()
 
-    def _end_record(self, logger: MetricsLogger, exit_code: int) -> None:
+    def _end_record(self, logger: StepLog, exit_code: int) -> None:
         self._logger = None
         self._scale_reader.end()
         best = summarize_best(self._evals, self._compared, self._better)
@@ -494,7 +494,7 @@ class Recorder:
             for line in self._tracker.describe_record(self._output_dir):
                 log.info(line)
 
-    def _end_rows(self, logger: MetricsLogger, problem: BaseException | None) -> None:
+    def _end_rows(self, logger: StepLog, problem: BaseException | None) -> None:
         """Write the rows that wait, and warn of gradients that were never measured."""
         if self._learning_rate is not None:
             self._learning_rate.close()

@@ -1,5 +1,6 @@
 """Values that wait for their row: what the steps of a log interval leave on the device."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,10 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ampcompare import metrics
 from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.system.device import start_copy, widest_float
 from ampcompare.training.overflow_detection import OverflowSource
 from ampcompare.training.timing import Row, StepMarks
+from ampcompare.training.update_probe import exponent_histogram
+
+Values = Mapping[Hashable, Any]  # as `HostCopy.read` returns them
 
 # Logits and predictions that wait for a row, in elements: 4 MiB, which would else show in the peak of memory.
 MAX_WAITING_ELEMENTS = 2**20
@@ -47,7 +52,7 @@ class StepResult:
 
 @dataclass
 class Interval:
-    """The steps since the last row.
+    """The steps of one row: they are collected, copied to the host, and read.
 
     Attributes:
         skipped: What each step tells of whether it was skipped (`StepResult.skipped`).
@@ -57,7 +62,7 @@ class Interval:
         overflows: For each step that may have overflowed its position, the start of its row, and the source.
         row: The row of the interval, as far as it is known.
         marks: The marks of the steps that are timed.
-        copy: The values on their way to the host, once the interval has ended.
+        values: What the device had, by the keys of `send`, once `read` has been called.
     """
 
     skipped: list[Any] = field(default_factory=list)
@@ -68,7 +73,8 @@ class Interval:
     overflows: list[tuple[int, Row, OverflowSource]] = field(default_factory=list)
     row: Row = field(default_factory=dict)
     marks: list[StepMarks] = field(default_factory=list)
-    copy: "HostCopy | None" = None
+    values: Values = field(default_factory=dict)
+    _copy: "HostCopy | None" = None
     _classified: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _waiting_elements: int = 0
     _counts: Tensor | None = None
@@ -94,12 +100,6 @@ class Interval:
             return torch.stack(self.losses)
         return torch.tensor(self.losses, dtype=widest_float(device))  # numbers, of a loop on the host
 
-    def loss_weights(self) -> list[int]:
-        """Return the weight of each loss in the mean of the row: its samples, or 1 if they are not known."""
-        known = [self.samples[position] for position in self.loss_positions]
-        weights = [samples for samples in known if samples is not None]
-        return weights if len(weights) == len(known) else [1] * len(known)
-
     def correct_counts(self) -> Tensor | None:
         """Return how many predictions are correct, and how many classes count, int64 [2].
 
@@ -118,6 +118,89 @@ class Interval:
         if counts:
             self._counts = counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)
         return self._counts
+
+    def send(self, tensors: Mapping[Hashable, Tensor], device: torch.device) -> None:
+        """Start the copy of these tensors to the host, with diagnostics and overflows of the steps.
+
+        A value of a diagnostic step is left out if the interval's own row has it: same step, same key.
+        """
+        of_steps: dict[Hashable, Tensor] = {}
+        for position, (row, diagnostics) in enumerate(self.diagnostics):
+            is_last = row[metrics.STEP] == self.row[metrics.STEP]
+            for key, value in diagnostics.items():
+                if not (is_last and key in tensors):
+                    of_steps[position, key] = value
+        if self.overflows:
+            sources = [source for _, _, source in self.overflows]
+            of_steps["overflows"] = torch.stack([source.first for source in sources])
+            of_steps["bad_weights"] = torch.stack([source.first_weight for source in sources])
+        self._copy = HostCopy({**tensors, **of_steps}, device)
+
+    def read(self) -> None:
+        """Read what was sent into `values`. Waits for the copy."""
+        assert self._copy is not None
+        self.values = self._copy.read()
+
+    def mean_loss(self) -> float | None:
+        """Return the mean loss, weighted by the samples of each step if they are known; None: no losses."""
+        losses = self.values.get("losses")
+        if not losses:
+            return None
+        samples = [self.samples[position] for position in self.loss_positions]
+        known = [count for count in samples if count is not None]
+        weights = known if len(known) == len(samples) else [1] * len(samples)
+        return sum([weight * loss for weight, loss in zip(weights, losses, strict=True)]) / sum(weights)
+
+    def losses_by_step(self) -> list[float]:
+        """Return the loss of every step, 0 where a step has none; no losses if no step has one."""
+        losses = self.values.get("losses", [])
+        if len(losses) in (0, len(self.samples)):
+            return losses
+        known = dict(zip(self.loss_positions, losses, strict=True))
+        return [known.get(position, 0.0) for position in range(len(self.samples))]
+
+    def is_skipped(self) -> list[bool]:
+        """Return for each step whether it is known to have been skipped."""
+        return [skip == 1 for skip in self.values["skips"]]
+
+    def overflow_rows(self) -> list[Row]:
+        """Return a row for each skipped step whose source of the overflow is known."""
+        skipped = self.is_skipped()
+        overflows = zip(self.overflows, self.values.get("overflows", ()), strict=True)
+        return [
+            row | {metrics.NONFINITE_MODULE: source.modules[round(first)]}
+            for (position, row, source), first in overflows
+            if first >= 0 and skipped[position]
+        ]
+
+    def bad_weights(self) -> dict[int, str]:
+        """Return the module of the first weight that was not finite before a step, by the step's number."""
+        overflows = zip(self.overflows, self.values.get("bad_weights", ()), strict=True)
+        return {
+            row[metrics.STEP]: source.weight_modules[round(first)]
+            for (_, row, source), first in overflows
+            if first >= 0
+        }
+
+    def diagnostic_rows(self) -> list[Row]:
+        """Return a row for each diagnostic step."""
+        rows = []
+        for position, (row, keys) in enumerate(self.diagnostics):
+            read = {key: self.values[position, key] for key in keys if (position, key) in self.values}
+            rows.append(row | diagnostic_values(read))
+        return rows
+
+
+def diagnostic_values(values: Mapping[str, Any]) -> Row:
+    """Return the values of a diagnostic step as a row has them."""
+    row: Row = {}
+    for key, value in values.items():
+        has_no_value = key.startswith(metrics.LOST_UPDATES) and math.isnan(value)
+        if not has_no_value:  # no weight had a gradient
+            row[key] = value
+    if metrics.EXPONENTS in row:
+        row[metrics.EXPONENTS] = exponent_histogram(row[metrics.EXPONENTS])
+    return row
 
 
 def stack_skips(skipped: Sequence[Tensor | None], device: torch.device) -> Tensor:

@@ -19,9 +19,9 @@ from ampcompare.system.distributed import DistributedContext, Polling
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.evaluation import Evaluation, summarize_best
-from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import BufferMonitor
 from ampcompare.training.resources import EnergyCounter, PeakMemory
+from ampcompare.training.step_log import StepLog
 from ampcompare.training.timing import Row, Timing
 from ampcompare.training.trainer import Trainer, micro_batches
 
@@ -72,7 +72,7 @@ class TrainingLoop:
         checkpoints: Writes checkpoints; None: there are none.
         world: The processes of the run; None: this process alone.
         on_step: Called with the number of each step, once the step is queued and the loop has asked `stop`.
-        lag: As in `MetricsLogger`.
+        lag: As in `StepLog`.
         is_first_in_process: Whether the process has trained no run before (`PeakMemory`).
 
     Attributes:
@@ -132,7 +132,7 @@ class TrainingLoop:
         self._is_best = False
         self._checkpoint_due = False
 
-    def _build_logger(self, lag: bool | None, *, is_first_in_process: bool) -> MetricsLogger:
+    def _build_logger(self, lag: bool | None, *, is_first_in_process: bool) -> StepLog:
         config = self.config
         # NVML counts the energy of a whole GPU, and several processes have one each.
         has_energy = is_cuda(self.device) and self.world.size == 1
@@ -142,7 +142,7 @@ class TrainingLoop:
             energy=EnergyCounter(self.device) if has_energy else None,
             memory=PeakMemory(self.device, is_first_in_process=is_first_in_process),
         )
-        return MetricsLogger(
+        return StepLog(
             self.precision,
             timing,
             self.log_row,
@@ -204,7 +204,7 @@ class TrainingLoop:
             self.in_epoch = number
             learning_rate = trainer.optimizer.param_groups[0]["lr"]  # the step advances the schedule
             result = trainer.step(batches, diagnose=self._is_diagnostic_step())
-            logger.log_step(self.step, epoch + number / self.steps_per_epoch, result, learning_rate)
+            logger.add(self.step, epoch + number / self.steps_per_epoch, result, learning_rate)
             is_last = number == self.steps_per_epoch or self.step == self.total_steps
             self._poll(polling, is_last)
             self.display.step(self.step)

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from ampcompare import metrics, plugins
 from ampcompare.config import task_spec as names
 from ampcompare.config.schema import Config
+from ampcompare.data.batch import Field
 from ampcompare.errors import TrainingError, describe_type
 from ampcompare.plugins import PluginKind
 from ampcompare.system.device import widest_float
 from ampcompare.training import losses_and_metrics
 from ampcompare.training.losses_and_metrics import EvalBatch, Sums
 
+Criterion = Callable[[Any, Any], Tensor]
 Classify = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
 # Logits of a batch with more bytes are replaced by predicted classes until the row is made.
 MAX_LOGITS_BYTES = 2**16
@@ -83,6 +85,28 @@ def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | No
 
 def no_classes(outputs: Any, targets: Any) -> None:
     """Return None: the task has no classes, so no accuracy."""
+
+
+class Forward:
+    """Computes outputs and loss of a batch eagerly.
+
+    Attributes:
+        compiled: Whether the last call was the first of a compiled forward with its shapes. The time of such
+            a step says nothing. It compiles, unless an earlier training of the process has.
+    """
+
+    def __init__(self, model: nn.Module, criterion: Criterion) -> None:
+        self.model, self.criterion = model, criterion
+        self.compiled = False
+
+    def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
+        """Return the outputs and the loss of a batch."""
+        outputs = (
+            self.model(inputs)
+            if isinstance(inputs, Tensor)
+            else losses_and_metrics.call_network(self.model, inputs)
+        )
+        return outputs, self.criterion(outputs, targets)
 
 
 @dataclasses.dataclass(frozen=True)

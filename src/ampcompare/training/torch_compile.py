@@ -11,7 +11,6 @@ the casts and is not used.
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -25,7 +24,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.precision.base import Precision
 from ampcompare.precision.o1.patches import list_registered_functions
 from ampcompare.system.device import is_cuda
-from ampcompare.training.losses_and_metrics import call_network, find_tensor
+from ampcompare.training.losses_and_metrics import find_tensor
 from ampcompare.training.network_description import (
     Description,
     Difference,
@@ -33,28 +32,9 @@ from ampcompare.training.network_description import (
     describe_network,
     find_difference,
 )
+from ampcompare.training.task import Criterion, Forward
 
 log = logging.getLogger(__name__)
-
-Criterion = Callable[[Any, Any], Tensor]
-
-
-class Forward:
-    """Computes outputs and loss of a batch eagerly.
-
-    Attributes:
-        compiled: Whether the last call was the first of a compiled forward with its shapes. The time of such
-            a step says nothing. It compiles, unless an earlier training of the process has.
-    """
-
-    def __init__(self, model: nn.Module, criterion: Criterion) -> None:
-        self.model, self.criterion = model, criterion
-        self.compiled = False
-
-    def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
-        """Return the outputs and the loss of a batch."""
-        outputs = self.model(inputs) if isinstance(inputs, Tensor) else call_network(self.model, inputs)
-        return outputs, self.criterion(outputs, targets)
 
 
 class CompiledForward(Forward):

@@ -29,8 +29,8 @@ from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.diagnostics.activations import ActivationRecorder
 from ampcompare.training.interval import StepResult
 from ampcompare.training.overflow_detection import OverflowDetector
-from ampcompare.training.task import Task
-from ampcompare.training.torch_compile import CompiledForward, Forward
+from ampcompare.training.task import Forward, Task
+from ampcompare.training.torch_compile import CompiledForward
 from ampcompare.training.update_probe import UpdateProbe, gradient_norm
 
 NO_SKIPPED = (

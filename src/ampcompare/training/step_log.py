@@ -6,7 +6,7 @@ it has queued; each row carries its own step. A killed process loses the row tha
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -17,12 +17,9 @@ from ampcompare import metrics
 from ampcompare.system.device import is_cuda, is_host
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.anomalies import AnomalyMonitor
-from ampcompare.training.interval import HostCopy, Interval, StepResult, stack_skips
+from ampcompare.training.interval import Interval, StepResult, diagnostic_values, stack_skips
 from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector
 from ampcompare.training.timing import Row, Timing
-from ampcompare.training.update_probe import exponent_histogram
-
-Values = Mapping[Hashable, Any]  # as `HostCopy.read` returns them
 
 
 class LossScale(Protocol):
@@ -37,7 +34,7 @@ class LossScale(Protocol):
         """Return whether the loss scale is lowered after an overflow."""
 
 
-class MetricsLogger:
+class StepLog:
     """Hands rows with the keys of `ampcompare.metrics` to `on_row`.
 
     `Timing` times the steps, an `Interval` keeps their values until the row is made, and `AnomalyMonitor`
@@ -121,7 +118,7 @@ class MetricsLogger:
                 self.on_row(self.start_row() | {metrics.ENERGY: joules})
         timing.pause(since_step=since_step)
 
-    def log_step(self, number: int, epoch: float | None, result: StepResult, learning_rate: Any) -> None:
+    def add(self, number: int, epoch: float | None, result: StepResult, learning_rate: Any) -> None:
         """Take over a step that the loop has queued. Waits for nothing.
 
         Args:
@@ -158,7 +155,7 @@ class MetricsLogger:
         self._open = Interval()
         interval.row = self.start_row() | self.timing.memory.read()
         interval.marks = self.timing.take_marks()
-        interval.copy = HostCopy(self._collect(interval), self.device)
+        interval.send(self._collect(interval), self.device)
         self._waiting.append(interval)
         self._write(len(self._waiting) - self.lag)
         self.timing.end_row()
@@ -186,7 +183,7 @@ class MetricsLogger:
         """
         for row, diagnostics in self._open.diagnostics:
             values = {key: value.tolist() for key, value in diagnostics.items()}  # sync: documented above
-            self.on_row(row | _diagnostic_values(values))
+            self.on_row(row | diagnostic_values(values))
         self._open.diagnostics.clear()
 
     def summary(self) -> Row:
@@ -228,15 +225,6 @@ class MetricsLogger:
             tensors[metrics.LEARNING_RATE] = self._learning_rate.reshape(())
         elif self._learning_rate is not None:
             interval.row[metrics.LEARNING_RATE] = self._learning_rate
-        for position, (row, diagnostics) in enumerate(interval.diagnostics):
-            for key, value in diagnostics.items():
-                # The row of this very step has its gradient norm itself.
-                if row[metrics.STEP] != self.number or key not in self._norms:
-                    tensors[position, key] = value
-        if interval.overflows:
-            sources = [source for _, _, source in interval.overflows]
-            tensors["overflows"] = torch.stack([source.first for source in sources])
-            tensors["bad_weights"] = torch.stack([source.first_weight for source in sources])
         return tensors
 
     def _may_have_skipped(self, skips: Tensor) -> bool:
@@ -250,30 +238,24 @@ class MetricsLogger:
         """Hand out the rows of the oldest `count` intervals that wait, and `check` them for anomalies."""
         for _ in range(count):
             interval = self._waiting.pop(0)
-            assert interval.copy is not None
-            values = interval.copy.read()
-            skips = values["skips"]
-            skipped = {position for position, is_skip in enumerate(skips) if is_skip == 1}
-            self._skipped_steps = (
-                math.nan if any(map(math.isnan, skips)) else self._skipped_steps + len(skipped)
-            )
-            overflows = _overflow_rows(interval, values, skipped)
-            rows_of_steps = _diagnostic_rows(interval, values) + overflows
-            for row in sorted(rows_of_steps, key=itemgetter(metrics.STEP)):
+            interval.read()
+            skipped = interval.is_skipped()
+            is_known = not any(map(math.isnan, interval.values["skips"]))
+            self._skipped_steps = self._skipped_steps + sum(skipped) if is_known else math.nan
+            overflows = interval.overflow_rows()
+            for row in sorted(interval.diagnostic_rows() + overflows, key=itemgetter(metrics.STEP)):
                 self.on_row(row)
-            row = self._complete(interval, values)
+            row = self._complete(interval)
             self.on_row(row)
-            if skipped and self._overflows:
+            if any(skipped) and self._overflows:
                 self._overflows.watch()
             if check:
-                losses = _losses_by_step(interval, values)
-                known_skips = [is_skip == 1 for is_skip in skips]
-                self.anomalies.check(
-                    row, losses, known_skips, overflows, _bad_weights_by_step(interval, values)
-                )
+                losses = interval.losses_by_step()
+                self.anomalies.check(row, losses, skipped, overflows, interval.bad_weights())
 
-    def _complete(self, interval: Interval, values: Values) -> Row:
+    def _complete(self, interval: Interval) -> Row:
         """Return the row of an interval."""
+        values = interval.values
         row = interval.row
         for key in (metrics.SCALE, *metrics.GRADIENT_NORMS, metrics.LEARNING_RATE):
             if key in values:
@@ -281,62 +263,10 @@ class MetricsLogger:
         row[metrics.SKIPPED] = self._skipped_steps
         if self.buffers is not None:
             row[metrics.NONFINITE_BUFFERS] = round(values.get("buffers", 0)) if self._skipped_steps else 0
-        losses = values.get("losses")
-        if losses:
-            weights = interval.loss_weights()
-            total = sum([weight * loss for weight, loss in zip(weights, losses, strict=True)])
-            row[metrics.LOSS] = total / sum(weights)
+        loss = interval.mean_loss()
+        if loss is not None:
+            row[metrics.LOSS] = loss
         correct, counted = values.get("correct", (0, 0))
         if counted:
             row[metrics.ACCURACY] = correct / counted
         return row | self.timing.measure(interval.marks)
-
-
-def _losses_by_step(interval: Interval, values: Values) -> list[float]:
-    """Return the loss of every step, 0 where a step has none; no losses if no step has one."""
-    losses = values.get("losses", [])
-    if len(losses) in (0, len(interval.samples)):
-        return losses
-    known = dict(zip(interval.loss_positions, losses, strict=True))
-    return [known.get(position, 0.0) for position in range(len(interval.samples))]
-
-
-def _overflow_rows(interval: Interval, values: Values, skipped: set[int]) -> list[Row]:
-    """Return a row for each skipped step whose source of the overflow is known."""
-    overflows = zip(interval.overflows, values.get("overflows", ()), strict=True)
-    return [
-        row | {metrics.NONFINITE_MODULE: source.modules[round(first)]}
-        for (position, row, source), first in overflows
-        if first >= 0 and position in skipped
-    ]
-
-
-def _bad_weights_by_step(interval: Interval, values: Values) -> dict[int, str]:
-    """Return the module of the first weight that was not finite before the update, by the step's number."""
-    overflows = zip(interval.overflows, values.get("bad_weights", ()), strict=True)
-    return {
-        row[metrics.STEP]: source.weight_modules[round(first)]
-        for (_, row, source), first in overflows
-        if first >= 0
-    }
-
-
-def _diagnostic_rows(interval: Interval, values: Values) -> list[Row]:
-    """Return a row for each diagnostic step."""
-    rows = []
-    for position, (row, keys) in enumerate(interval.diagnostics):
-        read = {key: values[position, key] for key in keys if (position, key) in values}
-        rows.append(row | _diagnostic_values(read))
-    return rows
-
-
-def _diagnostic_values(values: Mapping[str, Any]) -> Row:
-    """Return the values of a diagnostic step as a row has them."""
-    row: Row = {}
-    for key, value in values.items():
-        has_no_value = key.startswith(metrics.LOST_UPDATES) and math.isnan(value)
-        if not has_no_value:  # no weight had a gradient
-            row[key] = value
-    if metrics.EXPONENTS in row:
-        row[metrics.EXPONENTS] = exponent_histogram(row[metrics.EXPONENTS])
-    return row

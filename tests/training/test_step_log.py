@@ -11,9 +11,9 @@ from torch import Tensor
 from ampcompare import metrics
 from ampcompare.training.anomalies import MAX_SKIPS_IN_A_ROW
 from ampcompare.training.interval import StepResult
-from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import OverflowSource
 from ampcompare.training.resources import PeakMemory
+from ampcompare.training.step_log import StepLog
 from ampcompare.training.timing import Timing
 
 CPU = torch.device("cpu")
@@ -54,9 +54,7 @@ class Made:
         self.rows: list[dict[str, Any]] = []
         energy = energy and energy(self.clock)
         timing = Timing(CPU, warmup_steps=warmup_steps, energy=energy, memory=memory, clock=self.clock)
-        self.logger = MetricsLogger(
-            self.scale, timing, self.on_row, **({"every": 1000, "lag": False} | options)
-        )
+        self.logger = StepLog(self.scale, timing, self.on_row, **({"every": 1000, "lag": False} | options))
         self.logger.resume()
         self.number, self.row_seconds = 0, 0.0
 
@@ -70,7 +68,7 @@ class Made:
         loss = torch.tensor(loss) if isinstance(loss, float) else loss
         skipped = torch.tensor(int(self.scale.skipped))
         step = StepResult(loss, samples, skipped=skipped, **result)
-        self.logger.log_step(self.number, self.number / 10, step, 0.1)
+        self.logger.add(self.number, self.number / 10, step, 0.1)
 
 
 @pytest.fixture
