@@ -25,9 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src")]
 
-from ampcompare import analyse_runs, demo, load_runs, metrics  # noqa: E402
+from ampcompare import analyse_runs, load_runs, metrics  # noqa: E402
 from ampcompare.analysis.comparison import Comparison  # noqa: E402
 from ampcompare.analysis.grouping.run_metrics import QUALITY  # noqa: E402
+from ampcompare.cli import demo  # noqa: E402
 from ampcompare.runs import RunRecord  # noqa: E402
 
 DEMOS = 20

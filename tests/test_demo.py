@@ -16,9 +16,9 @@ from support.fakes import make
 from support.quick import ROOT
 from support.sweep_project import replacing_outside
 
-from ampcompare import analyse_runs, demo, load_runs
+from ampcompare import analyse_runs, load_runs
 from ampcompare.bench.doctor import backends_with_speed, default_backends
-from ampcompare.cli import main
+from ampcompare.cli import demo, main
 from ampcompare.config.load import config_from_cli, load_config
 from ampcompare.report.text_renderer import print_table
 

@@ -5,7 +5,7 @@ from support.refusals import line_of
 
 from ampcompare.cli import main
 from ampcompare.config.load import config_from_cli
-from ampcompare.removed import COMMAND_OPTIONS, RUN_OPTIONS
+from ampcompare.config.removed import COMMAND_OPTIONS, RUN_OPTIONS
 
 
 @pytest.mark.parametrize(("command", "option"), COMMAND_OPTIONS)

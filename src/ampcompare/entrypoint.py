@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampcompare.errors import EXIT_BAD_INPUT, UserError, print_error, take_debug_flag
-from ampcompare.plugins import find_plugin_error
-from ampcompare.run_series import (
+from ampcompare.config.run_series import (
     FLAG,
     SeriesProgress,
     check_only_seeds_differ,
     read_runs,
     take_runs_file,
 )
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, print_error, take_debug_flag
+from ampcompare.plugins import find_plugin_error
 from ampcompare.runtime.signals import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,

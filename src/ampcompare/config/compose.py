@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from ampcompare.config.option_spec import MISSING, REFERENCE, OptionSpec
+from ampcompare.config.removed import RUN_OPTIONS
 from ampcompare.config.schema import FREE_FORM, GROUPS, OPTIONS, Config, find_option
 from ampcompare.errors import UserError, did_you_mean, reason
-from ampcompare.removed import RUN_OPTIONS
 from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.yaml_io import parse_yaml_value
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from ampcompare import metrics
 from ampcompare.config.option_spec import Role
+from ampcompare.config.removed import had_no_effect
 from ampcompare.config.schema import FREE_FORM, GROUPS, OPTIONS, find_option, has_no_effect
 from ampcompare.errors import UserError
-from ampcompare.removed import had_no_effect
 from ampcompare.runtime.yaml_io import flatten, parse_yaml_value
 
 AUTO = "auto"

@@ -12,9 +12,9 @@ from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.identity.run_identity import differing
+from ampcompare.plugins.sibling_modules import find_sibling_modules
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_state import RunState
-from ampcompare.sibling_modules import find_sibling_modules
 from ampcompare.sweeps.journal import Journal, SweepState
 from ampcompare.sweeps.sweep import Sweep
 

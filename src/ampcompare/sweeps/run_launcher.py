@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from ampcompare.config.load import RESUME_VARIABLE
+from ampcompare.config.run_series import FLAG, progress_file
 from ampcompare.config.schema import ONE_ULP, PERTURBATION, PlanConfig
-from ampcompare.run_series import FLAG, progress_file
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end

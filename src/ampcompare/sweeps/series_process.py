@@ -3,14 +3,14 @@
 Every executor starts runs through `RunLauncher.start`, which returns a `SeriesProcess`: the driver on this
 machine, and on a cluster the job of Slurm or the task of Ray. Whoever has it polls it. Each run of a series
 is a run of its own. It leaves its own facts (run_end.py), and its guard notes in them that it was asked to
-end. The training itself notes which run it has begun and finished (`ampcompare.run_series`).
+end. The training itself notes which run it has begun and finished (`ampcompare.config.run_series`).
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ampcompare.run_series import read_progress
+from ampcompare.config.run_series import read_progress
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
 from ampcompare.sweeps.run_end import RunEnd, end_file, read_end
@@ -28,7 +28,7 @@ class SeriesProcess:
         runs: The runs in their order. The first one begins with the process.
         folder: Output folder of the sweep.
         guard: Ends the process if this one dies.
-        file: The file that lists the runs (`ampcompare.run_series`); None: the process trains one run.
+        file: The file that lists the runs (`ampcompare.config.run_series`); None: the process trains one run.
 
     Attributes:
         runs: As above.

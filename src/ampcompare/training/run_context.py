@@ -9,6 +9,7 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.config.load import Config, check_sweep_values, config_from_cli
+from ampcompare.config.run_series import PER_RUN
 from ampcompare.config.schema import WEIGHTS
 from ampcompare.config.validate import resolve_backend, validate
 from ampcompare.data.batch import Batch, Field, map_tensors
@@ -24,7 +25,6 @@ from ampcompare.precision.weight_dtypes import (
     find_16bit_dtype,
     list_trainable_dtypes,
 )
-from ampcompare.run_series import PER_RUN
 from ampcompare.system import device as machine
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine

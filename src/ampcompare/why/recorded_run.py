@@ -13,6 +13,7 @@ from ampcompare import __version__, metrics
 from ampcompare.config.compose import ConfigSource, compose
 from ampcompare.config.load import parse_overrides
 from ampcompare.config.option_spec import Role
+from ampcompare.config.removed import had_no_effect
 from ampcompare.config.schema import GROUPS, Config, find_option
 from ampcompare.errors import UserError
 from ampcompare.identity.agreement import REPLAY
@@ -26,7 +27,6 @@ from ampcompare.identity.run_identity import (
     differences,
     keys_with,
 )
-from ampcompare.removed import had_no_effect
 from ampcompare.runs.loader import load_runs
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import RunRecord

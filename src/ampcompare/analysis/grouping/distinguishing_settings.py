@@ -10,6 +10,7 @@ from ampcompare import metrics
 from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, describe_device
 from ampcompare.config.compose import KEY_HINTS
+from ampcompare.config.removed import had_no_effect
 from ampcompare.config.schema import ONE_ULP, OPTIONS, PERTURBATION, find_option
 from ampcompare.data import sources
 from ampcompare.identity.agreement import REPEAT
@@ -22,7 +23,6 @@ from ampcompare.identity.run_identity import (
     role_of,
     value_text,
 )
-from ampcompare.removed import had_no_effect
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.nested import as_text, flatten, is_number

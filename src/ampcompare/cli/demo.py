@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampcompare.command_help import epilog
+from ampcompare.config.run_series import FLAG
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.run_series import FLAG
 from ampcompare.runtime.formatting import listed
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.paths import shell_command

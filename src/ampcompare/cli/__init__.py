@@ -9,10 +9,10 @@ import typer
 
 from ampcompare import __version__
 from ampcompare.bench.cli import BENCH_EPILOG, DOCTOR_EPILOG, bench, doctor
+from ampcompare.cli import demo
 from ampcompare.command_help import Command, epilog
-from ampcompare.demo import DEMO_EPILOG, demo
+from ampcompare.config.removed import COMMAND_OPTIONS
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, take_debug_flag
-from ampcompare.removed import COMMAND_OPTIONS
 from ampcompare.report.cli import REPORT_EPILOG, WORKSPACE_EPILOG, report, workspace
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.signals import EXIT_INTERRUPTED, exit_process, exit_with
@@ -100,7 +100,7 @@ def run(
 for command, end in (
     (bench, BENCH_EPILOG),
     (doctor, DOCTOR_EPILOG),
-    (demo, DEMO_EPILOG),
+    (demo.demo, demo.DEMO_EPILOG),
     (report, REPORT_EPILOG),
     (workspace, WORKSPACE_EPILOG),
     (sweep, SWEEP_EPILOG),

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from ampcompare.errors import UserError, describe_exception, did_you_mean
-from ampcompare.sibling_modules import (
+from ampcompare.plugins.sibling_modules import (
     SiblingModule,
     find_name_conflict,
     find_sibling_modules,
