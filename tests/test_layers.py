@@ -233,3 +233,12 @@ def test_every_path_that_the_architecture_names_is_there():
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = re.findall(r"`([\w./]+(?:/|\.py|\.j2|\.css|\.js|\.md))`", text)
     assert not [name for name in named if not any((base / name).exists() for base in (SOURCE, ROOT))]
+
+
+def test_every_function_that_the_architecture_names_is_in_its_file():
+    """The table "Where it is decided" sends a reader to a function."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([\w/]+\.py): (?:\w+\.)?(\w+)`", text)
+    assert len(named) >= 12
+    lost = [(f, name) for f, name in named if f"def {name}(" not in (SOURCE / f).read_text()]
+    assert not lost
