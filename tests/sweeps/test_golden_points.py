@@ -10,7 +10,7 @@ import dataclasses
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from support.contract import check
 from support.quick import ROOT
 
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
-from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.samplers import falls_behind, run_at
 from ampcompare.sweeps.sweep import Hyperband, Point, Sweep
 from ampcompare.sweeps.sweep_file import read_sweep, sweep_of
@@ -142,17 +141,6 @@ def grid_orders() -> Iterator[tuple[str, Any]]:
 def test_points_of_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     freezes("grids", dict(grid_orders()), tmp_path)
-
-
-def test_orders_within_blocks(tmp_path: Path):
-    """Where a draw would leave a value on one GPU it is changed: many blocks, values, combinations."""
-    now = {
-        f"{name}, {values} values, {combinations} combinations": rendered(
-            [*islice(map(tuple, orders(name, values, combinations)), 12)]
-        )
-        for name, values, combinations in product(("a", "b"), range(2, 8), (1, 2, 3, 5))
-    }
-    freezes("orders", now, tmp_path)
 
 
 def random_search(name: str, **changes: Any) -> Sweep:

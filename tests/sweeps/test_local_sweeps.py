@@ -23,8 +23,8 @@ from ampcompare.sweeps import pipeline
 from ampcompare.sweeps.executors import local
 from ampcompare.sweeps.journal import SweepRun, read_journal
 from ampcompare.sweeps.prepare import SweepOptions
-from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.stop_request import SweepStopRequest
+from ampcompare.sweeps.sweep import orders
 from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.sweep_report import look_at_runs, report_options
 

@@ -22,8 +22,7 @@ from ampcompare.sweeps.executors import ray_task
 from ampcompare.sweeps.executors.ray import ray_factory
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
 from ampcompare.sweeps.prepare import SweepOptions, make_output, prepare
-from ampcompare.sweeps.run_end import EndRules, RecordEnd, end_file, read_end, state_of_end
-from ampcompare.sweeps.sweep_identity import definition
+from ampcompare.sweeps.run_end import RecordEnd, end_file, read_end, state_of_end
 
 # Notes SIGTERM as a training with a checkpoint does, and ends.
 NOTES_SIGTERM = """
@@ -132,7 +131,7 @@ def test_node_that_does_not_see_the_folder_trains_nothing_and_says_so(project, c
     file = write_soak_sweep(project, points=2, seconds=0.5)
     prepared = prepare(str(file), [f"output_dir={project.out}"], SweepOptions(cluster="ray"))
     make = ray_factory(prepared, {})
-    journal = Journal(make_output(project.out), "sweep", definition(prepared.sweep, ()))
+    journal = Journal(make_output(project.out), "sweep", prepared.definition)
     executor = make(journal)
     try:
         assert executor.slots == 2
@@ -153,7 +152,7 @@ def run_to_end(folder: Path, executor, run: SweepRun) -> RunState:
     assert [*executor.alive()] == [run.index]
     wait_until(lambda: not executor.alive())
     end = read_end(end_file(folder, run.run_id, 1))
-    state, _ = state_of_end(run, end, RecordEnd, EndRules(trains_here=False))
+    state, _ = state_of_end(run, end, RecordEnd)
     return state
 
 

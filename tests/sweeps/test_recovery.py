@@ -24,6 +24,7 @@ from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
 from ampcompare.sweeps.process_guard import GUARD, note_stop
 from ampcompare.sweeps.run_end import RunEnd, end_file
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.status import read_status
 from ampcompare.sweeps.sweep import Objective
 
@@ -45,7 +46,7 @@ def left(tmp_path, monkeypatch):
             run = journal.propose(SweepRun(0, parameters={"x": 0}))
             leave(journal, run)
         with open_journal(prepared, folder) as (journal, now):
-            recover(now, journal, ScriptedExecutor())
+            recover(now, journal, ScriptedExecutor(), RunRecords(folder, METRIC.name))
             return journal.state.runs[0]
 
     return recovered
@@ -255,5 +256,6 @@ def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_pa
     (tmp_path / "p").touch()
     options = SweepOptions(rerun=True, until_decided=True)
     prepared = prepare_sweep(make_grid(1), [], options)
-    assert prepared.command("--rerun").count("--rerun") == 1
-    assert "--until-decided" not in prepared.command("--rerun")
+    assert prepared.command.text("--rerun").count("--rerun") == 1
+    assert "--until-decided" not in prepared.command.text("--rerun")
+    assert "--rerun" not in prepared.continuing.text()

@@ -5,7 +5,7 @@ These are the files that the sweep names (its program, files in its command, and
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -95,38 +95,3 @@ def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
     hashes = hash_files(files)
     if files and differing(journal.state.code, hashes):
         journal.append("code", hashes=hashes)
-
-
-class CodeWatch:
-    """Watches the user's files while a sweep runs.
-
-    Args:
-        known: The hashes in the journal.
-    """
-
-    def __init__(self, files: Sequence[Path], known: Mapping[str, str]) -> None:
-        self._files = files
-        self._hashes = known if known and files else hash_files(files)
-        self._stamps: list[tuple[int, int]] | None = None  # times and sizes at which the content was compared
-
-    def changed(self) -> list[str]:
-        """Return the files that have other content now, or that are missing."""
-        stamps = self._read_stamps()
-        if stamps == self._stamps:
-            return []
-        try:
-            hashes = hash_files(self._files)
-        except UserError:  # an editor may be writing a file
-            hashes = {}
-        changed = [path for path, _, _ in differing(self._hashes, hashes)]
-        if not changed:
-            self._stamps = stamps
-        return changed
-
-    def _read_stamps(self) -> list[tuple[int, int]]:
-        stamps = []
-        for path in self._files:
-            with suppress(OSError):
-                status = path.stat()
-                stamps.append((status.st_mtime_ns, status.st_size))
-        return stamps

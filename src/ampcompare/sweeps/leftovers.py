@@ -13,9 +13,14 @@ import psutil
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import note_stop
-from ampcompare.sweeps.run_end import DRIVER
-from ampcompare.sweeps.run_process import LEFTOVER_SECONDS, POLL_SECONDS, STOP_SECONDS, has_ended
-from ampcompare.sweeps.series_process import SERIES_VARIABLE, end_file_of
+from ampcompare.sweeps.run_end import DRIVER, end_file_of
+from ampcompare.sweeps.run_process import (
+    LEFTOVER_SECONDS,
+    POLL_SECONDS,
+    SERIES_VARIABLE,
+    STOP_SECONDS,
+    has_ended,
+)
 
 log = logging.getLogger(__name__)
 

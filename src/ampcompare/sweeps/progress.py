@@ -16,7 +16,7 @@ from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.console import clock, print_line
 from ampcompare.sweeps.journal import SweepRun, SweepState
-from ampcompare.sweeps.run_log import last_line
+from ampcompare.sweeps.run_records import last_line
 from ampcompare.sweeps.sweep import Sweep
 
 

@@ -34,10 +34,9 @@ from ampcompare.sweeps.executors.ray_task import (
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop, write_end
-from ampcompare.sweeps.run_end import DRIVER, RunEnd, read_end
+from ampcompare.sweeps.run_end import DRIVER, NOT_STARTED, RunEnd, end_file_of, read_end, runs_left
 from ampcompare.sweeps.run_launcher import RunLauncher
 from ampcompare.sweeps.run_process import STOP_SECONDS
-from ampcompare.sweeps.series_process import end_file_of, runs_left
 
 KILL_REPEAT_SECONDS = 1.0  # between requests to kill a run: Ray may merge two in quick succession
 
@@ -181,7 +180,7 @@ class RayExecutor:
             write_end(facts, RunEnd().facts(), is_first=True)
         else:
             self._log(left[0], problem)
-            write_end(facts, RunEnd(is_started=False).facts())
+            write_end(facts, RunEnd(NOT_STARTED).facts())
 
     def _log(self, run: SweepRun, line: str) -> None:
         with self._launcher.log_file(run.run_id).open("a", encoding="utf-8") as log:

@@ -18,19 +18,10 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
-from ampcompare.sweeps.run_end import (
-    DRIVER,
-    EndRules,
-    RunEnd,
-    end_file,
-    lost_end,
-    read_end,
-    state_of_end,
-)
+from ampcompare.sweeps.run_end import RunEnd, end_file, end_file_of, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher
-from ampcompare.sweeps.run_process import STOP_SECONDS
+from ampcompare.sweeps.run_process import RunProcess, train_in_series
 from ampcompare.sweeps.run_records import RunRecords
-from ampcompare.sweeps.series_process import SeriesProcess, end_file_of, train_in_series
 from ampcompare.sweeps.stop_request import SweepStopRequest
 
 TOKEN = Path("cluster") / "ray" / "token"  # in the output folder
@@ -88,10 +79,8 @@ def _has_finished(run: SweepRun, launcher: RunLauncher) -> bool:
     """Return whether an earlier start of the run has finished, after the driver had heard of its loss."""
     if not run.starts:
         return False
-    before = read_end(end_file(launcher.folder, run.run_id, run.starts))
-    records, rules = RunRecords(launcher.folder), EndRules(launcher.trains_here)
-    end = lost_end(before, has_lost_driver=False)
-    state, _ = state_of_end(run, end, lambda: records.end(run.run_id), rules)
+    before = read_end(end_file(launcher.folder, run.run_id, run.starts)) or RunEnd()
+    state, _ = state_of_end(run, before, lambda: RunRecords(launcher.folder).record(run))
     if state is RunState.FINISHED:
         write_end(end_file_of(launcher.folder, run), RunEnd(0).facts())
         return True
@@ -103,13 +92,13 @@ def _has_finished(run: SweepRun, launcher: RunLauncher) -> bool:
 def _train(task: RayTask, runs: Sequence[SweepRun], stop: SweepStopRequest) -> None:
     with closing(ProcessGuard()) as guard:
 
-        def start(left: Sequence[SweepRun]) -> SeriesProcess | None:
+        def start(left: Sequence[SweepRun]) -> RunProcess | None:
             with _sigint_unblocked():
                 return task.launcher.start(left, guard, task.gpu)
 
-        def attend(process: SeriesProcess) -> None:
+        def attend(process: RunProcess) -> None:
             if stop.is_made():
-                process.stop(signal.SIGTERM, STOP_SECONDS, DRIVER)
+                process.stop()
             if stop.is_at_once:
                 process.kill()
 
