@@ -6,13 +6,11 @@ runs.
 """
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.sweeps.executors.ray_cluster import (
     FIRST_TASK_SECONDS,
     RayCluster,
@@ -26,7 +24,6 @@ from ampcompare.sweeps.executors.ray_cluster import (
     task_options,
 )
 from ampcompare.sweeps.executors.ray_task import (
-    TOKEN,
     RayTask,
     end_leftovers_here,
     run_task,
@@ -65,10 +62,6 @@ class RayExecutor:
         self.assigned: list[list[int]] = []
         self._killed: set[int] = set()
         self._next_kill = 0.0
-        self._token = secrets.token_hex(16)
-        token = launcher.folder / TOKEN
-        make_folder(token.parent, str(token.parent))
-        token.write_text(self._token)
 
     def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
         """Submit these groups to Ray, which starts each when its resources are free; return their tasks."""
@@ -79,7 +72,6 @@ class RayExecutor:
             task = RayTask(
                 self._launcher,
                 tuple(runs),
-                self._token,
                 self._working_folder,
                 gpu,
             )

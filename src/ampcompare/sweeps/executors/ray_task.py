@@ -24,7 +24,6 @@ from ampcompare.sweeps.run_process import RunProcess, train_in_series
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.stop_request import SweepStopRequest
 
-TOKEN = Path("cluster") / "ray" / "token"  # in the output folder
 SHARE_FOLDER = "use a folder on a drive that all nodes share"
 
 
@@ -35,14 +34,12 @@ class RayTask:
     Attributes:
         launcher: Starts the runs.
         runs: The runs in their order; more than one with several seeds in a process.
-        token: Content of a file with which a node checks that it sees the driver's output folder.
         working_folder: The folder for the relative paths of the runs; None where Ray's `runtime_env` has one.
         gpu: Value of CUDA_VISIBLE_DEVICES; None keeps Ray's value.
     """
 
     launcher: RunLauncher
     runs: tuple[SweepRun, ...]
-    token: str
     working_folder: str | None
     gpu: str | None = None
 
@@ -56,7 +53,7 @@ def run_task(task: RayTask) -> str:
         Why no run could start; empty if one started.
     """
     folder = task.launcher.folder
-    if not sees_token(folder / TOKEN, task.token):
+    if not folder.is_dir():
         return f"node {socket.gethostname()} does not see output_dir={folder}; {SHARE_FOLDER}"
     # A sweep without files of the user can run where the driver's folder does not exist.
     if task.working_folder and Path(task.working_folder).is_dir():
