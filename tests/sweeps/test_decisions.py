@@ -3,7 +3,7 @@
 Thirteen faults are planted in the driver, and each of them is found.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -43,7 +43,7 @@ def test_each_point_ends_once_whatever_happens_in_whatever_order(kind: str, swee
 
 
 class InterruptedRunsAreNotStartedAgain(SweepDriver):
-    def train(self, groups: Iterable[Sequence[int]]) -> list[list[SweepRun]]:
+    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
         known = set(self.journal.state.runs)
         return super().train([group for group in groups if not known & {*group}])
 
@@ -98,7 +98,7 @@ class ARunThatFallsBehindIsNotCancelled(SweepDriver):
 
 
 class ARunThatIsContinuedGetsANewId(SweepDriver):
-    def train(self, groups: Iterable[Sequence[int]]) -> list[list[SweepRun]]:
+    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
         for run in self.journal.state.startable[:1]:
             self.journal.propose(run)
         return super().train(groups)

@@ -118,7 +118,7 @@ class SweepDriver:
             self.executor.assigned,
         )
 
-    def train(self, groups: Iterable[Sequence[int]]) -> list[list[SweepRun]]:
+    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
         """Give runs of these points to the executor, and return the runs of each process.
 
         If the user's code has changed, nothing starts.
@@ -139,7 +139,7 @@ class SweepDriver:
         places = self.executor.submit(runs)
         for (first, *_), place in zip(runs, places, strict=True):
             self.note_change(RunChange(first, RunState.RUNNING, process=place))
-        return runs
+        return [self._runs_of(indices) for indices in groups]
 
     def _runs_of(self, indices: Iterable[int]) -> list[SweepRun]:
         return [self.journal.state.runs[index] for index in indices]
