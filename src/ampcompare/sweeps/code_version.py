@@ -82,12 +82,10 @@ def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
     """Return the files that differ from those with which the sweep's runs were made.
 
     Failed runs, and runs that have not started, will start again anyway, so their version does not matter.
-    A file that the sweep did not watch before is no change: the file that now imports it has changed.
     """
     if not state.code or not state.with_state(*KEPT_STATES):
         return []
-    changed = differing(state.code, hash_files(files))
-    return sorted(path for path, before, _ in changed if before is not None)
+    return sorted(path for path, _, _ in differing(state.code, hash_files(files)))
 
 
 def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
