@@ -19,10 +19,10 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD, ProcessGuard
 from ampcompare.sweeps.run_end import NOT_STARTED, RunEnd, end_file, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher, offline_environment
+from ampcompare.sweeps.run_process import end_leftovers
 from ampcompare.sweeps.run_records import RunRecords, last_line
 from ampcompare.sweeps.sweep_file import Sweep
 

@@ -307,15 +307,10 @@ def _describe_expectation(plan: DecisionPlan, deviation: float) -> str:
     assert plan.margin is not None
     text = f"expected standard deviation: {number(deviation, 2)} (measured in earlier runs of this recipe)"
     look = len(plan.looks) - 1
-    limit = plan.largest_deviation(look)
-    if deviation <= limit:
+    if deviation <= plan.largest_deviation(look):
         return f"{text}: enough seeds"
     needed = seeds_to_clear([plan.margin] * BOTH_SIDES, deviation, plan.level(look))
-    if not limit:
-        return f"{text}: a decision takes more seeds" if needed is None else f"{text}: {needed} seeds decide"
-    wider = plan.margin * deviation / limit
-    seeds = f"about {needed} seeds" if needed else f"more than {MAX_SEEDS:,} seeds"
-    return f"{text}: a decision takes {seeds}, or a margin of {_with_unit(plan, wider)}"
+    return f"{text}: a decision takes {f'about {needed}' if needed else f'more than {MAX_SEEDS:,}'} seeds"
 
 
 def _seconds_per_run(

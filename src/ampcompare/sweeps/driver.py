@@ -25,10 +25,10 @@ from ampcompare.sweeps.decisions import (
 )
 from ampcompare.sweeps.executors import Executor
 from ampcompare.sweeps.journal import Journal, SweepRun
-from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.run_end import RunChange, reconcile
+from ampcompare.sweeps.run_process import end_leftovers
 from ampcompare.sweeps.run_records import MAX_CORE_FRACTION, RunRecords, last_line
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.stop_request import SweepStopRequest

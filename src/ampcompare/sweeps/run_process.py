@@ -3,23 +3,28 @@
 Every executor starts runs through `RunLauncher.start`, which returns a `RunProcess`: the driver on this
 machine, and on a cluster the job of Slurm or the task of Ray. Whoever has it polls it. Each run of a series
 is a run of its own, and leaves its own facts (run_end.py). The training itself notes which run it has begun
-and finished (`ampcompare.run_series`).
+and finished (`ampcompare.run_series`). What a process that was killed has left is ended by `end_leftovers`.
 """
 
+import logging
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from ampcompare.run_series import read_progress
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import ProcessGuard, write_end
+from ampcompare.sweeps.process_guard import ProcessGuard, note_stop, write_end
 from ampcompare.sweeps.run_end import DRIVER, NOT_STARTED, RunEnd, end_file_of, exit_code_of
+
+log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
@@ -210,6 +215,72 @@ def train_in_series(
         ends |= process.ends
         left = process.waiting
     return ends
+
+
+def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = False) -> None:
+    """End the processes that runs or a killed driver left on this machine, and wait for their end.
+
+    The programs in the journal get SIGTERM and have STOP_SECONDS to save a checkpoint. Processes that they
+    started (with the run's id and this folder in their environment) have LEFTOVER_SECONDS more: W&B's
+    service completes the record. Then all are killed. The facts about the end of each run say that it was
+    asked to end.
+
+    Args:
+        folder: Output folder of the sweep.
+        announces: Whether to tell the user about the wait.
+    """
+    asked_at = time.time()
+    started = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
+    found = _processes_of(runs, folder, started)
+    alive = {None, *(process.pid for process in found)}
+    for run in runs:
+        is_running = run.state is RunState.RUNNING and run.process.get("pid") in alive
+        has_begun = run.is_startable and run.run_id in found.values()  # though the journal does not say so
+        if is_running or has_begun:
+            note_stop(end_file_of(folder, run), asked_at, DRIVER)
+    left = [*found]
+    if not left:
+        return
+    if announces:
+        processes = "1 process" if len(left) == 1 else f"{len(left)} processes"
+        log.info(f"waiting for {processes} left over from a sweep command that was killed")
+    # By the pid alone: when the machine's clock is set, the start times of processes change.
+    programs = [process for process in left if process.pid in {pid for pid, _ in started}]
+    for process in programs:
+        with suppress(psutil.Error):
+            process.terminate()
+    _wait_for(programs, STOP_SECONDS)
+    left = _wait_for(left, LEFTOVER_SECONDS)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    _wait_for(left, LEFTOVER_SECONDS)
+
+
+def _processes_of(
+    runs: Sequence[SweepRun], folder: Path, started: Container[tuple[Any, Any]]
+) -> dict[psutil.Process, str | None]:
+    """Return the processes of runs on this machine, with the id of the run in their environment."""
+    run_ids = {run.run_id for run in runs}
+    found: dict[psutil.Process, str | None] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_program = (process.pid, process.create_time()) in started
+            environment = {} if is_program else process.environ()
+            run_id = environment.get("WANDB_RUN_ID")
+            marks = {run_id, *environment.get(SERIES_VARIABLE, "").split(",")}
+            is_marked = run_ids & marks and environment.get("WANDB_DIR") == str(folder)
+            if (is_program or is_marked) and process.pid != os.getpid() and not has_ended(process):
+                found[process] = run_id
+    return found
+
+
+def _wait_for(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for the end of these processes, at most `seconds`; return those that still run."""
+    deadline = time.monotonic() + seconds
+    while (left := [p for p in processes if not has_ended(p)]) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return left
 
 
 def has_ended(process: psutil.Process) -> bool:

@@ -10,11 +10,10 @@ from typing import Any
 import psutil
 
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_end import MAX_SIGNAL_ENDS
 from ampcompare.sweeps.run_launcher import RunLauncher
-from ampcompare.sweeps.run_process import RunProcess
+from ampcompare.sweeps.run_process import RunProcess, end_leftovers
 
 
 @dataclass

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
 from ampcompare.sweeps.run_end import RunEnd, end_file, end_file_of, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher
-from ampcompare.sweeps.run_process import RunProcess, train_in_series
+from ampcompare.sweeps.run_process import RunProcess, end_leftovers, train_in_series
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.stop_request import SweepStopRequest
 
