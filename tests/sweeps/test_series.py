@@ -241,6 +241,10 @@ def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
     note("started", index=0, process={})
     note("ended", index=0, state="failed", value=None, exit_code=1, by_signal=False)
     assert next_starts() == [(1, 2)]
+    # Between two of its runs the process lives, although no run is under way.
+    note("started", index=1, process={})
+    note("ended", index=1, state="finished", value=None, exit_code=0, by_signal=False)
+    assert next_starts(assigned=((2,),)) == []
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,7 @@ class SweepDriver:
         If the user's code has changed, nothing starts.
         """
         journal = self.journal
-        try:
-            hashes = hash_files(self.prepared.code_files)
-        except UserError:  # an editor may be writing a file
-            hashes = {}
-        if changed := [path for path, _, _ in differing(self._code, hashes) if self.prepared.code_files]:
+        if changed := self._find_changed_code():
             self.changed_code = changed
             self.stop.request_after_failure("the code of the runs changed")
             return []
@@ -140,6 +136,15 @@ class SweepDriver:
         for (first, *_), place in zip(runs, places, strict=True):
             self.note_change(RunChange(first, RunState.RUNNING, process=place))
         return [self._runs_of(indices) for indices in groups]
+
+    def _find_changed_code(self) -> list[str]:
+        """Return the user's files that have other content now, or that are missing."""
+        files = self.prepared.code_files
+        try:
+            hashes = hash_files(files)
+        except UserError:  # an editor may be writing a file
+            hashes = {}
+        return [path for path, _, _ in differing(self._code, hashes)] if files else []
 
     def _runs_of(self, indices: Iterable[int]) -> list[SweepRun]:
         return [self.journal.state.runs[index] for index in indices]
