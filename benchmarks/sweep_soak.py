@@ -4,7 +4,9 @@
     python benchmarks/sweep_soak.py --minutes 0.5 --points 40
 
 `soak_program.py` writes a W&B record as W&B's client does offline, and trains nothing. Every few seconds a
-run gets SIGKILL or SIGTERM, and three times the driver gets SIGKILL and is started again by the same command.
+run gets SIGKILL or SIGTERM. Six times something happens to the driver: it is killed and started again by the
+same command, alone, with its guard, or with its process group; its guard is killed alone; or it is stopped
+(SIGSTOP) for a while.
 At the end: every point finished once in the records and in the journal, every count of the driver is right,
 and no process is left. Exit code 1 and a line for each thing that is not so.
 """
@@ -29,7 +31,9 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("soak_program.py")
 MAX_SIGNALS = 2  # to one run: the third would make it fail
-DRIVER_KILLS = 3
+# In this order, at equal distances.
+EVENTS = ("driver", "stop", "guard", "driver", "driver and guard", "group")
+STOP_FRACTION = 0.1  # of the time of killing, for which the driver is stopped
 
 
 class Soak:
@@ -67,6 +71,7 @@ class Soak:
                 stdout=screen,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+                start_new_session=True,
             )
 
     def kill_driver(self) -> None:
@@ -76,6 +81,27 @@ class Soak:
         self.driver.wait()
         self.strikes["driver killed"] += 1
         self.start()
+
+    def strike_driver(self, event: str, stop_seconds: float) -> None:
+        """Let one of EVENTS happen."""
+        assert self.driver
+        if event == "stop":
+            self.driver.send_signal(signal.SIGSTOP)
+            time.sleep(stop_seconds)
+            self.driver.send_signal(signal.SIGCONT)
+            self.strikes["driver stopped"] += 1
+            return
+        if event in ("guard", "driver and guard"):
+            for process in psutil.Process(self.driver.pid).children():
+                with suppress(psutil.Error):
+                    if any("process_guard" in word for word in process.cmdline()):
+                        process.kill()
+                        self.strikes["guard killed"] += 1
+        if event == "group":
+            os.killpg(self.driver.pid, signal.SIGKILL)
+            self.strikes["group killed"] += 1
+        if event != "guard":
+            self.kill_driver()
 
     def strike_run(self) -> None:
         """Send a signal to one of the running runs that has not had too many."""
@@ -148,14 +174,13 @@ def main(words: list[str] | None = None) -> int:
     began = time.monotonic()
     soak.start()
     assert soak.driver
-    kills = [began + seconds * (number + 1) / (DRIVER_KILLS + 1) for number in range(DRIVER_KILLS)]
+    events = [(began + seconds * (n + 1) / (len(EVENTS) + 1), event) for n, event in enumerate(EVENTS)]
     try:
         while time.monotonic() - began < seconds and soak.driver.poll() is None:
             time.sleep(soak.dice.expovariate(1 / 2.0))
             soak.strike_run()
-            if kills and time.monotonic() > kills[0]:
-                kills.pop(0)
-                soak.kill_driver()
+            if events and time.monotonic() > events[0][0]:
+                soak.strike_driver(events.pop(0)[1], STOP_FRACTION * seconds)
         soak.driver.wait()
         problems = [*soak.problems()]
     finally:

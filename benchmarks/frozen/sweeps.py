@@ -2,7 +2,8 @@
 
 Values: the points, as a program gets them; of a scene, exit codes, how often each point began, and whether a
 process is left. Sentences: messages, `--status`, the plan and the journal, without times, ids and paths.
-Scenes and sweep files are those of the commit's tree (`tests/support/sweep_scenarios.py`, `sweeps/`).
+Scenes and sweep files are those of the commit's tree (`tests/support/sweep_scenarios.py`, `sweeps/`). The
+scenes went after the sweeps were rebuilt: give a commit that has them, such as `--inputs 763bed21`.
 """
 
 import os

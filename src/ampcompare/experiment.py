@@ -39,6 +39,7 @@ from ampcompare.training.completion import describe_lost_process, describe_resum
 from ampcompare.training.display import TrainingDisplay
 from ampcompare.training.loaders import check_processes, data_warnings, describe_training_data
 from ampcompare.training.loop import TrainingLoop, count_steps
+from ampcompare.training.machine_support import check_machine_for_sweep
 from ampcompare.training.run_context import RunContext, prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import
 
@@ -111,6 +112,7 @@ def run(
     Raises:
         UserError: The input is wrong.
     """
+    check_machine_for_sweep()
     check_sweep_values(config)
     resolve_backend(config)
     console = console or Console(highlight=False)

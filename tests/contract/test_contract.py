@@ -53,10 +53,11 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs import system_metrics as foreign_machine
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED
 from ampcompare.runtime.yaml_io import flatten
-from ampcompare.sweeps.randomized_blocks import orders
+from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.samplers import run_at
+from ampcompare.sweeps.sweep import orders
 from ampcompare.sweeps.sweep_file import sweep_of
-from ampcompare.sweeps.sweep_identity import definition, seed_of
+from ampcompare.sweeps.sweep_identity import seed_of
 from ampcompare.system import environment as machine
 from ampcompare.training.checkpoint.store import FORMAT
 
@@ -396,8 +397,9 @@ def test_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "images of a function": build_dataset("./fixed.py:images"),
         "tensors of a function": build_dataset("./fixed.py:table"),
     }
+    (tmp_path / "run_experiment.py").write_text("# ampcompare.entrypoint\n")
     sweep = sweep_of(Path("mine.yaml"), SWEEP)
-    began = definition(sweep, ["epochs=2"])
+    began = dict(prepare_sweep(sweep, ["epochs=2"]).definition)
     seed = seed_of(sweep, began)
 
     def rounded(tree: dict[str, Any]) -> Inline:  # another machine's logarithm may differ in the last digit

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ampcompare.sweeps.decisions import Look, seeds_for_first_look
 from ampcompare.sweeps.driver import SweepDriver, recover
-from ampcompare.sweeps.interim_looks import Look, fill_first_look
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
 from ampcompare.sweeps.process_guard import write_end
 from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.run_end import MAX_SIGNAL_ENDS, RunEnd, end_file
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 
@@ -97,17 +98,19 @@ def drive(
     prepared = prepare_sweep(sweep, words, options or SweepOptions())
     console = Console(quiet=True)
     with open_journal(prepared, folder) as (journal, prepared):
-        recover(prepared, journal, executor)
+        records = RunRecords(folder, sweep.metric.name if sweep.metric else None)
+        recover(prepared, journal, executor, records)
         if looks:
             prepared = replace(prepared, looks=tuple(looks))
-            now = replace(prepared.sweep, added=tuple(journal.state.added_seeds))
-            fill_first_look(now, journal, looks)
+            if group := seeds_for_first_look(prepared.sweep_now(journal.state), looks):
+                journal.add_seeds(group)
         progress = SweepProgress(console, prepared.sweep, journal.state, folder, executor.slots)
         stop = SweepStopRequest()
         driver = SweepDriver(
             prepared,
             journal,
             executor,
+            records,
             progress,
             stop,
             lambda sweep, folder, runs: look(sweep),

@@ -1,28 +1,34 @@
-"""A sweep without processes, files and time: the driver's decisions under any order of events.
+"""A sweep without processes, files and time: the real driver under any order of events.
 
-`Simulation.play` takes steps such as ("kill", 3) and checks after each that no rule is broken. What really
-happened to a run is known here, so that it can be compared with what the journal says.
+`Simulation` is the world around the driver: its executor, and what the runs leave. `Simulation.play` takes
+steps such as ("kill", 3) and checks after each that no rule is broken. What really happened to a run is known
+here, so that it can be compared with what the journal says. The driver may be killed before every effect.
 """
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from ampcompare.config.schema import PlanConfig
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps import decisions
-from ampcompare.sweeps.decisions import Action, Event, RunChanged, RunLogged, Situation, SlotsFree
+from ampcompare.sweeps.decisions import Look, Train, next_step
 from ampcompare.sweeps.distributions import Parameter
-from ampcompare.sweeps.journal import SweepRun, SweepState
+from ampcompare.sweeps.driver import SweepDriver, catch_up
+from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
+from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import GUARD
-from ampcompare.sweeps.run_end import DRIVER, SCHEDULER, EndRules, RecordEnd, RunChange, RunEnd, reconcile
+from ampcompare.sweeps.run_end import DRIVER, SCHEDULER, RecordEnd, RunEnd
+from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Hyperband, Objective, Sweep
+from ampcompare.sweeps.sweep_command import SweepCommand, SweepOptions
 from support.sweep_project import make_grid
 
-SLOTS = 2
 SWEEP = make_grid(
     4,
     metric=Objective(name="score", goal="maximize"),
@@ -42,11 +48,40 @@ STEPS = (
     *("stop", "second stop", "new driver", "crash"),
 )
 
-Decide = Callable[[Situation, Event], list[Action]]
-
 
 class Crash(Exception):
     """The driver was killed in the middle of its work."""
+
+
+class SimulatedJournal(Journal):
+    """A journal in memory. The driver may be killed before each event."""
+
+    def __init__(self, world: Simulation) -> None:
+        self.folder = Path("nowhere")
+        self.state = SweepState("s", {}, {})
+        self.events: list[dict[str, Any]] = []
+        self._world = world
+
+    def append(self, event: str, **fields: Any) -> None:
+        self._world.effect()
+        if event == "proposed":
+            assert fields["index"] not in self.state.runs, "a point is begun twice"
+            assert fields["index"] < len(self._world.sweep.points), "a point that is none"
+        time = datetime.fromtimestamp(self._world.clock, UTC).isoformat(timespec="milliseconds")
+        self.events.append({"event": event, "time": time, **fields})
+        self.state.apply(self.events[-1])
+
+
+class SilentProgress:
+    """Prints nothing."""
+
+    sweep: Sweep
+
+    def start(self, run: SweepRun) -> None:
+        pass
+
+    def end(self, run: SweepRun) -> None:
+        pass
 
 
 @dataclass
@@ -74,8 +109,6 @@ class Program:
     """A run in its process.
 
     Attributes:
-        run: The run.
-        process: Where it runs.
         end: The facts about its end; None while it runs.
         is_killed: Whether it was asked to end at once.
         is_collected: Whether the facts about its end are on the disk.
@@ -97,31 +130,41 @@ class Simulation:
     Attributes:
         kind: "local": runs end with their driver. "job": they do not, and a job goes on behind a run that
             failed.
-        decide: The decision function.
+        driver_type: The driver's class, perhaps with a fault.
         assigned: The runs that wait in each process, when the driver last looked.
     """
 
     kind: str
-    decide: Decide = decisions.decide
+    driver_type: type[SweepDriver] = SweepDriver
     sweep: Sweep = SWEEP
+    slots: int = 2
+    poll_seconds: float = 0.0
+    max_signal_ends: int | None = 3
     assigned: list[list[int]] = field(default_factory=list)
     clock: float = 1e9
-    events: list[dict[str, Any]] = field(default_factory=list)
-    state: SweepState = field(default_factory=lambda: SweepState("s", {}))
     programs: dict[int, Program] = field(default_factory=dict)  # the last one of each point
     facts: dict[tuple[str, int], RunEnd] = field(default_factory=dict)
-    records: dict[str, RecordEnd] = field(default_factory=dict)
-    values: dict[str, list[float]] = field(default_factory=dict)
+    complete: dict[str, RecordEnd] = field(default_factory=dict)
+    logged: dict[str, list[float]] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)  # by points, really
     failures: set[int] = field(default_factory=set)
     signals: Counter[int] = field(default_factory=Counter)
     starts: Counter[int] = field(default_factory=Counter)
     setbacks: Counter[int] = field(default_factory=Counter)
-    is_stopping: bool = False
-    is_at_once: bool = False
     effects_left: int | None = None  # until the driver is killed
 
-    # What a driver does
+    def __post_init__(self) -> None:
+        self.journal = SimulatedJournal(self)
+        self.state = self.journal.state
+        command = SweepCommand(options=SweepOptions(cluster="slurm" if self.kind == "job" else None))
+        self.prepared = PreparedSweep(self.sweep, PlanConfig(), command, {}, (), Path("nowhere"))
+        self.begin_driver()
+
+    def begin_driver(self) -> None:
+        self.stop = SweepStopRequest()
+        progress = SilentProgress()
+        look = lambda *_: Look(True, ())  # noqa: E731
+        self.driver = self.driver_type(self.prepared, self.journal, self, self, progress, self.stop, look)
 
     def effect(self) -> None:
         """Count an effect; the driver may be killed before it."""
@@ -131,57 +174,77 @@ class Simulation:
                 raise Crash
             self.effects_left -= 1
 
-    def append(self, event: str, **fields: Any) -> None:
-        self.effect()
-        time = datetime.fromtimestamp(self.clock, UTC).isoformat(timespec="milliseconds")
-        self.events.append({"event": event, "time": time, **fields})
-        self.state.apply(self.events[-1])
-
-    def handle(self, event: Event) -> None:
-        situation = Situation(self.state, self.sweep, SLOTS, (), self.is_stopping, [*self.assigned])
-        for action in self.decide(situation, event):
-            match action:
-                case decisions.Append():
-                    self.append(action.event, **action.fields)
-                case decisions.Propose():
-                    assert action.index not in self.state.runs, "a point is begun twice"
-                    assert action.index < len(self.sweep.points), "a point that is none"
-                    known = {"parameters": {}, "plan": {}, "drawn": {}}
-                    self.append("proposed", index=action.index, run_id=f"id{len(self.events)}", **known)
-                case decisions.Start():
-                    groups = [[self.state.runs[index] for index in indices] for indices in action.groups]
-                    for runs in groups:
-                        self.start(runs)
-                    for first, *_ in groups:
-                        running = RunChange(first.index, RunState.RUNNING, process=self.place)
-                        self.handle(RunChanged(running))
-                case decisions.Cancel():
-                    self.effect()
-                    self.cancel(action.indices, at_once=action.at_once)
-
-    @property
-    def rules(self) -> EndRules:
-        """Only our own training trains several runs in a process."""
-        return EndRules(trains_here=self.sweep.seeds_per_process > 1)
+    # The executor
 
     @property
     def place(self) -> dict[str, Any]:
         """Where runs are started, for the journal."""
         return {"job": "1"} if self.kind == "job" else {"pid": 1}
 
-    def start(self, runs: Sequence[SweepRun]) -> None:
-        """Start a process, or submit a job."""
+    def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
+        """Start processes, or submit jobs."""
+        for runs in groups:
+            self.effect()
+            assert not self.stop.is_made(), "a start after a stop request"
+            assert len(self.processes()) < self.slots, "more processes than slots"
+            assert len(runs) <= self.sweep.seeds_per_process, "too many runs for a process"
+            assert len({self.sweep.points[run.index].series for run in runs}) == 1, "runs of two series"
+            elsewhere = {run.index for process in self.processes() for run in process.waiting}
+            assert not elsewhere & {run.index for run in runs}, "a run that waits in another process"
+            self.assigned.append([run.index for run in runs[1:]])
+            for run in runs:
+                self.facts.pop((run.run_id, run.last_start), None)
+            self.begin(Process(runs))
+        return [self.place for _ in groups]
+
+    def alive(self) -> dict[int, dict[str, Any]]:
+        """Return what is under way in each process; note what waits there."""
+        for program in self.programs.values():
+            if program.end is not None and not program.is_collected:
+                self.collect(program)
+        alive: dict[int, dict[str, Any]] = {}
+        self.assigned = []
+        for program in self.running().values():
+            left = [program.run, *program.process.waiting]
+            is_under_way = self.state.runs[program.run.index].state is RunState.RUNNING
+            if self.kind == "local" or is_under_way or not program.process.is_ending:
+                alive[program.run.index] = self.place
+                del left[0]
+            self.assigned.append([run.index for run in left])
+        return alive
+
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
+        """Ask the processes of these runs to end."""
         self.effect()
-        assert not self.is_stopping, "a start after a stop request"
-        assert len(self.processes()) < SLOTS, "more processes than slots"
-        assert len(runs) <= self.sweep.seeds_per_process, "too many runs for a process"
-        assert len({self.sweep.points[run.index].series for run in runs}) == 1, "runs of two series"
-        elsewhere = {run.index for process in self.processes() for run in process.waiting}
-        assert not elsewhere & {run.index for run in runs}, "a run that waits in another process"
-        self.assigned.append([run.index for run in runs[1:]])
         for run in runs:
-            self.facts.pop((run.run_id, run.last_start), None)
-        self.begin(Process(runs))
+            is_known = self.kind == "local" or run.state is RunState.RUNNING
+            for program in self.running().values():
+                # By the job in the journal; on this machine a run that has ended is not asked.
+                its = program.process.runs
+                if self.kind == "local":
+                    its = (program.run, *program.process.waiting)
+                same_start = (run.run_id, run.last_start)
+                if is_known and any((own.run_id, own.last_start) == same_start for own in its):
+                    self.ask(program, at_once=at_once)
+
+    # What the runs leave
+
+    def refresh(self) -> None:
+        pass
+
+    def forget(self, run_id: str) -> None:
+        pass
+
+    def end(self, run: SweepRun) -> RunEnd | None:
+        return self.facts.get((run.run_id, run.last_start))
+
+    def record(self, run: SweepRun) -> RecordEnd:
+        return self.complete.get(run.run_id, RecordEnd())
+
+    def values(self, run_id: str) -> list[float]:
+        return self.logged.setdefault(run_id, [])
+
+    # What happens
 
     def begin(self, process: Process) -> None:
         """Let the next run of a process begin."""
@@ -196,20 +259,6 @@ class Simulation:
         self.starts[run.index] += 1
         self.programs[run.index] = Program(run, process)
 
-    def cancel(self, indices: Sequence[int], *, at_once: bool) -> None:
-        """Ask the processes of these runs to end."""
-        for index in indices:
-            run = self.state.runs[index]
-            is_known = self.kind == "local" or run.state is RunState.RUNNING
-            for program in self.alive().values():
-                # By the job in the journal; on this machine a run that has ended is not asked.
-                its = program.process.runs
-                if self.kind == "local":
-                    its = (program.run, *program.process.waiting)
-                same_start = (run.run_id, run.last_start)
-                if is_known and any((own.run_id, own.last_start) == same_start for own in its):
-                    self.ask(program, at_once=at_once)
-
     def ask(self, program: Program, *, at_once: bool = False) -> None:
         """Ask a process to end, with the run that is under way in it."""
         program.process.is_ending = True
@@ -223,68 +272,28 @@ class Simulation:
 
     def processes(self) -> list[Process]:
         """Return the processes that live."""
-        return [program.process for program in self.alive().values()]
+        return [program.process for program in self.running().values()]
 
-    def alive(self) -> dict[int, Program]:
+    def running(self) -> dict[int, Program]:
         return {index: program for index, program in self.programs.items() if program.end is None}
-
-    def end(self, run: SweepRun) -> RunEnd | None:
-        return self.facts.get((run.run_id, run.last_start))
-
-    def record(self, run: SweepRun) -> RecordEnd:
-        return self.records.get(run.run_id, RecordEnd())
-
-    def observe(self, *, has_lost_driver: bool = False) -> None:
-        """See what became of the runs, as the driver does when it begins and while it runs."""
-        for program in self.programs.values():
-            if program.end is not None and not program.is_collected:
-                self.collect(program)
-        assigned = [index for indices in self.assigned for index in indices]
-        alive = self.poll_processes()
-        runs = [run for _, run in sorted(self.state.runs.items())]
-        if not has_lost_driver:
-            begun = [self.state.runs[index] for index in dict.fromkeys([*assigned, *alive])]
-            runs = [*self.state.own_running, *(run for run in begun if run.is_startable)]
-        for change in reconcile(runs, alive, self, self.rules, has_lost_driver=has_lost_driver):
-            self.handle(self.event_of(change))
-
-    def poll_processes(self) -> dict[int, dict[str, Any]]:
-        """Return what is under way in each process, as the executor sees it; note what waits there."""
-        alive: dict[int, dict[str, Any]] = {}
-        self.assigned = []
-        for program in self.alive().values():
-            left = [program.run, *program.process.waiting]
-            is_under_way = self.state.runs[program.run.index].state is RunState.RUNNING
-            if self.kind == "local" or is_under_way or not program.process.is_ending:
-                alive[program.run.index] = self.place
-                del left[0]
-            self.assigned.append([run.index for run in left])
-        return alive
-
-    def event_of(self, change: RunChange) -> RunChanged:
-        run_id = self.state.runs[change.index].run_id
-        return RunChanged(change, () if change.state is RunState.RUNNING else tuple(self.values_of(run_id)))
-
-    def values_of(self, run_id: str) -> list[float]:
-        return self.values.setdefault(run_id, [])
 
     def collect(self, program: Program) -> None:
         """Write the facts about an end: what the driver sees, or what a job leaves."""
         program.is_collected = True
         assert program.end is not None
-        if program.end.is_seen:
+        if program.end.exit_code is not None:
             self.facts[program.run.run_id, program.run.last_start] = program.end
-
-    # What happens
 
     def finish(self, program: Program, exit_code: int | None) -> None:
         """End a process. `exit_code` None: it vanishes with its job."""
         index, was_asked = program.run.index, program.asked_at is not None
-        if was_asked and exit_code == 0 and self.rules.trains_here:
-            exit_code = 143
+        if exit_code == 0 and was_asked and self.sweep.seeds_per_process > 1:
+            exit_code = (
+                -15
+            )  # our own training, which alone trains several runs, ends with 0 only when it is done
         if exit_code == 0:
             # A program that ends with 0 because it was asked to may complete its record.
-            self.records[program.run.run_id] = RecordEnd(0, self.clock)
+            self.complete[program.run.run_id] = RecordEnd(0, self.clock)
         asked_by = DRIVER if was_asked else None
         program.end = RunEnd(exit_code, program.asked_at, asked_by)
         is_known = self.state.runs[index].state is RunState.RUNNING
@@ -306,9 +315,8 @@ class Simulation:
             self.begin(process)
 
     def kill_driver(self) -> None:
-        """Kill the driver. Its guard ends the processes of this machine; jobs go on."""
+        """Kill the driver, and begin the next. Its guard ends the processes of this machine; jobs go on."""
         self.effects_left = None
-        self.is_stopping = self.is_at_once = False
         for program in [*self.programs.values()]:
             if self.kind == "local" and not program.is_collected:
                 if program.end is None:  # else it has ended unobserved
@@ -320,7 +328,8 @@ class Simulation:
                     self.failures.discard(program.run.index)  # the failure is not observed
                     self.setbacks[program.run.index] += 1
                 program.is_collected = True
-        self.observe(has_lost_driver=True)
+        self.begin_driver()
+        catch_up(self.prepared, self.journal, self, self)
 
     def note_by_guard(self, program: Program) -> None:
         """Let the guard note the end of a process: for the run that was under way when the driver looked."""
@@ -332,17 +341,17 @@ class Simulation:
     def step(self, name: str, number: int) -> None:
         """Let one thing happen. `number` chooses to which run."""
         self.clock += 1
-        alive = [program for _, program in sorted(self.alive().items())]
-        program = alive[number % len(alive)] if alive else None
+        running = [program for _, program in sorted(self.running().items())]
+        program = running[number % len(running)] if running else None
         if name == "observe":
-            self.observe()
+            self.driver.observe()
         elif name == "start":
-            self.handle(SlotsFree())
+            self.start()
         elif name == "stop":
-            self.stop()
+            self.ask_to_stop()
         elif name == "second stop":
-            self.stop()
-            self.stop(at_once=True)
+            self.ask_to_stop()
+            self.ask_to_stop(at_once=True)
         elif name == "new driver":
             self.kill_driver()
         elif name == "crash":
@@ -350,15 +359,21 @@ class Simulation:
         elif program is not None:
             self.happen(name, number, program)
 
+    def start(self) -> None:
+        """Let the driver start what it wants to."""
+        step = next_step(self.driver.situation())
+        if isinstance(step, Train):
+            self.driver.train(step.groups)
+
     def happen(self, name: str, number: int, program: Program) -> None:
         """Let something happen to a run."""
         run = program.run
-        is_known = self.state.runs[run.index].state is RunState.RUNNING
+        now = self.state.runs[run.index]
         if name == "log":
-            values = self.values_of(run.run_id)
+            values = self.values(run.run_id)
             values += [len(values) / 100 - run.index for _ in range(number)]  # later points are worse
-            if is_known and number % 2:
-                self.handle(RunLogged(run.index, tuple(values)))
+            if now.state is RunState.RUNNING and number % 2:
+                self.driver.compare_at_bands(now, tuple(values))
         elif program.asked_at is not None:
             if name == "end asked":
                 self.finish(program, -9 if program.is_killed else (-15, 0)[number % 2])
@@ -373,13 +388,14 @@ class Simulation:
         elif name in ("finish", "fail", "kill") or (name == "lose" and self.kind == "job"):
             self.finish(program, {"finish": 0, "fail": 3, "kill": -9, "lose": None}[name])
 
-    def stop(self, *, at_once: bool = False) -> None:
-        if self.is_at_once if at_once else self.is_stopping:
+    def ask_to_stop(self, *, at_once: bool = False) -> None:
+        if self.stop.is_at_once if at_once else self.stop.is_made():
             return
-        self.is_stopping, self.is_at_once = True, at_once
+        self.stop.request("Ctrl-C", signal.SIGINT)
+        self.stop.is_at_once = at_once
         known = {run.index for run in self.state.own_running}
-        self.handle(decisions.StopRequested(at_once))
-        for program in self.alive().values():
+        self.driver.notice_stop()
+        for program in self.running().values():
             if known & {run.index for run in program.process.runs}:
                 assert program.asked_at is not None, "a running run does not hear of the stop request"
                 assert program.is_killed or not at_once, "a running run survives the second stop request"
@@ -392,7 +408,7 @@ class Simulation:
         self.drain()
         self.check_end()
 
-    def guarded(self, action: Callable[[], None]) -> None:
+    def guarded(self, action: Callable[[], object]) -> None:
         """Do something; if the driver is killed by it, let another one begin."""
         try:
             action()
@@ -403,17 +419,17 @@ class Simulation:
         """Let every run end well, with a new driver if the present one was asked to stop."""
         self.effects_left = None
         for _ in range(20 * len(self.sweep.points)):
-            for program in [*self.alive().values()]:
+            for program in [*self.running().values()]:
                 if program.is_waiting:
                     program.is_waiting = False
                     self.facts.pop((program.run.run_id, program.run.last_start), None)
                 self.clock += 1
                 self.finish(program, 0 if program.asked_at is None else -15)
-            self.guarded(self.observe)
-            if self.is_stopping:
+            self.driver.observe()
+            if self.stop.is_made():
                 self.kill_driver()
-            self.guarded(lambda: self.handle(SlotsFree()))
-            if not self.alive() and not self.state.own_running:
+            self.start()
+            if not self.running() and not self.state.own_running:
                 return
         raise AssertionError("the sweep never ends")
 
@@ -421,8 +437,8 @@ class Simulation:
 
     def check(self) -> None:
         """Check what holds at any time."""
-        again = SweepState("s", {})
-        for event in self.events:
+        again = SweepState("s", {}, {})
+        for event in self.journal.events:
             again.apply(event)
         assert again.runs == self.state.runs, "a new driver reads another state"
         for run in self.state.runs.values():
@@ -435,7 +451,7 @@ class Simulation:
                 assert self.signals[run.index] >= 3, "a run has failed without a reason"
             assert run.signal_ends <= self.signals[run.index], "an end counts twice"
             assert run.starts <= self.starts[run.index], "a start counts twice"
-            values = self.values_of(run.run_id)
+            values = self.values(run.run_id)
             assert all(band <= len(values) for band in run.bands)
             if run.is_stopped_early and program is not None and program.end is None:
                 assert program.asked_at is not None, "a run that falls behind goes on"
@@ -443,20 +459,21 @@ class Simulation:
     def check_end(self) -> None:
         """Check a sweep that has come to its end: every point has ended, once, as it really did."""
         assert sorted(self.state.runs) == [*range(len(self.sweep.points))], "a point was never begun"
-        assert not self.alive(), "a run is left"
+        assert not self.running(), "a run is left"
         for index, run in self.state.runs.items():
             assert run.state.is_final, "a point is left"
             if index in self.finished:
                 assert run.state in (RunState.FINISHED, RunState.STOPPED), "a finished run counts as another"
             elif index in self.failures:
                 assert run.state in (RunState.FAILED, RunState.STOPPED)
-            values = self.values_of(run.run_id)
+            values = self.values(run.run_id)
             if run.state is RunState.FINISHED and values:
                 assert run.value == values[-1], "the value of a finished run is lost"
             if self.kind == "job" and not run.is_stopped_early:
                 assert run.signal_ends == self.signals[index], "an end by a signal is not counted"
             if not run.is_stopped_early:
                 assert [*run.bands] == [band for band in BANDS if band <= len(values)], "a band is missing"
-        ends = Counter(event["index"] for event in self.events if event["event"] == "ended")
-        starts = Counter(event["index"] for event in self.events if event["event"] == "started")
+        events = self.journal.events
+        ends = Counter(event["index"] for event in events if event["event"] == "ended")
+        starts = Counter(event["index"] for event in events if event["event"] == "started")
         assert ends == starts, "a start without an end, or an end without a start"

@@ -6,7 +6,7 @@ import pytest
 from support.scripted_executor import ScriptedExecutor, drive
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.interim_looks import Look, check_can_be_decided, next_seeds
+from ampcompare.sweeps.decisions import Look, check_can_be_decided, next_seeds
 from ampcompare.sweeps.journal import read_journal
 from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep

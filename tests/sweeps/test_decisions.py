@@ -1,156 +1,154 @@
-"""The driver's decisions under any order of events: starts, ends, signals, lost jobs, stops, killed drivers.
+"""The driver under any order of events: starts, ends, signals, lost jobs, stops, killed drivers.
 
-Thirteen faults are planted in the decision function, and each of them is found.
+Thirteen faults are planted in the driver, and each of them is found.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from support.simulated_sweep import SERIES, STEPS, SWEEP, Decide, Simulation
+from support.simulated_sweep import SERIES, STEPS, SWEEP, Simulation
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.decisions import Append, Cancel, Propose, RunChanged, SlotsFree, Start, decide
+from ampcompare.sweeps.decisions import Situation
+from ampcompare.sweeps.driver import SweepDriver
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.run_end import RunChange
 from ampcompare.sweeps.sweep import Sweep
 
 ORDERS = 1_000
 ORDER = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9)), min_size=20, max_size=60)
 
 
-def orders_of_events(kind: str, decision: Decide = decide, sweep: Sweep = SWEEP) -> Callable[[], None]:
+def orders_of_events(
+    kind: str, driver_type: type[SweepDriver] = SweepDriver, sweep: Sweep = SWEEP
+) -> Callable[[], None]:
     """Return a test that plays many orders of events, without shrinking the one that fails."""
 
     @settings(max_examples=ORDERS, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(steps=ORDER)
     def play(steps: list[tuple[str, int]]) -> None:
-        Simulation(kind, decision, sweep).play(steps)
+        Simulation(kind, driver_type, sweep).play(steps)
 
     return play
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "job"])
-def test_each_point_ends_once_whatever_happens_in_whatever_order(kind):
-    orders_of_events(kind)()
+@pytest.mark.parametrize("sweep", [SWEEP, SERIES], ids=["runs", "groups"])
+def test_each_point_ends_once_whatever_happens_in_whatever_order(kind: str, sweep: Sweep):
+    orders_of_events(kind, sweep=sweep)()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "job"])
-def test_each_run_of_a_process_ends_once_whatever_happens_in_whatever_order(kind):
-    orders_of_events(kind, sweep=SERIES)()
+class InterruptedRunsAreNotStartedAgain(SweepDriver):
+    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
+        known = set(self.journal.state.runs)
+        return super().train([group for group in groups if not known & {*group}])
 
 
-def changed_fields(actions, event, **fields):
-    """Return the actions with other fields of the journal's event."""
-    return [
-        replace(action, fields=action.fields | fields)
-        if isinstance(action, Append) and action.event == event
-        else action
-        for action in actions
-    ]
+class OneRunTooManyIsStarted(SweepDriver):
+    def situation(self) -> Situation:
+        return replace(super().situation(), slots=self.executor.slots + 1)
 
 
-def an_interrupted_run_is_not_started_again(situation, event):
-    known = set(situation.state.runs)
-    actions = decide(situation, event)
-    return [
-        replace(action, groups=tuple(group for group in action.groups if not known & {*group}))
-        if isinstance(action, Start)
-        else action
-        for action in actions
-    ]
+class RunsStartAfterAStopRequest(SweepDriver):
+    def situation(self) -> Situation:
+        return replace(super().situation(), is_stopping=False)
 
 
-def one_run_too_many_is_started(situation, event):
-    return decide(replace(situation, slots=situation.slots + 1), event)
+class ASecondStopRequestKillsNothing(SweepDriver):
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
+        super().cancel(runs)
 
 
-def runs_start_after_a_stop_request(situation, event):
-    return decide(replace(situation, is_stopping=False), event)
+class AStopRequestReachesTheFirstRunAlone(SweepDriver):
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
+        super().cancel(runs[:1], at_once=at_once)
 
 
-def a_second_stop_request_kills_nothing(situation, event):
-    actions = decide(situation, event)
-    return [replace(a, at_once=False) if isinstance(a, Cancel) else a for a in actions]
-
-
-def a_stop_request_reaches_the_first_run_alone(situation, event):
-    actions = decide(situation, event)
-    return [replace(a, indices=a.indices[:1]) if isinstance(a, Cancel) else a for a in actions]
-
-
-def ends_by_a_signal_are_not_counted(situation, event):
+class EndsByASignalAreNotCounted(SweepDriver):
     """A run that always dies is then started for ever, or fails too late."""
-    if isinstance(event, RunChanged) and event.change.by_signal:
-        change = replace(event.change, by_signal=False, state=RunState.PREEMPTED)
-        return decide(situation, replace(event, change=change))
-    return decide(situation, event)
+
+    def note_change(self, change: RunChange) -> None:
+        if change.by_signal:
+            change = replace(change, by_signal=False, state=RunState.PREEMPTED)
+        super().note_change(change)
 
 
-def a_failed_run_is_started_again(situation, event):
-    if isinstance(event, RunChanged) and event.change.exit_code == 3:
-        event = replace(event, change=replace(event.change, state=RunState.PREEMPTED))
-    return decide(situation, event)
+class AFailedRunIsStartedAgain(SweepDriver):
+    def note_change(self, change: RunChange) -> None:
+        is_failure = change.end is not None and change.end.exit_code == 3
+        super().note_change(replace(change, state=RunState.PREEMPTED) if is_failure else change)
 
 
-def the_last_bands_of_an_ended_run_are_not_seen(situation, event):
-    actions = decide(situation, event)
-    is_end = isinstance(event, RunChanged)
-    return [a for a in actions if not (is_end and isinstance(a, Append) and a.event == "band")]
+class TheLastBandsOfAnEndedRunAreNotSeen(SweepDriver):
+    def note_change(self, change: RunChange) -> None:
+        sweep = self.sweep
+        self.sweep = replace(sweep, hyperband=None)
+        super().note_change(change)
+        self.sweep = sweep
 
 
-def a_run_that_falls_behind_is_not_cancelled(situation, event):
-    actions = decide(situation, event)
-    has_band = any(isinstance(action, Append) and action.event == "band" for action in actions)
-    return [a for a in actions if not (has_band and isinstance(a, Cancel))]
+class ARunThatFallsBehindIsNotCancelled(SweepDriver):
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
+        if self.stop.is_made():
+            super().cancel(runs, at_once=at_once)
 
 
-def a_run_that_is_continued_gets_a_new_id(situation, event):
-    actions = decide(situation, event)
-    if isinstance(event, SlotsFree) and situation.state.startable and actions:
-        return [Propose(situation.state.startable[0].index), *actions]
-    return actions
+class ARunThatIsContinuedGetsANewId(SweepDriver):
+    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
+        for run in self.journal.state.startable[:1]:
+            self.journal.propose(run)
+        return super().train(groups)
 
 
-def the_value_of_a_finished_run_is_lost(situation, event):
-    return changed_fields(decide(situation, event), "ended", value=None)
+class TheValueOfAFinishedRunIsLost(SweepDriver):
+    def note_change(self, change: RunChange) -> None:
+        if change.state is not RunState.FINISHED:
+            super().note_change(change)
+            return
+        run = self.journal.state.runs[change.run.index]
+        self.journal.end(run, change.state, None, 0, by_signal=False)
 
 
-def an_end_is_written_twice(situation, event):
-    actions = decide(situation, event)
-    return [*actions, *(a for a in actions if isinstance(a, Append) and a.event == "ended")]
+class AnEndIsWrittenTwice(SweepDriver):
+    def note_change(self, change: RunChange) -> None:
+        super().note_change(change)
+        if change.end is not None:
+            super().note_change(change)
 
 
 FAULTS = (
-    an_interrupted_run_is_not_started_again,
-    one_run_too_many_is_started,
-    runs_start_after_a_stop_request,
-    a_second_stop_request_kills_nothing,
-    a_stop_request_reaches_the_first_run_alone,
-    ends_by_a_signal_are_not_counted,
-    a_failed_run_is_started_again,
-    the_last_bands_of_an_ended_run_are_not_seen,
-    a_run_that_falls_behind_is_not_cancelled,
-    a_run_that_is_continued_gets_a_new_id,
-    the_value_of_a_finished_run_is_lost,
-    an_end_is_written_twice,
+    InterruptedRunsAreNotStartedAgain,
+    OneRunTooManyIsStarted,
+    RunsStartAfterAStopRequest,
+    ASecondStopRequestKillsNothing,
+    AStopRequestReachesTheFirstRunAlone,
+    EndsByASignalAreNotCounted,
+    AFailedRunIsStartedAgain,
+    TheLastBandsOfAnEndedRunAreNotSeen,
+    ARunThatFallsBehindIsNotCancelled,
+    ARunThatIsContinuedGetsANewId,
+    TheValueOfAFinishedRunIsLost,
+    AnEndIsWrittenTwice,
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_in_the_decisions_is_found(fault):
+def test_a_fault_in_the_driver_is_found(fault: type[SweepDriver]):
     with pytest.raises(AssertionError):
         orders_of_events("job", fault)()
 
 
-def a_run_that_waits_in_a_process_is_started_in_another(situation, event):
-    return decide(replace(situation, assigned=()), event)
+class ARunThatWaitsInAProcessIsStartedInAnother(SweepDriver):
+    def situation(self) -> Situation:
+        return replace(super().situation(), assigned=())
 
 
 @pytest.mark.slow
-def test_a_fault_in_the_decisions_about_several_runs_in_a_process_is_found():
+def test_a_fault_about_several_runs_in_a_process_is_found():
     with pytest.raises(AssertionError):
-        orders_of_events("job", a_run_that_waits_in_a_process_is_started_in_another, SERIES)()
+        orders_of_events("job", ARunThatWaitsInAProcessIsStartedInAnother, SERIES)()

@@ -9,22 +9,12 @@ from support.sweep_project import make_grid
 from support.wandb_files import write_runs
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.decisions import (
-    AllEnded,
-    Append,
-    Cancel,
-    LookAtRuns,
-    RunChanged,
-    RunLogged,
-    Situation,
-    decide,
-)
+from ampcompare.sweeps.decisions import Band, Situation, Step, next_step, reached_bands
 from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepRun, SweepState, read_journal
-from ampcompare.sweeps.randomized_blocks import orders
-from ampcompare.sweeps.run_end import DRIVER, RunChange, RunEnd
+from ampcompare.sweeps.run_end import DRIVER, RunEnd
 from ampcompare.sweeps.samplers import falls_behind
-from ampcompare.sweeps.sweep import Hyperband, Objective
+from ampcompare.sweeps.sweep import Hyperband, Objective, orders
 
 
 @pytest.fixture
@@ -145,42 +135,40 @@ def test_the_best_third_of_a_band_goes_on(value, others, maximize, expected):
 
 
 @pytest.fixture
-def raced():
-    """Return what is decided about the run 1 while or after it logs; the run 0 was at 0.9 at the band 2."""
+def race():
+    """Return a race and its state; the run 0 was at 0.9 at the band 2."""
     race = make_grid(
         2,
         metric=Objective(name="score", goal="maximize"),
         hyperband=Hyperband(type="hyperband", min_iter=2, eta=2),
     )
-    state, time = SweepState("s", {}), "2026-01-01T00:00:00+00:00"
+    state, time = SweepState("s", {}, {}), "2026-01-01T00:00:00+00:00"
     for index in (0, 1):
         run = {"index": index, "run_id": f"r{index}", "time": time}
         state.apply({"event": "proposed", **run, "parameters": {}, "plan": {}, "drawn": {}})
         state.apply({"event": "started", **run, "process": {}})
     state.apply({"event": "band", "index": 0, "band": 2, "value": 0.9, "stopped": False})
-    return lambda event: decide(Situation(state, race, slots=2), event)
-
-
-def test_a_run_that_falls_behind_is_stopped_at_its_band(raced):
-    cancel, band = raced(RunLogged(1, (0.1, 0.2)))
-    assert cancel == Cancel((1,))
-    assert band == Append("band", {"index": 1, "band": 2, "value": 0.2, "stopped": True})
+    return state, race
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
         ((0.1,), []),
-        ((0.1, 0.2), [(2, 0.2)]),
-        ((0.95, 0.2, float("nan"), 0.3, 0.99), [(2, 0.95), (4, 0.95)]),
+        ((0.1, 0.2), [Band(2, 0.2, True)]),
+        ((0.95, 0.2, float("nan"), 0.3, 0.99), [Band(2, 0.95, False), Band(4, 0.95, False)]),
     ],
 )
-def test_the_bands_that_a_run_reached_before_its_end_are_seen_at_its_end(raced, values, expected):
-    """It may have reached them and ended between two looks at its record; it is not stopped then."""
-    *bands, end = raced(RunChanged(RunChange(1, RunState.FINISHED, 0), values))
-    assert [(band.fields["band"], band.fields["value"]) for band in bands] == expected
-    assert not any(isinstance(action, Cancel) or action.fields["stopped"] for action in bands)
-    assert (end.event, end.fields["state"], end.fields["value"]) == ("ended", "finished", values[-1])
+def test_a_run_is_compared_at_each_band_that_it_reaches(race, values, expected):
+    """It may reach several between two looks at its record."""
+    state, sweep = race
+    assert [*reached_bands(state, sweep, state.runs[1], values)] == expected
+
+
+def test_a_loss_is_compared_by_its_lowest_value(race):
+    state, sweep = race
+    sweep = replace(sweep, metric=Objective(name="loss", goal="minimize"))
+    assert [*reached_bands(state, sweep, state.runs[1], (0.5, 0.95))] == [Band(2, 0.5, False)]
 
 
 @pytest.mark.parametrize("is_stopping", [False, True])
@@ -189,12 +177,14 @@ def test_the_bands_that_a_run_reached_before_its_end_are_seen_at_its_end(raced, 
 def test_the_runs_are_looked_at_once_for_each_number_of_seeds_and_not_after_a_stop(
     looks, looked, is_stopping
 ):
-    state = SweepState("s", {})
+    state = SweepState("s", {}, {})
     for look in looked:
-        state.apply({"event": "seeds", "seeds": [4], "look": look, "messages": []})
+        state.apply({"event": "seeds", "seeds": [], "look": look, "messages": []})
     seeds = Parameter(("seed",), "categorical", {"values": [1, 2, 3]})
     grid = make_grid(1)
     sweep = replace(grid, parameters=(*grid.parameters, seeds))
-    situation = Situation(state, sweep, 2, looks, is_stopping)
-    expected = [LookAtRuns()] if looks and 3 not in looked and not is_stopping else []
-    assert decide(situation, AllEnded()) == expected
+    for index in range(3):
+        run = {"index": index, "run_id": f"r{index}", "parameters": {}, "plan": {}, "value": None}
+        state.apply({"event": "external", **run, "state": "finished"})
+    expected = Step.LOOK_AT_RUNS if looks and 3 not in looked and not is_stopping else Step.OVER
+    assert next_step(Situation(state, sweep, 2, looks, is_stopping)) is expected

@@ -1,4 +1,4 @@
-"""The points of sweeps, frozen: grid orders, random draws, hyperband's decisions, points that are one run.
+"""The points of sweeps, frozen: grid orders, random draws, points that are one run.
 
 A sweep that goes on after an update has to find its runs where they were. So what follows from a sweep file
 is compared with the files in `golden/`, which were derived before the driver of sweeps was rebuilt. A failure
@@ -8,9 +8,7 @@ quantile functions may differ between machines.
 
 import dataclasses
 import json
-import random
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,7 @@ from support.contract import check
 from support.quick import ROOT
 
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
-from ampcompare.sweeps.randomized_blocks import orders
-from ampcompare.sweeps.samplers import falls_behind, run_at
+from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import Hyperband, Point, Sweep
 from ampcompare.sweeps.sweep_file import read_sweep, sweep_of
 from ampcompare.sweeps.sweep_identity import definition, seed_of
@@ -144,17 +141,6 @@ def test_points_of_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     freezes("grids", dict(grid_orders()), tmp_path)
 
 
-def test_orders_within_blocks(tmp_path: Path):
-    """Where a draw would leave a value on one GPU it is changed: many blocks, values, combinations."""
-    now = {
-        f"{name}, {values} values, {combinations} combinations": rendered(
-            [*islice(map(tuple, orders(name, values, combinations)), 12)]
-        )
-        for name, values, combinations in product(("a", "b"), range(2, 8), (1, 2, 3, 5))
-    }
-    freezes("orders", now, tmp_path)
-
-
 def random_search(name: str, **changes: Any) -> Sweep:
     content = {"method": "random", "program": "train.py", "parameters": DISTRIBUTIONS}
     return sweep_of(Path(f"{name}.yaml"), content | changes)
@@ -190,34 +176,6 @@ def test_draws_of_a_random_search(tmp_path: Path):
     }
     now |= {key: [rendered(draw(other, n)) for n in range(5)] for key, other in others.items()}
     freezes("draws", now, tmp_path)
-
-
-def early(**settings: Any) -> Hyperband:
-    return Hyperband(type="hyperband", **settings)
-
-
-def test_bands_of_hyperband(tmp_path: Path):
-    first, last = (1, 2, 3, 5, 10, 27), (1, 2, 3, 9, 10, 26, 27, 28, 81, 100)
-    now = {f"min_iter {n}, eta {eta}": early(min_iter=n, eta=eta) for n, eta in product(first, (2, 3, 4, 5))}
-    for n, s, eta in product(last, (1, 2, 3, 5), (2, 3, 4)):
-        now[f"max_iter {n}, s {s}, eta {eta}"] = early(max_iter=n, s=s, eta=eta)
-    now["min_iter 4"], now["max_iter 30, s 2"] = early(min_iter=4), early(max_iter=30, s=2)
-    freezes("bands", {key: rendered(found.bands) for key, found in now.items()}, tmp_path)
-
-
-def test_decisions_of_hyperband(tmp_path: Path):
-    """For 1 to 24 runs at a band, with and without ties: which of them are stopped."""
-    source = random.Random(52)
-    now = {}
-    for eta, maximize, count in product((2, 3, 4, 7), (False, True), range(1, 25)):
-        for kind, values in (
-            ("distinct", [source.random() for _ in range(count)]),
-            ("ties", [source.choice((0.1, 0.2, 0.2, 0.5)) for _ in range(count)]),
-        ):
-            goal = "maximize" if maximize else "minimize"
-            stopped = (falls_behind(value, values, eta, maximize=maximize) for value in values)
-            now[f"eta {eta}, {goal}, {count} {kind}"] = "".join("x" if behind else "." for behind in stopped)
-    freezes("decisions", now, tmp_path)
 
 
 def test_points_that_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -94,10 +94,10 @@ def test_a_second_driver_is_told_where_the_first_one_runs_and_one_that_was_kille
     Journal(tmp_path, "mine", {}).close()
 
 
-def test_a_sweep_that_version_0_3_began_is_refused(tmp_path):
+def test_a_sweep_that_version_0_4_began_is_refused_by_name(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps({"format": 1, "name": "mine", "sweep": {}}))
     for read in (lambda: Journal(tmp_path, "mine", {}), lambda: read_journal(tmp_path)):
-        with pytest.raises(UserError, match=r"finish it with version 0\.3, or set another output_dir="):
+        with pytest.raises(UserError, match=r"version 0\.4 or an earlier one of AMP .*finish it with"):
             read()
 
 
@@ -115,7 +115,7 @@ def test_what_is_no_journal_of_this_sweep_is_refused_in_a_line(tmp_path):
     events.write_text(kept)
     definition = tmp_path / "sweep.json"
     definition.write_text(json.dumps(json.loads(definition.read_text()) | {"format": 99}))
-    with pytest.raises(UserError, match="format 99, but this version of AMP Compare reads format 1"):
+    with pytest.raises(UserError, match="a later version of AMP Compare began this sweep"):
         read_journal(tmp_path)
     definition.write_text("[")
     with pytest.raises(UserError, match=r"sweep\.json: not the journal of a sweep"):

@@ -13,7 +13,7 @@ from support.faults import children_of
 from support.outside import Outside
 from support.quick import ROOT
 from support.shell import run_in_shell
-from support.sweep_project import DIES_BEFORE, is_alive
+from support.sweep_project import is_alive
 from support.wandb_files import write_runs
 from support.wandb_server.clients import wait_until
 
@@ -21,10 +21,10 @@ from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps import pipeline
 from ampcompare.sweeps.executors import local
-from ampcompare.sweeps.journal import SweepRun, read_journal
+from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import SweepOptions
-from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.stop_request import SweepStopRequest
+from ampcompare.sweeps.sweep import orders
 from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.sweep_report import look_at_runs, report_options
 
@@ -178,19 +178,6 @@ def test_a_killed_drivers_runs_are_ended_and_continued_by_the_same_command(proje
     began = project.events("began")
     assert len(began) == 5
     assert len({event["run"] for event in began}) == 3  # continued under their ids
-
-
-@pytest.mark.slow
-def test_a_run_that_finished_while_the_driver_was_dead_counts(project):
-    """Its record says so."""
-    project.write_file(program="logger.py", parameters={"x": {"values": [1]}, "steps": {"value": 3}})
-    project.replace_outside(DIES_BEFORE.format(event="ended"))
-    assert project.sweep()[0] == -signal.SIGKILL
-    project.before = "pass"
-    code, output = project.sweep()
-    assert (code, ", 1 already done," in output) == (0, True), output
-    (run,) = read_journal(project.out).runs.values()
-    assert (run.state, run.starts) == (RunState.FINISHED, 1)
 
 
 @pytest.mark.slow
@@ -405,12 +392,3 @@ def test_first_runs_that_fail_with_one_message_end_the_sweep_and_a_corrected_com
     assert all(event["given"]["right"] == "1" for event in project.events("ended"))
     project.write_file(command=["${interpreter}", "${program}", "${args}"], **grid)
     assert "differs in command" in project.sweep()[1]  # runs have finished
-
-
-@pytest.mark.slow
-def test_runs_that_fail_with_different_messages_do_not_end_the_sweep(project):
-    project.prepend("import sys\nsys.exit(f'bad value {sys.argv[1:]}')\n")
-    project.write_file(parameters={"x": {"values": [1, 2, 3, 4, 5]}})
-    _, output = project.sweep()
-    assert output.count(" failed with exit code 1") == 5
-    assert "no further run was started" not in output

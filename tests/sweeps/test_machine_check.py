@@ -1,20 +1,25 @@
-"""A sweep with runs that this machine refuses says so in one line, before anything is written or trained."""
+"""A machine that cannot train some runs of a sweep says so before it trains, and ends the sweep."""
 
 import json
-import shlex
 
 import pytest
-from support.quick import ROOT
+from support.quick import QUICK, ROOT
+from support.refusals import line_of
+from support.scripted_executor import ScriptedExecutor, drive
+from support.sweep_project import SweepProject
 
 from ampcompare.cli import main
-from ampcompare.errors import UserError
-from ampcompare.sweeps.journal import Journal
-from ampcompare.sweeps.machine_check import check_machine
-from ampcompare.sweeps.prepare import SweepOptions, prepare
-from ampcompare.sweeps.sweep_identity import definition
+from ampcompare.config.run_series import NEEDS_VARIABLE
+from ampcompare.errors import EXIT_UNSUITABLE
+from ampcompare.runs.run_state import RunState
+from ampcompare.sweeps.journal import read_journal
+from ampcompare.sweeps.prepare import prepare
+from ampcompare.sweeps.run_end import RunEnd
+from ampcompare.sweeps.sweep_file import read_sweep
+from ampcompare.sweeps.training_options import machine_needs
+from ampcompare.training.machine_support import check_machine_for_sweep
 
 TF32 = "backend='tf32': needs an NVIDIA GPU of compute capability 8.0 or higher"
-GRAPH = "execution='cuda_graph'"
 
 
 @pytest.fixture(autouse=True)
@@ -24,113 +29,81 @@ def without_gpu(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-def refusal(name: str, *words: str, **options: object) -> str:
-    with pytest.raises(UserError) as refused:
-        check_machine(prepare(name, words, SweepOptions(**options)))
-    (line,) = refused.value.lines
-    return line
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sweep", "words", "reasons", "overrides"),
+    ("needs", "parts"),
     [
-        ("compare_gpu", (), [TF32], ["backend=none,native,native_bf16"]),
-        # A baseline in strict fp32 is there already.
         (
-            "compare_gpu",
-            ("backend=none,tf32,native", "epochs=2"),
-            [TF32],
-            ["epochs=2", "backend=none,native"],
+            [("auto", "tf32", "eager"), ("auto", "none", "eager")],
+            ("some of the runs", TF32, "leave out backend=tf32,"),
         ),
         (
-            "execution",
-            ("execution=eager,cuda_graph",),
-            [TF32, GRAPH],
-            ["backend=none,native,apex_o1", "execution=eager"],
+            [(d, b, e) for d in ("auto",) for b in ("none", "tf32") for e in ("eager", "cuda_graph")],
+            (TF32, "execution='cuda_graph'", "leave out backend=tf32 and execution=cuda_graph,"),
+        ),
+        ([("cuda", "none", "eager"), ("cpu", "none", "eager")], ("leave out device=cuda,",)),
+        ([("auto", "tf32", "eager")], ("none of the runs", "another machine")),
+        ([("cuda", "none", "eager"), ("cuda", "native", "eager")], ("none of the runs",)),
+    ],
+)
+def test_the_message_names_the_values_to_leave_out(monkeypatch, needs, parts):
+    monkeypatch.setenv(NEEDS_VARIABLE, json.dumps(needs))
+    line = line_of(check_machine_for_sweep)
+    assert [part for part in parts if part not in line] == []
+
+
+def test_a_machine_that_lacks_nothing_is_not_refused(monkeypatch):
+    check_machine_for_sweep()  # this process is not one of a sweep
+    needs = [("cpu", "none", "compile"), ("auto", "native", "eager"), ("auto", "./mine.py:Plugin", "eager")]
+    monkeypatch.setenv(NEEDS_VARIABLE, json.dumps(needs))
+    check_machine_for_sweep()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            {"method": "grid", "parameters": {"backend": ["none", "tf32"]}},
+            [("auto", "none"), ("auto", "tf32")],
+        ),
+        (
+            {"method": "random", "parameters": {"device": ["cpu", "cuda"]}},
+            [("cpu", "none"), ("cuda", "none")],
         ),
     ],
 )
-def test_the_message_names_the_command_that_trains_the_others(sweep, words, reasons, overrides):
-    message = refusal(sweep, *words)
-    assert all(reason in message for reason in reasons)
-    command = shlex.split(message.rpartition("to train the others: ")[2])
-    assert command[1:] == ["sweep", sweep, *overrides]
-    check_machine(prepare(sweep, overrides))  # this command is not refused
+def test_the_needs_of_a_sweep_are_those_of_its_runs(tmp_path, content, expected):
+    parameters = {key: {"values": values} for key, values in content["parameters"].items()}
+    command = ["ampcompare", "run", "execution=compile", "${args_no_hyphens}"]
+    file = {
+        "program": "ampcompare",
+        "command": command,
+        "method": content["method"],
+        "parameters": parameters,
+    }
+    (tmp_path / "s.yaml").write_text(json.dumps(file))
+    prepared = prepare(str(tmp_path / "s.yaml"), [])
+    assert machine_needs(prepared.sweep, prepared.config) == [(*pair, "compile") for pair in expected]
+
+
+def test_the_first_refused_run_ends_the_sweep(tmp_path):
+    executor = ScriptedExecutor(lambda run: RunEnd(EXIT_UNSUITABLE))
+    runs = drive(tmp_path / "out", read_sweep("compare_gpu"), executor)
+    assert [run.state for run in runs] == [RunState.FAILED]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sweep", "words"),
-    [("compare_gpu", ("backend=tf32",)), ("compare_backends", ("device=cuda",))],
-)
-def test_if_no_run_can_be_trained_there_is_no_such_command(sweep, words):
-    message = refusal(sweep, *words)
-    assert "none of the runs" in message
-    assert "to train the others" not in message
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "parameters", "end"),
-    [
-        ("random", {"backend": {"values": ["native", "tf32"]}}, "backend=none,native"),
-        ("random", {"backend": {"values": ["none", "tf32"], "probabilities": [0.5, 0.5]}}, "another machine"),
-        ("grid", {"device": {"values": ["cuda", "cpu"]}}, "device=cpu"),
-    ],
-)
-def test_values_of_any_file_are_checked(tmp_path, method, parameters, end):
-    file = tmp_path / "mine.yaml"
-    command = ["ampcompare", "run", "${args_no_hyphens}"]
-    content = {"program": "ampcompare", "name": "mine", "method": method, "command": command}
-    file.write_text(json.dumps({**content, "parameters": {**parameters, "epochs": {"values": [1, 2]}}}))
-    message = refusal(str(file))
-    assert "some of the runs" in message
-    assert message.endswith(end)
-
-
-@pytest.mark.parametrize(
-    ("sweep", "words", "options"),
-    [
-        ("compare_backends", (), {}),
-        ("compare_gpu", (), {"cluster": "slurm"}),  # the jobs run on other machines
-        ("compare_gpu", (), {"cluster": "ray"}),
-    ],
-)
-def test_a_sweep_that_can_be_trained_is_not_refused(sweep, words, options):
-    check_machine(prepare(sweep, words, SweepOptions(**options)))
-
-
-def test_a_sweep_that_has_begun_goes_on(tmp_path):
-    """Its other runs, its report and its status stay within reach on a machine that lacks something."""
-    prepared = prepare("compare_gpu", [f"output_dir={tmp_path}", "seed=1"])
-    Journal(tmp_path, prepared.sweep.name, definition(prepared.sweep, prepared.overrides)).close()
-    check_machine(prepared)
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        ["ssh", "gpuhost", "ampcompare", "run"],
-        ["/opt/cuda/bin/python", "-m", "ampcompare", "run"],
-        ["srun", "--gpus=1", "ampcompare", "run"],
-        ["docker", "run", "image", "ampcompare", "run"],
-    ],
-)
-def test_a_command_that_may_train_elsewhere_is_not_checked(tmp_path, start):
-    file = tmp_path / "mine.yaml"
-    content = {"program": "ampcompare", "name": "mine", "method": "grid"}
-    content["command"] = [*start, "device=cuda", "${args_no_hyphens}"]
-    file.write_text(json.dumps({**content, "parameters": {"epochs": {"values": [1, 2]}}}))
-    check_machine(prepare(str(file), []))
-
-
-def test_the_command_line_writes_nothing(tmp_path, capsys):
-    out = tmp_path / "out"
+def test_the_command_line_trains_nothing_until_the_values_are_left_out(project: SweepProject, capsys):
+    words = [*QUICK, f"output_dir={project.out}", "seed=1,2,3,4"]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", "compare_gpu", *words])
+        assert ended.value.code == 2
+        output = capsys.readouterr()
+        assert "error: compare_gpu: this machine cannot train some of the runs" in output.err
+        assert TF32 in output.err
+    state = read_journal(project.out)
+    assert [run.state for run in state.runs.values()] == [RunState.FAILED] * 2
+    assert not [*(project.out / "wandb").glob("*run-*")]
     with pytest.raises(SystemExit) as ended:
-        main(["sweep", "compare_gpu", f"output_dir={out}"])
-    assert ended.value.code == 2
-    output = capsys.readouterr()
-    assert len((output.out + output.err).splitlines()) == 1
-    assert TF32 in output.err
-    assert not out.exists()
+        main(["sweep", "compare_gpu", *words[:-1], "backend=none,native", "seed=1"])
+    assert "2 of 2 done" in capsys.readouterr().out

@@ -13,7 +13,6 @@ from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
 from ampcompare.sweeps.run_launcher import recorded_parameters
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
-from ampcompare.sweeps.sweep_identity import definition
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
 PLAN = {"margin": {"value": 0.2}, "looks": {"value": [2, 4]}, "control": {"value": "bookends"}}
@@ -237,13 +236,13 @@ def test_the_control_chaos_is_recorded_and_set_by_the_command(read, project, tmp
     ready = prepared(read(), [], "chaos")
     assert ready.shared_plan == {"control": "chaos"}
     assert ready.plan_summary == "control chaos"
-    assert "--control=chaos" in ready.words()
+    assert "--control=chaos" in ready.command.text()
     more = replace(ready.sweep, added=((7, 8),))
     assert [point.parameters["seed"] for point in more.points if point.arm == "chaos"] == [1, 2, 7, 8]
     assert more.points[: len(ready.sweep.points)] == ready.sweep.points
-    assert definition(ready.sweep, ())["control"] == "chaos"
-    assert definition(prepared(read(), [], "bookends").sweep, ())["control"] is True
-    assert definition(prepared(read(), []).sweep, ())["control"] is False
+    assert ready.definition["control"] == "chaos"
+    assert prepared(read(), [], "bookends").definition["control"] is True
+    assert prepared(read(), []).definition["control"] is False
 
 
 def test_a_parameter_called_chaos_is_no_control(read, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from rich.console import Console
 from support.outside import Outside
 from support.quick import ROOT
 from support.ray_cluster import NODE
+from support.sweep_project import make_grid
 from support.wandb_server.clients import wait_until
 
 from ampcompare import load_runs
@@ -18,12 +19,10 @@ from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps import pipeline
-from ampcompare.sweeps.executors import ray_task
-from ampcompare.sweeps.executors.ray import ray_factory
-from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
-from ampcompare.sweeps.prepare import SweepOptions, make_output, prepare
-from ampcompare.sweeps.run_end import EndRules, RecordEnd, end_file, read_end, state_of_end
-from ampcompare.sweeps.sweep_identity import definition
+from ampcompare.sweeps.executors.ray_task import RayTask, run_task
+from ampcompare.sweeps.journal import SweepRun, read_journal
+from ampcompare.sweeps.prepare import SweepOptions
+from ampcompare.sweeps.run_launcher import RunLauncher
 
 # Notes SIGTERM as a training with a checkpoint does, and ends.
 NOTES_SIGTERM = """
@@ -126,35 +125,10 @@ def test_ctrl_c_lets_runs_save_and_leaves_nothing_of_the_local_cluster(project, 
     assert sorted(event["given"]["x"] for event in project.events("ended")) == ["1", "2"]
 
 
-@pytest.mark.slow
-def test_node_that_does_not_see_the_folder_trains_nothing_and_says_so(project, cluster, monkeypatch):
-    monkeypatch.chdir(project.folder)
-    file = write_soak_sweep(project, points=2, seconds=0.5)
-    prepared = prepare(str(file), [f"output_dir={project.out}"], SweepOptions(cluster="ray"))
-    make = ray_factory(prepared, {})
-    journal = Journal(make_output(project.out), "sweep", definition(prepared.sweep, ()))
-    executor = make(journal)
-    try:
-        assert executor.slots == 2
-        token = project.out / ray_task.TOKEN
-        token.rename(token.with_name("hidden"))
-        run = journal.propose(SweepRun(0, parameters={"x": 0, "seconds": 0.5}))
-        assert run_to_end(project.out, executor, run) == RunState.FAILED
-        log = (project.out / "logs" / f"{run.run_id}.log").read_text()
-        assert f"does not see output_dir={project.out}; use a folder on a drive that all nodes share" in log
-        assert records(project) == []
-    finally:
-        executor.close()
-        journal.close()
-
-
-def run_to_end(folder: Path, executor, run: SweepRun) -> RunState:
-    executor.submit([[run]])
-    assert [*executor.alive()] == [run.index]
-    wait_until(lambda: not executor.alive())
-    end = read_end(end_file(folder, run.run_id, 1))
-    state, _ = state_of_end(run, end, RecordEnd, EndRules(trains_here=False))
-    return state
+def test_node_that_does_not_see_the_folder_trains_nothing_and_says_so(tmp_path):
+    launcher = RunLauncher(make_grid(1), tmp_path / "elsewhere", (), {}, False)
+    line = run_task(RayTask(launcher, (SweepRun(0, "r"),), None))
+    assert line.endswith("elsewhere; use a folder on a drive that all nodes share")
 
 
 @pytest.mark.parametrize(

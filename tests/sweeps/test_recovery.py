@@ -22,8 +22,8 @@ from ampcompare.sweeps.driver import recover
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
 from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.process_guard import GUARD, note_stop
 from ampcompare.sweeps.run_end import RunEnd, end_file
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.status import read_status
 from ampcompare.sweeps.sweep import Objective
 
@@ -45,7 +45,7 @@ def left(tmp_path, monkeypatch):
             run = journal.propose(SweepRun(0, parameters={"x": 0}))
             leave(journal, run)
         with open_journal(prepared, folder) as (journal, now):
-            recover(now, journal, ScriptedExecutor())
+            recover(now, journal, ScriptedExecutor(), RunRecords(folder, METRIC.name))
             return journal.state.runs[0]
 
     return recovered
@@ -63,12 +63,6 @@ def record(journal: Journal, run: SweepRun, age: float = 0.0, exit_code: int = 0
     os.utime(file, (time.time() - age, time.time() - age))
 
 
-def guard_interrupted(journal: Journal, run_id: str, seconds_ago: float = 0.0) -> None:
-    """Note that the guard of the killed driver has asked the first start of a run to end."""
-    file = end_file(journal.folder, run_id, 1)
-    note_stop(file, time.time() - seconds_ago, GUARD)
-
-
 def test_a_run_that_finished_is_finished_with_its_value(left):
     def leave(journal, run):
         start(journal, run)
@@ -83,33 +77,6 @@ def test_a_run_that_finished_before_its_start_was_written_down_is_not_run_again(
     assert (run.state, run.starts, run.value) == (RunState.FINISHED, 1, 0.75)
 
 
-@pytest.mark.parametrize(
-    ("is_interrupted", "state"), [(True, RunState.PREEMPTED), (False, RunState.FINISHED)]
-)
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_a_program_that_ends_with_0_when_the_guard_interrupts_it_has_not_finished(
-    left, is_noted, is_interrupted, state
-):
-    def leave(journal, run):
-        if is_noted:
-            start(journal, run)
-        guard_interrupted(journal, run.run_id if is_interrupted else "another", seconds_ago=1)
-        record(journal, run)
-
-    assert left(leave).state is state
-
-
-def test_a_program_that_had_ended_before_the_guard_came_has_finished(left):
-    def leave(journal, run):
-        start(journal, run)
-        time.sleep(0.05)
-        record(journal, run, age=0.01)
-        time.sleep(0.05)
-        guard_interrupted(journal, run.run_id)
-
-    assert left(leave).state is RunState.FINISHED
-
-
 @pytest.mark.parametrize("text", ["", '{"asked_at": 17', '{"fact of another version": 1}'])
 def test_a_file_without_facts_says_nothing_of_the_end(text, left):
     def leave(journal, run):
@@ -120,29 +87,6 @@ def test_a_file_without_facts_says_nothing_of_the_end(text, left):
         facts.write_text(text)
 
     assert left(leave).state is RunState.FINISHED
-
-
-def test_the_record_of_an_earlier_start_says_nothing_of_the_last_one(left):
-    """Any program may end with 0 when it is interrupted, and the next start may have no record yet."""
-
-    def leave(journal, run):
-        start(journal, run)
-        record(journal, run, age=1)
-        end = {"value": None, "exit_code": 0, "by_signal": False}
-        journal.append("ended", index=0, run_id=run.run_id, state=RunState.PREEMPTED, **end)
-        start(journal, run)
-
-    assert left(leave).state is RunState.PREEMPTED
-
-
-def test_a_run_that_hyperband_was_stopping_stays_stopped(left):
-    def leave(journal, run):
-        start(journal, run)
-        journal.append("band", index=0, band=1, value=0.25, stopped=True)
-        record(journal, run, exit_code=143)
-
-    run = left(leave)
-    assert (run.state, run.value) == (RunState.STOPPED, 0.75)
 
 
 def test_the_process_of_a_run_whose_start_was_not_written_down_is_ended(left, outside: Outside):
@@ -255,5 +199,6 @@ def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_pa
     (tmp_path / "p").touch()
     options = SweepOptions(rerun=True, until_decided=True)
     prepared = prepare_sweep(make_grid(1), [], options)
-    assert prepared.command("--rerun").count("--rerun") == 1
-    assert "--until-decided" not in prepared.command("--rerun")
+    assert prepared.command.text("--rerun").count("--rerun") == 1
+    assert "--until-decided" not in prepared.command.text("--rerun")
+    assert "--rerun" not in prepared.continuing.text()

@@ -1,6 +1,7 @@
 """A sweep that continues has the settings with which it began, also those that its file does not show."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +10,13 @@ from support.refusals import line_of
 
 from ampcompare.config.schema import OPTIONS
 from ampcompare.identity.agreement import SWEEP
+from ampcompare.sweeps import pipeline
+from ampcompare.sweeps.journal import SweepState
+from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep_command import SweepCommand
 from ampcompare.sweeps.sweep_file import read_sweep
-from ampcompare.sweeps.sweep_identity import SETTINGS, continued_sweep, definition, seed_of
-from ampcompare.sweeps.training_options import recipe_line
+from ampcompare.sweeps.sweep_identity import SETTINGS, continued_sweep, seed_of
 
 NET = "from torch import nn\n\n\ndef build():\n    return nn.Linear(1, 1)\n"
 COMMAND = [
@@ -41,8 +45,26 @@ def sweep_of(**parameters: Any) -> Sweep:
     return read_sweep("sweep.yaml")
 
 
+def definition(sweep: Sweep, words: list[str]) -> dict[str, Any]:
+    return {**prepare_sweep(sweep, words).definition}
+
+
 def resumed(sweep: Sweep, words: list[str], began: dict[str, Any]) -> None:
-    continued_sweep(sweep, words, began, (), "runs/x")
+    command = SweepCommand("sweep.yaml").data()
+    continued_sweep(sweep, definition(sweep, words), SweepState("sweep", began, command), "runs/x")
+
+
+def recipe_line(sweep: Sweep, words: list[str]) -> str:
+    """Return the line about the recipe among the first lines of a sweep."""
+    driver = SimpleNamespace(
+        prepared=prepare_sweep(sweep, words),
+        sweep=sweep,
+        executor=None,
+        progress=SimpleNamespace(done=1),
+        journal=SimpleNamespace(state=SweepState("s", {}, {}), folder="out"),
+    )
+    lines = [*pipeline.start_messages(driver, 1)]
+    return next((line for line in lines if line.startswith("recipe ")), "")
 
 
 def test_the_definition_has_the_options_that_follow_from_files_and_recipes():

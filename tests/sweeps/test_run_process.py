@@ -19,25 +19,27 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD, ProcessGuard
-from ampcompare.sweeps.run_end import DRIVER, EndRules, RecordEnd, RunEnd, end_file, read_end, state_of_end
+from ampcompare.sweeps.run_end import NOT_STARTED, RunEnd, end_file, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher, offline_environment
-from ampcompare.sweeps.run_log import last_line
-from ampcompare.sweeps.run_records import RunRecords
+from ampcompare.sweeps.run_process import end_leftovers
+from ampcompare.sweeps.run_records import RunRecords, last_line
 from ampcompare.sweeps.sweep_file import Sweep
 
 # Two runs; then the process dies without a word. The first run needs a moment to end in order.
 DIES = """
 import os, signal, sys
 from pathlib import Path
+from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_process import RunProcess
 guard = ProcessGuard()
 orderly = "signal.signal(15, lambda *a: (time.sleep(1), print('saved', flush=True), sys.exit()))"
 code = "import os, signal, sys, time; {}; print(os.getpid(), flush=True); time.sleep(600)"
 for first in (orderly, "pass"):
-    RunProcess([sys.executable, "-c", code.format(first)], os.environ, Path(sys.argv[1]), guard)
+    log = Path(sys.argv[1])
+    command = [sys.executable, "-c", code.format(first)]
+    RunProcess(command, os.environ, log, guard, log.parent, [SweepRun(0, first)])
 sys.stdin.read()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -54,30 +56,9 @@ def test_the_runs_of_a_killed_process_are_ended_in_order(tmp_path: Path):
     assert "saved" in log.read_text()
 
 
-def launcher(folder: Path, *command: str, trains_here: bool = False) -> RunLauncher:
+def launcher(folder: Path, *command: str) -> RunLauncher:
     sweep = Sweep(folder, "s", "grid", (), command=command or ("true",))
-    return RunLauncher(sweep, folder, (), {}, trains_here)
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "was_asked", "trains_here", "signal_ends", "expected"),
-    [
-        (0, False, False, 0, (RunState.FINISHED, False)),
-        (0, True, True, 0, (RunState.FINISHED, False)),
-        (0, True, False, 0, (RunState.PREEMPTED, False)),  # any program may end well when it is interrupted
-        (3, False, False, 0, (RunState.FAILED, False)),
-        (143, True, True, 0, (RunState.PREEMPTED, False)),
-        (-15, True, False, 2, (RunState.PREEMPTED, False)),
-        (-9, False, False, 0, (RunState.PREEMPTED, True)),
-        (137, False, False, 1, (RunState.PREEMPTED, True)),
-        (-9, False, False, 2, (RunState.FAILED, True)),
-        (-11, False, False, 0, (RunState.FAILED, False)),  # a crash of its own
-    ],
-)
-def test_the_end_of_a_process_has_one_meaning(exit_code, was_asked, trains_here, signal_ends, expected):
-    run = SweepRun(0, "r1", signal_ends=signal_ends)
-    end = RunEnd(exit_code, 1.0, DRIVER) if was_asked else RunEnd(exit_code)
-    assert state_of_end(run, end, RecordEnd, EndRules(trains_here)) == expected
+    return RunLauncher(sweep, folder, (), {}, False)
 
 
 PREEMPTS = """
@@ -97,12 +78,11 @@ def test_a_program_that_is_marked_preempting_and_ends_above_0_is_to_be_continued
     environment = os.environ | {"WANDB_RUN_ID": "r1", "WANDB_DIR": str(tmp_path), "WANDB_PROJECT": "p"}
     done = subprocess.run([sys.executable, "-c", PREEMPTS, "failed"], env=environment, capture_output=True)
     assert done.returncode == 1, done.stderr
-    records, rules = RunRecords(tmp_path), EndRules(trains_here=False)
-    state = state_of_end(SweepRun(0, "r1"), RunEnd(1), lambda: records.end("r1"), rules)
-    assert state == (RunState.PREEMPTED, False)
-    later = SweepRun(0, "r1", queued_at=records.end("r1").written_at + 1)  # a start that left no record
-    state = state_of_end(later, RunEnd(1), lambda: records.end("r1"), rules)
-    assert state == (RunState.FAILED, False)
+    run = SweepRun(0, "r1")
+    record = RunRecords(tmp_path).record(run)
+    assert state_of_end(run, RunEnd(1), lambda: record) == (RunState.PREEMPTED, False)
+    later = SweepRun(0, "r1", queued_at=record.written_at + 1)  # a start that left no record
+    assert state_of_end(later, RunEnd(1), lambda: record) == (RunState.FAILED, False)
 
 
 def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path, caplog, outside: Outside):
@@ -170,7 +150,7 @@ def test_what_a_run_writes_after_the_guards_sigterm_is_younger_than_its_mark(tmp
         guard.close()
         collecting.join()
     end = read_end(facts)
-    assert (end.asked_by, end.is_seen) == (GUARD, False)
+    assert (end.asked_by, end.exit_code) == (GUARD, None)
     assert written.stat().st_mtime > end.asked_at + CLOCK_TICK_SECONDS
 
 
@@ -194,12 +174,15 @@ UNCOLLECTED = """
 import ctypes, os, subprocess, sys, time
 from contextlib import closing
 from pathlib import Path
+from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_process import RunProcess
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process
 program = "import subprocess; subprocess.Popen(['true'])"
 with closing(ProcessGuard()) as guard:
-    run = RunProcess([sys.executable, "-c", program], os.environ, Path(sys.argv[1]), guard)
+    log = Path(sys.argv[1])
+    command = [sys.executable, "-c", program]
+    run = RunProcess(command, os.environ, log, guard, log.parent, [SweepRun(0, "r")])
     while run.poll() is None:
         time.sleep(0.02)
 print("ended")
@@ -228,7 +211,7 @@ def test_what_cannot_be_started_says_why_in_its_log(tmp_path):
     with closing(ProcessGuard()) as guard:
         assert made.start([SweepRun(0, "r1")], guard) is None
     assert "cannot be started: " in made.log_file("r1").read_text()
-    assert read_end(end_file(tmp_path, "r1", 1)) == RunEnd(is_started=False)
+    assert read_end(end_file(tmp_path, "r1", 1)) == RunEnd(NOT_STARTED)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import wandb
 from support.outside import Outside
 
 from ampcompare import load_runs
+from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.wandb_client.client import end_service
 
@@ -36,7 +37,7 @@ def test_the_last_start_of_a_second_counts(tmp_path: Path, run_id: str, count: i
     write_starts(tmp_path, f"{run_id}-9", [0.1], [3])  # another run, with an id that looks like a start
     records = RunRecords(tmp_path, METRIC)
     assert records.values(run_id) == values
-    assert records.end(run_id).exit_code == 0
+    assert records.record(SweepRun(0, run_id)).exit_code == 0
     (run,) = [run for run in load_runs([tmp_path]) if run.id == run_id]
     assert run.values(METRIC).tolist() == values
     assert run.exit_code == 0

@@ -21,9 +21,8 @@ from ampcompare import load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.decisions import Cancel, Propose, Situation, SlotsFree, Start, StopRequested, decide
+from ampcompare.sweeps.decisions import Look, Situation, Train, next_step
 from ampcompare.sweeps.executors.slurm import runs_in_jobs
-from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare
 from ampcompare.sweeps.process_guard import write_end
@@ -218,40 +217,34 @@ def test_a_job_has_the_runs_that_have_not_ended_and_did_not_go_on_elsewhere(tmp_
 
 def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
     sweep = sweep_of(tmp_path, 3, backends=2, seeds=5)
-    state = SweepState("many", {})
+    state = SweepState("many", {}, {})
 
     def note(event: str, **fields: object) -> None:
         state.apply({"event": event, "time": "2026-01-01T00:00:00+00:00", **fields})
 
     def next_starts(slots: int = 1, assigned: tuple[tuple[int, ...], ...] = ()) -> list[tuple[int, ...]]:
-        actions = decide(Situation(state, sweep, slots, assigned=assigned), SlotsFree())
-        for action in actions:
-            if isinstance(action, Propose):
-                parameters = sweep.points[action.index].parameters
-                note(
-                    "proposed",
-                    index=action.index,
-                    run_id=f"r{action.index}",
-                    parameters=parameters,
-                    plan={},
-                    drawn={},
-                )
-        return [runs for action in actions if isinstance(action, Start) for runs in action.groups]
+        step = next_step(Situation(state, sweep, slots, assigned=assigned))
+        groups = [*step.groups] if isinstance(step, Train) else []
+        for index in (index for group in groups for index in group if index not in state.runs):
+            point = {"run_id": f"r{index}", "parameters": sweep.points[index].parameters}
+            note("proposed", index=index, **point, plan={}, drawn={})
+        return groups
 
     assert next_starts() == [(0, 1, 2)]
     note("started", index=0, process={})
     # A process lives, also between two runs.
     assert next_starts(assigned=((1, 2),)) == next_starts(assigned=((),)) == []
     assert next_starts(slots=2, assigned=((1, 2),)) == [(3, 4, 5)]
-    # A stop request reaches a process between two runs, too.
-    (*_, cancel) = decide(Situation(state, sweep, 2, assigned=((1, 2),)), StopRequested())
-    assert cancel == Cancel((0, 1, 2))
     # The process has ended with its first run: preempted, it goes on before the others.
     note("ended", index=0, state="preempted", value=None, exit_code=143, by_signal=False)
     assert next_starts() == [(0, 1, 2)]
     note("started", index=0, process={})
     note("ended", index=0, state="failed", value=None, exit_code=1, by_signal=False)
     assert next_starts() == [(1, 2)]
+    # Between two of its runs the process lives, although no run is under way.
+    note("started", index=1, process={})
+    note("ended", index=1, state="finished", value=None, exit_code=0, by_signal=False)
+    assert next_starts(assigned=((2,),)) == []
 
 
 @pytest.mark.parametrize(

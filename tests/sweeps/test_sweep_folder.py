@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from ampcompare.cli import main
+from ampcompare.sweeps.sweep_command import SweepCommand, SweepOptions
 
 
 @pytest.fixture
@@ -70,7 +71,8 @@ def test_a_folder_that_was_moved_keeps_its_runs(project, ask):
 def begun(project, **content: object):
     folder = project.folder / "runs" / "s"
     folder.mkdir(parents=True)
-    known = {"format": 1, "name": "s", "command": ["sweep", "sweep.yaml", "--workers=2"], "sweep": {}}
+    command = SweepCommand("sweep.yaml", (), SweepOptions(workers=2)).data()
+    known = {"format": 2, "name": "s", "command": command, "sweep": {}}
     (folder / "sweep.json").write_text(json.dumps(known | content))
     return folder
 
@@ -96,14 +98,3 @@ def test_a_folder_without_its_file_is_refused(project, ask):
     begun(project)
     code, output = ask("runs/s", "--status")
     assert (code, "sweep file sweep.yaml is not in" in output) == (2, True), output
-
-
-@pytest.mark.parametrize("name", ["sweep.db", "cluster/sweep.json"])
-def test_the_folder_of_a_sweep_before_version_0_3_is_refused_by_name(project, ask, name):
-    project.write_file(**FILE)
-    former = project.folder / "runs" / "s" / name
-    former.parent.mkdir(parents=True, exist_ok=True)
-    former.touch()
-    for words in (("sweep.yaml", "--status"), ("sweep.yaml",)):
-        code, output = ask(*words)
-        assert (code, "a version before 0.3 began this sweep" in output) == (2, True), output

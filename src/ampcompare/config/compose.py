@@ -58,8 +58,8 @@ def compose(*sources: ConfigSource) -> Config:
             for spec, value in read_options(source.values):
                 given[spec.key] = (source.file, value)
                 converted = _convert(spec, value)
-                if spec.is_free_form and value is not None:  # null empties it
-                    converted = _merge(values.get(spec.key, {}), converted)
+                if spec.is_free_form and value is not None and values.get(spec.key):  # null empties it
+                    converted = OmegaConf.to_container(OmegaConf.merge(values[spec.key], converted))
                 values[spec.key] = converted
     has_references = any("${" in text or MISSING in text for text in _texts([*values.values()]))
     merged = _structure(values) if has_references else None
@@ -116,18 +116,6 @@ def _convert(spec: OptionSpec, value: Any) -> Any:
     if spec.is_free_form and value is None:
         return {}
     return spec.convert(value)
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two nested mappings as one; the values of `above` win where they are not MISSING."""
-    merged = dict(below)
-    for name, value in above.items():
-        inner = merged.get(name)
-        if isinstance(inner, Mapping) and isinstance(value, Mapping):
-            merged[name] = _merge(inner, value)
-        elif name not in merged or value != MISSING:
-            merged[name] = value
-    return merged
 
 
 def _structure(values: Mapping[str, Any]) -> DictConfig:

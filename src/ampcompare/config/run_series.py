@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ampcompare.config.load import Config
 
 FLAG = "--runs"
+NEEDS_VARIABLE = "AMPCOMPARE_SWEEP_NEEDS"  # what a sweep needs of the machine, for its first processes
 # Options in which the runs of one process may differ: none of them changes what a seed trains.
 PER_RUN = ("seed", "resume", "wandb", "plan")
 SHAPE = '[{"overrides": ["seed=1"]}, {"overrides": ["seed=2"]}]'

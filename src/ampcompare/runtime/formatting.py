@@ -155,6 +155,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def rough_duration(seconds: float) -> str:
+    """Format an estimated duration in the unit that suits it: `40 s`, `12 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{number(seconds / 3600, 2)} h"
+
+
 def whole_percent(fraction: float) -> str:
     """Format a fraction in whole percent: `36%`, and `below 1%` for a small one above 0."""
     whole = f"{100 * fraction:.0f}"

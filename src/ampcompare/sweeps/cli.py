@@ -165,7 +165,7 @@ def sweep(
 
     from ampcompare.config.load import check_split_lists
     from ampcompare.runs.loader import API_PREFIX
-    from ampcompare.sweeps.prepare import SweepOptions, command_of_folder
+    from ampcompare.sweeps.sweep_command import SweepCommand, SweepOptions, command_of_folder
     from ampcompare.sweeps.sweep_file import read_sweep
 
     if show:
@@ -186,13 +186,13 @@ def sweep(
         seeds_per_process=seeds_per_process,
     )
     if Path(file).is_dir() and not find_shipped(file, "sweeps"):
-        recorded = command_of_folder(file, words or [], options)
+        recorded = command_of_folder(file, SweepCommand(file, tuple(words or ()), options))
         if not (status or again):
             raise UserError(
                 f"{file}: this is the folder of a sweep; --status lists its runs, --rerun repeats failed "
-                f"ones; to continue it: {recorded.command}"
+                f"ones; to continue it: {recorded.text()}"
             )
-        file, words, options = recorded.file, recorded.overrides, recorded.options
+        file, words, options = recorded.file, [*recorded.overrides], recorded.options
     if any("=" not in word for word in words or ()) and not file.startswith(API_PREFIX):
         check_split_lists(words or [], [parameter.key for parameter in read_sweep(file).parameters])
     console = Console(highlight=False)
@@ -209,11 +209,9 @@ def sweep(
         )
     if plan:
         from ampcompare.sweeps.decision_plan import print_plan
-        from ampcompare.sweeps.executors import split_cluster_options
         from ampcompare.sweeps.prepare import prepare
 
-        _, overrides = split_cluster_options(words or [], cluster)
-        print_plan(prepare(file, overrides, options), console, bench)
+        print_plan(prepare(file, words or [], options), console, bench)
         return
     from ampcompare.sweeps.pipeline import run_sweep
 
@@ -322,7 +320,7 @@ def reproduce(
         typer.echo(f"{write_sweep}: {', or '.join(commands)}")
         return
     from ampcompare.sweeps.pipeline import run_sweep
-    from ampcompare.sweeps.prepare import SweepOptions
+    from ampcompare.sweeps.sweep_command import SweepOptions
 
     sweep_name, text = sweep_file(*arguments)
     output_dir = dict(map(parse_override, overrides)).get("output_dir")

@@ -5,7 +5,7 @@ These are the files that the sweep names (its program, files in its command, and
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,10 @@ def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
     """Return the files that differ from those with which the sweep's runs were made.
 
     Failed runs, and runs that have not started, will start again anyway, so their version does not matter.
-    A file that the sweep did not watch before is no change: the file that now imports it has changed.
     """
     if not state.code or not state.with_state(*KEPT_STATES):
         return []
-    changed = differing(state.code, hash_files(files))
-    return sorted(path for path, before, _ in changed if before is not None)
+    return sorted(path for path, _, _ in differing(state.code, hash_files(files)))
 
 
 def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
@@ -95,38 +93,3 @@ def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
     hashes = hash_files(files)
     if files and differing(journal.state.code, hashes):
         journal.append("code", hashes=hashes)
-
-
-class CodeWatch:
-    """Watches the user's files while a sweep runs.
-
-    Args:
-        known: The hashes in the journal.
-    """
-
-    def __init__(self, files: Sequence[Path], known: Mapping[str, str]) -> None:
-        self._files = files
-        self._hashes = known if known and files else hash_files(files)
-        self._stamps: list[tuple[int, int]] | None = None  # times and sizes at which the content was compared
-
-    def changed(self) -> list[str]:
-        """Return the files that have other content now, or that are missing."""
-        stamps = self._read_stamps()
-        if stamps == self._stamps:
-            return []
-        try:
-            hashes = hash_files(self._files)
-        except UserError:  # an editor may be writing a file
-            hashes = {}
-        changed = [path for path, _, _ in differing(self._hashes, hashes)]
-        if not changed:
-            self._stamps = stamps
-        return changed
-
-    def _read_stamps(self) -> list[tuple[int, int]]:
-        stamps = []
-        for path in self._files:
-            with suppress(OSError):
-                status = path.stat()
-                stamps.append((status.st_mtime_ns, status.st_size))
-        return stamps

@@ -27,7 +27,7 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord, load_runs
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.formatting import number, plural
+from ampcompare.runtime.formatting import number, plural, rough_duration
 from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
@@ -281,12 +281,12 @@ def _describe_cost(plan: DecisionPlan, seconds: float | None, source: str) -> st
     parts = []
     for look in plan.looks:
         runs = look * plan.runs_per_seed
-        time = "" if seconds is None else f", about {_duration(runs * seconds)}"
+        time = "" if seconds is None else f", about {rough_duration(runs * seconds)}"
         parts.append(f"{plural(look, 'seed')}: {plural(runs, 'run')}{time}")
     text = "; at most ".join(parts)
     if seconds is None:
         return f"{text}; the first run shows how long the others take"
-    return f"{text} one after the other ({_duration(seconds)} a run, {source})"
+    return f"{text} one after the other ({rough_duration(seconds)} a run, {source})"
 
 
 def _describe_resolution(plan: DecisionPlan) -> str:
@@ -307,15 +307,10 @@ def _describe_expectation(plan: DecisionPlan, deviation: float) -> str:
     assert plan.margin is not None
     text = f"expected standard deviation: {number(deviation, 2)} (measured in earlier runs of this recipe)"
     look = len(plan.looks) - 1
-    limit = plan.largest_deviation(look)
-    if deviation <= limit:
+    if deviation <= plan.largest_deviation(look):
         return f"{text}: enough seeds"
     needed = seeds_to_clear([plan.margin] * BOTH_SIDES, deviation, plan.level(look))
-    if not limit:
-        return f"{text}: a decision takes more seeds" if needed is None else f"{text}: {needed} seeds decide"
-    wider = plan.margin * deviation / limit
-    seeds = f"about {needed} seeds" if needed else f"more than {MAX_SEEDS:,} seeds"
-    return f"{text}: a decision takes {seeds}, or a margin of {_with_unit(plan, wider)}"
+    return f"{text}: a decision takes {f'about {needed}' if needed else f'more than {MAX_SEEDS:,}'} seeds"
 
 
 def _seconds_per_run(
@@ -422,12 +417,3 @@ def _value_at(parameters: Any, parameter: Parameter) -> Any:
 
 def _with_unit(plan: DecisionPlan, value: float | None) -> str:
     return f"{number(value or 0.0, 2)} {plan.unit}".rstrip()
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in the unit that suits it: `40 s`, `12 min`, `2.5 h`."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 5400:
-        return f"{round(seconds / 60)} min"
-    return f"{number(seconds / 3600, 2)} h"

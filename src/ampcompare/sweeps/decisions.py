@@ -1,26 +1,32 @@
-"""What the driver of a sweep decides: from the journal's state and an event to actions, without any effect.
+"""What the driver of a sweep decides: from the journal's state to the next step, without any effect.
 
-`decide` starts nothing, writes nothing and keeps nothing. The driver (driver.py) carries the actions out. So
-a test can play any order of events, and a new driver decides as the killed one would have done.
+These functions start nothing, write nothing and keep nothing. The driver (driver.py) carries the steps out.
+So a test can play any order of events, and a new driver decides as the killed one would have done.
+
+Seeds are added in groups until the report has decided every claim (`--until-decided`). Looking often and
+stopping at the first answer that one likes finds differences where there are none. So the looks are planned
+(`plan.looks`), every run carries the plan, and the report tests at a level that keeps 5% over all looks
+together.
 """
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import count, islice
 
+from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.interim_looks import Look, next_seeds
-from ampcompare.sweeps.journal import SweepRun, SweepState
-from ampcompare.sweeps.run_end import RunChange
+from ampcompare.sweeps.distributions import is_whole
+from ampcompare.sweeps.journal import SeedGroup, SweepRun, SweepState
 from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep import Sweep
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a decision depends on, beside the event.
+    """What the next step depends on.
 
     Attributes:
         state: The sweep as its journal tells it.
@@ -39,209 +45,69 @@ class Situation:
     assigned: Sequence[Sequence[int]] = ()
 
 
-# Events
-
-
 @dataclass(frozen=True)
-class RunChanged:
-    """A run was started, or has ended.
-
-    Attributes:
-        change: What became of it.
-        values: Every value of the metric that the run has logged, in order; empty while it runs.
-    """
-
-    change: RunChange
-    values: Sequence[float] = ()
-
-
-@dataclass(frozen=True)
-class RunLogged:
-    """A running run has logged its metric.
-
-    Attributes:
-        index: Number of the run's point.
-        values: Every value so far, in order.
-    """
-
-    index: int
-    values: Sequence[float]
-
-
-@dataclass(frozen=True)
-class StopRequested:
-    """A user or a batch system asks the sweep to stop.
-
-    Attributes:
-        at_once: Whether the runs are to be killed.
-    """
-
-    at_once: bool = False
-
-
-@dataclass(frozen=True)
-class SlotsFree:
-    """The executor may take more runs."""
-
-
-@dataclass(frozen=True)
-class AllEnded:
-    """No run is running, and none is left to start."""
-
-
-@dataclass(frozen=True)
-class Looked:
-    """The runs have been compared at an interim look.
-
-    Attributes:
-        look: What came of it.
-    """
-
-    look: Look
-
-
-Event = RunChanged | RunLogged | StopRequested | SlotsFree | AllEnded | Looked
-
-# Actions
-
-
-@dataclass(frozen=True)
-class Append:
-    """Write an event to the journal.
-
-    Attributes:
-        event: Its kind.
-    """
-
-    event: str
-    fields: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Propose:
-    """Choose the parameters of the point with this number, and write the run to the journal."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Start:
+class Train:
     """Give the runs of these points to the executor.
 
     Attributes:
-        groups: The runs of each process, in their order. The process trains them one after the other.
+        groups: The points of each process, in their order. The process trains them one after the other. A
+            point that was not begun yet gets a run first.
     """
 
     groups: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Cancel:
-    """Ask the runs of these points to end, with a checkpoint; or kill them."""
+class Step(Enum):
+    """A next step other than to train."""
 
-    indices: tuple[int, ...]
-    at_once: bool = False
-
-
-@dataclass(frozen=True)
-class LookAtRuns:
-    """Look whether the report has decided every claim."""
+    WAIT = auto()
+    LOOK_AT_RUNS = auto()  # whether the report has decided every claim
+    OVER = auto()
 
 
 @dataclass(frozen=True)
-class Say:
-    """Tell the user."""
+class Look:
+    """The result of an interim look at the runs.
 
-    line: str
-
-
-Action = Append | Propose | Start | Cancel | LookAtRuns | Say
-
-
-def decide(situation: Situation, event: Event) -> list[Action]:
-    """Return what to do about an event. The actions are to be carried out in their order."""
-    match event:
-        case RunChanged():
-            return _note_change(situation, event)
-        case RunLogged():
-            run = situation.state.runs[event.index]
-            return _compare_at_bands(situation, run, event.values, has_ended=False)
-        case StopRequested():
-            return _stop(situation, event)
-        case SlotsFree():
-            return _fill_slots(situation)
-        case AllEnded():
-            looked = [group.look for group in situation.state.seed_groups]
-            is_due = situation.looks and not situation.is_stopping and situation.sweep.seeds not in looked
-            return [LookAtRuns()] if is_due else []
-        case Looked():
-            return _add_seeds(situation, event.look)
-
-
-def _note_change(situation: Situation, event: RunChanged) -> list[Action]:
-    """Write down that a run was started, or how it ended."""
-    change, run = event.change, situation.state.runs[event.change.index]
-    known = {"index": run.index, "run_id": run.run_id}
-    if change.state is RunState.RUNNING:
-        if run.state is RunState.RUNNING:
-            return []
-        return [Append("started", {**known, "process": dict(change.process)})]
-    if run.state.is_final:
-        return []
-    actions = _compare_at_bands(situation, run, event.values, has_ended=True)
-    value = None
-    if change.state in (RunState.FINISHED, RunState.STOPPED) and event.values:
-        value = event.values[-1] if math.isfinite(event.values[-1]) else None
-    end = {"value": value, "exit_code": change.exit_code, "by_signal": change.by_signal}
-    return [*actions, Append("ended", {**known, "state": change.state, **end})]
-
-
-def _compare_at_bands(
-    situation: Situation, run: SweepRun, values: Sequence[float], *, has_ended: bool
-) -> list[Action]:
-    """Compare a run at the bands of hyperband that it has reached, and stop it if it falls behind.
-
-    A run may reach its last bands and end before the driver reads them. They count for the other runs.
+    Attributes:
+        is_over: Whether more seeds would decide nothing more.
+        messages: What to tell the user.
     """
-    early, metric = situation.sweep.hyperband, situation.sweep.metric
-    if early is None or metric is None or run.is_stopped_early:
-        return []
-    # What is not finite counts as the worst number that JSON has.
-    worst = -sys.float_info.max if metric.maximize else sys.float_info.max
-    best_of = max if metric.maximize else min
-    actions: list[Action] = []
-    for band in early.bands:
-        if band > len(values):
-            break
-        if band in run.bands:
-            continue
-        reached = [value if math.isfinite(value) else worst for value in values[:band]]
-        value = reached[-1] if early.strict else best_of(reached)
-        others = situation.state.runs.values()
-        everyone = [value, *(other.bands[band] for other in others if band in other.bands)]
-        is_behind = falls_behind(value, everyone, early.eta, maximize=metric.maximize)
-        is_stopped = is_behind and not has_ended
-        band_fields = {"index": run.index, "band": band, "value": value, "stopped": is_stopped}
-        if is_stopped:
-            # In this order: a driver that is killed in between compares the run again when it goes on.
-            return [*actions, Cancel((run.index,)), Append("band", band_fields)]
-        actions.append(Append("band", band_fields))
-    return actions
+
+    is_over: bool
+    messages: tuple[str, ...]
 
 
-def _stop(situation: Situation, event: StopRequested) -> list[Action]:
-    """Ask all running runs to end, and those that wait in a process, which may begin meanwhile."""
-    waiting = [index for indices in situation.assigned for index in indices]
-    running = (*(run.index for run in situation.state.own_running), *waiting)
-    if not running:
-        return []
-    if event.at_once:
-        return [Cancel(running, at_once=True)]
-    return [Say("stopping: waiting for the runs to end; Ctrl-C again kills them"), Cancel(running)]
+@dataclass(frozen=True)
+class Band:
+    """A band of hyperband that a run has reached.
+
+    Attributes:
+        band: After how many values of the metric runs are compared.
+        value: The run's metric there.
+        is_behind: Whether the run is not among the best ones.
+    """
+
+    band: int
+    value: float
+    is_behind: bool
 
 
-def _fill_slots(situation: Situation) -> list[Action]:
-    """Start interrupted runs again, then begin new points; the runs of a series are given to one process.
+def next_step(situation: Situation) -> Train | Step:
+    """Return what the driver does next."""
+    state, looks = situation.state, situation.looks
+    if groups := _groups_to_start(situation):
+        return Train(groups)
+    if state.own_running or situation.assigned:
+        return Step.WAIT
+    looked = [group.look for group in state.seed_groups]
+    if looks and not situation.is_stopping and situation.sweep.seeds not in looked:
+        return Step.LOOK_AT_RUNS
+    return Step.OVER
+
+
+def _groups_to_start(situation: Situation) -> tuple[tuple[int, ...], ...]:
+    """Return the points to start: interrupted ones, then new ones; those of a series are for one process.
 
     This is the only place that starts a run again. `run_end.state_of_end` says which runs are PREEMPTED.
     """
@@ -249,7 +115,7 @@ def _fill_slots(situation: Situation) -> list[Action]:
     # A process lives also between two of its runs, when none of them runs.
     free = situation.slots - max(len(state.own_running), len(situation.assigned))
     if situation.is_stopping or free <= 0:
-        return []
+        return ()
     assigned = {index for indices in situation.assigned for index in indices}
     waiting = [run.index for run in state.startable if run.index not in assigned]
     begin = 1 + max(state.runs, default=-1)
@@ -258,9 +124,7 @@ def _fill_slots(situation: Situation) -> list[Action]:
     for index in (*waiting, *new):
         number = sweep.points[index].series if sweep.seeds_per_process > 1 else index
         series.setdefault(number, []).append(index)
-    groups = tuple(tuple(indices) for indices in [*series.values()][:free])
-    proposals = [Propose(index) for indices in groups for index in indices if index in new]
-    return [*proposals, Start(groups)] if groups else []
+    return tuple(tuple(indices) for indices in [*series.values()][:free])
 
 
 def _end_of_new_points(situation: Situation, begin: int, end: int) -> int:
@@ -273,15 +137,91 @@ def _end_of_new_points(situation: Situation, begin: int, end: int) -> int:
     return end if total is None else min(end, total)
 
 
-def _add_seeds(situation: Situation, look: Look) -> list[Action]:
-    """Add the seeds up to the next look of the plan, unless the look has decided every claim."""
-    sweep = situation.sweep
-    ahead = next((number for number in situation.looks if number > sweep.seeds), sweep.seeds)
+def reached_bands(state: SweepState, sweep: Sweep, run: SweepRun, values: Sequence[float]) -> Iterator[Band]:
+    """Yield the bands of hyperband that a run has reached and the journal does not have.
+
+    Args:
+        values: Every value of the metric that the run has logged, in order.
+    """
+    early, metric = sweep.hyperband, sweep.metric
+    if early is None or metric is None or run.is_stopped_early:
+        return
+    # What is not finite counts as the worst number that JSON has.
+    worst = -sys.float_info.max if metric.maximize else sys.float_info.max
+    best_of = max if metric.maximize else min
+    for band in early.bands:
+        if band > len(values):
+            break
+        if band in run.bands:
+            continue
+        reached = [value if math.isfinite(value) else worst for value in values[:band]]
+        value = reached[-1] if early.strict else best_of(reached)
+        others = [other.bands[band] for other in state.runs.values() if band in other.bands]
+        yield Band(band, value, falls_behind(value, [value, *others], early.eta, maximize=metric.maximize))
+
+
+def seeds_after_look(sweep: Sweep, looks: Sequence[int], look: Look) -> SeedGroup:
+    """Return the seeds up to the next look of the plan; none if the look has decided every claim."""
+    ahead = next((number for number in looks if number > sweep.seeds), sweep.seeds)
     seeds = () if look.is_over else next_seeds(sweep, ahead - sweep.seeds)
     messages = list(look.messages)
     if seeds:
         messages.append(f"adding {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}")
     elif not look.is_over:
         messages.append("this was the last look of the plan, so open claims stay undecided")
-    fields = {"seeds": [*seeds], "look": sweep.seeds, "messages": messages}
-    return [Append("seeds", fields), *map(Say, messages)]
+    return SeedGroup(seeds, sweep.seeds, tuple(messages))
+
+
+def seeds_for_first_look(sweep: Sweep, looks: Sequence[int]) -> SeedGroup | None:
+    """Return the seeds that are missing for the first look that the sweep has not passed."""
+    if sweep.seeds in looks:
+        return None
+    ahead = next(look for look in looks if look > sweep.seeds)
+    return SeedGroup(next_seeds(sweep, ahead - sweep.seeds))
+
+
+def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
+    """Return the seeds that continue those of the sweep: counted on from the last one, none twice."""
+    own = sweep.seed
+    assert own is not None
+    have = own.values() + [seed for group in sweep.added for seed in group]
+    return tuple(islice((seed for seed in count(have[-1] + 1) if seed not in have), amount))
+
+
+def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
+    """Check that seeds can be added to a sweep until every claim is decided.
+
+    Raises:
+        UserError: If they cannot.
+    """
+    option, seed, problem = "--until-decided", sweep.seed, ""
+    target = sweep.metric.target if sweep.metric else None
+    ending = {"run_cap": sweep.run_cap, "early_terminate": sweep.hyperband, "metric.target": target}
+    cutting = next((key for key, value in ending.items() if value is not None), None)
+    if not sweep.is_grid:
+        problem = f"method={sweep.method!r}: {option} needs a grid; use method: grid"
+    elif seed is None:
+        problem = (
+            f"parameters: {option} adds seeds, but the file varies no seed; add seed: {{values: [1, 2, 3]}}"
+        )
+    elif sweep.compared is None:
+        problem = (
+            f"parameters: {option} needs a parameter to compare; "
+            "add for example backend: {values: [none, native]}"
+        )
+    elif wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
+        problem = (
+            f"parameters.seed={wrong[0]!r}: {option} adds the next whole numbers; use whole numbers as seeds"
+        )
+    elif sweep.seeds > looks[-1]:
+        problem = (
+            f"parameters.seed: {sweep.seeds} seeds: more than the {looks[-1]} seeds of the last look; "
+            "set plan.looks"
+        )
+    elif cutting:
+        problem = (
+            f"{cutting}: {option} needs all runs of each seed, but this can end runs or the sweep early; "
+            "leave it out"
+        )
+    if problem:
+        raise UserError(f"{sweep.path}: {problem}")

@@ -1,45 +1,35 @@
-"""The driver of a sweep: tell `decide` what happens, and carry out what it decides.
+"""The driver of a sweep: see what became of the runs, and carry out what `next_step` says.
 
 A sweep has one driver. It keeps nothing that the next one would need: that is in the journal, in the facts
 that ended runs leave, and in the records of the runs. The executor decides nothing.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from ampcompare.errors import UserError, one_line
+from ampcompare.errors import EXIT_UNSUITABLE, UserError, one_line
+from ampcompare.identity.run_identity import differing
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.code_version import CodeWatch
+from ampcompare.sweeps.code_version import hash_files
 from ampcompare.sweeps.decisions import (
-    Action,
-    AllEnded,
-    Append,
-    Cancel,
-    Event,
-    LookAtRuns,
-    Looked,
-    Propose,
-    RunChanged,
-    RunLogged,
-    Say,
+    Look,
     Situation,
-    SlotsFree,
-    Start,
-    StopRequested,
-    decide,
+    Step,
+    Train,
+    next_step,
+    reached_bands,
+    seeds_after_look,
 )
 from ampcompare.sweeps.executors import Executor
-from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import Journal, SweepRun
-from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
-from ampcompare.sweeps.run_end import EndRules, RunChange, reconcile
-from ampcompare.sweeps.run_log import last_line
-from ampcompare.sweeps.run_records import MAX_CORE_FRACTION, FolderFacts, RunRecords
+from ampcompare.sweeps.run_end import RunChange, reconcile
+from ampcompare.sweeps.run_process import end_leftovers
+from ampcompare.sweeps.run_records import MAX_CORE_FRACTION, RunRecords, last_line
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
@@ -59,6 +49,7 @@ class SweepDriver:
         prepared: The sweep with its options.
         journal: The sweep's journal.
         executor: Where the runs happen.
+        records: What the runs leave.
         progress: Prints the progress.
         look: Makes an interim look at the runs, with `--until-decided`.
         describe_first_run: Returns lines about the other runs, after the first run has finished.
@@ -67,6 +58,7 @@ class SweepDriver:
         sweep: The sweep, with the seeds that were added so far.
         changed_code: The user's files that changed since the driver started. Then no further run starts.
         failure: The message with which the first runs have failed. Then no further run starts.
+        refusal: Why this machine cannot train some runs of the sweep. Then no further run starts.
     """
 
     def __init__(
@@ -74,6 +66,7 @@ class SweepDriver:
         prepared: PreparedSweep,
         journal: Journal,
         executor: Executor,
+        records: RunRecords,
         progress: SweepProgress,
         stop: SweepStopRequest,
         look: Callable[[Sweep, Path, Sequence[SweepRun]], Look],
@@ -83,19 +76,16 @@ class SweepDriver:
         self.progress, self.stop = progress, stop
         self._look = look
         self._describe_first_run = describe_first_run
-        self.sweep = self.progress.sweep = self._sweep_now()
+        self.sweep = self.progress.sweep = prepared.sweep_now(journal.state)
         self._seed = seed_of(prepared.sweep, journal.state.definition)
-        self._code = CodeWatch(prepared.code_files, journal.state.code)
+        self._code = journal.state.code or hash_files(prepared.code_files)
         self.changed_code: list[str] = []
         self.failure = ""
+        self.refusal = ""
         self._failures: list[str] = []  # the messages of the runs that failed
-        self._records = records_of(prepared, journal.folder)
-        self._handled_stops: set[StopRequested] = set()
+        self._records = records
+        self._handled_stops: set[bool] = set()  # whether at once
         self._has_left = False  # the runs that could not be cancelled go on without this driver
-
-    def _sweep_now(self) -> Sweep:
-        """Return the sweep with the seeds that were added so far."""
-        return replace(self.prepared.sweep, added=tuple(self.journal.state.added_seeds))
 
     def run(self) -> None:
         """Run every point that is left; with looks, add seeds until each claim is decided.
@@ -107,56 +97,95 @@ class SweepDriver:
             UserError: If the journal cannot be written.
         """
         while not self._has_left:
-            self.submit_free()
-            if not (self.journal.state.own_running or self.executor.assigned):
-                groups = len(self.journal.state.seed_groups)
-                self._handle(AllEnded())
-                if len(self.journal.state.seed_groups) == groups or not self._decide(SlotsFree()):
+            match next_step(self.situation()):
+                case Train(groups):
+                    self.train(groups)
+                case Step.WAIT:
+                    self._wait()
+                case Step.LOOK_AT_RUNS:
+                    self._look_at_runs()
+                case Step.OVER:
                     return
-                continue
-            began = time.monotonic()
-            has_changed = self._observe()
-            # What a look at many runs costs stays a small fraction of a core.
-            pause = 0.0 if has_changed else (time.monotonic() - began) / MAX_CORE_FRACTION
-            self._follow_metrics()
-            self._pause(max(self.executor.poll_seconds, min(MAX_PAUSE_SECONDS, pause)))
-            self._notice_stop()
 
-    def submit_free(self) -> list[list[SweepRun]]:
-        """Give the executor as many runs as it takes, and return the runs of each process."""
-        actions = self._decide(SlotsFree())
-        if actions and (changed := self._code.changed()):
+    def situation(self) -> Situation:
+        """Return what the next step depends on."""
+        return Situation(
+            self.journal.state,
+            self.sweep,
+            self.executor.slots,
+            self.prepared.looks,
+            self.stop.is_made(),
+            self.executor.assigned,
+        )
+
+    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
+        """Give runs of these points to the executor, and return the runs of each process.
+
+        If the user's code has changed, nothing starts.
+        """
+        journal = self.journal
+        if changed := self._find_changed_code():
             self.changed_code = changed
             self.stop.request_after_failure("the code of the runs changed")
             return []
-        self._carry_out(actions)
-        started = [action for action in actions if isinstance(action, Start)]
-        return [self._runs_of(indices) for action in started for indices in action.groups]
+        for index in (index for indices in groups for index in indices if index not in journal.state.runs):
+            tried = [*journal.state.runs.values()] if self.sweep.learns else []
+            journal.propose(run_at(self.sweep, self._seed, self.prepared.shared_plan, index, tried))
+        runs = [self._runs_of(indices) for indices in groups]
+        places = self.executor.submit(runs)
+        for (first, *_), place in zip(runs, places, strict=True):
+            self.note_change(RunChange(first, RunState.RUNNING, process=place))
+        return [self._runs_of(indices) for indices in groups]
+
+    def _find_changed_code(self) -> list[str]:
+        """Return the user's files that have other content now, or that are missing."""
+        files = self.prepared.code_files
+        try:
+            hashes = hash_files(files)
+        except UserError:  # an editor may be writing a file
+            hashes = {}
+        return [path for path, _, _ in differing(self._code, hashes)] if files else []
 
     def _runs_of(self, indices: Iterable[int]) -> list[SweepRun]:
         return [self.journal.state.runs[index] for index in indices]
 
-    def _pause(self, seconds: float) -> None:
-        """Sleep; return early when the sweep is asked to stop."""
-        deadline = time.monotonic() + seconds
+    def _wait(self) -> None:
+        """See what became of the runs, then pause. What that costs stays a small fraction of a core."""
+        began = time.monotonic()
+        has_changed = self.observe()
+        pause = 0.0 if has_changed else (time.monotonic() - began) / MAX_CORE_FRACTION
+        self._follow_metrics()
+        deadline = time.monotonic() + max(self.executor.poll_seconds, min(MAX_PAUSE_SECONDS, pause))
         while not self._new_stops() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(STOP_POLL_SECONDS, left))
+        self.notice_stop()
 
-    def _new_stops(self) -> list[StopRequested]:
-        """Return the stop requests that the runs have not been told of."""
-        made = [StopRequested()] if self.stop.signal else []
-        if self.stop.is_at_once:
-            made.append(StopRequested(at_once=True))
-        return [request for request in made if request not in self._handled_stops]
+    def _new_stops(self) -> list[bool]:
+        """Return the stop requests that the runs have not been told of: whether they are to be killed."""
+        made = {False: bool(self.stop.signal), True: self.stop.is_at_once}
+        return [at_once for at_once in made if made[at_once] and at_once not in self._handled_stops]
 
-    def _notice_stop(self) -> None:
+    def notice_stop(self) -> None:
         """Pass on a stop request; not in the signal's handler, which may interrupt a print."""
-        for request in self._new_stops():
-            self._handled_stops.add(request)
-            if not self._has_left:
-                self._handle(request)
+        for at_once in self._new_stops():
+            self._handled_stops.add(at_once)
+            # Those that wait in a process may begin meanwhile.
+            waiting = [index for indices in self.executor.assigned for index in indices]
+            runs = [*self.journal.state.own_running, *self._runs_of(waiting)]
+            if runs and not self._has_left:
+                if not at_once:
+                    log.info("stopping: waiting for the runs to end; Ctrl-C again kills them")
+                self.cancel(runs, at_once=at_once)
 
-    def _observe(self) -> bool:
+    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
+        """Ask runs to end, with a checkpoint; or kill them."""
+        try:
+            self.executor.cancel(runs, at_once=at_once)
+        except UserError as problem:
+            log.warning(one_line(str(problem)))
+            self._has_left = self.stop.is_made()
+
+    def observe(self) -> bool:
         """See what became of the runs; return whether one has changed."""
         state = self.journal.state
         self._records.refresh()
@@ -164,124 +193,99 @@ class SweepDriver:
         assigned = [index for indices in self.executor.assigned for index in indices]
         alive = self.executor.alive()
         candidates = [run for run in self._runs_of(dict.fromkeys([*assigned, *alive])) if run.is_startable]
-        changes = reconcile(
-            [*state.own_running, *candidates],
-            alive,
-            FolderFacts(self.journal.folder, self._records),
-            rules_of(self.prepared, self.executor),
-            has_lost_driver=False,
-        )
+        runs = [*state.own_running, *candidates]
+        limit = self.executor.max_signal_ends
+        changes = reconcile(runs, alive, self._records, limit, has_lost_driver=False)
         for change in changes:
-            self._handle(event_of(change, self.prepared, self.journal, self._records))
-            self._records.forget(state.runs[change.index].run_id)
+            self.note_change(change)
+            self._records.forget(change.run.run_id)
         return bool(changes)
 
     def _follow_metrics(self) -> None:
         """See what running runs have logged."""
-        if self.prepared.sweep.metric is None:
+        if self.sweep.metric is None:
             return
         running = {run.run_id: run for run in self.journal.state.own_running}
         for run_id, values in self._records.follow(running):
-            run = running[run_id]
-            self.progress.follow(run, values[-1] if values else None)
-            self._handle(RunLogged(run.index, values))
+            self.progress.follow(running[run_id], values[-1] if values else None)
+            self.compare_at_bands(running[run_id], values)
 
-    def _decide(self, event: Event) -> list[Action]:
-        is_stopping = self.stop.is_made()
-        looks, slots = self.prepared.looks, self.executor.slots
-        assigned = self.executor.assigned
-        return decide(Situation(self.journal.state, self.sweep, slots, looks, is_stopping, assigned), event)
+    def compare_at_bands(self, run: SweepRun, values: Sequence[float]) -> None:
+        """Compare a run at the bands of hyperband that it has reached, and stop it if it falls behind.
 
-    def _handle(self, event: Event) -> None:
-        self._carry_out(self._decide(event))
+        Args:
+            values: Every value of the metric so far, in order.
+        """
+        for band in reached_bands(self.journal.state, self.sweep, run, values):
+            if band.is_behind:
+                # In this order: a driver that is killed in between compares the run again when it goes on.
+                self.cancel([run])
+            self.journal.reach_band(run, band.band, band.value, stopped=band.is_behind)
+            if band.is_behind:
+                return
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
-        journal = self.journal
-        for action in actions:
-            match action:
-                case Append():
-                    journal.append(action.event, **action.fields)
-                    self._show(action)
-                case Propose():
-                    tried = [*journal.state.runs.values()] if self.sweep.learns else []
-                    plan = self.prepared.shared_plan
-                    journal.propose(run_at(self.sweep, self._seed, plan, action.index, tried))
-                case Start():
-                    groups = [self._runs_of(indices) for indices in action.groups]
-                    places = self.executor.submit(groups)
-                    for (first, *_), process in zip(groups, places, strict=True):
-                        self._handle(RunChanged(RunChange(first.index, RunState.RUNNING, process=process)))
-                case Cancel():
-                    self._cancel(action)
-                case LookAtRuns():
-                    runs = [run for _, run in sorted(journal.state.runs.items())]
-                    self._handle(Looked(self._look(self.sweep, journal.folder, runs)))
-                case Say():
-                    log.info(one_line(action.line))
-
-    def _cancel(self, action: Cancel) -> None:
-        runs = self._runs_of(action.indices)
-        try:
-            self.executor.cancel(runs, at_once=action.at_once)
-        except UserError as problem:
-            log.warning(one_line(str(problem)))
-            self._has_left = self.stop.is_made()
-
-    def _show(self, action: Append) -> None:
-        """Print what was written to the journal."""
-        state = self.journal.state
-        if action.event == "seeds":
-            self.sweep = self.progress.sweep = self._sweep_now()
-        elif action.event == "started":
-            self.progress.start(state.runs[action.fields["index"]])
-        elif action.event == "ended":
-            run = state.runs[action.fields["index"]]
-            seconds = self.progress.end(run)
+    def note_change(self, change: RunChange) -> None:
+        """Write down that a run was started, or how it ended, and print it."""
+        write_change(change, self.sweep, self.journal, self._records)
+        run = self.journal.state.runs[change.run.index]
+        if change.end is None:
+            self.progress.start(run)
+            return
+        seconds = self.progress.end(run)
+        if run.state is RunState.FAILED:
             self._note_failure(run)
-            is_first = run.state is RunState.FINISHED and state.count(RunState.FINISHED) == 1
-            if is_first and self._describe_first_run is not None:
-                # A run of Slurm or Ray has also waited in a queue.
-                is_local = not {"job", "ray"} & run.process.keys()
-                process_seconds = seconds if is_local else None
-                folder = self.journal.folder
-                for line in self._describe_first_run(self.prepared, folder, run, process_seconds):
-                    log.info(one_line(line))
+        is_first = run.state is RunState.FINISHED and self.journal.state.count(RunState.FINISHED) == 1
+        if is_first and self._describe_first_run is not None:
+            # A run of Slurm or Ray has also waited in a queue.
+            is_local = not {"job", "ray"} & run.process.keys()
+            process_seconds = seconds if is_local else None
+            for line in self._describe_first_run(self.prepared, self.journal.folder, run, process_seconds):
+                log.info(one_line(line))
 
     def _note_failure(self, run: SweepRun) -> None:
-        """Start no further run if the first ones have failed with the same message."""
-        if run.state is not RunState.FAILED:
-            return
+        """Start no further run if this machine is refused, or the first runs failed with one message."""
         self._failures.append(last_line(self.journal.folder / "logs" / f"{run.run_id}.log"))
-        total = self.sweep.total()
+        message, total = self._failures[0], self.sweep.total()
+        if run.exit_code == EXIT_UNSUITABLE and self.prepared.trains_here:
+            self.refusal = self._failures[-1]
+            self.stop.request_after_failure("this machine cannot train some runs")
         if total and total <= MAX_FIRST_FAILURES:
             return  # no run is left
         has_success = bool(self.journal.state.count(RunState.FINISHED, RunState.STOPPED))
         is_same = len(self._failures) == MAX_FIRST_FAILURES and len(set(self._failures)) == 1
-        if is_same and self._failures[0] and not has_success:
-            self.failure = self._failures[0]
+        if is_same and message and not has_success:
+            self.failure = message
             self.stop.request_after_failure("the first runs failed")
 
-
-def records_of(prepared: PreparedSweep, folder: Path) -> RunRecords:
-    """Return the records of the runs of a sweep."""
-    metric = prepared.sweep.metric
-    return RunRecords(folder, metric.name if metric else None)
-
-
-def rules_of(prepared: PreparedSweep, executor: Executor) -> EndRules:
-    """Return what the meaning of an end depends on."""
-    return EndRules(prepared.trains_here, executor.max_signal_ends)
-
-
-def event_of(change: RunChange, prepared: PreparedSweep, journal: Journal, records: RunRecords) -> RunChanged:
-    """Return a change with the values that the run has logged, where they count."""
-    counts = change.state in (RunState.FINISHED, RunState.STOPPED) or prepared.sweep.hyperband is not None
-    if change.state is RunState.RUNNING or not counts:
-        return RunChanged(change)
-    return RunChanged(change, tuple(records.values(journal.state.runs[change.index].run_id)))
+    def _look_at_runs(self) -> None:
+        """Look whether the report has decided every claim, and add the seeds of the next look if not."""
+        runs = [run for _, run in sorted(self.journal.state.runs.items())]
+        look = self._look(self.sweep, self.journal.folder, runs)
+        group = seeds_after_look(self.sweep, self.prepared.looks, look)
+        self.journal.add_seeds(group)
+        self.sweep = self.progress.sweep = self.prepared.sweep_now(self.journal.state)
+        for line in group.messages:
+            log.info(one_line(line))
 
 
-def recover(prepared: PreparedSweep, journal: Journal, executor: Executor) -> None:
+def write_change(change: RunChange, sweep: Sweep, journal: Journal, records: RunRecords) -> None:
+    """Write to the journal that a run was started, or how it ended, with the values that it has logged.
+
+    A run may reach its last bands and end before the driver reads them. They count for the other runs.
+    """
+    run, end = journal.state.runs[change.run.index], change.end
+    if end is None:
+        journal.start(run, change.process)
+        return
+    has_value = change.state in (RunState.FINISHED, RunState.STOPPED)
+    values = records.values(run.run_id) if has_value or sweep.hyperband is not None else []
+    for band in reached_bands(journal.state, sweep, run, values):
+        journal.reach_band(run, band.band, band.value, stopped=False)
+    value = values[-1] if has_value and values and math.isfinite(values[-1]) else None
+    journal.end(run, change.state, value, end.exit_code, by_signal=change.by_signal)
+
+
+def recover(prepared: PreparedSweep, journal: Journal, executor: Executor, records: RunRecords) -> None:
     """Write down what became of the runs of an earlier driver that was killed, or has left them to Slurm.
 
     What a killed driver has left on this machine is ended, with a checkpoint. A run whose record says that it
@@ -290,31 +294,25 @@ def recover(prepared: PreparedSweep, journal: Journal, executor: Executor) -> No
     Args:
         executor: Where the runs will happen. It has started none yet.
     """
-    folder, state, cluster = journal.folder, journal.state, prepared.options.cluster
-    submitted = state.submitted
-    own = [run for _, run in sorted(state.runs.items()) if not run.is_external]
+    state, submitted = journal.state, journal.state.submitted
     # Tasks of Ray are left to its executor, which looks on every node of the cluster.
-    elsewhere = ("job", "ray") if cluster == "ray" else ("job",)
+    elsewhere = ("job", "ray") if prepared.command.options.cluster == "ray" else ("job",)
     local = [
         run
-        for run in own
+        for run in state.own_runs
         if not any(key in run.process for key in elsewhere)
         and (run.state is RunState.RUNNING or run.index not in submitted)
     ]
     if local:
-        end_leftovers(local, folder, announces=True)
+        end_leftovers(local, journal.folder, announces=True)
+    catch_up(prepared, journal, executor, records)
+
+
+def catch_up(prepared: PreparedSweep, journal: Journal, executor: Executor, records: RunRecords) -> None:
+    """Write down what became of the runs of an earlier driver, of which nothing runs on this machine."""
+    cluster = prepared.command.options.cluster
     # What became of Slurm's jobs only the queue can tell.
-    known = [run for run in own if cluster == "slurm" or "job" not in run.process]
-    records = records_of(prepared, folder)
-    changes = reconcile(
-        known,
-        executor.alive(),
-        FolderFacts(folder, records),
-        rules_of(prepared, executor),
-        has_lost_driver=True,
-    )
-    for change in changes:
-        situation = Situation(state, prepared.sweep, executor.slots)
-        for action in decide(situation, event_of(change, prepared, journal, records)):
-            assert isinstance(action, Append)
-            journal.append(action.event, **action.fields)
+    known = [run for run in journal.state.own_runs if cluster == "slurm" or "job" not in run.process]
+    limit = executor.max_signal_ends
+    for change in reconcile(known, executor.alive(), records, limit, has_lost_driver=True):
+        write_change(change, prepared.sweep, journal, records)

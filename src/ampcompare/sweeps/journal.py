@@ -29,9 +29,8 @@ from ampcompare.errors import UserError, reason
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.atomic_files import replacing
 
-FORMAT = 1
+FORMAT = 2
 DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"
-FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
 LOCK_SECONDS = 1.0  # `--status` has the lock for a moment where Linux does not tell
 STARTABLE_STATES = (RunState.QUEUED, RunState.PREEMPTED)
@@ -111,7 +110,7 @@ class SweepState:
     Attributes:
         name: Name of the sweep.
         definition: What the sweep began as.
-        command: The words after `ampcompare` with which it began.
+        command: The command with which it began, as `SweepCommand.data` returns it.
         runs: The newest run of each point that was begun, by index.
         seed_groups: Groups of seeds that were added since the sweep began.
         code: SHA-256 of each of the user's files by its path, with which the newest runs were made.
@@ -120,8 +119,8 @@ class SweepState:
         driver: Host and pid of the last driver.
     """
 
-    def __init__(self, name: str, definition: Mapping[str, Any], command: Sequence[str] = ()) -> None:
-        self.name, self.definition, self.command = name, definition, tuple(command)
+    def __init__(self, name: str, definition: Mapping[str, Any], command: Mapping[str, Any]) -> None:
+        self.name, self.definition, self.command = name, definition, command
         self.runs: dict[int, SweepRun] = {}
         self._indices: dict[RunState, set[int]] = {state: set() for state in RunState}
         self.seed_groups: list[SeedGroup] = []
@@ -216,6 +215,11 @@ class SweepState:
         return [self.runs[index] for index in sorted(chain(*(self._indices[state] for state in states)))]
 
     @property
+    def own_runs(self) -> list[SweepRun]:
+        """The runs that this sweep has begun, not an agent of W&B's server, ordered by index."""
+        return [run for _, run in sorted(self.runs.items()) if not run.is_external]
+
+    @property
     def own_running(self) -> list[SweepRun]:
         """The runs that this sweep has started and that are not known to have ended, ordered by index."""
         return [run for run in self.with_state(RunState.RUNNING) if not run.is_external]
@@ -238,7 +242,11 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, name: str, definition: Mapping[str, Any], command: Sequence[str] = ()
+        self,
+        folder: Path,
+        name: str,
+        definition: Mapping[str, Any],
+        command: Mapping[str, Any] | None = None,
     ) -> None:
         """Lock the folder, and read or begin the journal in it.
 
@@ -249,14 +257,13 @@ class Journal:
             folder: The sweep's output folder.
             name: Name of the sweep.
             definition: What a new sweep is; an existing journal keeps its own.
-            command: The words after `ampcompare` that begin a new sweep.
+            command: The command that begins a new sweep.
 
         Raises:
             UserError: If another driver or a sweep of another name has the folder, or the journal cannot be
                 read.
         """
         self.folder = folder
-        _refuse_former_sweep(folder)
         self._lock = FileLock(folder / LOCK_FILE)
         try:
             self._lock.acquire(timeout=LOCK_SECONDS)
@@ -280,7 +287,7 @@ class Journal:
             if is_corrected:
                 self._put_logs_away()
             if state is None or is_corrected or not (state.has_begun or (is_same and state.runs)):
-                state = self._begin(name, definition, command)
+                state = self._begin(name, definition, command or {})
             if state.name != name:
                 raise UserError(
                     f"{folder}: this folder belongs to the sweep {state.name!r}, not to {name!r}; "
@@ -307,13 +314,13 @@ class Journal:
     def _logs(self) -> list[Path]:
         return [*(self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")]
 
-    def _begin(self, name: str, definition: Mapping[str, Any], command: Sequence[str]) -> SweepState:
+    def _begin(self, name: str, definition: Mapping[str, Any], command: Mapping[str, Any]) -> SweepState:
         if logs := self._logs():
             raise UserError(
                 f"{self.folder}: the folder has the log {logs[0].name} of a run not in {EVENTS_FILE}; "
                 f"{NEW_FOLDER_HINT}"
             )
-        content = {"format": FORMAT, "name": name, "command": [*command], "sweep": definition}
+        content = {"format": FORMAT, "name": name, "command": command, "sweep": definition}
         (self.folder / EVENTS_FILE).unlink(missing_ok=True)
         with replacing(self.folder / DEFINITION_FILE) as file:
             file.write(json.dumps(content, indent=1).encode())
@@ -352,6 +359,21 @@ class Journal:
         self.append("proposed", index=run.index, run_id=run_id, **fields)
         return self.state.runs[run.index]
 
+    def start(self, run: SweepRun, process: Mapping[str, Any]) -> None:
+        """Write down that a run was started, and where."""
+        self.append("started", index=run.index, run_id=run.run_id, process=dict(process))
+
+    def reach_band(self, run: SweepRun, band: int, value: float, *, stopped: bool) -> None:
+        """Write down the metric of a run at a band of hyperband, and whether it was stopped there."""
+        self.append("band", index=run.index, band=band, value=value, stopped=stopped)
+
+    def end(
+        self, run: SweepRun, state: RunState, value: float | None, exit_code: int | None, *, by_signal: bool
+    ) -> None:
+        """Write down how a run ended."""
+        known = {"index": run.index, "run_id": run.run_id}
+        self.append("ended", **known, state=state, value=value, exit_code=exit_code, by_signal=by_signal)
+
     def add_external(self, runs: Iterable[SweepRun]) -> None:
         """Write down runs that W&B's agents have started, at points that this sweep has not begun."""
         for run in runs:
@@ -378,7 +400,6 @@ def read_journal(folder: Path) -> SweepState | None:
     Raises:
         UserError: If the journal is damaged or of another version.
     """
-    _refuse_former_sweep(folder)
     path, events = folder / DEFINITION_FILE, folder / EVENTS_FILE
     try:
         if not path.exists():
@@ -389,13 +410,10 @@ def read_journal(folder: Path) -> SweepState | None:
             return None
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
+            version = "version 0.4 or an earlier one" if content["format"] == 1 else "a later version"
             raise UserError(
-                f"{path}: format {content['format']}, but this version of AMP Compare reads format {FORMAT}; "
+                f"{path}: {version} of AMP Compare began this sweep; finish it with that version, or "
                 f"{NEW_FOLDER_HINT}"
-            )
-        if "command" not in content:
-            raise UserError(
-                f"{path}: version 0.3 began this sweep; finish it with version 0.3, or {NEW_FOLDER_HINT}"
             )
         state = SweepState(content["name"], dict(content["sweep"]), content["command"])
         path = events
@@ -407,16 +425,6 @@ def read_journal(folder: Path) -> SweepState | None:
             f"{path}: not the journal of a sweep ({reason(problem)}); {NEW_FOLDER_HINT}"
         ) from None
     return state
-
-
-def _refuse_former_sweep(folder: Path) -> None:
-    """Raise UserError where a version before 0.3, which had no journal, has run a sweep in the folder."""
-    for name in FORMER_FILES:
-        if (folder / name).exists():
-            raise UserError(
-                f"{folder / name}: a version before 0.3 began this sweep; finish it with that version, "
-                f"or {NEW_FOLDER_HINT}"
-            )
 
 
 def _open_after_last_whole_line(path: Path) -> FileIO:

@@ -1,7 +1,8 @@
 """The course of `ampcompare sweep`, from the command to the report."""
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -9,25 +10,27 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ampcompare.config.recipes import RECIPE, describe_recipe
+from ampcompare.config.run_series import NEEDS_VARIABLE
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.console import messages_on, print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.code_version import changed_files, note_code_version
+from ampcompare.sweeps.decisions import Look, Train, check_can_be_decided, next_step, seeds_for_first_look
 from ampcompare.sweeps.driver import MAX_FIRST_FAILURES, SweepDriver, recover
-from ampcompare.sweeps.executors import CLUSTERS, Executor, split_cluster_options
+from ampcompare.sweeps.executors import CLUSTERS, Executor
 from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
-from ampcompare.sweeps.interim_looks import Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
-from ampcompare.sweeps.machine_check import check_machine
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, make_output, prepare
 from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
+from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.samplers import load_optuna
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
-from ampcompare.sweeps.sweep_identity import continued_sweep, definition
-from ampcompare.sweeps.training_options import recipe_line
+from ampcompare.sweeps.sweep_identity import continued_sweep
+from ampcompare.sweeps.training_options import machine_needs
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +52,20 @@ def run_sweep(file: str, overrides: Sequence[str], console: Console, options: Sw
         batch system.
 
     Raises:
-        UserError: For a bad file, bad overrides, or a folder that cannot be used. Then nothing is started.
+        UserError: For a bad file, bad overrides, a folder that cannot be used, or a machine that cannot train
+            some runs. Then nothing is trained.
     """
-    cluster_options, run_overrides = split_cluster_options(overrides, options.cluster)
-    prepared = replace(prepare(file, run_overrides, options), all_overrides=tuple(overrides))
-    return run_prepared(prepared, cluster_options, console)
+    return run_prepared(prepare(file, overrides, options), console)
 
 
 def run_prepared(
     prepared: PreparedSweep,
-    cluster_options: Mapping[str, str],
     console: Console,
     before_start: Callable[[PreparedSweep, Journal], PreparedSweep] = lambda prepared, journal: prepared,
 ) -> int:
     """Run the remaining runs of a prepared sweep.
 
     Args:
-        cluster_options: Options of the cluster, by name.
         console: Where to print.
         before_start: Changes what is left to do before the first run starts, as `--rerun` does.
 
@@ -75,13 +75,12 @@ def run_prepared(
     Raises:
         UserError: As `run_sweep`.
     """
-    sweep, options = prepared.sweep, prepared.options
+    sweep, options = prepared.sweep, prepared.command.options
     if sweep.learns:
         load_optuna()
     if prepared.looks:
         check_can_be_decided(sweep, prepared.looks)
-    make_executor = _executor_factory(prepared, cluster_options)
-    check_machine(prepared)
+    make_executor = _executor_factory(prepared)
     folder = make_output(prepared.output)
     is_detached = options.cluster == "slurm" and not options.wait
     stop = SweepStopRequest()
@@ -93,54 +92,58 @@ def run_prepared(
         ):
             for line in prepared.messages:
                 log.info(one_line(line))
-            recover(prepared, journal, executor)
+            records = RunRecords(folder, sweep.metric.name if sweep.metric else None)
+            recover(prepared, journal, executor, records)
             _check_code(prepared, journal)
             if prepared.looks:
-                check_can_be_decided(_with_seeds(prepared, journal), prepared.looks)
-                fill_first_look(_with_seeds(prepared, journal), journal, prepared.looks)
+                present = prepared.sweep_now(journal.state)
+                check_can_be_decided(present, prepared.looks)
+                if group := seeds_for_first_look(present, prepared.looks):
+                    journal.add_seeds(group)
             prepared = before_start(prepared, journal)
             if options.cluster != "slurm":
                 _refuse_jobs_in_queue(journal)
-            if is_detached:
-                status = submit_and_leave(prepared, journal, executor, stop)
-            else:
-                status = run_to_completion(prepared, journal, executor, stop, console)
+            total = prepared.sweep_now(journal.state).total()
+            workers = min(executor.slots, max(1, total)) if total else executor.slots
+            limit, shown = executor.max_signal_ends, Console(quiet=True) if is_detached else console
+            progress = SweepProgress(shown, prepared.sweep, journal.state, folder, workers, limit)
+            look = partial(look_at_runs, bench=options.bench)
+            driver = SweepDriver(
+                prepared, journal, executor, records, progress, stop, look, describe_first_run
+            )
+            status = submit_and_leave(driver) if is_detached else run_to_completion(driver, workers)
         return status if status is not None else finish(prepared, journal, console)
 
 
-def run_to_completion(
-    prepared: PreparedSweep, journal: Journal, executor: Executor, stop: SweepStopRequest, console: Console
-) -> int | None:
+def run_to_completion(driver: SweepDriver, workers: int) -> int | None:
     """Run the remaining runs until all have ended or a stop is requested.
+
+    Args:
+        workers: Number of runs at a time, for the first message.
 
     Returns:
         128 + signal after a stop request; EXIT_FAILED_RUNS if the first runs have failed with one message;
         None if all runs have ended.
 
     Raises:
-        UserError: If the user's code changes meanwhile.
+        UserError: If the user's code changes meanwhile, or this machine cannot train some of the runs.
     """
-    total = _with_seeds(prepared, journal).total()
-    workers = min(executor.slots, max(1, total)) if total else executor.slots
-    progress = SweepProgress(
-        console, prepared.sweep, journal.state, journal.folder, workers, executor.max_signal_ends
-    )
-    driver = SweepDriver(prepared, journal, executor, progress, stop, _look_of(prepared), describe_first_run)
-    for line in _start_messages(driver, workers):
+    prepared, stop, folder = driver.prepared, driver.stop, driver.journal.folder
+    for line in start_messages(driver, workers):
         log.info(one_line(line))
-    with progress:
+    with driver.progress:
         driver.run()
     if stop.signal:
-        # --rerun would make new runs of the interrupted runs.
-        options = replace(prepared.options, rerun=prepared.sweep.on_server)
-        log.info(one_line(f"stopped; continue with: {replace(prepared, options=options).command()}"))
+        log.info(one_line(f"stopped; continue with: {prepared.continuing.text()}"))
         return 128 + stop.signal
+    if driver.refusal:
+        raise UserError(f"{prepared.sweep.name}: {driver.refusal}")
     if driver.failure:
         log.info(
             one_line(
                 f"no further run was started, because the first {MAX_FIRST_FAILURES} failed with the same "
-                f"message: {driver.failure}; their logs are in {journal.folder / 'logs'}; correct the "
-                f"program or the sweep file, then repeat the failed runs with: {prepared.command('--rerun')}"
+                f"message: {driver.failure}; their logs are in {folder / 'logs'}; correct the program or the "
+                f"sweep file, then repeat the failed runs with: {prepared.command.text('--rerun')}"
             )
         )
         return EXIT_FAILED_RUNS
@@ -149,9 +152,7 @@ def run_to_completion(
     return None
 
 
-def submit_and_leave(
-    prepared: PreparedSweep, journal: Journal, executor: Executor, stop: SweepStopRequest
-) -> int | None:
+def submit_and_leave(driver: SweepDriver) -> int | None:
     """Submit the remaining runs to Slurm, and a job for the report that depends on them.
 
     Returns:
@@ -162,12 +163,11 @@ def submit_and_leave(
     """
     from ampcompare.sweeps.executors.slurm import SlurmExecutor, array_of, jobs_folder
 
+    executor, state, folder = driver.executor, driver.journal.state, driver.journal.folder
     assert isinstance(executor, SlurmExecutor)
-    state, folder = journal.state, journal.folder
-    quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, executor.slots)
-    driver = SweepDriver(prepared, journal, executor, quiet, stop, _look_of(prepared))
     waiting = state.count(RunState.RUNNING) + sum(map(len, executor.assigned))
-    submitted = driver.submit_free()
+    step = next_step(driver.situation())
+    submitted = driver.train(step.groups) if isinstance(step, Train) else []
     jobs = sorted({array_of(run) for run in state.with_state(RunState.RUNNING) if "job" in run.process})
     total = driver.sweep.total() or 0
     parts = [f"{driver.sweep.name}: {driver.sweep.method}, {plural(total, 'run')}"]
@@ -194,16 +194,13 @@ def submit_and_leave(
         parts.append("nothing new was submitted")
     log.info(one_line(", ".join(parts)))
     log.info(one_line(f"logs of the runs: {folder / 'logs'}; logs of the jobs: {jobs_folder(folder)}"))
-    log.info(one_line(f"to follow: squeue -j {','.join(jobs)}, or: {prepared.command('--status')}"))
+    log.info(
+        one_line(f"to follow: squeue -j {','.join(jobs)}, or: {driver.prepared.command.text('--status')}")
+    )
     if submitted or not executor.has_report_job():
         job = executor.submit_report(jobs)
         log.info(one_line(f"report: job {job} writes it to {folder / 'report'} after the last run"))
     return 0
-
-
-def _look_of(prepared: PreparedSweep) -> Callable[[Sweep, Path, Sequence[SweepRun]], Look]:
-    """Return the function that makes an interim look, with the benchmark of the command line."""
-    return partial(look_at_runs, bench=prepared.options.bench)
 
 
 def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: str | None = None) -> Look:
@@ -228,19 +225,20 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
     Returns:
         The exit code, as `run_sweep`.
     """
-    sweep, state, folder = _with_seeds(prepared, journal), journal.state, journal.folder
+    sweep, state, folder = prepared.sweep_now(journal.state), journal.state, journal.folder
     print_best(console, sweep, state)
     total = sweep.total() or len(state.runs)
-    print_failed(console, state, total, folder, prepared.command("--rerun"))
+    print_failed(console, state, total, folder, prepared.command.text("--rerun"))
     status = 0
     if sweep.on_server:  # this folder has only the runs of this machine
         print_line(
-            console, one_line(f"to compare the runs: {shell_command('ampcompare', 'report', prepared.file)}")
+            console,
+            one_line(f"to compare the runs: {shell_command('ampcompare', 'report', prepared.command.file)}"),
         )
     else:
         from ampcompare.sweeps.sweep_report import report
 
-        status = report(console, sweep, folder, prepared.options.bench)
+        status = report(console, sweep, folder, prepared.command.options.bench)
     return EXIT_FAILED_RUNS if state.with_state(RunState.FAILED) else status
 
 
@@ -251,20 +249,10 @@ def open_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journa
     Raises:
         UserError: If the folder belongs to another sweep, or has another driver.
     """
-    # --rerun is not for a new sweep, except for one of W&B's server.
-    begins = replace(prepared.options, rerun=prepared.sweep.on_server)
-    words = replace(prepared, options=begins).words() if prepared.file else ()
-    journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.overrides), words)
+    command = prepared.continuing.data()
+    journal = Journal(folder, prepared.sweep.name, prepared.definition, command)
     try:
-        state = journal.state
-        sweep, more = continued_sweep(
-            prepared.sweep,
-            prepared.overrides,
-            state.definition,
-            state.added_seeds,
-            str(folder),
-            state.command,
-        )
+        sweep, more = continued_sweep(prepared.sweep, prepared.definition, journal.state, str(folder))
         journal.begin_driver()
         if more:
             journal.add_seeds(SeedGroup(more))
@@ -286,16 +274,12 @@ def _check_code(prepared: PreparedSweep, journal: Journal) -> None:
 
 def code_changed_error(files: Sequence[str], prepared: PreparedSweep, when: str) -> UserError:
     """Return the error for a sweep that continues with changed code."""
-    own = [override for override in prepared.all_overrides if not override.startswith("output_dir=")]
-    new = shell_command("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
+    own = [word for word in prepared.command.overrides if not word.startswith("output_dir=")]
+    new = shell_command("ampcompare", "sweep", prepared.command.file, *own, f"output_dir={prepared.output}-2")
     return UserError(
         f"{', '.join(files)}: changed {when}; restore the old content to continue, "
         f"or start a new sweep: {new}"
     )
-
-
-def _with_seeds(prepared: PreparedSweep, journal: Journal) -> Sweep:
-    return replace(prepared.sweep, added=tuple(journal.state.added_seeds))
 
 
 def _refuse_jobs_in_queue(journal: Journal) -> None:
@@ -308,36 +292,39 @@ def _refuse_jobs_in_queue(journal: Journal) -> None:
         )
 
 
-def _executor_factory(
-    prepared: PreparedSweep, cluster_options: Mapping[str, str]
-) -> Callable[[Journal], Executor]:
+def _executor_factory(prepared: PreparedSweep) -> Callable[[Journal], Executor]:
     """Check the cluster's options, and return a function that makes the executor.
 
     Raises:
         UserError: If the cluster cannot be used, or cannot do what the sweep needs.
     """
-    cluster, options = prepared.options.cluster, prepared.options
-    if cluster not in (None, *CLUSTERS):
-        raise UserError(f"--cluster {cluster!r}: expected one of {', '.join(CLUSTERS)}")
-    if options.wait and cluster != "slurm":
+    options = prepared.command.options
+    if options.cluster not in (None, *CLUSTERS):
+        raise UserError(f"--cluster {options.cluster!r}: expected one of {', '.join(CLUSTERS)}")
+    if options.wait and options.cluster != "slurm":
         raise UserError("--wait: only --cluster slurm needs it; leave it out, this command always waits")
-    if cluster == "slurm":
+    if options.cluster == "slurm":
         from ampcompare.sweeps.executors.slurm import slurm_factory
 
-        return slurm_factory(prepared, cluster_options)
-    if cluster == "ray":
+        return slurm_factory(prepared, prepared.cluster_options)
+    if options.cluster == "ray":
         from ampcompare.sweeps.executors.ray import ray_factory
 
-        return ray_factory(prepared, cluster_options)
+        return ray_factory(prepared, prepared.cluster_options)
 
     def make_local(journal: Journal) -> Executor:
-        gpus = [] if prepared.on_cpu else visible_gpus()
-        return LocalExecutor(prepared.launcher(journal.folder), options.workers or max(1, len(gpus)), gpus)
+        launcher, gpus = prepared.launcher(journal.folder), [] if prepared.on_cpu else visible_gpus()
+        has_succeeded = journal.state.count(RunState.FINISHED, RunState.STOPPED)
+        if prepared.config is not None and not has_succeeded:
+            # The first processes check that this machine can train all runs, before they train.
+            needs = json.dumps(machine_needs(prepared.sweep, prepared.config))
+            launcher = replace(launcher, environment={**launcher.environment, NEEDS_VARIABLE: needs})
+        return LocalExecutor(launcher, options.workers or max(1, len(gpus)), gpus)
 
     return make_local
 
 
-def _start_messages(driver: SweepDriver, workers: int) -> Iterator[str]:
+def start_messages(driver: SweepDriver, workers: int) -> Iterator[str]:
     """Yield the first lines: what runs here, and where."""
     prepared, sweep, executor = driver.prepared, driver.sweep, driver.executor
     total, done, failed = sweep.total(), driver.progress.done, driver.journal.state.count(RunState.FAILED)
@@ -357,6 +344,8 @@ def _start_messages(driver: SweepDriver, workers: int) -> Iterator[str]:
     if not done:
         from ampcompare.sweeps.decision_plan import describe_decision_plan
 
-        yield from describe_decision_plan(prepared, prepared.options.bench)
-    if line := recipe_line(sweep, prepared.overrides):
-        yield line
+        yield from describe_decision_plan(prepared, prepared.command.options.bench)
+    varied = {p.key for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)}
+    config = prepared.config
+    if config is not None and config.published.name is None and not varied & {RECIPE, "model.name"}:
+        yield describe_recipe(config, varied)

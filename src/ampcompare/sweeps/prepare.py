@@ -1,10 +1,10 @@
 """Prepare a sweep: combine and check file, overrides and options before anything starts."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ampcompare.config.load import parse_override
 from ampcompare.config.schema import (
@@ -16,45 +16,19 @@ from ampcompare.config.schema import (
     PlanConfig,
 )
 from ampcompare.errors import UserError
-from ampcompare.runs.wandb_api import API_PREFIX
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.runtime.paths import find_shipped, shell_command
 from ampcompare.sweeps.code_version import code_files
-from ampcompare.sweeps.journal import DEFINITION_FILE, read_journal
+from ampcompare.sweeps.executors import split_cluster_options
+from ampcompare.sweeps.journal import SweepState
 from ampcompare.sweeps.run_launcher import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import BOOKENDS, CHAOS, PLAN, Sweep
+from ampcompare.sweeps.sweep_command import DEFAULT_OPTIONS, SweepCommand, SweepOptions
 from ampcompare.sweeps.sweep_file import key_of, read_sweep
-from ampcompare.sweeps.training_options import check, follow_task, trains_here, trains_on_cpu
+from ampcompare.sweeps.sweep_identity import definition
+from ampcompare.sweeps.training_options import check, shared_settings, trains_here, trains_on_cpu
 
 CONTROL = "plan.control"
 MIN_LOOK = 2  # seeds; with one, nothing is compared
-
-
-@dataclass(frozen=True)
-class SweepOptions:
-    """Options of `ampcompare sweep`, without the file and the overrides for its runs.
-
-    Attributes:
-        workers: Number of runs at a time.
-        name: Name of the sweep, in place of the file's.
-        control: `bookends`, `chaos`, or `none`.
-        until_decided: Whether seeds are added until each claim is decided.
-        cluster: `slurm` or `ray`; None runs on this machine.
-        wait: Whether the driver stays until a job array has ended.
-        rerun: Whether to make new runs of what is neither finished nor running.
-        bench: A file of `ampcompare bench --json` with the speed, for the report and the planned time.
-        seeds_per_process: How many seeds one process trains, one after the other; None: one.
-    """
-
-    workers: int | None = None
-    name: str | None = None
-    control: str | None = None
-    until_decided: bool = False
-    cluster: str | None = None
-    wait: bool = False
-    rerun: bool = False
-    bench: str | None = None
-    seeds_per_process: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,89 +36,59 @@ class PreparedSweep:
     """A sweep with everything that follows from its file and its command line.
 
     Attributes:
-        all_overrides: All `key=value` words of the command line, options of a cluster included.
-        overrides: Those that are added to every run's command.
+        command: The command line.
+        cluster_options: Options of the cluster, by name.
+        overrides: The `key=value` words that are added to every run's command.
         output: Folder of all runs.
-        trains_here: Whether the runs are our own training.
+        definition: What must not change while the sweep continues (`sweep_identity.definition`).
         messages: Lines to print before the first run.
         looks: Numbers of seeds for interim looks, with `--until-decided`.
         shares: The fraction of the error for each of these looks; empty for equal fractions.
-        single_look: The number of seeds of a sweep that is compared once, if the file plans another number.
+        shared_plan: The part of the plan that every run records in addition to the file's part. None to
+            record nothing, not even the run's index: another program, or a run of W&B's server, records a
+            plan only where there is one.
         config: The options of the first run; None for another program.
         on_cpu: Whether all runs train on the CPU.
         code_files: The user's own files that the runs execute.
-        file: The sweep file as it was named.
     """
 
     sweep: Sweep
     plan: PlanConfig
-    all_overrides: tuple[str, ...]
+    command: SweepCommand
+    cluster_options: Mapping[str, str]
     overrides: tuple[str, ...]
     output: Path
-    trains_here: bool
+    definition: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
     looks: tuple[int, ...] = ()
     shares: tuple[float, ...] = ()
-    single_look: int | None = None
+    shared_plan: Mapping[str, Any] | None = None
     config: Config | None = None
     on_cpu: bool = False
     code_files: tuple[Path, ...] = ()
-    file: str = ""
-    options: SweepOptions = SweepOptions()
 
     @property
-    def shared_plan(self) -> dict[str, Any] | None:
-        """The part of the plan that every run records in addition to the file's part.
+    def trains_here(self) -> bool:
+        """Return whether the runs are our own training."""
+        return self.config is not None
 
-        None to record nothing, not even the run's index: another program, or a run of W&B's server, records
-        a plan only where there is one.
-        """
-        shared: dict[str, Any] = {"control": self.sweep.control} if self.sweep.control else {}
-        if not self.trains_here:  # our own training gets and records these overrides itself
-            keys = [key for key in map(key_of, self.overrides) if self.sweep.is_plan(key)]
-            names = [key.removeprefix(f"{PLAN}.") for key in keys]
-            shared |= {name: vars(self.plan)[name] for name in names}
-        if self.looks:
-            shared |= {"looks": [*self.looks], "shares": [*self.shares] or None}
-        elif self.single_look:
-            shared |= {"looks": [self.single_look]}
-        return shared if shared or (self.trains_here and not self.sweep.on_server) else None
+    def sweep_now(self, state: SweepState) -> Sweep:
+        """Return the sweep with the seeds that its journal has added."""
+        return replace(self.sweep, added=tuple(state.added_seeds))
+
+    @property
+    def continuing(self) -> SweepCommand:
+        """The command that begins or continues the sweep: only one of W&B's server has `--rerun`."""
+        options = replace(self.command.options, rerun=self.sweep.on_server)
+        return replace(self.command, options=options)
 
     @property
     def plan_summary(self) -> str:
         """A summary such as `margin 0.5, looks [3, 6, 10]`; empty where nothing was planned."""
-        own = vars(self.plan) | (self.shared_plan or {})
+        own = vars(self.plan) | dict(self.shared_plan or {})
         if self.sweep.is_grid and self.sweep.seeds < MIN_LOOK:
             own |= {"looks": None, "shares": None}
         return ", ".join(f"{key} {value}" for key, value in own.items() if value != vars(PlanConfig())[key])
-
-    def command(self, *flags: str) -> str:
-        """Return the command that continues this sweep with the same options.
-
-        Args:
-            *flags: Further options without a value.
-        """
-        return shell_command("ampcompare", *self.words(*flags))
-
-    def words(self, *flags: str) -> list[str]:
-        """Return the words of `command` after `ampcompare`."""
-        options = self.options
-        values = {
-            "--workers": options.workers,
-            "--name": options.name,
-            "--control": options.control,
-            "--cluster": options.cluster,
-            "--bench": options.bench,
-            "--seeds-per-process": options.seeds_per_process,
-        }
-        set_flags = {
-            "--rerun": options.rerun,
-            "--until-decided": options.until_decided and "--rerun" not in flags,
-            "--wait": options.wait,
-        }
-        arguments = [*dict.fromkeys([*flags, *(flag for flag, is_set in set_flags.items() if is_set)])]
-        arguments += [f"{key}={value}" for key, value in values.items() if value is not None]
-        return ["sweep", self.file, *arguments, *self.all_overrides]
 
     def launcher(self, folder: Path) -> RunLauncher:
         """Return the launcher that starts the runs in this folder.
@@ -161,74 +105,6 @@ class PreparedSweep:
         return RunLauncher(replace(self.sweep), folder, overrides, environment, self.trains_here)
 
 
-class RecordedCommand(NamedTuple):
-    """The command of a sweep, as `PreparedSweep.words` wrote it.
-
-    Attributes:
-        file: The sweep file as it was named.
-        overrides: All `key=value` words.
-        command: The command that continues the sweep.
-    """
-
-    file: str
-    overrides: list[str]
-    options: SweepOptions
-    command: str
-
-
-def command_of_folder(folder: str, overrides: Sequence[str], options: SweepOptions) -> RecordedCommand:
-    """Return the command of the sweep in a folder.
-
-    Args:
-        folder: The output folder of a sweep.
-        overrides: Further `key=value` words. They replace recorded ones with the same key.
-        options: Options of the command line. What is set replaces what is recorded.
-
-    Raises:
-        UserError: There is no sweep in the folder, or its file is not here.
-    """
-    state = read_journal(Path(folder))
-    if state is None:
-        raise UserError(
-            f"{folder}: no sweep has begun in this folder, it has no {DEFINITION_FILE}; "
-            "name the folder of a sweep, such as runs/compare_backends, or a sweep file"
-        )
-    _, file, *words = state.command
-    flags = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("--")}
-    changed = {key_of(override) for override in overrides}
-    recorded = [word for word in words if not word.startswith("--") and key_of(word) not in changed]
-    if not file.startswith(API_PREFIX) and not find_shipped(file, "sweeps"):
-        started = shell_command("ampcompare", *state.command)
-        raise UserError(
-            f"{folder}: its sweep file {file} is not in {Path.cwd()}; "
-            f"go to the folder in which the sweep was started with: {started}"
-        )
-    named = [word for word in recorded if key_of(word) == "output_dir"]
-    output = Path(named[0].partition("=")[2] if named else Path("runs") / state.name)
-    if output.resolve() != Path(folder).resolve():  # the folder was moved, or this is another one
-        recorded = [*(word for word in recorded if word not in named), f"output_dir={folder}"]
-    workers, per_process = flags.get("--workers"), flags.get("--seeds-per-process")
-    return RecordedCommand(
-        file,
-        [*recorded, *overrides],
-        replace(
-            options,
-            workers=options.workers or (int(workers) if workers else None),
-            name=options.name or flags.get("--name"),
-            control=options.control or flags.get("--control"),
-            cluster=options.cluster or flags.get("--cluster"),
-            bench=options.bench or flags.get("--bench"),
-            seeds_per_process=options.seeds_per_process or (int(per_process) if per_process else None),
-            wait=options.wait or "--wait" in flags,
-            # --rerun adds no seeds.
-            until_decided=options.until_decided or ("--until-decided" in flags and not options.rerun),
-        ),
-        shell_command(
-            "ampcompare", "sweep", file, *(word for word in words if word.startswith("--")), *recorded
-        ),
-    )
-
-
 def make_output(output: Path) -> Path:
     """Create the folder of the runs and its subfolders.
 
@@ -242,28 +118,29 @@ def make_output(output: Path) -> Path:
     return folder
 
 
-def prepare(file: str, overrides: Sequence[str], options: SweepOptions = SweepOptions()) -> PreparedSweep:
+def prepare(file: str, overrides: Sequence[str], options: SweepOptions = DEFAULT_OPTIONS) -> PreparedSweep:
     """Read a sweep file, or a bundled one by its name, and check it. Nothing is written or started.
 
     Raises:
         UserError: For a bad file, bad overrides or options that contradict each other.
     """
-    for override in overrides:
-        parse_override(override)  # raises where it is no key=value
     sweep = read_sweep(file, overrides)
     sweep = sweep if options.name is None else replace(sweep, name=options.name)
-    prepared = prepare_sweep(sweep, overrides, options)
-    return replace(prepared, file=file)
+    return prepare_sweep(sweep, overrides, options, file)
 
 
 def prepare_sweep(
-    sweep: Sweep, overrides: Sequence[str], options: SweepOptions = SweepOptions()
+    sweep: Sweep, overrides: Sequence[str], options: SweepOptions = DEFAULT_OPTIONS, file: str = ""
 ) -> PreparedSweep:
     """Check a sweep. Overrides of its parameters were applied when it was read.
+
+    Args:
+        file: The sweep file as it was named.
 
     Raises:
         UserError: As `prepare`.
     """
+    cluster_options, run_overrides = split_cluster_options(overrides, options.cluster)
     # The name becomes a folder and W&B's group.
     is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", sweep.name) and sweep.name.strip(" .")
     if not is_word or len(sweep.name.encode()) > 200:
@@ -271,44 +148,60 @@ def prepare_sweep(
             f"name={sweep.name!r}: expected a folder name of 1 to 100 characters; set name or --name"
         )
     varied = {p.key for p in sweep.parameters}
-    own = tuple(override for override in overrides if key_of(override) not in varied)
-    if sweep.on_server and (conflicting := [override for override in overrides if override not in own]):
+    own = tuple(override for override in run_overrides if key_of(override) not in varied)
+    if sweep.on_server and (conflicting := [override for override in run_overrides if override not in own]):
         raise UserError(f"{conflicting[0]}: the sweep varies it; leave it out")
-    sweep, followed = follow_task(sweep, overrides)
-    plan, distinct_points, messages, config = check(sweep, own)
+    sweep, plan, messages, config = check(sweep, own, run_overrides)
     control = None if sweep.on_server else _control_of(plan, sweep, own, options.control)
+    if options.seeds_per_process and options.seeds_per_process > 1:
+        _check_series(sweep, options)
+    sweep = replace(sweep, control=control, seeds_per_process=options.seeds_per_process or 1)
     looks, shares = _looks_of(plan) if options.until_decided else ((), ())
     values = dict(parse_override(override) for override in own)
-    is_ours = trains_here(sweep)
-    per_process = options.seeds_per_process or 1
-    if per_process > 1:
-        _check_series(sweep, options, trains_here=is_ours)
+    kept = tuple(override for override in own if key_of(override) != "output_dir")
     return PreparedSweep(
-        replace(sweep, control=control, distinct_points=distinct_points, seeds_per_process=per_process),
+        sweep,
         plan,
-        all_overrides=tuple(overrides),
-        overrides=tuple(override for override in own if key_of(override) != "output_dir"),
+        SweepCommand(file, tuple(overrides), options),
+        cluster_options,
+        kept,
         output=Path(values.get("output_dir") or Path("runs") / sweep.name),
-        trains_here=is_ours,
-        messages=(*followed, *messages),
+        definition=definition(sweep, kept, shared_settings(sweep, config)),
+        messages=tuple(messages),
         looks=looks,
         shares=shares,
-        single_look=None if options.until_decided else _single_look(plan, sweep),
+        shared_plan=_shared_plan(sweep, plan, kept, looks, shares),
         config=config,
-        on_cpu=trains_on_cpu(sweep, own),
-        code_files=code_files(sweep, own, trains_here=is_ours),
-        options=options,
+        on_cpu=trains_on_cpu(sweep, own, config),
+        code_files=code_files(sweep, own, trains_here=config is not None),
     )
 
 
-def _check_series(sweep: Sweep, options: SweepOptions, *, trains_here: bool) -> None:
+def _shared_plan(
+    sweep: Sweep, plan: PlanConfig, overrides: Sequence[str], looks: Sequence[int], shares: Sequence[float]
+) -> dict[str, Any] | None:
+    """Return `PreparedSweep.shared_plan`."""
+    shared: dict[str, Any] = {"control": sweep.control} if sweep.control else {}
+    is_ours = trains_here(sweep)
+    if not is_ours:  # our own training gets and records these overrides itself
+        keys = [key for key in map(key_of, overrides) if sweep.is_plan(key)]
+        names = [key.removeprefix(f"{PLAN}.") for key in keys]
+        shared |= {name: vars(plan)[name] for name in names}
+    if looks:
+        shared |= {"looks": [*looks], "shares": [*shares] or None}
+    elif (seeds := _single_look(plan, sweep)) is not None:
+        shared |= {"looks": [seeds]}
+    return shared if shared or (is_ours and not sweep.on_server) else None
+
+
+def _check_series(sweep: Sweep, options: SweepOptions) -> None:
     """Check that one process can train several seeds of the sweep.
 
     Raises:
         UserError: If it cannot.
     """
     option = f"--seeds-per-process {options.seeds_per_process}"
-    if not trains_here:
+    if not trains_here(sweep):
         program = sweep.program or sweep.command[0]
         raise UserError(
             f"{option}: {program} is no training of ampcompare, which alone can do this; leave it out"

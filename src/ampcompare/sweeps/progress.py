@@ -14,9 +14,10 @@ from rich.text import Text
 from ampcompare.errors import one_line
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_state import RunState
-from ampcompare.runtime.console import clock, print_line
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import duration
 from ampcompare.sweeps.journal import SweepRun, SweepState
-from ampcompare.sweeps.run_log import last_line
+from ampcompare.sweeps.run_records import last_line
 from ampcompare.sweeps.sweep import Sweep
 
 
@@ -100,7 +101,7 @@ class SweepProgress:
         if seconds is not None and run.state in (RunState.FINISHED, RunState.STOPPED):
             self._seconds.append(seconds)
         metric, number, count = self.sweep.metric, run.index, self._count(", ")
-        after = "" if seconds is None else f" after {_duration(seconds)}"
+        after = "" if seconds is None else f" after {duration(seconds)}"
         value = f", {metric.name} {run.value:.6g}" if metric and run.value is not None else ""
         if run.state is RunState.FAILED:
             log = self._folder / "logs" / f"{run.run_id}.log"
@@ -126,7 +127,7 @@ class SweepProgress:
         left = (total or 0) - done
         if self._seconds and left > 0:
             workers = min(self._workers, left)
-            count += f"{separator}{_duration(left * median(self._seconds) / workers)} left"
+            count += f"{separator}{duration(left * median(self._seconds) / workers)} left"
         return count
 
     def _status(self) -> Text:
@@ -134,7 +135,7 @@ class SweepProgress:
         parts = [self._count(" · about ")]
         for running in [*self._running.values()]:
             value = f" {metric.name} {running.value:.6g}" if metric and running.value is not None else ""
-            parts.append(f"run {running.run.index} {_duration(now - running.began)}{value}")
+            parts.append(f"run {running.run.index} {duration(now - running.began)}{value}")
         return Text(one_line(" · ".join(parts)), style="dim", no_wrap=True, overflow="ellipsis")
 
 
@@ -170,8 +171,3 @@ def print_failed(console: Console, state: SweepState, total: int, folder: Path, 
             one_line(f"{len(ids)} of {total} runs failed ({names}); their logs are in {folder / 'logs'}"),
         )
         print_line(console, one_line(f"to repeat failed runs: {rerun}"))
-
-
-def _duration(seconds: float) -> str:
-    """Return a time as `clock` does, under ten seconds with a decimal."""
-    return f"{seconds:.1f} s" if seconds < 10 else clock(seconds)

@@ -8,12 +8,11 @@ from ampcompare.config.load import config_from_cli
 from ampcompare.config.publication_config import arm_config
 from ampcompare.data.sources import SOURCES
 from ampcompare.publications.publication import Publication, list_publications, load_publication
-from ampcompare.runtime.formatting import listed, plural
+from ampcompare.runtime.formatting import listed, plural, rough_duration
 from ampcompare.sweeps.sweep_file import key_of
 
 H100_FP32 = 66.9e12  # operations a second at most, by NVIDIA's data sheet (SXM)
 REACHED_FRACTION = 0.4  # rough fraction of the peak that a training reaches if it does not wait for data
-UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 VARIED = ("published.arm", "seed")  # overrides change their values, as in any sweep
 HEAD = """\
 # {about}
@@ -62,7 +61,7 @@ def _time(publication: Publication, seeds: int) -> str:
     configs = {arm: arm_config(publication, arm) for arm in publication.arms}
     images = {arm: (c.data.train_limit or publication.images or 0) * c.epochs for arm, c in configs.items()}
     estimated = (publication.gflop or 0.0) * 1e9 * sum(images.values()) / (H100_FP32 * REACHED_FRACTION)
-    estimate = f"about {_format_time(seeds * estimated)} on an H100"
+    estimate = f"about {rough_duration(seeds * estimated)} on an H100"
     for figure in publication.figures:
         if figure.kind.is_time and figure.values.keys() == publication.arms.keys():
             published = 0.0
@@ -74,14 +73,8 @@ def _time(publication: Publication, seeds: int) -> str:
                 else:
                     published += printed.value
             card = publication.hardware or "their machine"
-            return f"{_format_time(seeds * published)} on {card}, as published; {estimate}"
+            return f"{rough_duration(seeds * published)} on {card}, as published; {estimate}"
     return estimate
-
-
-def _format_time(seconds: float) -> str:
-    """Return a time with two digits, such as `3.4 h` or `12 min`."""
-    unit, size = next((pair for pair in UNITS if seconds >= pair[1]), UNITS[-1])
-    return f"{float(f'{seconds / size:.2g}'):g} {unit}"
 
 
 def sweep_file(

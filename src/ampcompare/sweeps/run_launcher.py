@@ -15,14 +15,13 @@ from typing import Any
 import yaml
 
 from ampcompare.config.load import RESUME_VARIABLE
-from ampcompare.config.run_series import FLAG, progress_file
+from ampcompare.config.run_series import FLAG, NEEDS_VARIABLE, progress_file
 from ampcompare.config.schema import ONE_ULP, PERTURBATION, PlanConfig
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
-from ampcompare.sweeps.run_end import RunEnd
-from ampcompare.sweeps.run_process import RunProcess
-from ampcompare.sweeps.series_process import SERIES_VARIABLE, SeriesProcess, end_file_of
+from ampcompare.sweeps.run_end import NOT_STARTED, RunEnd, end_file_of
+from ampcompare.sweeps.run_process import SERIES_VARIABLE, RunProcess
 from ampcompare.sweeps.sweep import CHAOS, SEED, Sweep
 
 SERIES = "series"  # folder in the sweep's output folder: the runs of each process that trains several
@@ -58,7 +57,7 @@ class RunLauncher:
         gpu: str | None = None,
         *,
         is_requeued: bool = False,
-    ) -> SeriesProcess | None:
+    ) -> RunProcess | None:
         """Start a process that trains these runs one after the other.
 
         Args:
@@ -73,7 +72,7 @@ class RunLauncher:
             facts about its end say so.
         """
         first = runs[0]
-        facts = end_file_of(self.folder, first)
+        log = self.log_file(first.run_id)
         try:
             for run in runs:  # of this start before Slurm requeued its job
                 end_file_of(self.folder, run).unlink(missing_ok=True)
@@ -84,11 +83,12 @@ class RunLauncher:
                 file = self._write_series(runs, environment, gpu)
                 command += [FLAG, str(file)]
                 environment[SERIES_VARIABLE] = ",".join(run.run_id for run in runs)
-            process = RunProcess(command, environment, self.log_file(first.run_id), guard, facts)
+            return RunProcess(command, environment, log, guard, self.folder, runs, file)
         except (OSError, ValueError) as problem:  # ValueError: a NUL in an argument
-            self._note_failed_start(first, facts, problem)
+            with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
+                print(f"cannot be started: {problem}", file=output)
+            write_end(end_file_of(self.folder, first), RunEnd(NOT_STARTED).facts())
             return None
-        return SeriesProcess(process, runs, self.folder, guard, file)
 
     def _write_series(
         self,
@@ -120,12 +120,6 @@ class RunLauncher:
         progress_file(file).unlink(missing_ok=True)
         file.write_text(json.dumps(entries, indent=1), encoding="utf-8")
         return file
-
-    def _note_failed_start(self, run: SweepRun, facts: Path, problem: Exception) -> None:
-        log = self.log_file(run.run_id)
-        with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
-            print(f"cannot be started: {problem}", file=output)
-        write_end(facts, RunEnd(is_started=False).facts())
 
     def _parameters_file(self, run: SweepRun) -> Path:
         """Return the file from which W&B's client takes a run's sweep parameters."""
@@ -178,7 +172,7 @@ class RunLauncher:
             "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
         }
         # A sweep may itself be the program of a run: that run's service and resuming are not for these runs.
-        own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP", SERIES_VARIABLE)
+        own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP", SERIES_VARIABLE, NEEDS_VARIABLE)
         inherited = {key: value for key, value in os.environ.items() if key not in own}
         known = {key: value for key, value in given.items() if value is not None}
         return {**self.environment, **inherited, **known}

@@ -1,4 +1,4 @@
-"""What runs leave in the output folder of a sweep: their W&B records, and the facts about their ends."""
+"""What runs leave in the output folder of a sweep: W&B records, the facts about their ends, and logs."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -8,16 +8,21 @@ from ampcompare.runs.run_record import merge_parts
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.run_end import RecordEnd, RunEnd, end_file, read_end
+from ampcompare.sweeps.run_end import RecordEnd, RunEnd, end_file_of, read_end
 from ampcompare.wandb_client.record_folders import RecordIndex
 
 MAX_CORE_FRACTION = 0.01  # of one core's time that may go into following the metrics of all runs
 MAX_CREDIT_SECONDS = 0.02  # of reading at a time: then the driver looks after its runs again
 READ_SECONDS = 1.0  # between two reads of one run's record
+LAST_BYTES = 16_384  # of a log, which are read
+MAX_LINE_CHARS = 1_000
+WANDB_LINES = "wandb:"  # how lines of W&B's client begin
+RECORD_LINE = "record: "  # how a run's last lines begin
+RECORD_LINES = 5  # how many of them there are at most
 
 
 class RunRecords:
-    """The records under `folder/wandb/`.
+    """What the runs have left: the facts under `folder/ends/` and the records under `folder/wandb/`.
 
     Args:
         folder: Output folder of the sweep.
@@ -26,6 +31,7 @@ class RunRecords:
 
     def __init__(self, folder: Path, metric: str | None = None) -> None:
         self.metric = metric
+        self._folder = folder
         self._index = RecordIndex(folder)
         self._read: dict[str, tuple[int, list[float]]] = {}  # size of the record and its values, by run
         self._next_read: dict[str, float] = {}
@@ -39,9 +45,13 @@ class RunRecords:
         """Return a run's record files, oldest first: one for each start of the run, online or offline."""
         return self._index.files(run_id)
 
-    def end(self, run_id: str) -> RecordEnd:
+    def end(self, run: SweepRun) -> RunEnd | None:
+        """Return the facts about the end of the run's last start; None if there are none."""
+        return read_end(end_file_of(self._folder, run))
+
+    def record(self, run: SweepRun) -> RecordEnd:
         """Return what the newest record of a run tells about its end."""
-        files = self.files(run_id)
+        files = self.files(run.run_id)
         if not files:
             return RecordEnd()
         record, written_at = read_wandb_file(files[-1]), files[-1].stat().st_mtime
@@ -90,16 +100,23 @@ class RunRecords:
                 return
 
 
-class FolderFacts:
-    """The facts in the output folder of a sweep."""
+def last_line(log: Path) -> str:
+    """Return the last line that a program printed, or an empty text.
 
-    def __init__(self, folder: Path, records: RunRecords) -> None:
-        self._folder, self._records = folder, records
-
-    def end(self, run: SweepRun) -> RunEnd | None:
-        """Return the facts about the end of the run's last start; None if there are none."""
-        return read_end(end_file(self._folder, run.run_id, run.last_start))
-
-    def record(self, run: SweepRun) -> RecordEnd:
-        """Return what the run's record tells about its end."""
-        return self._records.end(run.run_id)
+    Lines of W&B's client and a run's lines about its record are skipped: they come after the reason of a
+    failure.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LAST_BYTES))
+            printed = file.read().decode(errors="replace").splitlines()
+    except (OSError, ValueError):
+        return ""
+    lines = [line.strip() for line in printed if line.strip() and not line.startswith(WANDB_LINES)]
+    for index in range(len(lines) - 1, max(-1, len(lines) - 1 - RECORD_LINES), -1):
+        if lines[index].startswith(RECORD_LINE):
+            lines = lines[:index]
+            break
+    line = lines[-1].removeprefix("error: ") if lines else ""
+    # Cut between two words, so that no option or command loses a part.
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS].rpartition(' ')[0]} ..."

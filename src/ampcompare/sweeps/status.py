@@ -33,17 +33,15 @@ from ampcompare.runtime.console import print_line
 from ampcompare.runtime.file_locks import is_locked
 from ampcompare.runtime.formatting import plural
 from ampcompare.runtime.yaml_io import parse_yaml_value
-from ampcompare.sweeps.executors import split_cluster_options
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.run_end import EndRules, reconcile
-from ampcompare.sweeps.run_log import last_line
-from ampcompare.sweeps.run_records import FolderFacts, RunRecords
+from ampcompare.sweeps.run_end import reconcile
+from ampcompare.sweeps.run_records import RunRecords, last_line
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.sweep_file import KEYS, sweep_of
-from ampcompare.sweeps.sweep_identity import continued_sweep, definition, seed_of
+from ampcompare.sweeps.sweep_identity import continued_sweep, seed_of
 
 EXIT_INCOMPLETE = 3
 MAX_ROWS = 200
@@ -122,12 +120,12 @@ def show_status(status: SweepStatus, console: Console) -> int:
     # The command of the sweep leaves failed runs as they are.
     startable = status.not_begun or any(run.is_startable for run in status.open_points)
     if startable and not on_server:
-        print_line(console, one_line(f"to continue the sweep: {status.prepared.command()}"))
+        print_line(console, one_line(f"to continue the sweep: {status.prepared.continuing.text()}"))
     has_ended = on_server or any(run.starts for run in status.open_points)
     if has_work and has_ended and (status.has_journal or not status.is_drawn):
         print_line(
             console,
-            one_line(f"to train these points again as new runs: {status.prepared.command('--rerun')}"),
+            one_line(f"to train these points again as new runs: {status.prepared.command.text('--rerun')}"),
         )
     return 0 if status.is_complete else EXIT_INCOMPLETE
 
@@ -151,8 +149,7 @@ def rerun(source: str, overrides: Sequence[str], console: Console, options: Swee
         raise UserError(
             "--until-decided: adds seeds, but --rerun only repeats points that exist; leave one out"
         )
-    cluster_options, run_overrides = split_cluster_options(overrides, options.cluster)
-    status = read_status(source, run_overrides, options)
+    status = read_status(source, overrides, options)
     print_line(console, one_line(status.summary))
     for line in status.remarks:
         print_line(console, one_line(line))
@@ -173,11 +170,10 @@ def rerun(source: str, overrides: Sequence[str], console: Console, options: Swee
     def requeue(prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
         return _requeue(status, prepared, journal)
 
-    prepared = replace(status.prepared, all_overrides=tuple(overrides))
-    code = run_prepared(prepared, cluster_options, console, requeue)
+    code = run_prepared(status.prepared, console, requeue)
     if code >= 128 or options.cluster == "slurm":
         return code
-    after = read_status(source, run_overrides, options)
+    after = read_status(source, overrides, options)
     print_line(console, one_line(after.summary))
     return code or (0 if after.is_complete else EXIT_INCOMPLETE)
 
@@ -211,17 +207,12 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
     Raises:
         UserError: For bad input, or a sweep that cannot be read.
     """
-    _, run_overrides = split_cluster_options(overrides, None, any_cluster=True)
-    prepared, server_runs, reasons = _prepare(source, run_overrides, options)
-    prepared = replace(prepared, all_overrides=tuple(overrides))
+    prepared, server_runs, reasons = _prepare(source, overrides, options)
     state = read_journal(prepared.output)
     sweep, remarks, is_driven = prepared.sweep, list[str](), False
     begun: list[SweepRun] = []
     if state is not None:
-        added = state.added_seeds
-        where = str(prepared.output)
-        began, command = state.definition, state.command
-        sweep, _ = continued_sweep(sweep, prepared.overrides, began, added, where, command)
+        sweep, _ = continued_sweep(sweep, prepared.definition, state, str(prepared.output))
         is_driven = is_locked(prepared.output / LOCK_FILE)
         if is_driven:
             remarks.append(f"this sweep is running now ({state.driver_name})")
@@ -232,7 +223,7 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
     is_drawn = total is None or sweep.learns or is_server_order
     points: list[SweepRun] = []
     if total is not None and not is_drawn:
-        seed = seed_of(sweep, definition(sweep, prepared.overrides))
+        seed = seed_of(sweep, prepared.definition)
         points = [run_at(sweep, seed, {}, index) for index in range(total)]
     matched, unmatched = _match_to_points(points, keys, server_runs)
     if is_drawn:
@@ -271,7 +262,6 @@ def _runs_of_journal(
         remarks: Takes further messages.
     """
     folder = prepared.output.resolve()
-    own = {index: run for index, run in sorted(state.runs.items()) if not run.is_external}
     running = state.own_running
     driven: dict[int, dict[str, str]] = {
         run.index: {} for run in running if is_driven and "job" not in run.process
@@ -279,25 +269,25 @@ def _runs_of_journal(
     jobs, waiting = _alive_jobs(state, folder, remarks)
     alive = {**driven, **jobs}
     changes = reconcile(
-        own.values() if not is_driven else running,
+        state.own_runs if not is_driven else running,
         alive,
-        FolderFacts(folder, RunRecords(folder)),
-        EndRules(prepared.trains_here),
+        RunRecords(folder),
         has_lost_driver=True,
     )
-    changed = {change.index: change for change in changes}
+    changed = {change.run.index: change for change in changes}
     runs = []
-    for run in own.values():
+    for run in state.own_runs:
         change = changed.get(run.index)
+        end = change.end if change is not None else None
         if change is not None:
-            run = replace(run, state=change.state, exit_code=change.exit_code)
+            run = replace(run, state=change.state, exit_code=end.exit_code if end else None)
         job = alive.get(run.index, {}).get("job")
         if run.is_startable and run.index in waiting:
             run = replace(run, state=RunState.RUNNING)  # as a run whose job waits in the queue
             reasons[run.run_id] = f"waits for its turn in job {waiting[run.index]}"
         elif run.state is RunState.RUNNING and job is not None:
             reasons[run.run_id] = f"in the queue as job {job}"
-        elif change is not None and change.is_lost:
+        elif end is not None and end.exit_code is None:
             reasons[run.run_id] = LOST_JOB if "job" in run.process else "the sweep command was killed"
         elif run.state is RunState.PREEMPTED and not run.signal_ends:
             reasons[run.run_id] = "interrupted"
@@ -357,7 +347,7 @@ def _prepare(
         runs.append(run)
     # Only W&B's agent stops runs early.
     sweep = replace(sweep, name=name, entity=entity, project=project, on_server=True, hyperband=None)
-    return replace(prepare_sweep(sweep, overrides, options), file=source), runs, reasons
+    return prepare_sweep(sweep, overrides, options, source), runs, reasons
 
 
 def _run_of_record(record: RunRecord, sweep: Sweep) -> tuple[SweepRun, str]:

@@ -4,11 +4,13 @@ Seeds can be added to a sweep that has begun. Each group of added seeds comes be
 control of its own, so that a run never changes its number.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +21,6 @@ from ampcompare.config.schema import OPTIONS
 from ampcompare.runtime.strict_model import Number, StrictModel, Text, validation_error
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND
 from ampcompare.sweeps.distributions import Parameter, Whole, nested
-from ampcompare.sweeps.randomized_blocks import orders
 
 SEED = "seed"
 PLAN = "plan"
@@ -278,7 +279,7 @@ class Sweep:
             number = series.setdefault(common, len(series))
             points.append(Point(nested(self.parameters, values), len(points), block, arm, number))
 
-        drawn = enumerate(orders(self.name, len(blocks[0]), len(blocks)))
+        drawn = enumerate(orders(self.name, len(blocks[0])))
         for group, seeds in enumerate([self.seed.values() if self.seed else [None], *self.added]):
             grid = [*self._ordered(len(seeds), blocks, drawn)]
             around = seeds if self.control == BOOKENDS else ()
@@ -338,6 +339,29 @@ class Sweep:
         return [
             [cell for cell in block if tuple(cell[key] for key in keys) in combinations] for block in blocks
         ]
+
+
+def orders(name: str, values: int) -> Iterator[Sequence[int]]:
+    """Yield the order of the compared values, as their indices, for one block after another, without end.
+
+    A machine drifts: it gets warm, and other jobs come and go. If all runs of one backend came first, drift
+    would count as a difference between backends. So a block holds each compared value once, at one seed and
+    one combination of all other parameters, in random order (Fisher 1935, The Design of Experiments). The
+    order is a hash of the sweep's name and the block's number, so that every start has the same order.
+
+    Args:
+        name: The sweep's name.
+        values: The number of compared values.
+
+    >>> sorted(next(orders("mine", 3)))
+    [0, 1, 2]
+    """
+    for block in count():
+        yield sorted(
+            range(values),
+            # The 0 keeps most orders of earlier versions.
+            key=lambda value: hashlib.sha256(json.dumps([name, block, 0, value]).encode()).digest(),
+        )
 
 
 def _numbered(parameters: Sequence[Parameter]) -> Iterator[Cell]:

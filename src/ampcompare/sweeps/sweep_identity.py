@@ -13,11 +13,10 @@ from ampcompare.errors import UserError
 from ampcompare.identity.agreement import SWEEP
 from ampcompare.identity.run_identity import RunIdentity, differences, differing
 from ampcompare.runtime.formatting import some
-from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.distributions import Parameter, parse_spec
-from ampcompare.sweeps.journal import NEW_FOLDER_HINT
+from ampcompare.sweeps.journal import NEW_FOLDER_HINT, SweepState
 from ampcompare.sweeps.sweep import BOOKENDS, SEED, Sweep
-from ampcompare.sweeps.training_options import resolved_options
+from ampcompare.sweeps.sweep_command import SweepCommand
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
 PARAMETERS, OVERRIDES = "parameters", "words of the command line"
@@ -26,8 +25,15 @@ SETTINGS = "resolved options"
 MAX_NAMED = 4
 
 
-def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the definition of a sweep in types that JSON has."""
+def definition(
+    sweep: Sweep, overrides: Sequence[str], settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the definition of a sweep in types that JSON has.
+
+    Args:
+        overrides: Options for every run (`key=value`).
+        settings: The options that all runs share (`training_options.shared_settings`).
+    """
     content: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
     # As a list: the order of parameters is the order of the grid.
     content[PARAMETERS] = [*(sweep.raw.get(PARAMETERS) or {}).items()]
@@ -43,7 +49,7 @@ def definition(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
             sweep.distinct_points.keys,
             sorted(sweep.distinct_points.combinations),
         ]
-    if settings := resolved_options(sweep, overrides):
+    if settings:
         content[SETTINGS] = settings
     return json.loads(json.dumps(content))
 
@@ -57,69 +63,50 @@ def seed_of(sweep: Sweep, began: Mapping[str, Any]) -> str:
 
 
 def continued_sweep(
-    sweep: Sweep,
-    overrides: Sequence[str],
-    began: Mapping[str, Any],
-    added: Sequence[Sequence[Any]],
-    where: str,
-    command: Sequence[str] = (),
+    sweep: Sweep, present: Mapping[str, Any], state: SweepState, where: str
 ) -> tuple[Sweep, tuple[Any, ...]]:
     """Return the sweep as it began, with the seeds that were added since, and the seeds that are new.
 
     Args:
         sweep: The sweep of the file.
-        overrides: Options for every run (`key=value`).
-        began: The definition with which the sweep began.
-        added: Groups of seeds that were added since.
+        present: Its definition.
+        state: The sweep as its journal tells it.
         where: Folder of the sweep, for the message.
-        command: The words after `ampcompare` with which the sweep began, for the message.
 
     Raises:
         UserError: If the definition differs in more than added seeds; the message names the difference.
     """
-    try:
-        recorded = _parts(began)
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"{where}: its sweep.json does not define a sweep; {NEW_FOLDER_HINT}") from None
-    present = _parts(definition(sweep, overrides))
-    changed = [difference.key for difference in differing(recorded, present)]
+    recorded, parts = _parts(state.definition), _parts(present)
+    changed = [difference.key for difference in differing(recorded, parts)]
     own, key, more = sweep.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
     if own and changed == [key]:
         first = Parameter((SEED,), *parse_spec(json.loads(recorded[key])))
         had, have = first.values(), own.values()
         gone = ", ".join([str(seed) for seed in had if seed not in have][:3])
         changed = [f"{key} ({gone} is missing; seeds can only be added)"] if gone else []
-        known = [*had, *(seed for seeds in added for seed in seeds)]
+        known = [*had, *(seed for seeds in state.added_seeds for seed in seeds)]
         more = tuple(seed for seed in have if seed not in known)
         parameters = tuple(first if p == own else p for p in sweep.parameters)
         sweep = dataclasses.replace(sweep, parameters=parameters)
-    if not changed:
-        _check_settings(sweep, overrides, began, where)
     if changed:
         names = ", ".join(key for key in changed if key != ORDER or len(changed) == 1)
         why = f"the folder {where} has a sweep that differs in {names}"
-        todo = f"{NEW_FOLDER_HINT}, or use the file and the options of that sweep"
-        if command:
-            started = shell_command("ampcompare", *command)
-            todo = f"{NEW_FOLDER_HINT}; the sweep in this folder was started with: {started}"
-        raise UserError(f"{sweep.path}: {why}; {todo}")
-    groups = (*map(tuple, filter(None, added)), *([more] if more else []))
-    return dataclasses.replace(sweep, added=groups), more
-
-
-def _check_settings(sweep: Sweep, overrides: Sequence[str], began: Mapping[str, Any], where: str) -> None:
-    """Raise UserError if runs of a continued sweep would have other settings than its first runs."""
-    first = RunIdentity.of_parts(began.get(SETTINGS, {}), is_complete=True)
-    present = RunIdentity.of_parts(resolved_options(sweep, overrides), is_complete=True)
-    found = differences(first, present, SWEEP.equal)
-    if not found:
-        return
-    changed = [f"{key}={now} instead of {before}" for key, before, now in found]
-    raise UserError(
-        f"{sweep.path}: the next runs of the sweep in {where} would have other settings than its first runs "
-        f"({some(changed, MAX_NAMED)}); restore the config file or the version of AMP Compare, "
-        f"or {NEW_FOLDER_HINT}"
+        begun = SweepCommand.of_data(state.command).text()
+        raise UserError(
+            f"{sweep.path}: {why}; {NEW_FOLDER_HINT}; the sweep in this folder was started with: {begun}"
+        )
+    first_runs, next_runs = (
+        RunIdentity.of_parts(content.get(SETTINGS, {}), is_complete=True)
+        for content in (state.definition, present)
     )
+    if found := differences(first_runs, next_runs, SWEEP.equal):
+        settings = [f"{key}={now} instead of {before}" for key, before, now in found]
+        raise UserError(
+            f"{sweep.path}: the next runs of the sweep in {where} would have other settings than its first "
+            f"runs ({some(settings, MAX_NAMED)}); restore the config file or the version of AMP Compare, "
+            f"or {NEW_FOLDER_HINT}"
+        )
+    return dataclasses.replace(sweep, added=(*state.added_seeds, *([more] if more else []))), more
 
 
 def _parts(content: Mapping[str, Any]) -> dict[str, str]:

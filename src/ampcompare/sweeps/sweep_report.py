@@ -34,8 +34,8 @@ from ampcompare.runs.nested import as_text, flatten, lookup
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import count_range, listed, plural, some
+from ampcompare.sweeps.decisions import Look
 from ampcompare.sweeps.distributions import Parameter, whole
-from ampcompare.sweeps.interim_looks import Look
 from ampcompare.sweeps.journal import SweepRun, read_journal
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
 from ampcompare.sweeps.training_options import trains_here

@@ -1,15 +1,15 @@
 """Check a sweep of our own training: its options, its metric, and which points of a grid are runs.
 
 Points may train the same: the backend `none` has no loss scale, so two loss scales are two points and one
-run. Other points cannot run: `native_bf16` with a static loss scale is refused. A block
-(randomized_blocks.py) has every run of one seed, so a baseline that all loss scales share runs among them.
+run. Other points cannot run: `native_bf16` with a static loss scale is refused. A block has every run of one
+seed, so a baseline that all loss scales share runs among them.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice, pairwise, product
+from itertools import compress, islice, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ from ampcompare.config.load import (
     parse_override,
     split_override,
 )
-from ampcompare.config.recipes import RECIPE, describe_recipe
 from ampcompare.config.schema import Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.identity.agreement import POINT, SWEEP
@@ -41,9 +40,9 @@ MARGIN = f"{PLAN}.margin"
 TASK = "task."
 DEVICE, CPU = "device", "cpu"
 DEVICE_NAMES = (DEVICE, "accelerator")  # accelerator: Lightning's name
+MACHINE_OPTIONS = (DEVICE, BACKEND, "execution")  # which a machine may refuse
 GOALS = {metrics.HIGHER: "maximize", metrics.LOWER: "minimize"}  # in a sweep file
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
-LOCAL_WORDS = {"${env}", "${interpreter}", "-m", "${program}", PROGRAM, "run"}
 COMMAND = (  # a line to copy
     'command: ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto", "${args_no_hyphens}"]'
 )
@@ -55,31 +54,32 @@ class CheckedOptions(NamedTuple):
     """What `check` found out about a sweep.
 
     Attributes:
+        sweep: The sweep; with `distinct_points`, and with the metric of the task that the command line names.
         plan: The plan that all runs have. For another program that of the file and the overrides.
-        distinct_points: Which points of the grid are runs; None for all of them.
         messages: Lines to print before the first run.
         config: The options of the first run; None for another program.
     """
 
+    sweep: Sweep
     plan: PlanConfig
-    distinct_points: DistinctPoints | None
     messages: list[str]
     config: Config | None
 
 
-def check(sweep: Sweep, overrides: Sequence[str]) -> CheckedOptions:
+def check(sweep: Sweep, overrides: Sequence[str], words: Sequence[str] = ()) -> CheckedOptions:
     """Check that the program of a sweep exists and, if it is our training, takes the sweep's options.
 
     Args:
         overrides: Options for every run (`key=value`).
+        words: All `key=value` words of the command line; some may have changed parameters of the file.
 
     Raises:
         UserError: If the program does not exist, an option is refused, or the metric is never logged.
     """
     is_own_training = trains_here(sweep)
-    unused = []
+    messages = []
     if sweep.unused and not sweep.on_server:
-        unused = [f"ampcompare sweep ignores these keys of the file: {', '.join(sweep.unused)}"]
+        messages = [f"ampcompare sweep ignores these keys of the file: {', '.join(sweep.unused)}"]
     named = sweep.program if "${program}" in sweep.command else None
     if named and not Path(named).is_file() and not (is_own_training and Path(named).name == PROGRAM):
         if Path(named).name == PROGRAM:
@@ -88,66 +88,57 @@ def check(sweep: Sweep, overrides: Sequence[str]) -> CheckedOptions:
         todo = "run the command in the folder that has it, or write its path"
         raise UserError(f"{sweep.path}: program={named!r}: no such file in {Path.cwd()}; {todo}")
     if not is_own_training:
-        return CheckedOptions(_plan_of_others(sweep, overrides), None, unused, None)
+        return CheckedOptions(sweep, _plan_of_others(sweep, overrides), messages, None)
     if lines := [*_wrong_options(sweep)]:
         raise file_error(sweep.path, lines)
-    deciding = _deciding_parameters(sweep)
+    precision = [p for p in sweep.parameters if p.key == BACKEND or p.key.startswith("precision.")]
+    # The parameters that decide whether two points train the same, or a point cannot run.
+    deciding = [p for p in precision if sweep.is_grid and p.is_listed and p.grid_size() > 1]
     configs: dict[Numbers, Config] = {}
     refusals: dict[Numbers, UserError] = {}
     for numbers in islice(product(*(range(p.grid_size()) for p in deciding)), MAX_TRIED):
         try:
-            configs[numbers] = config_from_cli(
-                options_of_run(sweep, point_of(sweep, deciding, numbers), overrides)
-            )
+            configs[numbers] = _config_of(sweep, _point_of(sweep, deciding, numbers), overrides)
         except UserError as problem:
             refusals[numbers] = problem
     # Not every backend takes every loss scale: check the first point that can run.
-    first, config = next(iter(configs.items()), (None, Config()))
+    first = next(iter(configs), None)
     try:
         if first is None:
             raise next(iter(refusals.values()))
-        check_parameters(config, point_of(sweep, deciding, first))
+        check_parameters(configs[first], _point_of(sweep, deciding, first))
     except UserError as problem:
         raise UserError(f"{sweep.path}: the first run would fail: {problem}") from None
+    config = configs[first]
+    sweep, followed = _follow_task(sweep, words, config)
     _check_metric(sweep, config)
     distinct_points, notes = _same_runs(sweep, deciding, configs, refusals)
-    return CheckedOptions(config.plan, distinct_points, [*unused, *notes], config)
+    sweep = replace(sweep, distinct_points=distinct_points)
+    return CheckedOptions(sweep, config.plan, [*followed, *messages, *notes], config)
 
 
-def follow_task(sweep: Sweep, overrides: Sequence[str]) -> tuple[Sweep, list[str]]:
+def _follow_task(sweep: Sweep, words: Sequence[str], config: Config) -> tuple[Sweep, list[str]]:
     """Return the sweep with the metric of the task that the command line names.
 
     The bundled sweeps compare `eval/accuracy`. A task of the command line (`task.loss=mse`, a metric of the
     user) may not log it: then the sweep compares the task's own metric, as the report of single runs does.
-
-    Args:
-        sweep: The sweep. A file that sets options of the task itself keeps its metric.
-        overrides: All `key=value` words of the command line.
-
-    Returns:
-        The sweep, and the messages about it.
+    A file that sets options of the task itself keeps its metric.
 
     Raises:
         UserError: If the file's margin is one of accuracies and the metric is not an accuracy.
     """
-    is_named = any(override.startswith(TASK) for override in overrides)
+    metric, task = sweep.metric, config.task
+    is_named = any(word.startswith(TASK) for word in words)
     is_in_file = any(p.key.startswith(TASK) for p in sweep.parameters)
-    is_default = sweep.metric is not None and sweep.metric.name == metrics.EVAL_ACCURACY
     is_plain = sweep.is_grid and not sweep.on_server and not sweep.hyperband
-    if not (is_named and is_default and is_plain and not is_in_file and trains_here(sweep)):
+    if not (is_named and is_plain) or is_in_file or metric is None:
         return sweep, []
-    assert sweep.metric is not None
-    varied = {p.key for p in sweep.parameters}
-    own = [override for override in overrides if split_override(override)[0] not in varied]
-    config = _first_config(sweep, own)
-    if config is None or sweep.metric.target is not None:
-        return sweep, []
-    task = config.task
-    if metrics.EVAL_ACCURACY in task_spec.logged_keys(task.loss, task.metrics, task.metric):
+    is_logged = metrics.EVAL_ACCURACY in task_spec.logged_keys(task.loss, task.metrics, task.metric)
+    if metric.name != metrics.EVAL_ACCURACY or metric.target is not None or is_logged:
         return sweep, []
     key = task_spec.compared_key(task.loss, task.metrics, task.metric)
     margin = config.plan.margin
-    is_given = any(split_override(override)[0] == MARGIN for override in overrides)
+    is_given = any(split_override(word)[0] == MARGIN for word in words)
     if margin is not None and not is_given and not is_accuracy_name(key):
         raise UserError(
             f"{sweep.path}: plan.margin={margin:g} is in points of accuracy, but the runs compare {key}; "
@@ -162,68 +153,38 @@ def follow_task(sweep: Sweep, overrides: Sequence[str]) -> tuple[Sweep, list[str
     return replace(sweep, metric=objective, raw=raw), [message]
 
 
-def recipe_line(sweep: Sweep, overrides: Sequence[str]) -> str:
-    """Return the recipe of the runs, with its settings.
-
-    Args:
-        sweep: The sweep, which has been checked.
-        overrides: Options for every run (`key=value`).
-
-    Returns:
-        The line; "" for another program, or if runs have different recipes or settings of a publication.
-    """
-    varied = {p.key for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)}
-    if not trains_here(sweep) or varied & {RECIPE, "model.name"}:
-        return ""
-    config = _first_config(sweep, overrides)
-    return "" if config is None or config.published.name is not None else describe_recipe(config, varied)
-
-
-def resolved_options(sweep: Sweep, overrides: Sequence[str]) -> dict[str, Any]:
+def shared_settings(sweep: Sweep, config: Config | None) -> dict[str, Any]:
     """Return the options of all runs that can change a result, resolved, without what the sweep varies.
 
     They depend on config files, recipes and defaults of this version, which a sweep file does not show.
 
     Args:
-        overrides: Options for every run (`key=value`).
-
-    Returns:
-        The options by dotted key; empty for another program.
+        config: The options of the first run; None for another program, which gives no settings.
     """
-    config = _first_config(sweep, overrides) if trains_here(sweep) else None
     if config is None:
         return {}
     varied = tuple(p.key for p in sweep.parameters)
-    options = RunIdentity.of_run(config.to_dict()).options
     return {
         key: value
-        for key, value in options.items()
-        if role_of(key) in SWEEP.roles and not _is_within(key, varied)
+        for key, value in RunIdentity.of_run(config.to_dict()).options.items()
+        # A parameter sets the option, alone or in a mapping.
+        if role_of(key) in SWEEP.roles and not f"{key}.".startswith(tuple(f"{name}." for name in varied))
     }
 
 
-def _is_within(key: str, parameters: Sequence[str]) -> bool:
-    """Return whether a parameter sets the option, alone or in a mapping."""
-    return any(key == parameter or key.startswith(f"{parameter}.") for parameter in parameters)
-
-
-def trains_on_cpu(sweep: Sweep, overrides: Sequence[str]) -> bool:
+def trains_on_cpu(sweep: Sweep, overrides: Sequence[str], config: Config | None) -> bool:
     """Return whether all runs of a sweep train on the CPU, wherever the sweep says so.
 
     For our own training this is the option `device`. For another program it is every parameter, word of the
     command and override with the name `device` or `accelerator`, in any group.
 
     Args:
-        sweep: The sweep, which has been checked.
         overrides: Options for every run (`key=value`).
+        config: The options of the first run; None for another program.
     """
     parameters = [p for p in sweep.parameters if p.key.rpartition(".")[2] in DEVICE_NAMES]
-    if trains_here(sweep):
-        device = next((p for p in parameters if p.key == DEVICE), None)
-        if device is None:
-            config = _first_config(sweep, overrides)
-            return config is not None and config.device == CPU
-        return device.is_listed and all(value == CPU for value in device.values())
+    if config is not None:
+        return {device for device, *_ in machine_needs(sweep, config)} == {CPU}
     named: list[Any] = [value for p in parameters for value in (p.values() if p.is_listed else [None])]
     for word, following in pairwise([*sweep.command, *overrides, ""]):
         key, equals, value = split_override(word)
@@ -232,23 +193,23 @@ def trains_on_cpu(sweep: Sweep, overrides: Sequence[str]) -> bool:
     return bool(named) and all(str(value).lower().startswith(CPU) for value in named)
 
 
-def _first_config(sweep: Sweep, overrides: Sequence[str]) -> Config | None:
-    """Return the config of the first point of our own training that can run."""
-    deciding = _deciding_parameters(sweep)
-    for numbers in islice(product(*(range(p.grid_size()) for p in deciding)), MAX_TRIED):
-        with suppress(UserError):
-            return config_from_cli(options_of_run(sweep, point_of(sweep, deciding, numbers), overrides))
-    return None
+def machine_needs(sweep: Sweep, config: Config) -> list[tuple[Any, ...]]:
+    """Return every combination of values of MACHINE_OPTIONS that runs have.
+
+    Args:
+        config: The options of the first run.
+    """
+    values = {key: [config.value(key)] for key in MACHINE_OPTIONS}
+    for p in sweep.parameters:
+        if p.key in values:
+            shares = p.settings.get("probabilities")  # a search draws no value with probability 0
+            values[p.key] = [*compress(p.settings["values"], shares)] if shares else p.examples()
+    return [*product(*values.values())]
 
 
 def trains_here(sweep: Sweep) -> bool:
     """Return whether the sweep runs our own training, whose options and metrics are known."""
     return _options_start(sweep) is not None
-
-
-def starts_with_this_python(sweep: Sweep) -> bool:
-    """Return whether nothing but this Python starts the training: no ssh, srun, container or other Python."""
-    return {*sweep.command[: _options_start(sweep)]} <= LOCAL_WORDS
 
 
 def _options_start(sweep: Sweep) -> int | None:
@@ -277,24 +238,18 @@ def _is_our_script(path: Path) -> bool:
     return False
 
 
-def _deciding_parameters(sweep: Sweep) -> list[Parameter]:
-    """Return the parameters that decide whether two points train the same, or a point cannot run."""
-    precision = [p for p in sweep.parameters if p.key == BACKEND or p.key.startswith("precision.")]
-    return [p for p in precision if sweep.is_grid and p.is_listed and p.grid_size() > 1]
-
-
-def point_of(sweep: Sweep, deciding: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
+def _point_of(sweep: Sweep, deciding: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
     """Return a run's parameters: these values of `deciding`, and the first value of all others."""
     at = dict(zip((p.key for p in deciding), numbers, strict=True))
     values = [p.grid_value(at[p.key]) if p.key in at else p.examples()[0] for p in sweep.parameters]
     return nested(sweep.parameters, values)
 
 
-def options_of_run(sweep: Sweep, parameters: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Return the options of our training in the command of a run."""
+def _config_of(sweep: Sweep, parameters: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+    """Return the config of a run: that of the options in its command."""
     as_words = {"${args_json_file}": "${args_json}"}
     template = [as_words.get(word, word) for word in sweep.command[_options_start(sweep) :]]
-    return [*build_command(template, sweep.program, parameters, Path()), *overrides]
+    return config_from_cli([*build_command(template, sweep.program, parameters, Path()), *overrides])
 
 
 def _wrong_options(sweep: Sweep) -> Iterator[str]:

@@ -1,44 +1,67 @@
-"""Why this machine cannot train with some options: device, TF32, CUDA graphs, a compiler.
+"""Check in the first process of a sweep that this machine can train all runs of the sweep.
 
-A run checks the same when it is prepared (`run_context.prepare_run`). A sweep asks before its first run, in a
-process of its own, because it does not load torch itself:
-
-    echo '[["auto", "tf32", "eager"]]' | python -m ampcompare.training.machine_support
+A run refuses what its machine lacks, such as TF32. Without this check, the refused runs of a sweep would fail
+one by one while the others train for hours.
 """
 
 import json
-import sys
-from collections.abc import Iterable
+import os
 
-from ampcompare.config.schema import Config
-from ampcompare.errors import UserError
+from ampcompare.config.run_series import NEEDS_VARIABLE
+from ampcompare.errors import EXIT_UNSUITABLE, UserError
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.system.device import check_tf32, resolve_device
-from ampcompare.training.torch_compile import check_execution
+from ampcompare.training.torch_compile import check_cuda_graph
+
+KEYS = ("device", "backend", "execution")  # the options that depend on the machine
 
 
-def explain_refusal(device: str, backend: str, execution: str) -> str:
-    """Return the error of a run with these options on this machine, "" if the machine can train it.
+class UnsuitableMachine(UserError):
+    """This machine cannot train some runs of the sweep that started this process."""
 
-    Args:
-        device: The option `device`, such as `auto`.
-        backend: The option `backend`. What a plug-in needs is not known.
-        execution: The option `execution`.
+    exit_code = EXIT_UNSUITABLE
+
+
+def check_machine_for_sweep() -> None:
+    """Check that this machine can train the runs of the sweep that started this process, if one did.
+
+    Raises:
+        UnsuitableMachine: It cannot. The message names the values to leave out.
+    """
+    needs = [tuple(need) for need in json.loads(os.environ.get(NEEDS_VARIABLE, "[]"))]
+    refusals = {need: refusal for need in needs if (refusal := _explain_refusal(*need))}
+    if not refusals:
+        return
+    # The last part of each message says what a single run can do instead.
+    reasons = "; ".join(dict.fromkeys(text.rpartition("; ")[0] or text for text in refusals.values()))
+    accepted = [need for need in needs if need not in refusals]
+    if not accepted:
+        raise UnsuitableMachine(
+            f"this machine can train none of the runs: {reasons}; change this option, or start the sweep on "
+            "another machine"
+        )
+    # The values that only refused runs have, such as `backend=tf32`.
+    lost = [
+        f"{key}={value}"
+        for number, key in enumerate(KEYS)
+        for value in sorted({need[number] for need in refusals} - {need[number] for need in accepted})
+    ]
+    raise UnsuitableMachine(
+        f"this machine cannot train some of the runs: {reasons}; leave out "
+        f"{' and '.join(lost) or 'these values'}, or start the sweep on another machine"
+    )
+
+
+def _explain_refusal(device: str, backend: str, execution: str) -> str:
+    """Return the error of a run with these options on this machine, "" if none is known.
+
+    What a plug-in backend needs is not known, and a compiler is tried only by the runs that need it.
     """
     try:
         found = resolve_device(device)
         if backend in REGISTRY and REGISTRY[backend].uses_tf32:
             check_tf32(found, backend)
-        check_execution(Config(execution=execution), found)
+        check_cuda_graph(execution, found)
     except UserError as problem:
         return str(problem)
     return ""
-
-
-def main(needs: Iterable[tuple[str, str, str]]) -> None:
-    """Print the answers as JSON, in a line of its own: a library may print, too."""
-    print(f"\n{json.dumps([explain_refusal(*one) for one in needs])}")
-
-
-if __name__ == "__main__":
-    main(json.load(sys.stdin))

@@ -180,11 +180,16 @@ def uses_cuda_graph(execution: str) -> bool:
     return execution in ("cuda_graph", "compile_graph")
 
 
+def check_cuda_graph(execution: str, device: torch.device) -> None:
+    """Raise UserError if the execution is a CUDA graph and the device has none."""
+    if uses_cuda_graph(execution) and not is_cuda(device):
+        why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
+        raise UserError(f"execution={execution!r}: {why}; use execution=eager or execution=compile")
+
+
 def check_execution(config: Config, device: torch.device) -> None:
     """Raise UserError, with the reason, if this machine does not support the option `execution`."""
-    if uses_cuda_graph(config.execution) and not is_cuda(device):
-        why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
-        raise UserError(f"execution={config.execution!r}: {why}; use execution=eager or execution=compile")
+    check_cuda_graph(config.execution, device)
     if uses_compile(config.execution):
         try:
             _try_compiler(device)

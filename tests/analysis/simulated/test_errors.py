@@ -16,7 +16,7 @@ from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.runs import RunRecord
-from ampcompare.sweeps.randomized_blocks import orders
+from ampcompare.sweeps.sweep import orders
 
 SETS = pytest.mark.parametrize("sets", [20, pytest.param(60, marks=pytest.mark.slow)])
 RUN_TO_RUN = 0.005  # standard deviation of the logarithm of throughput

@@ -42,10 +42,10 @@ def run(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 TIMES = {
     "apex-478": "62 h on Tesla V100, as published; about 28 h on an H100",
-    "dle": "1.9 min on NVIDIA A100-SXM4-80GB, as published; about 2.3 min on an H100",
+    "dle": "2 min on NVIDIA A100-SXM4-80GB, as published; about 2 min on an H100",
     "ignite": "50 min on Turing GPU, as published; about 10 min on an H100",
     "kuangliu": "about 2.4 h on an H100",
-    "recipe": "34 s on NVIDIA GeForce RTX 2060, as published; about 4.6 s on an H100",
+    "recipe": "34 s on NVIDIA GeForce RTX 2060, as published; about 5 s on an H100",
 }
 
 

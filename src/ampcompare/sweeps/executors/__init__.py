@@ -69,9 +69,7 @@ class Executor(Protocol):
         """Let go of everything. No run may be left that the executor has to end."""
 
 
-def split_cluster_options(
-    overrides: Sequence[str], cluster: str | None, *, any_cluster: bool = False
-) -> tuple[dict[str, str], list[str]]:
+def split_cluster_options(overrides: Sequence[str], cluster: str | None) -> tuple[dict[str, str], list[str]]:
     """Split `key=value` words into options of the cluster and overrides of the runs.
 
     Options of a cluster have its name as prefix: `slurm.time=60`, `ray.num_gpus=0.5`.
@@ -79,7 +77,6 @@ def split_cluster_options(
     Args:
         overrides: The words.
         cluster: `slurm` or `ray`; None where the runs are processes of this machine.
-        any_cluster: Whether to leave out the options of every cluster, because nothing is started.
 
     Returns:
         The options of the cluster by their name without prefix, and the overrides of the runs.
@@ -96,7 +93,7 @@ def split_cluster_options(
             run_overrides.append(override)
         elif prefix == cluster:
             cluster_options[name] = str(value)
-        elif not any_cluster:
+        else:
             raise UserError(
                 f"{override}: is an option of --cluster {prefix}; "
                 f"add --cluster {prefix}, or leave the option out"

@@ -1,7 +1,6 @@
 """Processes on this machine, each on one GPU where there are GPUs."""
 
 import os
-import signal
 import socket
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +10,10 @@ from typing import Any
 import psutil
 
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import ProcessGuard
-from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS
+from ampcompare.sweeps.run_end import MAX_SIGNAL_ENDS
 from ampcompare.sweeps.run_launcher import RunLauncher
-from ampcompare.sweeps.run_process import STOP_SECONDS
-from ampcompare.sweeps.series_process import SeriesProcess
+from ampcompare.sweeps.run_process import RunProcess, end_leftovers
 
 
 @dataclass
@@ -28,7 +25,7 @@ class _Started:
         place: Where the process was started, for the journal.
     """
 
-    process: SeriesProcess
+    process: RunProcess
     worker: int
     place: dict[str, Any]
 
@@ -100,7 +97,7 @@ class LocalExecutor:
                 continue
             if at_once:
                 process.kill()
-            process.stop(signal.SIGTERM, STOP_SECONDS, DRIVER)
+            process.stop()
 
     def close(self) -> None:
         """End the guard, and what the runs have left in other sessions."""

@@ -6,13 +6,11 @@ runs.
 """
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.sweeps.executors.ray_cluster import (
     FIRST_TASK_SECONDS,
     RayCluster,
@@ -26,7 +24,6 @@ from ampcompare.sweeps.executors.ray_cluster import (
     task_options,
 )
 from ampcompare.sweeps.executors.ray_task import (
-    TOKEN,
     RayTask,
     end_leftovers_here,
     run_task,
@@ -34,10 +31,9 @@ from ampcompare.sweeps.executors.ray_task import (
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop, write_end
-from ampcompare.sweeps.run_end import DRIVER, RunEnd, read_end
+from ampcompare.sweeps.run_end import DRIVER, NOT_STARTED, RunEnd, end_file_of, read_end, runs_left
 from ampcompare.sweeps.run_launcher import RunLauncher
 from ampcompare.sweeps.run_process import STOP_SECONDS
-from ampcompare.sweeps.series_process import end_file_of, runs_left
 
 KILL_REPEAT_SECONDS = 1.0  # between requests to kill a run: Ray may merge two in quick succession
 
@@ -66,10 +62,6 @@ class RayExecutor:
         self.assigned: list[list[int]] = []
         self._killed: set[int] = set()
         self._next_kill = 0.0
-        self._token = secrets.token_hex(16)
-        token = launcher.folder / TOKEN
-        make_folder(token.parent, str(token.parent))
-        token.write_text(self._token)
 
     def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
         """Submit these groups to Ray, which starts each when its resources are free; return their tasks."""
@@ -80,7 +72,6 @@ class RayExecutor:
             task = RayTask(
                 self._launcher,
                 tuple(runs),
-                self._token,
                 self._working_folder,
                 gpu,
             )
@@ -181,7 +172,7 @@ class RayExecutor:
             write_end(facts, RunEnd().facts(), is_first=True)
         else:
             self._log(left[0], problem)
-            write_end(facts, RunEnd(is_started=False).facts())
+            write_end(facts, RunEnd(NOT_STARTED).facts())
 
     def _log(self, run: SweepRun, line: str) -> None:
         with self._launcher.log_file(run.run_id).open("a", encoding="utf-8") as log:

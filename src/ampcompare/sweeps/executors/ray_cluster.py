@@ -129,7 +129,7 @@ def choose_slots(prepared: PreparedSweep, options: dict[str, Any], *, is_own: bo
     needed = {name: amount for name, amount in needed.items() if amount}
     # Runs that ask for nothing are limited by the number of CPUs.
     capacity = sum(_capacity(node["Resources"], needed or {"CPU": 1}) for node in nodes)
-    workers = prepared.options.workers
+    workers = prepared.command.options.workers
     if not capacity and (is_own or not workers):
         asked = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
         more_nodes = "" if is_own else ", or set --workers N if nodes are added on demand"

@@ -16,24 +16,13 @@ from pathlib import Path
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.leftovers import end_leftovers
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
-from ampcompare.sweeps.run_end import (
-    DRIVER,
-    EndRules,
-    RunEnd,
-    end_file,
-    lost_end,
-    read_end,
-    state_of_end,
-)
+from ampcompare.sweeps.run_end import RunEnd, end_file, end_file_of, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher
-from ampcompare.sweeps.run_process import STOP_SECONDS
+from ampcompare.sweeps.run_process import RunProcess, end_leftovers, train_in_series
 from ampcompare.sweeps.run_records import RunRecords
-from ampcompare.sweeps.series_process import SeriesProcess, end_file_of, train_in_series
 from ampcompare.sweeps.stop_request import SweepStopRequest
 
-TOKEN = Path("cluster") / "ray" / "token"  # in the output folder
 SHARE_FOLDER = "use a folder on a drive that all nodes share"
 
 
@@ -44,14 +33,12 @@ class RayTask:
     Attributes:
         launcher: Starts the runs.
         runs: The runs in their order; more than one with several seeds in a process.
-        token: Content of a file with which a node checks that it sees the driver's output folder.
         working_folder: The folder for the relative paths of the runs; None where Ray's `runtime_env` has one.
         gpu: Value of CUDA_VISIBLE_DEVICES; None keeps Ray's value.
     """
 
     launcher: RunLauncher
     runs: tuple[SweepRun, ...]
-    token: str
     working_folder: str | None
     gpu: str | None = None
 
@@ -65,7 +52,7 @@ def run_task(task: RayTask) -> str:
         Why no run could start; empty if one started.
     """
     folder = task.launcher.folder
-    if not sees_token(folder / TOKEN, task.token):
+    if not folder.is_dir():
         return f"node {socket.gethostname()} does not see output_dir={folder}; {SHARE_FOLDER}"
     # A sweep without files of the user can run where the driver's folder does not exist.
     if task.working_folder and Path(task.working_folder).is_dir():
@@ -88,10 +75,8 @@ def _has_finished(run: SweepRun, launcher: RunLauncher) -> bool:
     """Return whether an earlier start of the run has finished, after the driver had heard of its loss."""
     if not run.starts:
         return False
-    before = read_end(end_file(launcher.folder, run.run_id, run.starts))
-    records, rules = RunRecords(launcher.folder), EndRules(launcher.trains_here)
-    end = lost_end(before, has_lost_driver=False)
-    state, _ = state_of_end(run, end, lambda: records.end(run.run_id), rules)
+    before = read_end(end_file(launcher.folder, run.run_id, run.starts)) or RunEnd()
+    state, _ = state_of_end(run, before, lambda: RunRecords(launcher.folder).record(run))
     if state is RunState.FINISHED:
         write_end(end_file_of(launcher.folder, run), RunEnd(0).facts())
         return True
@@ -103,13 +88,13 @@ def _has_finished(run: SweepRun, launcher: RunLauncher) -> bool:
 def _train(task: RayTask, runs: Sequence[SweepRun], stop: SweepStopRequest) -> None:
     with closing(ProcessGuard()) as guard:
 
-        def start(left: Sequence[SweepRun]) -> SeriesProcess | None:
+        def start(left: Sequence[SweepRun]) -> RunProcess | None:
             with _sigint_unblocked():
                 return task.launcher.start(left, guard, task.gpu)
 
-        def attend(process: SeriesProcess) -> None:
+        def attend(process: RunProcess) -> None:
             if stop.is_made():
-                process.stop(signal.SIGTERM, STOP_SECONDS, DRIVER)
+                process.stop()
             if stop.is_at_once:
                 process.kill()
 

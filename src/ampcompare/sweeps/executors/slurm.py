@@ -31,9 +31,8 @@ from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report
 from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.process_guard import note_stop
-from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS
+from ampcompare.sweeps.run_end import DRIVER, MAX_SIGNAL_ENDS, end_file_of, runs_left
 from ampcompare.sweeps.run_launcher import RunLauncher
-from ampcompare.sweeps.series_process import end_file_of, runs_left
 
 MAX_TASKS = 1000  # of one array: Slurm's own MaxArraySize is 1001
 END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
@@ -209,7 +208,7 @@ def slurm_factory(
     Raises:
         UserError: If Slurm or submitit is missing, or an array cannot do what the sweep needs.
     """
-    sweep, output, options = prepared.sweep, prepared.output, prepared.options
+    sweep, output, options = prepared.sweep, prepared.output, prepared.command.options
     needs = {
         "--until-decided": options.until_decided,
         f"method {sweep.method}": sweep.learns,

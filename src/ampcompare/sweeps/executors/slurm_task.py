@@ -21,10 +21,10 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.signals import StopRequest
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
-from ampcompare.sweeps.run_end import SCHEDULER, EndRules, RunEnd, read_end, state_of_end
+from ampcompare.sweeps.run_end import SCHEDULER, RunEnd, end_file_of, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher
+from ampcompare.sweeps.run_process import POLL_SECONDS, RunProcess, train_in_series
 from ampcompare.sweeps.run_records import RunRecords
-from ampcompare.sweeps.series_process import POLL_SECONDS, SeriesProcess, end_file_of, train_in_series
 from ampcompare.sweeps.sweep import Sweep
 
 REQUEUE_SECONDS = 120.0  # within which Slurm ends a job after its SIGTERM
@@ -87,11 +87,10 @@ class SlurmTask:
         Args:
             end: The facts about its end; None if it has not begun.
         """
-        if end is None or not end.is_seen:
+        if end is None or end.exit_code is None:
             return True
         records = RunRecords(self.launcher.folder)
-        rules = EndRules(self.launcher.trains_here)
-        state, by_signal = state_of_end(run, end, lambda: records.end(run.run_id), rules)
+        state, by_signal = state_of_end(run, end, lambda: records.record(run))
         return state is RunState.PREEMPTED and not by_signal
 
     def _run_to_end(self, runs: Sequence[SweepRun], *, is_requeued: bool) -> dict[int, RunEnd]:
@@ -102,7 +101,7 @@ class SlurmTask:
         for run in runs:
             print(f"run {run.run_id} of {launcher.sweep.name}; output: {self._log(run)}", flush=True)
 
-        def attend(process: SeriesProcess) -> None:
+        def attend(process: RunProcess) -> None:
             if self._stop.is_made():
                 process.stop(self._stop.signal, self.patience, SCHEDULER)
 
