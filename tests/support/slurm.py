@@ -222,11 +222,18 @@ class Slurm:
         self.call("scontrol", "update", f"NodeName={socket.gethostname()}", "State=DOWN", "Reason=test")
 
     def start_node(self) -> None:
-        """Start slurmd, and wait until the node takes jobs."""
+        """Start slurmd, and wait until the node takes jobs.
+
+        The controller still has to tell the node to end its former jobs. That would end such a job when it
+        starts again, so it is waited for, too.
+        """
         self._start("slurmd", "-f", str(self._folder / "slurm.conf"))
         while "idle" not in self.call("sinfo", "-h", "-o", "%t"):
             with suppress(subprocess.CalledProcessError):  # it is up already
                 self.call("scontrol", "update", f"NodeName={socket.gethostname()}", "State=RESUME")
+            time.sleep(LOOK_SECONDS)
+        agents = r"^Agent (?:queue size|count):\s+(\d+)"
+        while re.findall(agents, self.call("sdiag"), re.M) != ["0", "0"]:
             time.sleep(LOOK_SECONDS)
 
     def clear(self) -> None:

@@ -355,7 +355,7 @@ def submit_array(
 
 
 def _similar_options(why: str) -> str:
-    """Return a question for the options of sbatch that are similar to the one that it does not know, or ""."""
+    """Return a question for the options of sbatch that are like the one that it does not know, or ""."""
     unknown = re.search(r"unrecognized option '--([\w-]+)", why)
     if unknown is None:
         return ""
