@@ -3,6 +3,7 @@
 import os
 import random
 import resource
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.outside import Outside
 from support.quick import ROOT
+from support.slurm import Slurm
 
 from ampcompare.wandb_client.client import end_service
 
@@ -90,6 +92,25 @@ def wandb_server():
     yield server
     server.close()
     assert not server.errors
+
+
+@pytest.fixture(scope="session")
+def slurm_daemons() -> Iterator[Slurm]:
+    """A real Slurm. Where it is not installed the test skips; in CI it must be there."""
+    if shutil.which("slurmctld") is None:
+        reason = "no Slurm: install the packages slurm-wlm and munge"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with Slurm() as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def slurm(slurm_daemons: Slurm) -> Iterator[Slurm]:
+    """Return a Slurm without jobs."""
+    yield slurm_daemons
+    slurm_daemons.clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -34,6 +34,19 @@ def test_the_table_of_metrics_has_every_one_with_its_unit_and_time():
     assert told == {m.key: (m.unit, m.when) for m in metrics.METRICS.values()}
 
 
+def test_submitit_and_ray_have_the_options_that_the_pages_name():
+    import ray
+    from submitit.slurm.slurm import SlurmExecutor
+
+    text = "\n".join(page.read_text() for page in (ROOT / "README.md", *DOCS.glob("*.md")))
+    named = {*re.findall(r"(?<![\w./-])(slurm|ray)\.([a-z]\w*)", text)}
+    parameters = {name for cluster, name in named if cluster == "slurm"}
+    assert {"time", "partition", "mem"} <= parameters <= SlurmExecutor._valid_parameters()
+    options = {name for cluster, name in named if cluster == "ray"}
+    assert "num_gpus" in options
+    ray.remote(lambda: None).options(**dict.fromkeys(options))  # raises ValueError for an unknown one
+
+
 # docs/extending.md, and the examples of public functions.
 
 EXTENDING = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (DOCS / "extending.md").read_text(), re.S))

@@ -101,19 +101,22 @@ def describe_type(value: object) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6, *, end: str = "") -> str:
-    """Return `did you mean X?` for the known word that is most similar, "" if none is similar enough.
+def did_you_mean(
+    word: object, known: Iterable[str], cutoff: float = 0.6, *, count: int = 1, end: str = ""
+) -> str:
+    """Return `did you mean X?` for the known words that are most similar, "" if none is similar enough.
 
     Args:
         word: The word that is not known.
         known: The known words.
         cutoff: The least similarity, from 0 to 1 (identical).
+        count: The largest number of words to name, the most similar one first.
         end: What follows the question in a longer message; left out without a question.
     """
     from difflib import get_close_matches
 
-    near = get_close_matches(str(word), list(known), 1, cutoff)
-    return f"did you mean {near[0]}?{end}" if near else ""
+    near = get_close_matches(str(word), list(known), count, cutoff)
+    return f"did you mean {' or '.join(near)}?{end}" if near else ""
 
 
 def take_debug_flag(arguments: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from PIL import Image
 from support import faults
 from support.quick import QUICK, ROOT
 from support.same_run import steps_of
+from support.wandb_files import leet_rows
 
 from ampcompare import load_runs
 
@@ -50,15 +51,22 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
     assert_whole(tmp_path, cut=True)
 
 
-def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(tmp_path: Path):
-    """As batch systems send it: W&B's client gets it, too."""
+@pytest.mark.parametrize("at", [1, 5, 8])  # 8: behind the last step
+def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(tmp_path: Path, at: int):
+    """As Slurm sends it: W&B's service gets it, too, and ends at once."""
     given = (*QUICK, "log.every=1", f"output_dir={tmp_path}")
-    done = faults.run(*given, signal_at=[5, signal.SIGTERM], all=True)
+    done = faults.run(*given, signal_at=[at, signal.SIGTERM], all=True)
     assert done["code"] == 143, done
     assert "Traceback" not in done["said"], done
+    (line,) = [line for line in done["said"].splitlines() if line.startswith("interrupted")]
+    if at < 8:
+        interrupted = int(line.removeprefix("interrupted at step ").split()[0])
+        assert "incomplete" not in done["said"]
+        rows = [row for file in tmp_path.rglob("*.wandb") for row in leet_rows(file) if "train/loss" in row]
+        assert sorted(row["global_step"] for row in rows) == list(range(1, interrupted + 1))
     done = faults.run(*given, "resume=auto")
     assert done["code"] == 0, done
-    assert_whole(tmp_path)
+    assert_whole(tmp_path, cut=True)
     assert steps_of(tmp_path) == list(range(1, 9))
 
 

@@ -1,4 +1,4 @@
-"""docs/clusters.md: its batch scripts as they stand, under a scripted Slurm that takes machines away, and its
+"""docs/clusters.md: its batch scripts as they stand, on a real Slurm that takes machines away, and its
 command for Ray on this machine. tests/sweeps/test_slurm.py runs its command for Slurm.
 """
 
@@ -6,12 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.quick import ONLINE, QUICK, ROOT
-from support.slurm import Job, Slurm
+from support.slurm import Slurm
 from support.wandb_server import ENTITY, Run, Server
 from support.wandb_server.clients import create_sweep, environment
 
@@ -63,33 +62,29 @@ def steps(run: Run) -> list[int]:
     return [row["global_step"] for row in run.history if "train/loss" in row]
 
 
-@pytest.fixture
-def slurm(tmp_path: Path) -> Iterator[Slurm]:
-    with Slurm(tmp_path / "slurm", slots=1) as found:
-        yield found
-
-
-def submit(
-    slurm: Slurm, folder: Path, name: str, *words: str, env: dict[str, str], array: str = ""
-) -> list[Job]:
+def submit(slurm: Slurm, folder: Path, name: str, *words: str, env: dict[str, str], array: str = "") -> None:
     """The script in the document, as it stands there, but for the length of an array."""
     (folder / f"{name}.sh").write_text(SCRIPTS[name])
-    environ = slurm.environment(**env) | {"PATH": f"{slurm.folder / 'bin'}{os.pathsep}{env['PATH']}"}
-    command = ["sbatch", "--parsable", *([f"--array={array}"] if array else []), f"{name}.sh", *words]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+    command = ["sbatch", *([f"--array={array}"] if array else []), f"{name}.sh", *words]
+    done = subprocess.run(command, cwd=folder, env=slurm.environment(**env), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return slurm.find(done.stdout.strip())
 
 
-def said(slurm: Slurm, jobs: list[Job]) -> str:
-    return "\n".join(f"{job.name} {job.history}\n{slurm.output(job).read_text()}" for job in jobs)
+def warn(slurm: Slurm, job: str) -> None:
+    """Send the script the signal of its `--signal`, and wait until its job has been queued again."""
+    before = int(slurm.show(job, "Restarts"))
+    slurm.call("scancel", "--batch", "--signal=USR1", job)
+    slurm.wait(lambda: int(slurm.show(job, "Restarts")) > before)
+
+
+def said(slurm: Slurm, folder: Path) -> str:
+    return f"{slurm.jobs()}\n" + "\n".join(file.read_text() for file in folder.glob("slurm-*.out"))
 
 
 def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(
     slurm: Slurm, tmp_path: Path, wandb_server: Server
 ):
     """Twice, as the time is up or for another job (`send_user_signal`): one curve."""
-    # The stand-in for Slurm finds the processes of a job by their first environment, so Python starts anew.
     env = environment(wandb_server, tmp_path, HOLD=str(tmp_path / "hold"), HELD_AT=f"{HELD},119")
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     held = ["${env}", "${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}"]
@@ -102,16 +97,15 @@ def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(
     }
     sweep = create_sweep(wandb_server, definition, env, tmp_path)
     (tmp_path / "hold").touch()
-    jobs = submit(slurm, tmp_path, "agents", f"{ENTITY}/p/{sweep.id}", env=env, array="1-2")
-    for starts, step in enumerate((HELD, 119), 1):
+    submit(slurm, tmp_path, "agents", f"{ENTITY}/p/{sweep.id}", env=env, array="1-2%1")
+    for step in (HELD, 119):
         slurm.wait((tmp_path / f"hold-{step}").exists)
-        (job,) = [job for job in jobs if job.state == "RUNNING"]
-        slurm.warn(job)
-        slurm.wait(lambda n=starts: sum(job.restarts for job in jobs) == n)
+        (job,) = [job.id for job in slurm.jobs() if job.state == "RUNNING"]
+        warn(slurm, job)
     slurm.wait_until_ended()
     (run,) = sweep.runs
-    assert (run.state, run.exit_code, len(sweep.tried)) == ("finished", 0, 1), said(slurm, jobs)
-    assert {job.state for job in jobs} == {"COMPLETED"}
+    assert (run.state, run.exit_code, len(sweep.tried)) == ("finished", 0, 1), said(slurm, tmp_path)
+    assert [job.state for job in slurm.jobs()] == ["COMPLETED"] * 2
     assert steps(run) == list(range(4, STEPS + 1, 4))  # at the end of each epoch
 
 
@@ -141,13 +135,13 @@ def test_several_processes_that_lose_their_machine_go_on_as_one_run(slurm: Slurm
     words += ["model.name=./net.py:build", "epochs=100", "log.every=100000", "eval.every=100"]
     words += ["diagnostics.every=null", "checkpoint.every_epochs=5", "backend=none"]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    (job,) = submit(slurm, tmp_path, "ddp", *words, env=env)
+    submit(slurm, tmp_path, "ddp", *words, env=env)
     slurm.wait(lambda: any(tmp_path.rglob("step-*.pt")))
-    slurm.warn(job)
-    slurm.wait(lambda: job.restarts == 1)
+    warn(slurm, slurm.jobs()[0].id)
     (tmp_path / "slow").unlink()
     slurm.wait_until_ended()
-    text = said(slurm, [job])
+    text = said(slurm, tmp_path)
+    (job,) = slurm.jobs()
     assert job.state == "COMPLETED", text
     (record,) = load_runs([tmp_path / "runs"])
     assert (record.id, record.state) == (f"ddp-{job.id}", "finished")

@@ -5,8 +5,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from hypothesis import strategies as st
 from support.fakes import plan
 from support.log_templates import write
 from support.properties import examples
-from support.wandb_files import ODD, VALUES, client_records, frame, odd_records, write_runs
+from support.wandb_files import ODD, VALUES, client_records, frame, leet, leet_rows, odd_records, write_runs
 from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare import analyse_runs, load_runs
@@ -44,19 +42,6 @@ def written(folder: Path, payloads: list[bytes]) -> RunRecord:
     folder.mkdir(exist_ok=True)
     path.write_bytes(frame(payloads))
     return read(path)
-
-
-def leet(path: Path, *options: str) -> str:
-    """Return what `wandb leet inspect` prints."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", str(path), "--json", *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-
-def leet_rows(path: Path) -> list[dict]:
-    """Return the history rows of W&B's own reader, with values in our form."""
-    records = [json.loads(line) for line in leet(path).splitlines() if line.startswith("{")]
-    return [record["history"]["item"] for record in records if record["type"] == "history"]
 
 
 def our_rows(run: RunRecord) -> list[dict]:

@@ -1,336 +1,291 @@
-"""A stand-in for Slurm: its commands on PATH, its signals and its environment, on this machine alone.
+"""A real Slurm on this machine, with all of its files in a folder of its own.
 
-`with Slurm(folder) as slurm:` begins a controller in this process; programs that are started with
-`slurm.environment()` find `sbatch`, `srun`, `scontrol requeue`, `scancel` and `squeue`: this file, run as a
-program. A
-test says when a job is warned that it loses its machine (`slurm.warn`), and waits for what comes of it.
+`Slurm` starts munged, slurmctld and slurmd, which listen on free ports of the loopback, and ends them by
+their files of process ids. Nothing is installed and no file of the system is touched. The commands of Slurm
+find it by the variable SLURM_CONF of `environment()`.
 
-As in Slurm's documentation (from memory of its pages; nothing was compared with a real Slurm):
-
-- sbatch copies the script as it is submitted; `#SBATCH` lines up to the first command, the command line above
-  them; an option that it does not know is an error. Each task of an array is a job with an id of its own, the
-  first with that of the array.
-- `--signal=SIG@SECONDS` goes to every process of the steps (what srun started), not to the batch shell; with
-  `B:` to the batch shell alone.
-- A job that is queued again gets SIGCONT and SIGTERM, all its processes; when they have gone it starts under
-  its id, from its script's beginning.
-
-It knows no accounts, limits, memory, GPUs, machines, times or steps of several tasks. A process of a job is
-known by its environment, as Slurm knows it by its cgroup.
+The node has four CPUs and four GPUs, whatever the machine has. Of its partitions, `high` takes the node from
+`low` and `gpu`, whose jobs go back into the queue. What would take minutes, a test does by Slurm's own
+commands: it ends the grace time of a job that has saved its checkpoint, and the delay before the job starts
+again.
 """
 
-from __future__ import annotations
-
-import contextlib
+import getpass
 import os
 import re
 import secrets
-import shlex
+import shutil
 import signal
+import socket
 import subprocess
-import sys
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from multiprocessing.connection import Client, Listener
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-OPEN = ("PENDING", "RUNNING")
-LOOK_SECONDS = 0.02
-FLAGS = {"exclusive", "no-requeue", "parsable", "requeue", "unbuffered"}
-KNOWN = FLAGS | set(
-    "array comment cpu-bind cpus-per-gpu cpus-per-task dependency error gpu-bind gpus-per-node gpus-per-task "
-    "gres job-name mem nodes ntasks ntasks-per-node open-mode output partition signal time wckey".split()
-)
+import psutil
+
+LOOK_SECONDS = 0.2
+OPEN = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "SIGNALING")
+DAEMONS = ("slurmctld", "slurmd", "munged")
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+MpiDefault=none
+KillWait=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
+SlurmdParameters=config_overrides
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=16000 Gres=gpu:4 State=UNKNOWN
+PartitionName=low Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=600
+PartitionName=gpu Nodes={host} MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=600
+PartitionName=high Nodes={host} MaxTime=INFINITE State=UP PriorityTier=10
+"""
 
 
-class Refused(Exception):
-    """What Slurm would refuse, in its words."""
-
-
-def parse(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Options (flags as "") and what is behind them: the first word that is none, and all that follow it."""
-    found: dict[str, str] = {}
-    rest = list(words)
-    while rest and rest[0].startswith("-"):
-        word = rest.pop(0)
-        name, given, value = word.removeprefix("--").partition("=")
-        if name not in KNOWN:
-            raise Refused(f"unrecognized option '{word}'")
-        found[name] = value if given or name in FLAGS else rest.pop(0)
-    return found, rest
-
-
-def of_script(text: str) -> list[str]:
-    """Return the options in the `#SBATCH` lines, which end at the first command."""
-    lines = re.match(r"(?:(?:#.*|\s*)\n)*", text)[0].splitlines()  # type: ignore[index]
-    return [word for line in lines for word in shlex.split(line.partition("#SBATCH")[2], comments=True)]
-
-
-def file_name(pattern: str, **names: object) -> str:
-    """Return the file name of a pattern such as `%A_%a.out`."""
-    return re.sub(r"%([a-zA-Z])", lambda found: str(names.get(found[1], found[0])), pattern)
-
-
-@dataclass
+@dataclass(frozen=True)
 class Job:
-    """A job, or one task of an array; `history` has its states and the signals it was sent, in order."""
+    """A job in Slurm's list, or one task of an array.
 
-    id: int
-    options: dict[str, str]
-    command: list[str]
-    env: dict[str, str]
-    folder: str
-    array_id: int | None = None
-    index: int | None = None
-    history: list[str] = field(default_factory=lambda: ["PENDING"])
-    process: subprocess.Popen[bytes] | None = None
-    is_requeued: bool = False  # once its processes have gone
+    Attributes:
+        id: As squeue shows it, such as `5` or `5_0`.
+    """
+
+    id: str
+    state: str
+    name: str
+    reason: str
 
     @property
-    def state(self) -> str:
-        return next(word for word in reversed(self.history) if not word.startswith("SIG"))
-
-    @property
-    def restarts(self) -> int:
-        return self.history.count("PENDING") - 1
-
-    @property
-    def name(self) -> str:
-        """Its id as squeue shows it."""
-        return str(self.id) if self.array_id is None else f"{self.array_id}_{self.index}"
+    def array(self) -> str:
+        """The id without the number of the task."""
+        return self.id.partition("_")[0]
 
 
 class Slurm:
-    """The controller. `slots`: jobs at a time."""
+    """The daemons. `with Slurm() as slurm:` starts and ends them.
 
-    def __init__(self, folder: Path, slots: int = 2) -> None:
-        self.folder, self.slots = folder, slots
-        self.cluster = f"standin-{secrets.token_hex(6)}"
-        self.jobs: list[Job] = []
-        self.lock = threading.RLock()
-        self._closed = threading.Event()
-        self._listener = Listener(("127.0.0.1", 0))
-        self._scheduler = threading.Thread(target=self._schedule, name="slurm", daemon=True)
+    Attributes:
+        programs: A folder that comes first on PATH, for programs in place of Slurm's.
+    """
 
-    def __enter__(self) -> Slurm:
-        (self.folder / "bin").mkdir(parents=True)
-        for name in ("sbatch", "srun", "scontrol", "scancel", "squeue"):
-            command, port = self.folder / "bin" / name, self._listener.address[1]
-            command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{__file__}" {port} {name} "$@"\n')
-            command.chmod(0o755)
-        threading.Thread(target=self._listen, daemon=True).start()
-        self._scheduler.start()
+    def __enter__(self) -> "Slurm":
+        # A short path: that of a socket is limited.
+        self._folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        self._last_known = 0
+        self.programs = self._folder / "programs"
+        for name in ("state", "spool", "programs"):
+            (self._folder / name).mkdir()
+        key = self._folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        self._folder.chmod(0o755)  # as munge demands
+        ports = free_ports(2)
+        (self._folder / "slurm.conf").write_text(
+            CONFIGURATION.format(
+                host=socket.gethostname(),
+                user=getpass.getuser(),
+                folder=self._folder,
+                controller_port=ports[0],
+                node_port=ports[1],
+            )
+        )
+        devices = ("null", "zero", "full", "random")  # a GPU needs a device that is there
+        gpus = "".join(f"Name=gpu File=/dev/{name}\n" for name in devices)
+        (self._folder / "gres.conf").write_text(gpus)
+        (self._folder / "cgroup.conf").touch()
+        munge = {"key-file": key, "socket": self._folder / "munge.sock", "pid-file": self._pid_file("munged")}
+        munge |= {"log-file": self._folder / "munge.log", "seed-file": self._folder / "munge.seed"}
+        self._start("munged", "--force", *(f"--{name}={path}" for name, path in munge.items()))
+        self._start("slurmctld", "-f", str(self._folder / "slurm.conf"))
+        self.start_node()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._closed.set()
-        self._scheduler.join()
-        self._listener.close()
-        for job in self.jobs:
-            self._send(job, signal.SIGKILL)
-            if job.process:
-                job.process.wait()
-
-    # What a test asks and does
+        with suppress(subprocess.CalledProcessError):
+            self.clear()
+        for name in DAEMONS:
+            self._end(name, signal.SIGTERM)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment with the fake commands first on PATH, without variables of an outer job."""
+        """Return the environment for commands of Slurm, and for ours."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
-        return kept | {"PATH": f"{self.folder / 'bin'}{os.pathsep}{kept['PATH']}"} | more
+        path = f"{self.programs}{os.pathsep}{kept['PATH']}"
+        return kept | {"SLURM_CONF": str(self._folder / "slurm.conf"), "PATH": path} | more
 
-    def find(self, word: str | int) -> list[Job]:
-        """Return the jobs with an id: all tasks of an array, or one."""
-        array = [job for job in self.jobs if str(job.array_id) == str(word)]
-        return array or [job for job in self.jobs if str(word) in (job.name, str(job.id))]
+    def write_program(self, name: str, text: str) -> Path:
+        """Write a shell program that is found in place of one of Slurm's, which it may call as $own."""
+        path = self.programs / name
+        path.write_text(f"#!/bin/sh\nown={shutil.which(name)}\n{text}\n")
+        path.chmod(0o755)
+        return path
 
-    def output(self, job: Job, option: str = "output") -> Path:
-        """Return the file for a job's output."""
-        usual = "slurm-%j.out" if job.array_id is None else "slurm-%A_%a.out"
-        pattern = job.options.get(option) or job.options.get("output") or usual
-        return Path(job.folder) / file_name(pattern, j=job.id, A=job.array_id or job.id, a=job.index, t=0)
+    def call(self, *command: str) -> str:
+        """Run a command of Slurm; return its output."""
+        environment = self.environment(PATH=os.environ["PATH"])
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    def wait(self, what: Callable[[], bool]) -> None:
-        """Until something is so."""
-        while not what():
+    def jobs(self, name: str = "") -> list[Job]:
+        """Return the jobs since `clear`, in their order, also those that have ended in the last minutes.
+
+        Args:
+            name: A part of the jobs' names.
+        """
+        lines = self.call("squeue", "-h", "-r", "-a", "-t", "all", "-S", "i", "-o", "%i|%T|%j|%r")
+        jobs = [Job(*line.strip().split("|")) for line in lines.splitlines()]
+        return [job for job in jobs if name in job.name and int(job.array) > self._last_known]
+
+    def show(self, job: str, field: str) -> str:
+        """Return a field of `scontrol show job`, such as `Restarts`."""
+        found = re.search(rf"\b{field}=(\S*)", self.call("scontrol", "show", "job", "-o", job))
+        assert found, field
+        return found[1]
+
+    def wait(self, is_so: Callable[[], object]) -> None:
+        """Wait until something is so. Jobs that were queued again need not wait for their two minutes."""
+        while not is_so():
+            for job in self.jobs():
+                if (job.state, job.reason) == ("PENDING", "BeginTime"):
+                    with suppress(subprocess.CalledProcessError):  # it has just begun
+                        self.call("scontrol", "update", f"JobId={job.id}", "StartTime=now")
             time.sleep(LOOK_SECONDS)
 
-    def wait_until_ended(self) -> None:
-        """Until no job waits or runs."""
-        self.wait(lambda: not any(job.state in OPEN for job in [*self.jobs]))
+    def wait_until_ended(self, name: str = "") -> None:
+        """Wait until no job waits or runs."""
+        self.wait(lambda: not any(job.state in OPEN for job in self.jobs(name)))
 
-    def warn(self, job: Job) -> None:
-        """Send a job that runs the signal of its `--signal`, as some time before it loses its machine."""
-        to_shell, name = re.fullmatch(r"(B:)?(?:SIG)?(\w+)@\d+", job.options["signal"]).groups()  # type: ignore[union-attr]
-        number = signal.Signals[f"SIG{name.upper()}"]
-        with self.lock:
-            assert job.process
-            job.history.append(number.name)
-            if to_shell:
-                job.process.send_signal(number)
-            else:
-                self._send(job, number, in_steps=True)
+    def stop_starting(self) -> None:
+        """Let jobs wait in the queue from now on."""
+        self._set_partitions("DOWN")
 
-    def cancel(self, word: str) -> None:
-        """Take jobs that wait out of the queue."""
-        with self.lock:
-            for job in self.find(word):
-                job.history.append("CANCELLED")
+    def start_again(self) -> None:
+        """Let jobs start again."""
+        self._set_partitions("UP")
 
-    # The queue. One thread looks at all of it.
+    def _set_partitions(self, state: str) -> None:
+        for name in ("low", "gpu"):
+            self.call("scontrol", "update", f"PartitionName={name}", f"State={state}")
 
-    def _schedule(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
-            with self.lock:
-                for job in self.jobs:
-                    if job.state == "RUNNING":
-                        self._look(job)
-                for job in self.jobs:
-                    if job.state == "PENDING" and self._may_start(job):
-                        self._start(job)
+    def preempt(self, has_saved: Callable[[], object]) -> None:
+        """Give the whole node to a job of higher priority, and end that job when the node is its own.
 
-    def _look(self, job: Job) -> None:
-        """See whether it has ended. What a script has left behind ends with it."""
-        assert job.process
-        if job.process.poll() is not None and not (job.is_requeued and self._processes(job)):
-            self._send(job, signal.SIGKILL)
-            ended = "FAILED" if job.process.returncode else "COMPLETED"
-            job.history.append("PENDING" if job.is_requeued else ended)
-            job.is_requeued = False
+        Args:
+            has_saved: Whether the jobs that lose the node have saved their checkpoints. Then their grace
+                time is over.
+        """
+        known = self.jobs()
+        script = ["sbatch", "--parsable", "-p", "high", "-n4", "-J", "urgent", "-o", "/dev/null"]
+        urgent = self.call(*script, "--wrap", "sleep 100000").strip()
+        self.wait(has_saved)
+        for job in known:
+            if job.state == "RUNNING":
+                self.call("scontrol", "requeue", job.id)
+        self.wait(lambda: any(job.id == urgent and job.state == "RUNNING" for job in self.jobs()))
+        self.call("scancel", urgent)
 
-    def _may_start(self, job: Job) -> bool:
-        running = [other for other in self.jobs if other.state == "RUNNING"]
-        most = int(job.options.get("array", "").partition("%")[2] or len(self.jobs))
-        _, *ids = job.options.get("dependency", "").split(":")  # afterany:12:13
-        open_ones = [
-            other for word in ids for other in self.find(word) if other.state in ("PENDING", "RUNNING")
-        ]
-        same = sum(other.array_id == job.array_id for other in running)
-        return len(running) < self.slots and same < most and not open_ones
+    def kill_node(self) -> None:
+        """Kill slurmd, and the processes of all its jobs, as if the node had lost its power."""
+        self._end("slurmd", signal.SIGKILL)
+        processes = self._processes()
+        attendants = {parent for each in processes for parent in each.parents() if is_attendant(parent)}
+        # All at once: none sees the end of another, and notes or reports it.
+        for process in (*attendants, *processes):
+            process.suspend()
+        for process in (*attendants, *processes):
+            process.kill()
+        # The controller would notice it by itself after minutes.
+        self.call("scontrol", "update", f"NodeName={socket.gethostname()}", "State=DOWN", "Reason=test")
 
-    def _start(self, job: Job) -> None:
-        mode = "ab" if job.options.get("open-mode") == "append" else "wb"
-        out, errors = self.output(job), self.output(job, "error")
-        own: dict[str, Any] = {"CLUSTER_NAME": self.cluster, "JOB_ID": job.id, "JOB_NODELIST": "localhost"}
-        if job.array_id is not None:
-            own |= {"ARRAY_JOB_ID": job.array_id, "ARRAY_TASK_ID": job.index}
-        with open(out, mode) as stdout, open(errors, "ab" if errors == out else mode) as stderr:
-            job.process = subprocess.Popen(
-                ["/bin/sh", "-c", 'exec "$0" "$@"', *job.command],
-                cwd=job.folder,
-                env=job.env | {f"SLURM_{name}": str(value) for name, value in own.items()},
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        job.history.append("RUNNING")
+    def start_node(self) -> None:
+        """Start slurmd, and wait until the node takes jobs.
 
-    def _processes(self, job: Job, *, in_steps: bool = False) -> list[int]:
-        """Every process of a job; only those of its steps, if asked."""
-        wanted = {f"SLURM_CLUSTER_NAME={self.cluster}".encode(), f"SLURM_JOB_ID={job.id}".encode()}
-        wanted |= {b"SLURM_STEP_ID=0"} if in_steps else set()
+        The controller still has to tell the node to end its former jobs. That would end such a job when it
+        starts again, so it is waited for, too.
+        """
+        self._start("slurmd", "-f", str(self._folder / "slurm.conf"))
+        while "idle" not in self.call("sinfo", "-h", "-o", "%t"):
+            with suppress(subprocess.CalledProcessError):  # it is up already
+                self.call("scontrol", "update", f"NodeName={socket.gethostname()}", "State=RESUME")
+            time.sleep(LOOK_SECONDS)
+        agents = r"^Agent (?:queue size|count):\s+(\d+)"
+        while re.findall(agents, self.call("sdiag"), re.M) != ["0", "0"]:
+            time.sleep(LOOK_SECONDS)
+
+    def clear(self) -> None:
+        """Cancel all jobs, so that the next test finds an empty queue."""
+        for program in self.programs.iterdir():
+            program.unlink()
+        self.start_again()
+        arrays = {job.array for job in self.jobs() if job.state in OPEN}
+        for options in (["-f", "-s", "KILL"], []) if arrays else ():
+            command = ["scancel", *options, *arrays]
+            subprocess.run(command, env=self.environment(), check=False, capture_output=True)
+        self.wait_until_ended()
+        self._last_known = max((int(job.array) for job in self.jobs()), default=self._last_known)
+
+    def _processes(self) -> list[psutil.Process]:
+        """Return the processes of the jobs."""
+        own = {"SLURM_CONF": str(self._folder / "slurm.conf")}
         found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = {*(folder / "environ").read_bytes().split(b"\0")}
-                if wanted <= words and ") Z " not in (folder / "stat").read_text():
-                    found.append(int(folder.name))
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                environment = process.environ()
+                if own.items() <= environment.items() and "SLURM_JOB_ID" in environment:
+                    found.append(process)
         return found
 
-    def _send(self, job: Job, *numbers: int, in_steps: bool = False) -> None:
-        """Each signal to every process of a job."""
-        for number in numbers:
-            for pid in self._processes(job, in_steps=in_steps):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+    def _pid_file(self, name: str) -> Path:
+        return self._folder / f"{name}.pid"
 
-    # What the commands answer
+    def _start(self, name: str, *arguments: str) -> None:
+        self._pid_file(name).unlink(missing_ok=True)
+        subprocess.run([name, *arguments], env=self.environment(), check=True, capture_output=True)
+        while not self._pid_file(name).exists() or not self._pid_file(name).read_text().strip():
+            time.sleep(LOOK_SECONDS)
 
-    def _listen(self) -> None:
-        while not self._closed.is_set():
-            with contextlib.suppress(OSError, EOFError), self._listener.accept() as line:
-                name, *asked = line.recv()
-                try:
-                    with self.lock:
-                        answer = getattr(self, f"_{name}")(*asked), "", 0
-                except Refused as problem:
-                    answer = "", f"{name}: error: {problem}\n", 1
-                line.send(answer)
-
-    def _sbatch(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
-        """Put a job, or each task of an array, into the queue."""
-        given, (script, *rest) = parse(words)
-        text = (Path(cwd) / script).read_text()
-        options = {"job-name": Path(script).name} | parse(of_script(text))[0] | given
-        begin, _, end = options.get("array", "").partition("%")[0].partition("-")
-        first = 101 + len(self.jobs)
-        spooled = self.folder / f"script-{first}"
-        spooled.write_text(text)
-        spooled.chmod(0o700)
-        env = {name: value for name, value in env.items() if not name.startswith("SLURM")}
-        for index in range(int(begin), int(end or begin) + 1) if begin else [None]:
-            task = () if index is None else (first, index)
-            self.jobs.append(Job(101 + len(self.jobs), options, [str(spooled), *rest], env, cwd, *task))
-        return f"{first}\n" if "parsable" in options else f"Submitted batch job {first}\n"
-
-    def _scontrol(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
-        """`requeue ID`."""
-        assert words[0] == "requeue"
-        for job in self.find(words[1]):
-            job.is_requeued = True
-            job.history.append("SIGTERM")
-            self._send(job, signal.SIGCONT, signal.SIGTERM)
-        return ""
-
-    def _scancel(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
-        """`ID ...`: SIGCONT and SIGTERM to all processes of a job that runs; one that waits is gone."""
-        for job in [job for word in words for job in self.find(word)]:
-            if job.state == "PENDING":
-                job.history.append("CANCELLED")
-            elif job.state == "RUNNING":
-                job.history.append("SIGTERM")
-                self._send(job, signal.SIGCONT, signal.SIGTERM)
-        return ""
-
-    def _squeue(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
-        """`-o FORMAT`: what waits and runs."""
-        pattern, states = words[words.index("-o") + 1], env.get("SQUEUE_STATES", "PENDING,RUNNING").split(",")
-        seen = [job for job in self.jobs if job.state in states]
-        return "".join(f"{file_name(pattern, i=job.name, j=job.options['job-name'])}\n" for job in seen)
+    def _end(self, name: str, number: int) -> None:
+        with suppress(OSError, ValueError, psutil.Error):
+            process = psutil.Process(int(self._pid_file(name).read_text()))
+            process.send_signal(number)
+            process.wait()
 
 
-def srun(words: list[str]) -> int:
-    """Run a step with one task, forward signals to it, and return its exit code."""
-    options, command = parse(words)
-    given = os.environ.get
-    names = {"j": given("SLURM_JOB_ID"), "A": given("SLURM_ARRAY_JOB_ID"), "a": given("SLURM_ARRAY_TASK_ID")}
-    opened: dict[str, Any] = {
-        stream: open(file_name(options[name], t=0, **names), "ab")  # noqa: SIM115
-        for stream, name in (("stdout", "output"), ("stderr", "error"))
-        if name in options
-    }
-    env = os.environ | {"SLURM_STEP_ID": "0"}
-    child = subprocess.Popen(command, env=env, start_new_session=True, **opened)
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, frame: child.send_signal(number))
-    code = child.wait()
-    return 128 - code if code < 0 else code
+def is_attendant(process: psutil.Process) -> bool:
+    """Return whether this is the process of Slurm that attends to the processes of a step."""
+    return process.name().startswith("slurmstepd")
 
 
-def main(port: str, name: str, *words: str) -> int:
-    """One of the commands."""
-    if name == "srun":
-        return srun([*words])
-    with Client(("127.0.0.1", int(port))) as line:
-        line.send((name, [*words], os.getcwd(), dict(os.environ)))
-        said, refused, code = line.recv()
-    sys.stdout.write(said)
-    sys.stderr.write(refused)
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

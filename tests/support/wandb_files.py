@@ -4,7 +4,10 @@
 """
 
 import json
+import os
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,6 +91,19 @@ def row_records(rows: Sequence[Mapping[str, Any]]) -> list[bytes]:
         clock.summary.update.add(key="_runtime", value_json=str(int(seconds)))
         payloads += [record.SerializeToString() for record in (summary, history, clock)]
     return payloads
+
+
+def leet(path: Path, *options: str) -> str:
+    """Return what `wandb leet inspect` prints."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", str(path), "--json", *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def leet_rows(path: Path) -> list[dict]:
+    """Return the history rows of W&B's own reader, with values in our form."""
+    records = [json.loads(line) for line in leet(path).splitlines() if line.startswith("{")]
+    return [record["history"]["item"] for record in records if record["type"] == "history"]
 
 
 def as_json(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Fixtures: a folder with a sweep, a fake Slurm, and a cluster of Ray."""
+"""Fixtures: a folder with a sweep, the command on Slurm, and a cluster of Ray."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,12 +13,6 @@ from support.sweep_project import SweepProject
 @pytest.fixture
 def project(tmp_path) -> SweepProject:
     return SweepProject(tmp_path)
-
-
-@pytest.fixture
-def slurm(tmp_path) -> Iterator[Slurm]:
-    with Slurm(tmp_path / "slurm") as fake_slurm:
-        yield fake_slurm
 
 
 @pytest.fixture

@@ -74,34 +74,36 @@ def sweep(series: SeriesProject, slurm: Slurm) -> SlurmCommand:
 def test_a_job_of_slurm_trains_its_seeds_and_status_knows_each(
     series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
 ):
-    slurm.slots = 0
-    assert "6 submitted as job 101 with 2 tasks" in sweep()
-    assert len(slurm.jobs) == 3  # with the report's
+    slurm.stop_starting()
+    assert " with 2 tasks" in sweep("--workers", "1")
+    assert len(slurm.jobs()) == 3  # with the report's
     first, second, third = series.first_group()
+    job = slurm.jobs()[0].id
     (series.folder / f"fail-{first}").touch()
     hold = series.hold_run(second)
-    slurm.slots = 1
+    slurm.start_again()
     series.wait_until_began(second)
-    output = sweep("--status", code=3)
+    output = sweep("--workers", "1", "--status", code=3)
     rows = {
         run_id: line for run_id in ids_of(series).values() for line in output.splitlines() if run_id in line
     }
     rows = {name: rows.get(run_id, "") for name, run_id in ids_of(series).items()}
     assert rows[first].startswith("failed")
     assert rows[second].startswith("running")
-    assert "in the queue as job 101_0" in rows[second]
+    assert f"in the queue as job {job}" in rows[second]
     assert rows[third].startswith("running")
-    assert "waits for its turn in job 101_0" in rows[third]
+    assert f"waits for its turn in job {job}" in rows[third]
     assert "6 points: 5 running, 1 failed" in output
-    output = sweep()  # by a driver that knows nothing but the journal, the queue and the facts
+    # By a driver that knows nothing but the journal, the queue and the facts.
+    output = sweep("--workers", "1")
     assert "1 failed, 5 waiting or running, nothing new was submitted" in output
     hold.unlink()
     slurm.wait_until_ended()
     pids = {event["name"]: event["pid"] for event in series.events("began")}
     # The job goes on behind a run that failed, in a new process.
     assert pids[first] != pids[second] == pids[third]
-    assert [job.state for job in slurm.jobs] == ["FAILED", "COMPLETED", "COMPLETED"]
-    assert "1 of 6 runs failed" in sweep(code=1)
+    assert [job.state for job in slurm.jobs()] == ["FAILED", "COMPLETED", "COMPLETED"]
+    assert "1 of 6 runs failed" in sweep("--workers", "1", code=1)
     assert sorted(series.names("began")) == sorted(ids_of(series))
 
 
@@ -109,37 +111,37 @@ def ids_of(series: SeriesProject) -> dict[str, str]:
     return {name_of(run): run.run_id for run in series.runs()}
 
 
-def test_a_preempted_job_of_slurm_resumes_its_present_seed_and_then_trains_the_others(
+def test_at_the_time_limit_a_job_resumes_its_present_seed_and_then_trains_the_others(
     series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
 ):
-    slurm.slots = 0
-    sweep()
+    """Slurm warns by SIGUSR2, some seconds after the start: its limits are whole minutes."""
+    limit = ["slurm.time=1", "slurm.signal_delay_s=30", "--workers", "1"]
+    slurm.stop_starting()
+    sweep(*limit)
     first, second, third = series.first_group()
     hold = series.hold_run(second)
-    slurm.slots = 1
-    series.wait_until_began(second)
-    (job, *_) = slurm.jobs
-    slurm.warn(job)
-    slurm.wait(lambda: job.restarts == 1)
+    slurm.start_again()
+    job = slurm.jobs()[0].id
+    slurm.wait(lambda: slurm.show(job, "Restarts") == "1")
+    assert series.names("saved") == [second]
     hold.unlink()
     slurm.wait_until_ended()
-    assert "no run is left" in sweep()
+    assert "no run is left" in sweep(*limit)
     series.check_each_run_finished_once()
     own = [name for name in series.names("began") if name in (first, second, third)]
     assert own == [first, second, second, third]
-    assert series.names("saved") == [second]
     assert [run.starts for run in series.runs()] == [1] * 6  # a job that is requeued is the same start
 
 
 def test_with_wait_a_killed_process_and_a_killed_driver_lose_and_repeat_nothing(
     series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
 ):
-    slurm.slots = 0
+    slurm.stop_starting()
     driver = sweep.start("--wait")
-    wait_until(lambda: len(slurm.jobs) == 2)
+    wait_until(lambda: len(slurm.jobs()) == 2)
     first, second, third = series.first_group()
     holds = {name: series.hold_run(name) for name in (second, third)}
-    slurm.slots = 2
+    slurm.start_again()
     # The driver sees that the second seed has begun, while the process goes on.
     series.wait_until_began(second)
     wait_until(lambda: series.runs()[1].state is RunState.RUNNING)
@@ -161,12 +163,13 @@ def test_with_wait_a_killed_process_and_a_killed_driver_lose_and_repeat_nothing(
 def test_ctrl_c_cancels_the_jobs_and_the_same_command_trains_what_is_left(
     series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
 ):
-    slurm.slots = 0
-    driver = sweep.start("--wait")
-    wait_until(lambda: len(slurm.jobs) == 2)
+    slurm.stop_starting()
+    driver = sweep.start("--wait", "--workers", "1")
+    wait_until(lambda: len(slurm.jobs()) == 2)
     first, second, third = series.first_group()
     hold = series.hold_run(second)
-    slurm.slots = 1
+    slurm.start_again()
+    series.wait_until_began(second)
     wait_until(lambda: series.runs()[1].state is RunState.RUNNING)
     driver.send_signal(signal.SIGINT)
     output, _ = driver.communicate()

@@ -1,4 +1,4 @@
-"""`ampcompare sweep --cluster slurm`: job arrays by submitit, with a fake Slurm.
+"""`ampcompare sweep --cluster slurm`: job arrays by submitit, on a real Slurm.
 
 Whatever happens between the command and sbatch, no run is made twice, and a line reports it.
 """
@@ -6,13 +6,13 @@ Whatever happens between the command and sbatch, no run is made twice, and a lin
 import os
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from support.outside import Outside
 from support.quick import QUICK, ROOT
 from support.slurm import Slurm
 from support.sweep_project import DIES_BEFORE, SweepProject
+from support.wandb_files import leet_rows
 
 from ampcompare import load_runs
 from ampcompare.sweeps.journal import read_journal
@@ -30,24 +30,6 @@ def once_each(project: SweepProject) -> bool:
     return xs(project, "began") == xs(project, "ended") == ["1", "2", "3"]
 
 
-def run_all(slurm: Slurm) -> None:
-    slurm.slots = 2
-    slurm.wait_until_ended()
-
-
-def in_front(slurm: Slurm, name: str, text: str) -> Path:
-    """Write a program that runs in place of the fake one, which it may call as $0.own."""
-    path = slurm.folder / "bin" / name
-    path.rename(path.with_suffix(".own"))
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
-def put_back(path: Path) -> None:
-    path.with_suffix(".own").rename(path)
-
-
 @pytest.mark.slow
 def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
     project: SweepProject, slurm: Slurm, says
@@ -55,11 +37,12 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
     project.write_file(parameters={**XS, "hold": {"value": "all"}})
     project.hold()
     project.before = "import sys; sys.modules['torch'] = None"  # submitting loads no torch
-    says("3 submitted as job 101, 1 at a time", "--workers", "1")
+    says("3 submitted as job", "--workers", "1")
     project.before = "pass"
     project.wait_for("began", 1)
     says("3 waiting or running, nothing new was submitted")
-    slurm.cancel(slurm.jobs[1].name)
+    assert [job.state for job in slurm.jobs()] == ["RUNNING", *["PENDING"] * 3]  # with the report's
+    slurm.call("scancel", slurm.jobs()[1].id)
     project.release()
     slurm.wait_until_ended()
     assert len(xs(project, "ended")) == 2
@@ -70,15 +53,15 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
 
 
 @pytest.mark.slow
-def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
+def test_a_preempted_run_keeps_each_row_and_continues_and_the_report_comes_last(
     project: SweepProject, slurm: Slurm, says
 ):
     """The command is that of docs/clusters.md, with runs that a CPU can do."""
     text = (ROOT / "docs" / "clusters.md").read_text()
     command = re.search(r"^ampcompare sweep compare_backends (.*--cluster.*)$", text, re.M)
     assert command
-    said_there = shlex.split(command[1].replace("--cluster slurm", ""))
-    words = [word for word in said_there if not word.startswith("output_dir=")]
+    words = shlex.split(command[1].replace("--cluster slurm", "").replace("--workers 4", "--workers 1"))
+    words = [word for word in words if not word.startswith("output_dir=")]
     parameters = {"backend": {"values": ["none"]}, "seed": {"values": [1, 2]}}
     held = ["${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}", "${args_no_hyphens}"]
     project.write_file(
@@ -88,28 +71,47 @@ def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
     hold.touch()
     steps = ["epochs=1000", "max_steps=60", "log.every=10", "eval.every=30", "checkpoint.every_epochs=5"]
     quick = [word for word in QUICK if not word.startswith(("epochs=", "log.every=", "diagnostics"))]
-    says("2 submitted", *words, *quick, *steps, HOLD=str(hold), OMP_NUM_THREADS="1")
-    first = slurm.find(101)[0]
-    slurm.wait(lambda: any(project.out.rglob("step-*.pt")))
-    slurm.warn(first)
-    slurm.wait(lambda: first.restarts == 1)
+    says("2 submitted", *words, *quick, *steps, HOLD=str(hold), HELD_AT="35", OMP_NUM_THREADS="1")
+    slurm.wait((project.folder / "hold-run-35").exists)
+    first = slurm.jobs()[0]
+    (log,) = (project.out / "logs").iterdir()
+    rows: list[int] = []
+
+    def has_saved() -> bool:
+        """W&B's service gets SIGTERM like the run, and loses no row nevertheless."""
+        if "\nrecord: " not in log.read_text():
+            return False
+        files = project.out.rglob("*.wandb")
+        rows[:] = [row["global_step"] for file in files for row in leet_rows(file) if "train/loss" in row]
+        return True
+
+    slurm.preempt(has_saved)
     hold.unlink()
+    (line,) = [line for line in log.read_text().splitlines() if "interrupted" in line]
+    interrupted = re.match(r"interrupted at step (\d+) \(SIGTERM\); continue with resume=auto$", line)
+    assert interrupted, line
+    assert "incomplete" not in log.read_text()
+    last = int(interrupted[1])
+    assert sorted(rows) == sorted({*range(4, last, 4), *range(10, last, 10), last})  # also after each epoch
     slurm.wait_until_ended()
-    assert first.history == ["PENDING", "RUNNING", "SIGUSR2", "SIGTERM", "PENDING", "RUNNING", "COMPLETED"]
+    assert f"at step {interrupted[1]}" in re.findall(r"resuming run .*", log.read_text())[0]
+    assert slurm.show(first.id, "Restarts") == "1"
     runs = load_runs([str(project.out)])
     assert len({run.id for run in runs}) == len(runs) == 2
     for run in runs:
         steps = run.history.loc[run.history["train/loss"].notna(), "global_step"].tolist()
         assert steps == sorted({*steps})  # one more where it was interrupted
         assert {*range(10, 61, 10)} <= {*steps}
-    assert [job.state for job in slurm.jobs] == ["COMPLETED"] * 3
+    assert [job.state for job in slurm.jobs()] == ["COMPLETED"] * 3 + ["CANCELLED"]  # the urgent job
     assert (project.out / "report" / "index.html").exists()
 
 
 BAYES = {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2}
 NO_ARRAY = [  # of this file, with this word
     ({}, "--cluster=local", "expected one of slurm, ray"),
-    ({}, "slurm.partitoin=a", "Unavailable parameter(s): ['partitoin']"),
+    ({}, "slurm.partitoin=a", "slurm.partitoin: submitit has no such parameter; did you mean partition?"),
+    ({}, "slurm.mem_gb=2", "slurm.mem_gb: submitit has no such parameter; did you mean mem"),
+    ({}, "slurm.x=2", "other options of sbatch belong into slurm.additional_parameters"),
     ({}, "slurm.comment=a\nrm", "expected a printable word"),
     ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "cannot have job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
@@ -193,16 +195,16 @@ def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(
     project: SweepProject, slurm: Slurm, says
 ):
     project.write_file(parameters={"x": {"values": [1]}})
-    slurm.slots = 0
-    extra = 'slurm.additional_parameters={"gpus_per_node": 1, "gpu-bind": "closest", "wckey": "mine"}'
+    slurm.stop_starting()
+    extra = 'slurm.additional_parameters={"gpus_per_node": 1, "gpu-bind": "closest", "nice": 5}'
     words = ["slurm.gres=gpu:1", "slurm.cpus_per_gpu=2", "slurm.partition=gpu", "slurm.time=1-12", extra]
     says("1 submitted", *words)
-    run, last = (job.options for job in slurm.jobs)
-    assert {"gpus-per-node", "gpu-bind", "gres", "cpus-per-gpu"} <= run.keys()
-    assert not {name for name in last if "gpu" in name or name == "gres"}
-    for options in (run, last):
-        assert (options["partition"], options["time"], options["wckey"]) == ("gpu", "1-12", "mine")
-        assert "requeue" in options
+    run, last = (slurm.call("scontrol", "show", "job", job.id) for job in slurm.jobs())
+    assert ("gpu:1" in run, "CpusPerTres=" in run) == (True, True)
+    assert ("gpu:1" in last, "CpusPerTres=" in last) == (False, False)
+    for job in slurm.jobs():
+        fields = [slurm.show(job.id, name) for name in ("Partition", "TimeLimit", "Nice", "Requeue")]
+        assert fields == ["gpu", "1-12:00:00", "5", "1"]
 
 
 @pytest.mark.slow
@@ -212,7 +214,7 @@ def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_reru
     project.write_file(parameters={**XS, "fail": {"value": 2}})
     says("3 submitted")
     slurm.wait_until_ended()
-    assert sorted(job.state for job in slurm.jobs) == ["COMPLETED"] * 3 + ["FAILED"]
+    assert sorted(job.state for job in slurm.jobs()) == ["COMPLETED"] * 3 + ["FAILED"]
     says("1 of 3 runs failed", code=1)
     assert len(xs(project, "began")) == 3
     project.mend()
@@ -230,24 +232,27 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
 ):
     """Refused, answer lost, or driver killed after it: jobs that may be queued are found by their mark."""
     project.write_file(parameters={"y": {"values": [1]}})
-    slurm.slots = 0
-    says("unrecognized option", 'slurm.additional_parameters={"nonsense": 1}', code=2)
-    assert slurm.jobs == []
+    slurm.stop_starting()
+    unknown = "unrecognized option '--reservatoin=a'; did you mean reservation?"
+    says(unknown, 'slurm.additional_parameters={"reservatoin": "a"}', code=2)
+    says("refused the job: sbatch: error: invalid partition specified: none", "slurm.partition=none", code=2)
+    assert slurm.jobs() == []
     project.write_file(parameters=XS)
-    sbatch = in_front(slurm, "sbatch", "$0.own $@ > /dev/null; echo queued, my friend")
+    sbatch = slurm.write_program("sbatch", "$own $@ > /dev/null; echo queued, my friend")
     todo = "run the same command again: it submits runs that are neither done nor queued"
     says(f'lost (Could not make sense of sbatch output "queued, my friend"); {todo}', code=2)
-    put_back(sbatch)
+    sbatch.unlink()
     says("3 waiting or running, nothing new was submitted")
-    slurm.cancel("101")
+    slurm.call("scancel", slurm.jobs()[0].array)
     project.replace_outside(DIES_BEFORE.format(event="started"))
     says("", code=-9)
     project.before = "pass"
     says("3 waiting or running, nothing new was submitted")
-    run_all(slurm)
+    slurm.start_again()
+    slurm.wait_until_ended()
     assert once_each(project)
-    assert {job.state for job in slurm.jobs} == {"CANCELLED", "COMPLETED"}
-    assert slurm.jobs[-1].options["job-name"].startswith("report")
+    assert {job.state for job in slurm.jobs()} == {"CANCELLED", "COMPLETED"}
+    assert slurm.jobs()[-1].name.startswith("report")
 
 
 @pytest.mark.slow
@@ -256,14 +261,12 @@ def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(
 ):
     """And what is submitted binds who comes later."""
     project.write_file(parameters=XS)
-    slurm.slots = 0
+    slurm.stop_starting()
     says("3 submitted", SBATCH_JOB_NAME="mine")
     says("nothing new", SQUEUE_STATES="RUNNING")
-    squeue = in_front(slurm, "squeue", 'echo "$SLURM_CLUSTERS"; echo "CLUSTER: far"; $0.own "$@"')
-    says("nothing new", SBATCH_CLUSTERS="far")
-    squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
+    squeue = slurm.write_program("squeue", "echo down >&2; exit 1")
     says("squeue failed (down); run the command where squeue works", code=2)
-    put_back(squeue)
+    squeue.unlink()
     project.write_file(parameters={"y": {"values": [1]}})
     says("differs in parameters", code=2)
 
@@ -273,17 +276,13 @@ def test_of_a_sweep_that_is_too_large_for_one_array_the_rest_is_submitted_later(
     project: SweepProject, slurm: Slurm, says
 ):
     project.write_file(parameters={"x": {"values": [*range(1001)]}})
-    slurm.slots = 0
-    says(
-        "1000 submitted as job 101, 1 at a time, time limit 4:00:00, 1 not submitted yet; run the same",
-        "--workers",
-        "1",
-    )
+    slurm.stop_starting()
+    says("1 at a time, time limit 4:00:00, 1 not submitted yet; run the same", "--workers", "1")
     says("1000 waiting or running, nothing new")
     state = read_journal(project.out)
     assert state is not None
     for run in state.runs.values():
         write_end(end_file(project.out, run.run_id, run.last_start), RunEnd(0).facts())
-    slurm.cancel("101")
+    slurm.call("scancel", slurm.jobs()[0].array)
     says("1000 finished, 1 submitted as job")
     says("1000 finished, 1 waiting or running, nothing new")

@@ -1,25 +1,21 @@
 """`ampcompare sweep --cluster slurm --wait`: the driver stays, decides as runs end, and may be killed."""
 
 import os
-import random
 import signal
 import subprocess
-import time
-from collections import Counter
 
-import psutil
 import pytest
 from support.quick import ROOT
-from support.slurm import Job, Slurm
+from support.slurm import OPEN, Slurm
 from support.sweep_project import SweepProject
 
 from ampcompare import load_runs
-from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps.journal import read_journal
 
 pytestmark = pytest.mark.slow
 
 QUICK_LOOKS = "outside.scale_time(20)"  # runs and queue are looked at so many times as often
+XS = {"x": {"values": [1, 2, 3]}}
 
 
 def start(project: SweepProject, slurm: Slurm, *words: str, before: str = "") -> subprocess.Popen[str]:
@@ -32,6 +28,10 @@ def start(project: SweepProject, slurm: Slurm, *words: str, before: str = "") ->
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def xs(project: SweepProject, kind: str) -> list[str]:
+    return sorted(event["given"]["x"] for event in project.events(kind))
 
 
 def test_a_search_that_learns_goes_on_as_its_jobs_end(project: SweepProject, slurm: Slurm):
@@ -60,84 +60,38 @@ def test_ctrl_c_cancels_the_jobs_in_order_and_the_same_command_continues(project
     driver.send_signal(signal.SIGINT)
     output, _ = driver.communicate()
     assert driver.returncode == 130, output
-    assert not [job for job in slurm.jobs if job.state in ("PENDING", "RUNNING")]
+    assert not [job for job in slurm.jobs() if job.state in OPEN]
     project.release()
     driver = start(project, slurm)
     output, _ = driver.communicate()
     assert driver.returncode == 0, output
-    assert sorted(event["given"]["x"] for event in project.events("ended")) == ["1", "2"]
+    assert xs(project, "ended") == ["1", "2"]
 
 
-def test_jobs_that_are_preempted_and_killed_and_a_killed_driver_lose_and_repeat_nothing(
+def test_a_killed_program_a_killed_node_and_a_killed_driver_lose_and_repeat_nothing(
     project: SweepProject, slurm: Slurm
 ):
-    """A soak of 16 points on four machines.
-
-    No run gets more than two signals: a warning that a job gets before it listens ends the job, too, and a
-    run that three signals end has failed.
-    """
-    dice, points = random.Random(3), 16
-    program = ROOT / "benchmarks" / "soak_program.py"
-    parameters = {"x": {"values": [*range(points)]}, "seconds": {"value": 1.5}}
-    project.write_file(program=str(program), parameters=parameters, name="soak")
-    slurm.slots = 4
+    project.write_file(parameters={**XS, "hold": {"value": "all"}})
+    project.hold()
     driver = start(project, slurm)
-    signals: Counter[str] = Counter()
-    driver_kills = warnings = 0
-    while driver.poll() is None:
-        time.sleep(dice.expovariate(1.0))
-        running = [
-            job for job in [*slurm.jobs] if job.state == "RUNNING" and "soak" in job.options["job-name"]
-        ]
-        if running and dice.random() < 0.4:
-            job = dice.choice(running)
-            run = run_of(job, project)
-            if signals[run] < 2 and job.state == "RUNNING" and job.process.poll() is None:
-                signals[run] += 1
-                warnings += 1
-                slurm.warn(job)
-        else:
-            runs = [*running_programs(program, project)]
-            pid, run = dice.choice(runs) if runs else (0, "")
-            if pid and signals[run] < 2:
-                signals[run] += 1
-                os.kill(pid, signal.SIGKILL)
-        if driver_kills < 1 and sum(signals.values()) - warnings > 2:
-            driver_kills += 1
-            driver.kill()
-            driver.communicate()
-            driver = start(project, slurm)
+    project.wait_for("began", 3)
+    os.kill(project.events("began")[0]["pid"], signal.SIGKILL)
+    project.wait_for("began", 4)  # the driver has submitted it again
+    slurm.kill_node()
+    slurm.start_node()
+    slurm.wait(lambda: len(project.events("began")) == 7)  # Slurm has put the jobs back into its queue
+    driver.kill()
+    driver.communicate()
+    project.release()
+    driver = start(project, slurm)
     output, _ = driver.communicate()
-    assert (driver.returncode, driver_kills) == (0, 1), output
-    assert sum(signals.values()) - warnings > 2
-    assert any(job.restarts for job in slurm.jobs)
-    runs = load_runs([str(project.out)])
-    assert sorted(run.config["x"] for run in runs) == [*range(points)]
-    assert {run.state for run in runs} == {"finished"}
-    ends = Counter(
-        file.stem for file in project.out.glob("wandb/*/*.wandb") if read_wandb_file(file).exit_code == 0
-    )
-    assert set(ends.values()) == {1}
-    assert [run.state for run in read_journal(project.out).runs.values()] == ["finished"] * points
-    assert not [*running_programs(program, project)]
-
-
-def run_of(job: Job, project: SweepProject) -> str:
-    """Return the id of the run that a job has, or the job's name if the journal does not have it yet."""
+    assert driver.returncode == 0, output
+    assert xs(project, "ended") == ["1", "2", "3"], output
+    assert len({event["run"] for event in project.events("began")}) == 3
     runs = read_journal(project.out).runs.values()
-    return next((run.run_id for run in runs if run.process.get("job") == job.name), job.name)
-
-
-def running_programs(program, project: SweepProject):
-    """Process id and run id of each program that runs."""
-    for process in psutil.process_iter():
-        try:
-            if str(program) in process.cmdline() and process.cmdline()[0] != "sh":
-                environment = process.environ()
-                if environment.get("WANDB_DIR") == str(project.out):
-                    yield process.pid, environment["WANDB_RUN_ID"]
-        except (psutil.Error, KeyError):
-            continue
+    assert {run.state for run in runs} == {"finished"}
+    # A job that Slurm has put back is the same start, and its end was not one by a signal.
+    assert sorted((run.starts, run.signal_ends) for run in runs) == [(1, 0), (1, 0), (2, 1)]
 
 
 def test_the_driver_submits_a_run_that_a_signal_ended_three_times_in_all(project: SweepProject, slurm: Slurm):
@@ -154,8 +108,8 @@ def test_the_driver_submits_a_run_that_a_signal_ended_three_times_in_all(project
     began = [(event["given"]["x"], event["run"]) for event in project.events("began")]
     assert sorted(x for x, _ in began) == ["1", "1", "1", "2"]
     assert len({run for _, run in began}) == 2  # under one id
-    killed = [job for job in slurm.jobs if job.state == "FAILED"]
-    assert (len(killed), [job.restarts for job in killed]) == (3, [0, 0, 0])
+    killed = [job.id for job in slurm.jobs() if job.state == "FAILED"]
+    assert [slurm.show(job, "Restarts") for job in killed] == ["0"] * 3
     states = {run.parameters["x"]: run for run in read_journal(project.out).runs.values()}
     assert (states[1].state, states[1].starts, states[1].signal_ends) == ("failed", 3, 3)
     assert (states[2].state, states[2].starts) == ("finished", 1)
@@ -168,26 +122,49 @@ def test_ctrl_c_ends_the_command_with_a_line_where_scancel_does_not_answer(
     project: SweepProject, slurm: Slurm, answer: str
 ):
     """One call for all jobs, none of which is lost: the same command finds them."""
-    project.write_file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
+    project.write_file(parameters={**XS, "hold": {"value": "all"}})
     project.hold()
-    slurm.slots = 2
     calls = project.folder / "calls"
-    scancel = slurm.folder / "bin" / "scancel"
-    scancel.rename(scancel.with_suffix(".own"))
-    scancel.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{answer}\n')
-    scancel.chmod(0o755)
+    scancel = slurm.write_program("scancel", f'echo "$@" >> {calls}\n{answer}')
     driver = start(project, slurm, before="outside.limit_program('scancel', 0.5)")
-    project.wait_for("began", 2)
+    project.wait_for("began", 3)
     driver.send_signal(signal.SIGINT)
     output, _ = driver.communicate()
     assert driver.returncode == 130, output
     assert "Traceback" not in output
-    assert calls.read_text().splitlines() == ["101_0 101_1 101_2"]
+    jobs = " ".join(job.id for job in slurm.jobs())
+    assert calls.read_text().splitlines() == [jobs]
     assert output.count("scancel failed") == 1
-    assert "cancel them with: scancel 101_0 101_1 101_2" in output
-    scancel.with_suffix(".own").rename(scancel)
+    assert f"cancel them with: scancel {jobs}" in output
+    scancel.unlink()
     project.release()
     driver = start(project, slurm)
     output, _ = driver.communicate()
     assert driver.returncode == 0, output
-    assert sorted(event["given"]["x"] for event in project.events("began")) == ["1", "2", "3"]
+    assert xs(project, "began") == ["1", "2", "3"]
+
+
+# Its score depends on x far more than on the seed.
+SCORES = """
+import sys
+import wandb
+given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
+config = {"x": given["x"], "seed": int(given["seed"])}
+with wandb.init(mode="offline", config=config) as run:
+    run.log({"score": float(given["x"]) + 0.01 * (config["seed"] % 3)})
+"""
+
+
+def test_seeds_are_added_until_the_comparison_is_decided(project: SweepProject, slurm: Slurm):
+    (project.folder / "scores.py").write_text(SCORES)
+    project.write_file(
+        program="scores.py",
+        metric={"name": "score", "goal": "maximize"},
+        parameters={"x": {"values": [1, 2]}, "seed": {"values": [1, 2]}},
+    )
+    words = ["--until-decided", "plan.looks=[2,4,6]", "plan.baseline=x=1"]
+    driver = start(project, slurm, *words)
+    output, _ = driver.communicate()
+    assert driver.returncode == 0, output
+    seeds = {run.config["seed"] for run in load_runs([str(project.out)])}
+    assert seeds == {1, 2, 3, 4}, output

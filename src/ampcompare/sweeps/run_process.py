@@ -3,7 +3,7 @@
 Every executor starts runs through `RunLauncher.start`, which returns a `RunProcess`: the driver on this
 machine, and on a cluster the job of Slurm or the task of Ray. Whoever has it polls it. Each run of a series
 is a run of its own, and leaves its own facts (run_end.py). The training itself notes which run it has begun
-and finished (`ampcompare.config.run_series`). What a process that was killed has left is ended by `end_leftovers`.
+and finished (config/run_series.py). What a process that was killed has left is ended by `end_leftovers`.
 """
 
 import logging
@@ -45,7 +45,7 @@ class RunProcess:
         guard: Ends it if this process dies.
         folder: Output folder of the sweep.
         runs: The runs in their order. The first one begins with the process.
-        series: The file that lists the runs (`ampcompare.config.run_series`); None: the process trains one run.
+        series: The file that lists the runs (config/run_series.py); None: the process trains one run.
 
     Attributes:
         runs: As above.

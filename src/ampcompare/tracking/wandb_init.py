@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,14 @@ def start_record(
         return Tracker(run_id, state)
     run.define_metric(metrics.STEP)
     run.define_metric("*", step_metric=metrics.STEP)
-    return WandbTracker(run, run_id, on_lost, state)
+    return WandbTracker(run, run_id, on_lost, state, partial(_restart_offline, settings, run_id))
+
+
+def _restart_offline(settings: RunSettings, run_id: str) -> Any:
+    """Start the run again after its service process has ended."""
+    end_service()
+    wandb.run = None  # the client would return the run that it has lost
+    return _init_run(settings, "offline", run_id, None, is_silent=True)
 
 
 def _leave_local_sweep() -> None:
@@ -163,7 +171,7 @@ def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], 
             run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
         if metric.by_group:
             run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
-    return WandbTracker(run, run.id, on_lost, is_external=True)
+    return WandbTracker(run, run.id, on_lost)
 
 
 def _choose_mode(asked: str) -> str:
@@ -187,6 +195,8 @@ def _init_run(
     run_id: str,
     on_stop: Callable[[], None] | None,
     resume: str | None = None,
+    *,
+    is_silent: bool = False,
 ) -> Any:
     """Call wandb.init; W&B's environment variables take precedence over the settings."""
     sweep_id = os.environ.get("WANDB_SWEEP_ID")
@@ -205,16 +215,18 @@ def _init_run(
     options["id"] = None if sweeps_run_id == run_id else run_id
     options["dir"] = os.environ.get("WANDB_DIR") or str(Path(settings.output_dir).resolve())
     options["group"] = os.environ.get("WANDB_RUN_GROUP") or sweep_id or settings.group
-    timeouts: dict[str, Any] = {
+    options_of_client: dict[str, Any] = {
         "init_timeout": _variable("init_timeout") or INIT_TIMEOUT_SECONDS,
         "finish_timeout": _variable("finish_timeout") or FINISH_TIMEOUT_SECONDS,
     }
+    if is_silent:  # `False` would replace WANDB_SILENT
+        options_of_client["silent"] = True
     client_settings = wandb.Settings(
         x_transaction_log_flush_interval=FLUSH_SECONDS,
         console="off",  # do not record the progress bar
         quiet=True,
         stop_fn=on_stop,
-        **timeouts,
+        **options_of_client,
     )
     # Within a sweep the client takes the sweep's id for every run, also for the second one of a program.
     is_second_run = sweeps_run_id and sweeps_run_id != run_id

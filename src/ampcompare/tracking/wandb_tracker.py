@@ -17,7 +17,7 @@ from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.signals import is_preemption, is_stopped
 from ampcompare.tracking.external_run_buffer import ExternalRunBuffer
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.write_monitor import WriteMonitor
+from ampcompare.tracking.write_monitor import WriteMonitor, last_written_step
 from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, service_errors, warn_if_slow
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,8 @@ class WandbTracker(Tracker):
         on_lost: Called, in the thread that logs rows, with the reason why rows reach neither the disk nor a
             server any more.
         state: The `state_dict` of the run's earlier part; None without one.
-        is_external: Whether the run is a user's own: rows and summary are added, and it is not ended.
+        restart: Starts the run again offline, in a new file, with a new service process. None: the run is a
+            user's own, to which rows and summary are added, and which is not ended.
     """
 
     def __init__(
@@ -45,15 +46,15 @@ class WandbTracker(Tracker):
         run_id: str,
         on_lost: Callable[[str], None] | None = None,
         state: Mapping[str, Any] | None = None,
-        *,
-        is_external: bool = False,
+        restart: Callable[[], Any] | None = None,
     ) -> None:
         self.run_id = run_id
         self.record = Path(run.dir).parent
+        self._parts = [self.record]  # the folders of the record, of which more than one is an exception
         self._run = run
-        self._is_external = is_external
+        self._restart = restart
         self._on_lost = on_lost
-        self._buffer = ExternalRunBuffer(run, self._log) if is_external else None
+        self._buffer = ExternalRunBuffer(run, self._log) if restart is None else None
 
         self._thread = CallQueue()
         self._sent: deque[Future[None]] = deque()
@@ -62,6 +63,7 @@ class WandbTracker(Tracker):
         self._has_service_ended = False  # the client's service process, before its time
 
         self._count = 0  # rows so far, including those of the run's earlier parts
+        self._first_sent: int | None = None  # number of the first row that this part has
         self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
         self._rows_on_server = 0  # of the run's earlier parts
         self._step_on_server = -1  # the last one of these rows
@@ -70,15 +72,14 @@ class WandbTracker(Tracker):
 
     def describe_record(self, output_dir: Path) -> list[str]:
         """Return the lines of `Tracker.describe_record`."""
-        folder = Path(self._run.dir).parent
         report = shell_command("ampcompare", "report", output_dir, "--out", "report")
-        leet = shell_command("wandb", "leet", folder.parent)
-        lines = [f"record: {folder}"]
+        leet = shell_command("wandb", "leet", self._parts[0].parent)
+        lines = [f"record: {self._parts[0]}"]
         if not self._run.offline and self._run.url:  # in this order: the client warns of a URL offline
-            sync = shell_command("wandb", "sync", "--include-online", folder)
+            sync = shell_command("wandb", "sync", "--include-online", *self._parts)
             lines += [f"page:   {self._run.url}", f"sync:   {sync}  # if the upload was cut short"]
         else:
-            lines += [f"sync:   {shell_command('wandb', 'sync', folder)}"]
+            lines += [f"sync:   {shell_command('wandb', 'sync', *self._parts)}"]
         return [*lines, f"see:    {report}", f"        {leet}"]
 
     def update_summary(self, facts: Mapping[str, Any]) -> None:
@@ -97,6 +98,7 @@ class WandbTracker(Tracker):
             self._tail.popleft()
         is_on_server = self._count <= self._rows_on_server and row[metrics.STEP] <= self._step_on_server
         if not is_on_server:
+            self._first_sent = self._first_sent or self._count
             self._sent.append(self._thread.submit(lambda: self._log(row)))
         while self._sent and self._sent[0].done():
             self._sent.popleft().result()
@@ -183,7 +185,7 @@ class WandbTracker(Tracker):
         sends the rest.
         """
         stopped = is_stopped(exit_code)
-        ended = self._thread.submit(lambda: self._end(summary, exit_code))
+        ended = self._thread.submit(lambda: self._end(self._run, summary, exit_code))
         self._thread.close()
         try:
             with warn_if_slow("W&B's client, to send the rest of the record"):
@@ -193,6 +195,8 @@ class WandbTracker(Tracker):
                 f"the record {self._monitor.path} is complete on this disk, but not on the server: time is up"
             )
         self.flush()
+        if self._has_service_ended and stopped:
+            self._record_rest(summary, exit_code)
         problem = self._find_end_problem(stopped)
         return None if problem is None else f"the record {self._monitor.path} is incomplete: {problem}"
 
@@ -200,21 +204,43 @@ class WandbTracker(Tracker):
         if self._has_service_ended:
             return SERVICE_ENDED
         # The file of a user's own run is still open, and the end of a stopped run may be cut short.
-        if not self._run.offline or self._is_external or stopped:
+        if not self._run.offline or self._restart is None or stopped:
             return None
         return self._monitor.end_problem()
 
-    def _end(self, summary: Mapping[str, Any], exit_code: int) -> None:
+    def _record_rest(self, summary: Mapping[str, Any], exit_code: int) -> None:
+        """Record offline, in a file of its own, what a service process that a signal has ended did not write.
+
+        Slurm sends its SIGTERM to every process of a job, and W&B's service ends at once. If this fails, the
+        rows come with the checkpoint, when the run continues.
+        """
+        if self._restart is None:
+            return
+        try:
+            last_step = last_written_step(self._monitor.path)
+            written = 0 if last_step is None else last_step + 1 - self._run.starting_step
+            run = self._restart()
+            self._parts.append(Path(run.dir).parent)
+            for number, _, row in self._tail:
+                if self._first_sent is not None and number >= self._first_sent + written:
+                    run.log({key: _logged(value) for key, value in row.items()})
+            self._has_service_ended = False
+            self._end(run, summary, exit_code)
+        except Exception as problem:  # whatever it is, the run has a checkpoint, and has to end now
+            self._has_service_ended = True
+            log.debug(f"W&B could not be started again: {problem}")
+
+    def _end(self, run: Any, summary: Mapping[str, Any], exit_code: int) -> None:
         stopped = is_stopped(exit_code)
         try:
             if self._buffer is not None:
                 self._buffer.close()
             if is_preemption(exit_code):
-                self._run.mark_preempting()  # of such a run W&B's sweep starts again what ends above 0
-            self._run.summary.update(dict(summary))
-            if self._is_external:
+                run.mark_preempting()  # of such a run W&B's sweep starts again what ends above 0
+            run.summary.update(dict(summary))
+            if self._restart is None:
                 return
-            self._run.finish(exit_code=STOPPED_EXIT_CODE if stopped else exit_code)
+            run.finish(exit_code=STOPPED_EXIT_CODE if stopped else exit_code)
         except service_errors():
             self._has_service_ended = True
         except OSError as problem:  # of its own log, closed last; the record is checked for itself

@@ -70,12 +70,29 @@ class WriteMonitor:
 
 def ends_whole(path: Path) -> bool:
     """Return whether the file ends with a complete record, and the run's exit is among the last ones."""
+    records, is_whole = _last_records(path, blocks=1)
+    return is_whole and any(record.HasField("exit") for record in records)
+
+
+def last_written_step(path: Path) -> int | None:
+    """Return the client's own step (`_step`) of the last row in the file; None: there is none."""
+    records, _ = _last_records(path, blocks=32)
+    return next((record.history.step.num for record in reversed(records) if record.HasField("history")), None)
+
+
+def _last_records(path: Path, blocks: int) -> tuple[list[Record], bool]:
+    """Return the records in the last blocks of the file, and whether all of them are complete.
+
+    Args:
+        blocks: The number of complete blocks before the last one.
+    """
+    records = []
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        last_blocks = max(0, size // BLOCK_BYTES - 1) * BLOCK_BYTES
-        reader = LogReader(file, file.seek(last_blocks))
+        reader = LogReader(file, file.seek(max(0, size // BLOCK_BYTES - blocks) * BLOCK_BYTES))
         try:
-            exits = [Record.FromString(payload).HasField("exit") for payload in reader]
+            for payload in reader:
+                records.append(Record.FromString(payload))
         except (NotWandbFile, DecodeError):
-            return False
-    return any(exits) and not reader.problems()
+            return records, False
+    return records, not reader.problems()

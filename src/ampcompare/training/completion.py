@@ -33,7 +33,7 @@ def run_loop(loop: TrainingLoop, find_remedy: Callable[[], str] = str) -> int:
     try:
         loop.run()
     except KeyboardInterrupt:
-        log.warning(f"interrupted at step {loop.step}; the record up to here is kept")
+        log.warning(f"interrupted at step {loop.step}")
         return EXIT_INTERRUPTED
     except UserError as problem:
         problem.exit_code = EXIT_FAILED
@@ -48,8 +48,7 @@ def run_loop(loop: TrainingLoop, find_remedy: Callable[[], str] = str) -> int:
         raise _explain_unsupported(loop, problem, remedy) from None
     if not loop.stopped:
         return 0
-    kept = "" if stop.exit_code == EXIT_FAILED else "; the record up to here is kept"
-    log.warning(f"interrupted at step {loop.step} ({stop.reason}){kept}{describe_resume(loop, 'continue')}")
+    log.warning(f"interrupted at step {loop.step} ({stop.reason}){describe_resume(loop, 'continue')}")
     return stop.exit_code
 
 

@@ -44,7 +44,8 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "ConfigItem": ITEM,
     "SummaryRecord": {"update": (1, "bytes[]"), "remove": (2, "SummaryItem[]")},
     "SummaryItem": ITEM,
-    "HistoryRecord": {"item": (1, "bytes[]")},
+    "HistoryRecord": {"item": (1, "bytes[]"), "step": (2, "HistoryStep")},
+    "HistoryStep": {"num": (1, "int64")},
     "HistoryItem": ITEM,
     "MetricRecord": {
         "name": (1, "string"),

@@ -238,7 +238,7 @@ def task_options(cluster_options: Mapping[str, str]) -> dict[str, Any]:
     for name, text in cluster_options.items():
         option = f"{PREFIX}{name}={text}"
         if name not in OPTION_HELP:
-            allowed = did_you_mean(name, OPTION_HELP) or f"expected one of {', '.join(OPTION_HELP)}"
+            allowed = did_you_mean(name, OPTION_HELP, count=3) or f"expected one of {', '.join(OPTION_HELP)}"
             raise UserError(f"{option}: no such option; {allowed}")
         value = parse_yaml_value(PREFIX + name, text)
         if not _is_valid(name, value):
@@ -284,7 +284,7 @@ def runtime_environment(runtime_env: Mapping[str, Any], output: Path) -> dict[st
     environment = dict(runtime_env)
     unknown = [key for key in environment if key not in RuntimeEnv.known_fields]
     if unknown:
-        near = did_you_mean(unknown[0], RuntimeEnv.known_fields)
+        near = did_you_mean(unknown[0], RuntimeEnv.known_fields, count=3)
         raise UserError(f"{PREFIX}runtime_env: Ray has no field {unknown[0]!r}{near and f'; {near}'}")
     try:
         RuntimeEnv(**environment)

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError, one_line, reason
+from ampcompare.errors import UserError, did_you_mean, one_line, reason
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.yaml_io import parse_yaml_value
@@ -342,13 +342,25 @@ def submit_array(
         is_refused = isinstance(problem, FailedJobError) and lines
         if is_refused and not re.search(CONNECTION_TROUBLE, str(problem), re.I):
             journal.append("submission", mark=mark, indices=None)
-            raise UserError(f"--cluster slurm: sbatch refused the job: {why}") from None
+            raise UserError(
+                f"--cluster slurm: sbatch refused the job: {why}{_similar_options(why)}"
+            ) from None
         raise UserError(
             f"--cluster slurm: sbatch's answer was lost ({why}); run the same command again: it submits "
             "runs that are neither done nor queued"
         ) from None
     sys.stderr.write(output.getvalue())
     return str(jobs[0].job_id).partition("_")[0]
+
+
+def _similar_options(why: str) -> str:
+    """Return a question for the options of sbatch that are like the one that it does not know, or ""."""
+    unknown = re.search(r"unrecognized option '--([\w-]+)", why)
+    if unknown is None:
+        return ""
+    described = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, check=False).stdout
+    near = did_you_mean(unknown[1], {*re.findall(r"--([a-z][a-z-]+)", described)}, count=3)
+    return near and f"; {near}"
 
 
 def _submitit_executor(folder: Path, options: Mapping[str, Any]) -> Any:
@@ -369,11 +381,16 @@ def _submitit_executor(folder: Path, options: Mapping[str, Any]) -> Any:
             f"--cluster slurm: {missing[0]} is not on PATH; run the command on a machine of the cluster "
             "that can submit jobs"
         )
+    known = SubmititExecutor._valid_parameters()
+    if unknown := [name for name in options if name not in known]:
+        near = did_you_mean(unknown[0], known, count=3)
+        others = "other options of sbatch belong into slurm.additional_parameters"
+        raise UserError(f"{PREFIX}{unknown[0]}: submitit has no such parameter; {near or others}")
     try:
         executor = SubmititExecutor(jobs_folder(folder))
         executor.update_parameters(**options)
     except (ValueError, TypeError) as problem:
-        raise UserError(f"--cluster slurm: {problem}") from None
+        raise UserError(f"--cluster slurm: {one_line(problem)}") from None
     return executor
 
 
