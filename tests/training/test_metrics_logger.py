@@ -244,7 +244,7 @@ def test_anomalies_are_carried_over_on_resume(caplog: pytest.LogCaptureFixture):
 
 
 def test_the_first_anomaly_is_kept_over_a_resume():
-    """A skip within the first steps is the loss scaler's search; one after twelve good steps is an anomaly."""
+    """A skip within the first steps is the search of the loss scaler; a later one is an anomaly."""
     first, second = Made(), Made()
     for number in range(1, 15):
         first.scale.skipped = number in (1, 14)
