@@ -223,6 +223,16 @@ def test_the_checkpoint_before_an_anomaly_is_kept_and_the_last_line_explains_it(
     assert EQUAL in output
 
 
+@pytest.mark.parametrize("folder", ["runs/ladder", "elsewhere/ladder"])
+def test_a_run_is_found_by_its_id_in_the_folder_of_a_sweep(folder: str, capsys: pytest.CaptureFixture[str]):
+    """The anomaly is recorded, so that the step is known without the losses."""
+    name = train("backend=native", *plant(27, 27), f"output_dir={folder}")
+    (record,) = load_runs([folder])
+    assert record.summary["anomaly/first_step"] == 27
+    output = why(capsys, "diff", "--at", name)
+    assert (step_of(output), EQUAL in output) == (27, True)
+
+
 def test_a_replay_changes_nothing_in_the_folder_of_the_run(capsys: pytest.CaptureFixture[str]):
     name = train("backend=native", *plant(27, 27))
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")}
