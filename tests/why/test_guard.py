@@ -130,9 +130,8 @@ def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "how", "expected"),
     [
-        (["backend=none"], {}, "backend=none computes in fp32"),
-        (["backend=tf32"], {}, "backend=tf32 switches TF32 for all modules"),
-        (["backend=fp16"], {"margin": -1.0}, "--margin -1.0: expected a number above 0"),
+        (["backend=none", *SMALL], {}, "backend=none computes in fp32"),
+        (["backend=fp16", *SMALL], {"margin": -1.0}, "--margin -1.0: expected a number above 0"),
         (["backend=fp16", "precision.keep_fp32=nowhere", "model.name=tiny", *SMALL], {}, "no module of the"),
         (["backend=fp16", "optimizer.lr=1e-9", "model.name=tiny", *SMALL], {"steps": 4}, "learns too little"),
     ],
