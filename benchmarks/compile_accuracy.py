@@ -13,7 +13,6 @@ import dataclasses
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,31 +59,20 @@ def build_text(train: bool) -> "object":
 
 def measure(network: str, backend: str, seeds: int) -> int:
     """Print the errors of each seed, and return the number of false alarms."""
-    from ampcompare.system.device import seed_process
-    from ampcompare.training.run_context import make_config, prepare_run
     from ampcompare.why.accuracy import judge
     from ampcompare.why.accuracy_table import describe_verdict
+    from ampcompare.why.step import from_options
     from ampcompare.why.step_comparison import StepComparison
-    from ampcompare.why.step_source import StepSource
-    from ampcompare.why.step_variants import ValuePair
+    from ampcompare.why.value_pair import ValuePair
 
-    context = prepare_run(make_config([*NETWORKS[network], *DATA, f"backend={backend}"]))
-    config = context.config
-    batches = context.first_steps(seeds)
-    source = StepSource(
-        config,
-        "",
-        context.world.device,
-        batches[0],
-        context.build_trainer,
-        partial(seed_process, config.seed),
-    )
+    state = from_options([*NETWORKS[network], *DATA, f"backend={backend}", "execution=eager"])
+    batches = state.next_steps(seeds)
     began, alarms = time.monotonic(), 0
-    comparison = StepComparison(source, ValuePair("execution", ("eager", "compile")))
+    comparison = StepComparison(state, ValuePair("execution", ("eager", "compile")))
     print(f"{network}, {backend}: compiled in {time.monotonic() - began:.0f} s", flush=True)
     for seed in range(seeds):
-        plain = dataclasses.replace(config, backend="none", seed=seed)
-        weights = [p.detach().clone() for p in context.build_trainer(plain).model.parameters()]
+        plain = dataclasses.replace(state.config, backend="none", seed=seed)
+        weights = [p.detach().clone() for p in state.build_trainer(plain).model.parameters()]
         comparison.restart(weights, batches[seed])
         result = judge(comparison)
         alarms += result.fault is not None

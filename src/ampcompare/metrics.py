@@ -251,6 +251,14 @@ NONFINITE_MODULES = declare(
     needs=SKIPPED_STEP,
     no_goal="a line of names",
 )
+FIRST_ANOMALY = declare(
+    "anomaly/first_step",
+    "first step with an overflow that no loss scale explains",
+    END,
+    "steps",
+    needs="such a step",
+    no_goal="missing in every run without such a step",
+)
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")
 COMMONEST_CLASS = declare(

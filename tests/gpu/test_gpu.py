@@ -34,6 +34,7 @@ from ampcompare.training.resources import EnergyCounter
 from ampcompare.training.step_log import StepLog
 from ampcompare.training.timing import FIRST_STEPS, Timing
 from ampcompare.why.diff import compare_step
+from ampcompare.why.step import from_options
 
 pytestmark = pytest.mark.gpu
 
@@ -230,7 +231,7 @@ def test_a_run_with_tf32_records_it_and_its_loss_is_close_to_strict_fp32(tmp_pat
 
 @pytest.mark.skipif(not has_tf32(CUDA), reason="the GPU has no TF32")
 def test_diff_shows_what_tf32_rounds_against_strict_fp32():
-    found = compare_step([*QUICK, "device=cuda", "model.name=resnet18", "backend=tf32"])
+    found = compare_step(from_options([*QUICK, "device=cuda", "model.name=resnet18", "backend=tf32"]))
     assert 5e-5 < max(line.size for line in found.lines if line.kind == "Conv2d") < 1e-2
     assert 0 < abs(found.loss - found.loss_fp32) < 1e-2 * found.loss_fp32
 

@@ -241,6 +241,23 @@ def test_anomalies_are_carried_over_on_resume(caplog: pytest.LogCaptureFixture):
     assert second.logger.summary()[metrics.SCALE_COLLAPSED] == 1
 
 
+def test_the_first_anomaly_is_kept_over_a_resume():
+    """A skip within the first steps is the search of the loss scaler; a later one is an anomaly."""
+    first, second = Made(), Made()
+    for number in range(1, 15):
+        first.scale.skipped = number in (1, 14)
+        first.step()
+    first.logger.flush()
+    first.logger.pause()
+    assert first.logger.summary()[metrics.FIRST_ANOMALY] == 14
+    second.logger.load_state_dict(first.logger.state_dict())
+    for number in range(15, 40):
+        second.scale.skipped = number == 39
+        second.step()
+    second.logger.flush()
+    assert second.logger.summary()[metrics.FIRST_ANOMALY] == 14
+
+
 def test_peak_memory_excludes_the_first_steps(outside: Outside):
     """A fault of before: an evaluation's batch in fp32 was the peak under every backend."""
     peak = 0.0

@@ -189,7 +189,7 @@ def test_without_an_anomaly_it_is_the_last_step_and_the_nearest_checkpoint(
         (["backend=native"], 23, 23, 0, 23, 20),
         (["backend=native", "checkpoint.every_epochs=null"], 23, 23, 0, 23, None),
         (["backend=native"], 5, 5, 0, None, None),  # the loss scale had not settled
-        (["backend=native_bf16"], 23, 99, 1, 23, 10),  # the update of step 20 may have spoiled the weights
+        (["backend=native_bf16"], 23, 99, 1, 23, 20),
         (["backend=native"], 23, 99, 1, 23, 20),
         (["backend=native"], 99, 99, 0, None, None),
         (["backend=none"], 23, 23, 1, None, 20),  # fp32 is what a step is compared with
@@ -221,6 +221,16 @@ def test_the_checkpoint_before_an_anomaly_is_kept_and_the_last_line_explains_it(
     where = f"from the checkpoint at step {kept}: " if kept else "from step 0: "
     assert where in output
     assert EQUAL in output
+
+
+@pytest.mark.parametrize("folder", ["runs/ladder", "elsewhere/ladder"])
+def test_a_run_is_found_by_its_id_in_the_folder_of_a_sweep(folder: str, capsys: pytest.CaptureFixture[str]):
+    """The anomaly is recorded, so that the step is known without the losses."""
+    name = train("backend=native", *plant(27, 27), f"output_dir={folder}")
+    (record,) = load_runs([folder])
+    assert record.summary["anomaly/first_step"] == 27
+    output = why(capsys, "diff", "--at", name)
+    assert (step_of(output), EQUAL in output) == (27, True)
 
 
 def test_a_replay_changes_nothing_in_the_folder_of_the_run(capsys: pytest.CaptureFixture[str]):
@@ -274,7 +284,7 @@ def test_explain_and_guard_begin_at_the_step(capsys: pytest.CaptureFixture[str])
     why(capsys, "diff", "--at", name, "--json", "diff.json")
     first_loss = json.loads(Path("diff.json").read_text())["loss_fp32"]
     output = why(capsys, "guard", "--at", name, "--steps", 8)
-    assert f"under native, from run {name}, step 27: 7 modules, 8 steps per trial" in output
+    assert f"under native, beginning with run {name}, step 27: 7 modules, 8 steps per trial" in output
     assert f"fp32: loss {first_loss:.4g} to " in output
     assert "result: " in output
 

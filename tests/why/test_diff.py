@@ -12,7 +12,8 @@ from support.quick import QUICK
 
 from ampcompare.cli import main
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.why.diff import ModuleDifference, StepDifference, compare_step, summarize
+from ampcompare.why.diff import SAMPLES, ModuleDifference, StepDifference, compare_step, summarize
+from ampcompare.why.step import from_options
 
 NET = """
 import torch
@@ -195,20 +196,24 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def compare(words: list[str]) -> StepDifference:
+    return compare_step(from_options(words, samples=SAMPLES))
+
+
 def by_title(difference: StepDifference) -> dict[str, ModuleDifference]:
     return {line.title: line for line in difference.lines}
 
 
 def test_rounding_alone_is_not_called_large_in_a_network_without_a_fault():
     for backend in ("native", "bf16"):
-        messages = summarize(compare_step([*IMAGES, f"backend={backend}"]))
+        messages = summarize(compare([*IMAGES, f"backend={backend}"]))
         assert any(line.startswith("no own error is large") for line in messages), messages
 
 
 @pytest.mark.parametrize("base", ["Fp32", "Native"])
 @pytest.mark.parametrize(("number", "where"), [*enumerate(WHERE)])
 def test_a_planted_fault_has_the_largest_own_error(number: int, where: str, base: str):
-    difference = compare_step([*FAULTY, f"backend=./faults.py:{base}_{number}", "precision.init_scale=256"])
+    difference = compare([*FAULTY, f"backend=./faults.py:{base}_{number}", "precision.init_scale=256"])
     worst, second = difference.by_worst()[:2]
     assert worst.title == where
     assert worst.size > 1e-3
@@ -224,14 +229,14 @@ def test_a_planted_fault_has_the_largest_own_error(number: int, where: str, base
 
 
 def test_errors_propagate_in_the_step_and_not_into_own_errors():
-    after = by_title(compare_step([*FAULTY, "backend=./faults.py:Fp32_1"]))["second.out"]
+    after = by_title(compare([*FAULTY, "backend=./faults.py:Fp32_1"]))["second.out"]
     assert after.output.size > 1e-3
     assert after.size < 1e-6
 
 
 def test_the_first_gradient_that_is_not_finite_is_named():
     """Here the gradient of the logits still fits into fp16, and those of the head's weights do not."""
-    difference = compare_step([*FAULTY, "backend=native", "precision.init_scale=1048576"])
+    difference = compare([*FAULTY, "backend=native", "precision.init_scale=1048576"])
     assert (difference.first_gradient, difference.skipped) == ("head", True)
     assert difference.by_worst()[0].title == "head"
 
@@ -246,14 +251,14 @@ def check_errors(difference: StepDifference, bound: float, random: tuple[str, ..
 
 @backends([name for name in REGISTRY if name != "none"], few=("native", "apex_o1"))
 def test_every_backend_is_measured(backend: str):
-    difference = compare_step([*IMAGES, f"backend={backend}"])
+    difference = compare([*IMAGES, f"backend={backend}"])
     check_errors(difference, BOUND[REGISTRY[backend].dtype])
     assert difference.not_called == []
 
 
 @pytest.mark.parametrize("backend", ["native", "native_bf16", "apex_o1"])
 def test_odd_modules_are_measured_random_ones_are_not_and_idle_ones_are_named(backend: str):
-    difference = compare_step(
+    difference = compare(
         ["model.name=./odd.py:build", *TOKENS, "precision.init_scale=256", f"backend={backend}"]
     )
     lines = by_title(difference)
@@ -272,24 +277,16 @@ def test_gradients_without_a_scale_are_flushed_to_zero():
     loss = "def loss(outputs, targets):\n    return outputs.square().mean() * 1e-6"
     Path("loss.py").write_text(loss)
     words = [*IMAGES, "task.loss=./loss.py:loss", "task.metrics=[]", "backend=apex_o2"]
-    bare, scaled = (compare_step([*words, f"precision.loss_scale={scale}"]).lines[0] for scale in (1, 65536))
+    bare, scaled = (compare([*words, f"precision.loss_scale={scale}"]).lines[0] for scale in (1, 65536))
     assert bare.gradient.flushed > 0.9
     assert scaled.gradient.flushed < 0.1
 
 
 @pytest.mark.parametrize("word", ["training.accumulate=2", "training.gradient_penalty=0.1"])
 def test_a_step_is_that_of_the_run(word: str):
-    difference = compare_step([*IMAGES, word, "backend=native_bf16"])
+    difference = compare([*IMAGES, word, "backend=native_bf16"])
     assert difference.samples == (4 if "accumulate" in word else 2)
     assert 0 < difference.update.size < 0.5
-
-
-def test_the_random_state_of_the_process_is_restored():
-    torch.manual_seed(5)
-    wanted = torch.rand(3)
-    torch.manual_seed(5)
-    compare_step([*IMAGES, "backend=native_bf16"])
-    assert torch.equal(torch.rand(3), wanted)
 
 
 def diff(*words: object) -> int:

@@ -84,7 +84,10 @@ def test_explain_and_guard_take_weights(capsys: pytest.CaptureFixture[str]):
     assert why("guard", *WORDS, "backend=native", "--weights", file, "--steps", 8) == 0
     output = capsys.readouterr().out
     assert f"native compared with none in a step with the weights of {file}: " in output
-    assert f"under native, with the weights of {file}: 5 modules, 8 steps per trial" in output
+    assert (
+        f"under native, beginning with a step with the weights of {file}: 5 modules, 8 steps per trial"
+        in output
+    )
 
 
 @pytest.mark.parametrize(

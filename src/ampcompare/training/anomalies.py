@@ -77,10 +77,6 @@ class AnomalyMonitor:
             raises TrainingError and "continue" warns, as in `training.on_nan`. None warns in a loop that is
             not ours.
         scales_dynamically: Whether overflows are expected now and then, and repaired by a smaller scale.
-
-    Attributes:
-        first_anomaly: The first step of this process with a loss that no smaller loss scale can repair, or
-            that was skipped after the loss scale had settled; None without such a step.
     """
 
     def __init__(self, on_nan: str | None, *, scales_dynamically: bool) -> None:
@@ -88,11 +84,20 @@ class AnomalyMonitor:
         self._scales_dynamically = scales_dynamically
         # Plain values: a checkpoint has them under these keys.
         self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
+        self._state |= {"first_anomaly": None, "last_skip": 0}
         self._overflows_by_module: Counter[str] = Counter()
         self._has_advised = False  # about a loss before any update
         self._bad_weights = ""  # which weights were found not to be finite first
-        self.first_anomaly: int | None = None
-        self._last_skip = 0
+
+    @property
+    def first_anomaly(self) -> int | None:
+        """The first step of the run with a loss or an update that is inf or nan, or that was skipped.
+
+        Steps are left out whose overflow a smaller loss scale can repair, and those that were skipped before
+        the loss scale had settled.
+        """
+        anomaly: int | None = self._state["first_anomaly"]
+        return anomaly
 
     def check(
         self,
@@ -120,7 +125,12 @@ class AnomalyMonitor:
         bad_losses = {step: x for step, x in enumerate(losses, first_step) if not math.isfinite(x)}
         first_bad = min(bad_losses, default=None)
         loss_is_lost = first_bad is not None and not scale_can_shrink
-        self._note_anomaly(first_step, skips, first_bad if loss_is_lost else None)
+        spoiled = first_bad
+        if (
+            first_bad is not None and first_bad > 1 and first_bad in bad_weights
+        ):  # the update before made them inf or nan
+            spoiled = first_bad - 1
+        self._note_anomaly(first_step, skips, spoiled if loss_is_lost else None)
         self._check_weights(bad_weights, stops=self._on_nan == "stop" and not scale_can_shrink)
         if first_bad == 1 and scale_can_shrink:
             log.warning(f"{_describe_loss(1, bad_losses[1], scale)}; {FIRST_STEP_ADVICE}")
@@ -141,11 +151,11 @@ class AnomalyMonitor:
         found = [first_bad] if first_bad is not None else []
         for number, is_skip in enumerate(skips, first_step):
             if is_skip:
-                if number - self._last_skip > SETTLED_STEPS:
+                if number - self._state["last_skip"] > SETTLED_STEPS:
                     found.append(number)
-                self._last_skip = number
+                self._state["last_skip"] = number
         if found and self.first_anomaly is None:
-            self.first_anomaly = min(found)
+            self._state["first_anomaly"] = min(found)
 
     def _check_weights(self, bad_weights: Mapping[int, str], *, stops: bool) -> None:
         """Note the first weights that were not finite, and warn, unless the run stops with this message."""
@@ -234,6 +244,8 @@ class AnomalyMonitor:
         """Return the anomalies for the summary of a run, by metric key."""
         spoiled_at = self._state["spoiled_at"]
         summary: Row = {}
+        if self.first_anomaly is not None:
+            summary[metrics.FIRST_ANOMALY] = self.first_anomaly
         if self._scales_dynamically:
             summary[metrics.SCALE_COLLAPSED] = self._state["collapsed_at"]
         if spoiled_at is not None or (has_buffers and self._scales_dynamically):
@@ -249,7 +261,7 @@ class AnomalyMonitor:
 
     def load_state_dict(self, state: Row) -> None:
         """Continue from a state of `state_dict`."""
-        self._state = {key: state[key] for key in self._state}
+        self._state = {key: state.get(key, first) for key, first in self._state.items()}
         self._overflows_by_module = Counter(state["overflowed"])
 
 

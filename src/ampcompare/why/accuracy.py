@@ -25,22 +25,33 @@ from torch import Tensor
 
 from ampcompare.data.batch import count_samples
 from ampcompare.precision import get_backend
-from ampcompare.system.device import allow_tf32, random_states, set_random_states
-from ampcompare.why.diff import NETWORK
-from ampcompare.why.fault_location import ProbedNetwork, ValueKey, locate_fault, own_gradients, pool
-from ampcompare.why.fp32_reference import flat_in_fp64
-from ampcompare.why.replay import Moment
-from ampcompare.why.step_capture import CapturedStep
-from ampcompare.why.step_comparison import FP64, ROUNDED, StepComparison
-from ampcompare.why.step_source import read_source
-from ampcompare.why.step_variants import ValuePair
+from ampcompare.system.device import allow_tf32
+from ampcompare.why.capture import TakenStep
+from ampcompare.why.errors import relative_error
+from ampcompare.why.fp64_reference import fp64_arithmetic
+from ampcompare.why.nonfinite import NETWORK
+from ampcompare.why.own_errors import (
+    GRADIENT,
+    OUTPUT,
+    PASSED,
+    WEIGHTS,
+    measure_own_errors,
+    weight_gradient_error,
+)
+from ampcompare.why.step import StepState
+from ampcompare.why.step_comparison import StepComparison
+from ampcompare.why.value_pair import ValuePair
 
 FACTOR = 4
-# Where a fault is known to be, a smaller error tells its module from the next one. Without a fault, the ratio
-# of the errors of a compiled and an eager step was measured to be at most 1.8.
-LOCATION_FACTOR = 2.5
 REPETITIONS = 4  # from changed weights, before a way is called less accurate
 LOSS, GRADIENTS, UPDATES = "loss", "gradients", "updates"
+# What a module computes, in messages.
+VALUES = {
+    OUTPUT: "its output",
+    PASSED: "what it passes to its modules",
+    GRADIENT: "the gradient of its input",
+    WEIGHTS: "the gradients of its weights",
+}
 
 
 class Quantity(NamedTuple):
@@ -78,8 +89,8 @@ class Fault:
         module: The module whose parameters these are; "" for the network itself, the loss, and the updates.
         errors: Median error of the less accurate way, and root mean square of the other way's errors.
         times: How many times as large the error is as the other way's, or as one rounding.
-        place: The module at which the way first departs from fp64; None where it was not found.
-        value: The first bad value that this module computes, such as `its output`.
+        place: The module whose own error is too large, alone and with the same inputs; None where none is.
+        value: The value of the module that is wrong, such as `its output`.
     """
 
     variant: int
@@ -129,46 +140,35 @@ class AccuracyComparison:
     fault: Fault | None
 
 
-def compare_accuracy(
-    overrides: Sequence[str], pair: ValuePair, moment: Moment | None = None
-) -> AccuracyComparison:
+def compare_accuracy(state: StepState, pair: ValuePair) -> AccuracyComparison:
     """Take a step in two ways and in fp64, and compare them.
 
     Args:
-        overrides: Options of a run, without the one that differs. Unused with a moment.
         pair: The option that differs, with its two values.
-        moment: The state of a training before the step; None: the first step of an untrained network.
 
     Raises:
-        UserError: For bad options, if fp64 does not fit into memory, or if a step cannot be compiled.
+        UserError: If fp64 does not fit into memory, or if a step cannot be compiled.
     """
-    host = torch.device("cpu")
-    states = random_states(host)
-    try:
-        source = read_source(overrides, moment)
-        allow_tf32(False)  # a backend that uses TF32 turns it on for its own step
-        comparison = StepComparison(source, pair)
-        return judge(comparison)
-    finally:
-        set_random_states(host, states)
+    allow_tf32(False)  # a backend that uses TF32 turns it on for its own step
+    return judge(StepComparison(state, pair))
 
 
 def judge(comparison: StepComparison) -> AccuracyComparison:
     """Return the errors of the two ways, and which way is less accurate."""
     steps = comparison.take()
     first, second, fp64 = steps
-    source = comparison.source
+    config = comparison.state.config
     unit = comparison.unit_roundoff
     fault = find_fault(comparison)
     judged_parts = {quantity.part for quantity in _measure(steps, unit)}
-    first_backend, second_backend = (get_backend(config.backend) for config in comparison.configs)
+    first_backend, second_backend = (get_backend(way.backend) for way in comparison.configs)
     return AccuracyComparison(
         option=comparison.pair.key,
         names=comparison.names,
         backends=(first_backend.label, second_backend.label),
-        network=source.config.model.name,
-        data=source.config.data.source,
-        samples=sum(count_samples(inputs) for inputs, _ in source.batches),
+        network=config.model.name,
+        data=config.data.source,
+        samples=sum(count_samples(inputs) for inputs, _ in comparison.batches),
         unit_roundoff=unit,
         losses=(first.loss, second.loss),
         loss_fp64=fp64.loss,
@@ -198,7 +198,7 @@ def find_fault(comparison: StepComparison) -> Fault | None:
     for index in (1, 0):
         bad = {quantity: each for quantity, each in draws.items() if exceeds(each, index, unit)}
         if bad:
-            return _name_fault(comparison, index, bad, starts)
+            return _name_fault(comparison, index, bad)
     return None
 
 
@@ -206,14 +206,12 @@ def _name_fault(
     comparison: StepComparison,
     index: int,
     bad: Mapping[Quantity, Sequence[Errors]],
-    starts: Sequence[Sequence[Tensor]],
 ) -> Fault:
-    """Return the worst of the bad quantities of a way, and where the way departs from fp64.
+    """Return the worst of the bad quantities of a way, and the module that causes it.
 
     Args:
         index: The less accurate way, 0 or 1.
         bad: Its quantities that are less accurate, with the errors in several draws.
-        starts: The weights from which the steps were taken.
     """
     unit = comparison.unit_roundoff
     # A fault of the loss or of the gradients shows in the updates, too.
@@ -222,7 +220,7 @@ def _name_fault(
     times = {quantity: own / max(other, unit) for quantity, (own, other) in sizes.items()}
     worst = max(times, key=lambda quantity: times[quantity])
     fault = Fault(index, worst.part, worst.module, sizes[worst], times[worst])
-    location = None if worst.part == UPDATES else _locate(comparison, index, starts)
+    location = None if worst.part == UPDATES else _locate(comparison, index)
     if location is None:
         return fault
     place, value = location
@@ -233,7 +231,7 @@ def _name_fault(
 Errors = tuple[float, ...]
 
 
-def exceeds(draws: Sequence[Errors], index: int, unit: float, factor: float = FACTOR) -> bool:
+def exceeds(draws: Sequence[Errors], index: int, unit: float) -> bool:
     """Return whether the errors of a way are above what rounding and the other way explain.
 
     Args:
@@ -241,11 +239,10 @@ def exceeds(draws: Sequence[Errors], index: int, unit: float, factor: float = FA
             random rounding, the root mean square.
         index: The way, 0 or 1.
         unit: The relative error of one rounding, which counts if it is larger.
-        factor: How many times as large the errors have to be.
     """
     own, other = _sizes(draws, index)
     amplified = _root_mean_square([draw[2] for draw in draws if len(draw) > 2])
-    return own > factor * max(unit, other, amplified)
+    return own > FACTOR * max(unit, other, amplified)
 
 
 def _sizes(draws: Sequence[Errors], index: int) -> tuple[float, float]:
@@ -272,7 +269,7 @@ def _change_weights(weights: Sequence[Tensor], unit: float, seed: int) -> list[T
     return changed
 
 
-def _measure(steps: Sequence[CapturedStep], unit: float) -> dict[Quantity, Errors]:
+def _measure(steps: Sequence[TakenStep], unit: float) -> dict[Quantity, Errors]:
     """Return the errors of steps for every quantity that is finite in fp64 and in one of the two ways.
 
     Args:
@@ -291,29 +288,33 @@ def _measure(steps: Sequence[CapturedStep], unit: float) -> dict[Quantity, Error
         reference = [whole[name] for name in names]
         floor = unit * _rms(whole.values()) * sum(tensor.numel() for tensor in reference) ** 0.5
         errors[Quantity(part, module)] = tuple(
-            relative_norm([_values_of(way, part).get(name) for name in names], reference, floor)
-            for way in ways
+            _error_of([_values_of(way, part).get(name) for name in names], reference, floor) for way in ways
         )
     errors[Quantity(LOSS, "")] = tuple(_loss_error(way, fp64) for way in ways)
     return {q: e for q, e in errors.items() if not math.isnan(sum(e)) and min(e[:2]) < math.inf}
 
 
-def _loss_error(step: CapturedStep, fp64: CapturedStep) -> float:
-    """Return the relative error of the loss; nan if it is not finite in fp64."""
-    if not math.isfinite(fp64.loss):
-        return math.nan
-    if not math.isfinite(step.loss):
-        return math.inf
-    error = abs(step.loss - fp64.loss)
-    return error / abs(fp64.loss) if fp64.loss else float(error > 0)
+def _error_of(tensors: Sequence[Tensor | None], reference: Sequence[Tensor], floor: float = 0.0) -> float:
+    """Return the size of an error; None counts as zeros. nan where the reference is not finite."""
+    known = [torch.zeros_like(r) if t is None else t for t, r in zip(tensors, reference, strict=True)]
+    error = relative_error(known, reference, floor=floor)
+    return math.nan if error is None else error.size
 
 
-def _values_of(step: CapturedStep, part: str) -> dict[str, Tensor]:
+def _loss_error(step: TakenStep, fp64: TakenStep) -> float:
+    return _error_of([_as_tensor(step.loss)], [_as_tensor(fp64.loss)])
+
+
+def _as_tensor(number: float) -> Tensor:
+    return torch.tensor(number, dtype=torch.float64)
+
+
+def _values_of(step: TakenStep, part: str) -> dict[str, Tensor]:
     return step.gradients if part == GRADIENTS else step.updates
 
 
 def _parameters_by(
-    part: str, fp64: CapturedStep, group_of: Callable[[str], str], steps: Sequence[CapturedStep]
+    part: str, fp64: TakenStep, group_of: Callable[[str], str], steps: Sequence[TakenStep]
 ) -> list[tuple[tuple[str, str], list[str]]]:
     """Return the parameters of each group, by part and group. A skipped step has no updates."""
     if part == UPDATES and any(step.skipped for step in steps):
@@ -328,36 +329,12 @@ def _rms(tensors: Iterable[Tensor]) -> float:
     """Return the root mean square of all elements."""
     square = size = 0.0
     for tensor in tensors:
-        square += float(tensor.double().square().sum())  # sync: a diagnostic step, not a training loop
+        square += float(tensor.abs().double().square().sum())  # sync: a diagnostic step, not a training loop
         size += tensor.numel()
     return (square / size) ** 0.5 if size else 0.0
 
 
-def relative_norm(tensors: Sequence[Tensor | None], reference: Sequence[Tensor], floor: float = 0.0) -> float:
-    """Return the norm of the difference divided by the norm of the reference.
-
-    Args:
-        tensors: The tensors; None counts as zeros.
-        reference: The same in fp64.
-        floor: A smaller norm of the reference counts as this one. Where a gradient cancels out, rounding
-            errors have no relation to its size.
-
-    Returns:
-        nan if the reference is not finite, infinity if only the tensors are not.
-    """
-    expected = torch.cat([flat_in_fp64(tensor) for tensor in reference])
-    pairs = zip(tensors, reference, strict=True)
-    values = torch.cat([flat_in_fp64(torch.zeros_like(r) if t is None else t) for t, r in pairs])
-    if not bool(expected.isfinite().all()):
-        return math.nan
-    if not bool(values.isfinite().all()):
-        return math.inf
-    error = float((values - expected).norm())
-    size = max(float(expected.norm()), floor)
-    return error / size if size else float(error > 0)
-
-
-def _group_errors(steps: Sequence[CapturedStep], unit: float) -> list[GroupErrors]:
+def _group_errors(steps: Sequence[TakenStep], unit: float) -> list[GroupErrors]:
     """Return the errors by group: the loss, all parameters together, and the groups of the network."""
     first, second, fp64 = steps
     rows = [GroupErrors(LOSS, "", (_loss_error(first, fp64), _loss_error(second, fp64)))]
@@ -371,14 +348,14 @@ def _group_errors(steps: Sequence[CapturedStep], unit: float) -> list[GroupError
 
 
 def _errors_of_group(
-    part: str, group: str, names: Sequence[str], steps: Sequence[CapturedStep], unit: float
+    part: str, group: str, names: Sequence[str], steps: Sequence[TakenStep], unit: float
 ) -> GroupErrors:
     """Return the errors of a group of parameters, and of the worst parameter in it."""
     first, second, fp64 = (_values_of(step, part) for step in steps)
     floor = unit * _rms(fp64.values())
 
     def error(values: Mapping[str, Tensor], own_names: Sequence[str], floor: float = 0.0) -> float:
-        return relative_norm([values.get(n) for n in own_names], [fp64[n] for n in own_names], floor)
+        return _error_of([values.get(n) for n in own_names], [fp64[n] for n in own_names], floor)
 
     each = {}
     for name in names:
@@ -388,43 +365,33 @@ def _errors_of_group(
     return GroupErrors(part, group, (error(first, names), error(second, names)), worst, each[worst])
 
 
-def _locate(
-    comparison: StepComparison, index: int, starts: Sequence[Sequence[Tensor]]
-) -> tuple[str, str] | None:
-    """Take the steps with probes, and return the module at which a way first departs from fp64.
+def _locate(comparison: StepComparison, index: int) -> tuple[str, str] | None:
+    """Return the module whose own error is too large in a way, and the value that is wrong.
 
     Args:
         index: The less accurate way, 0 or 1.
-        starts: The weights from which the step is taken.
     """
+    reference, model = comparison.take_fp64_calls()
+    of_reference = measure_own_errors(reference, reference, model, fp64_arithmetic)
+    ways: list[dict[tuple[str, str], float]] = []
+    for number in (0, 1):
+        step = comparison.take_calls(number)
+        own = measure_own_errors(step, reference, model, fp64_arithmetic)
+        sizes: dict[tuple[str, str], float] = {}
+        for (name, _), errors in own.errors.items():
+            for value, error in errors.items():
+                sizes[name, value] = max(error.size, sizes.get((name, value), 0.0))
+            of_weights = weight_gradient_error(name, step, own, reference, of_reference)
+            if of_weights is not None:
+                sizes[name, WEIGHTS] = of_weights.size
+        ways.append(sizes)
     unit = comparison.unit_roundoff
-    probed = []
-    for number in (0, 1, ROUNDED, FP64):
-        step = comparison.build_step(number)
-        step.batches = step.batches[:1]
-        order = comparison.read_order(FP64 if number == ROUNDED else number, step.batches[0])
-        network = ProbedNetwork(step.trainer.model, order)
-        step.trainer.forward = step.trainer.build_forward(network)
-        probed.append((step, network, order))
-    draws: dict[ValueKey, list[Errors]] = defaultdict(list)
-    for weights in starts:
-        values = []
-        for step, network, order in probed:
-            network.clear_gradients()
-            captured = step.take(weights)
-            values.append(pool(network.read(captured.scale) | own_gradients(captured, order)))
-        *ways, fp64 = values
-        for key, reference in fp64.items():
-            if all(_are_alike(way.get(key), reference) for way in ways):
-                errors = tuple(relative_norm(way[key], reference) for way in ways)
-                if not math.isnan(sum(errors)):
-                    draws[key].append(errors)
-    bad = {key for key, measured in draws.items() if exceeds(measured, index, unit, LOCATION_FACTOR)}
-    *_, (_, _, fp64_order) = probed
-    return locate_fault(fp64_order, lambda key: key in bad)
-
-
-def _are_alike(tensors: Sequence[Tensor] | None, reference: Sequence[Tensor]) -> bool:
-    if not tensors or not reference:
-        return False
-    return [tensor.shape for tensor in tensors] == [tensor.shape for tensor in reference]
+    times = {
+        key: size / max(unit, ways[1 - index][key])
+        for key, size in ways[index].items()
+        if key in ways[1 - index]
+    }
+    name, value = max(times, key=lambda key: times[key], default=("", ""))
+    if not times.get((name, value), 0.0) > FACTOR:
+        return None
+    return name, VALUES[value]

@@ -3,17 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ampcompare.config.recipes import describe_recipe
-from ampcompare.runtime.atomic_files import write_json
-from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural, printable, some
-from ampcompare.training.run_context import make_config
 from ampcompare.why.accuracy import (
     FACTOR,
     GRADIENTS,
@@ -23,9 +17,11 @@ from ampcompare.why.accuracy import (
     GroupErrors,
     compare_accuracy,
 )
-from ampcompare.why.diff import NETWORK, format_error
-from ampcompare.why.replay import Moment
-from ampcompare.why.step_variants import ValuePair
+from ampcompare.why.errors import format_error
+from ampcompare.why.nonfinite import NETWORK
+from ampcompare.why.output import Answer, make_table
+from ampcompare.why.step import StepState
+from ampcompare.why.value_pair import ValuePair
 
 MAX_GROUPS = 15  # rows for each part without --all
 
@@ -47,12 +43,12 @@ def describe_verdict(result: AccuracyComparison) -> str:
     quantity = fault.part if fault.part == LOSS else f"{fault.part} of {fault.module or NETWORK}"
     if fault.place is None:
         return (
-            f"{less} is less accurate than {other}: {times}, most in the {quantity} ({errors}); which module "
-            "causes it is unknown, because the error is gone when the values between the modules are kept"
+            f"{less} is less accurate than {other}: {times}, most in the {quantity} ({errors}); cause "
+            "unknown: no module alone is less accurate"
         )
     return (
-        f"{less} is less accurate than {other}: {times}, first at {fault.place or NETWORK} in {fault.value}; "
-        f"most in the {quantity} ({errors})"
+        f"{less} is less accurate than {other}: {times}, because of {fault.place or NETWORK} in "
+        f"{fault.value}; most in the {quantity} ({errors})"
     )
 
 
@@ -85,61 +81,37 @@ def summarize_accuracy(result: AccuracyComparison) -> list[str]:
     return [*messages, describe_verdict(result)]
 
 
-def run_accuracy(
-    overrides: Sequence[str],
-    pair: ValuePair,
-    console: Console,
-    *,
-    every: bool = False,
-    file: Path | None = None,
-    moment: Moment | None = None,
-) -> None:
-    """Compare two ways to take a step with fp64, print the result, and write it where a file is named.
+def explain_accuracy(state: StepState, pair: ValuePair, *, every: bool) -> Answer:
+    """Return which of two ways to take a step is less accurate.
 
     Args:
-        overrides: Options of a run, without the one that differs.
         pair: The option that differs.
-        console: Where to print.
-        every: Whether to print every group, not the MAX_GROUPS with the largest errors.
-        file: File for the whole result as JSON.
-        moment: The state of a training before the step; None: the first step of an untrained network.
+        every: Whether to show every group, not the MAX_GROUPS with the largest errors.
 
     Raises:
-        UserError: For bad options, or if the file cannot be written.
+        UserError: If fp64 does not fit into memory, or if a step cannot be compiled.
     """
-    result = compare_accuracy(overrides, pair, moment)
+    result = compare_accuracy(state, pair)
     first, second = result.names
     setting = f"model {result.network}, data {result.data}, {plural(result.samples, 'sample')}"
-    name = "one training step" if moment is None else moment.name
     under = "" if pair.key == "backend" else f" under {result.backends[0]}"
-    print_line(console, f"{first} and {second} compared with fp64{under} in {name}: {setting}")
-    config = moment.config if moment else make_config([*overrides, f"{pair.key}={pair.values[0]}"])
-    print_line(console, describe_recipe(config))
     shown = result.groups if every else _largest_groups(result.groups)
-    console.print(_error_table(shown, result.names))
+    parts: list[Table | str] = [_error_table(shown, result.names)]
     if len(shown) < len(result.groups):
-        print_line(console, f"{plural(len(result.groups) - len(shown), 'more group')} with --all")
+        parts.append(f"{plural(len(result.groups) - len(shown), 'more group')} with --all")
     bound = f"{FACTOR} times the error of the other or one rounding ({format_error(result.unit_roundoff)})"
-    print_line(console, f"less accurate: an error above {bound}, whichever is larger, in repeated steps")
-    for message in summarize_accuracy(result):
-        print_line(console, f"- {message}")
-    if file is not None:
-        write_json(file, dataclasses.asdict(result))
-        print_line(console, f"Written: {file}")
+    parts.append(f"less accurate: an error above {bound}, whichever is larger, in repeated steps")
+    return Answer(
+        heading=f"{first} and {second} compared with fp64{under} in {state.title}: {setting}",
+        config=state.config,
+        parts=[*parts, *(f"- {message}" for message in summarize_accuracy(result))],
+        content=dataclasses.asdict(result),
+    )
 
 
 def _error_table(groups: Sequence[GroupErrors], names: tuple[str, str]) -> Table:
-    table = Table(
-        title="Errors relative to fp64",
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-        box=None,
-    )
-    table.add_column("of", overflow="fold")
-    for name in names:
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("worst parameter", overflow="fold")
+    table = make_table("Errors relative to fp64", "of", *names, "worst parameter", left=1)
+    table.columns[-1].justify = "left"
     for row in groups:
         worst = ""
         if row.worst is not None and row.worst_errors is not None:

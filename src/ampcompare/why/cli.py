@@ -115,24 +115,23 @@ Weights = Annotated[
 SMALL = ("--config", "demo", "model.name=tiny", "device=cpu")
 
 
-def _moment_and_options(
+def _read_state(
     overrides: list[str] | None, config: str | None, at: str | None, weights: Path | None, console: Any
-) -> tuple[Any, list[str]]:
-    """Return the moment that `--at` or `--weights` names, or None, and the options of a run."""
+) -> Any:
+    """Return the step that `--at` or `--weights` names, or None."""
     if at is not None and weights is not None:
         raise UserError(f"--weights {weights}: --at {at} has weights already; leave one of them out")
     if weights is not None:
-        from ampcompare.why.trained_weights import build_moment
+        from ampcompare.why.step import from_weights
 
-        options = _complete(overrides, config)
-        return build_moment(weights, options), options
+        return from_weights(weights, _complete(overrides, config))
     if at is None:
-        return None, _complete(overrides, config)
+        return None
     from ampcompare.runtime.console import print_line
-    from ampcompare.why.replay import replay
+    from ampcompare.why.replay import from_run
 
     named = ["--config", config] if config else []
-    return replay(at, [*named, *(overrides or [])], lambda line: print_line(console, line)), []
+    return from_run(at, [*named, *(overrides or [])], lambda line: print_line(console, line))
 
 
 def _complete(overrides: list[str] | None, config: str | None) -> list[str]:
@@ -175,14 +174,16 @@ def explain(
     from rich.console import Console
 
     from ampcompare.runtime.console import messages_on
-    from ampcompare.why.explain import run_explain
-    from ampcompare.why.step_variants import refuse_pair
+    from ampcompare.why.explain import choose_configs, explain_step
+    from ampcompare.why.output import show
+    from ampcompare.why.value_pair import refuse_pair
 
     console = Console(highlight=False)
     with messages_on(console):
         refuse_pair("explain", words or [])
-        moment, options = _moment_and_options(words, config, at, weights, console)
-        run_explain(options, against, seconds, json, console, moment)
+        given = _read_state(words, config, at, weights, console)
+        state, configs = choose_configs(_complete(words, config), against, given)
+        show(explain_step(state, configs, seconds), console, json)
 
 
 @why.command(cls=Command, epilog=DIFF_EPILOG, context_settings=RUN_OPTIONS)
@@ -205,18 +206,22 @@ def diff(
     from rich.console import Console
 
     from ampcompare.runtime.console import messages_on
-    from ampcompare.why.accuracy_table import run_accuracy
-    from ampcompare.why.diff import run_diff
-    from ampcompare.why.step_variants import split_pair
+    from ampcompare.why.accuracy_table import explain_accuracy
+    from ampcompare.why.diff import SAMPLES, explain_difference
+    from ampcompare.why.output import show
+    from ampcompare.why.step import from_options
+    from ampcompare.why.value_pair import split_pair
 
     console = Console(highlight=False)
     with messages_on(console):
         pair, words = split_pair(words or [])
-        moment, options = _moment_and_options(words, config, at, weights, console)
+        state = _read_state(words, config, at, weights, console)
+        state = state or from_options(_complete(words, config), samples=SAMPLES)
         if pair is None:
-            run_diff(options, console, every=every, file=json, moment=moment)
+            answer = explain_difference(state, every=every)
         else:
-            run_accuracy(options, pair, console, every=every, file=json, moment=moment)
+            answer = explain_accuracy(state, pair, every=every)
+        show(answer, console, json)
 
 
 @why.command(cls=Command, epilog=GUARD_EPILOG, context_settings=RUN_OPTIONS)
@@ -247,12 +252,13 @@ def guard(
     from rich.console import Console
 
     from ampcompare.runtime.console import messages_on
-    from ampcompare.why.fp32_search import run_guard
-    from ampcompare.why.step_variants import refuse_pair
+    from ampcompare.why.guard import run_guard
+    from ampcompare.why.step import from_options
+    from ampcompare.why.value_pair import refuse_pair
 
     console = Console(highlight=False)
     with messages_on(console):
         refuse_pair("guard", words or [])
-        moment, options = _moment_and_options(words, config, at, weights, console)
-        code = run_guard(options, console, margin=margin, steps=steps, file=json, moment=moment)
+        state = _read_state(words, config, at, weights, console) or from_options(_complete(words, config))
+        code = run_guard(state, console, margin=margin, steps=steps, file=json)
     raise typer.Exit(code)

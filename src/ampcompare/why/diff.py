@@ -2,43 +2,61 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor, nn
+from torch import nn
 
-from ampcompare.config.load import Config, config_from_cli
-from ampcompare.config.recipes import describe_recipe
-from ampcompare.data.batch import Batch, count_samples
+from ampcompare.config.load import Config
+from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
 from ampcompare.precision import get_backend
 from ampcompare.precision.registry import PLAIN
-from ampcompare.runtime.atomic_files import write_json
-from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural, printable, some
-from ampcompare.system.device import allow_tf32, random_states, set_random_states
-from ampcompare.training.run_context import make_config, with_backend
-from ampcompare.why.fp32_reference import OwnErrors, RelativeError, measure_own_errors, relative_error
-from ampcompare.why.replay import Moment
-from ampcompare.why.step_capture import CapturedStep, ModuleCall, capture_step, floating_tensors
-from ampcompare.why.step_source import read_source
+from ampcompare.system.device import allow_tf32
+from ampcompare.training.run_context import with_backend
+from ampcompare.why.capture import ModuleCall, TakenStep, are_finite, numeric_tensors, take
+from ampcompare.why.errors import RelativeError, format_error, relative_error
+from ampcompare.why.lost_updates import LostUpdates, measure_lost_updates
+from ampcompare.why.nonfinite import (
+    LOSS,
+    NETWORK,
+    LossOverflow,
+    find_loss_overflow,
+    first_gradient,
+    first_nonfinite,
+    first_output,
+    first_output_of,
+)
+from ampcompare.why.output import Answer, make_table
+from ampcompare.why.own_errors import (
+    GRADIENT,
+    PASSED,
+    WEIGHTS,
+    OwnErrors,
+    measure_own_errors,
+    weight_gradient_error,
+    worst,
+)
+from ampcompare.why.step import StepState
 
-MAX_MODULES = 15  # rows of the table without --all
-NETWORK, LOSS = "(network)", "the loss"  # PyTorch calls the network ""
-# Where a gradient in fp32 differs by less from the reference's, only one module uses the weight.
-SAME_GRADIENT = 1e-3
+MAX_MODULES = 15  # rows of a table without --all
+SAMPLES = 8  # of the batch, unless the options set batch_size
 # Multiples of the unit roundoff. In sums that cancel (gradients of weights), rounding alone reaches 16.
 LARGE_ERROR = 20
 MIN_FLUSHED = 1e-4  # a smaller fraction of elements is not reported
-PARTS = {"gradient": "input gradients", "weights' gradients": "weight gradients"}  # in messages
+# In messages.
+PARTS = {GRADIENT: "input gradients", WEIGHTS: "weight gradients", PASSED: "inputs of the modules"}
 LEGEND = (
     "own: the error that the module itself adds, against the same module in fp32 with the same inputs",
     "output, gradient: the error of the module's output and of the gradient there, against the step in fp32",
+)
+LOST_LEGEND = (
+    "lost: weights that did not change, although they change in fp32; "
+    "arrives: how much of the update in fp32 arrives"
 )
 SHORT_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
@@ -52,7 +70,8 @@ class ModuleDifference:
         kind: Its class.
         calls: Number of calls in the step.
         type: The dtypes of its outputs.
-        own: Its own errors in its worst call, by name: `output`, `gradient`, `weights' gradients`.
+        own: Its own errors in its worst call, by name: `output`, `passed inputs`, `gradient`,
+            `weights' gradients`.
         call: The number of that call, from 0.
         output: The error of its output against the step in fp32; None where the two steps share no call.
         gradient: The same, of the gradient of its output.
@@ -91,6 +110,12 @@ class StepDifference:
         first_output_fp32: The first module whose output is not finite in fp32 either, if the loss of the step
             in fp32 is not finite.
         nonfinite_weights: The first module with a weight that was inf or nan in fp32 before the step.
+        nonfinite_buffers: The same of buffers, such as running statistics.
+        out_of_range: The first module with a weight or buffer that is inf or nan under the backend alone.
+        first_gradient_fp32: The same as `first_gradient`, of the step in fp32.
+        loss_overflow: Where the loss overflows on finite outputs in 16 bits.
+        finds_scale: Whether the step was skipped because the loss scaler has not found its first scale.
+        lost_updates: The lost updates by parameter, where the backend updates 16-bit weights.
         lines: The modules, in the order of the forward pass.
         not_called: Names of the modules that the step did not call.
         dtype: The backend's dtype.
@@ -112,6 +137,12 @@ class StepDifference:
     dtype: str = "float16"
     first_output_fp32: str | None = None
     nonfinite_weights: str | None = None
+    nonfinite_buffers: str | None = None
+    out_of_range: str | None = None
+    first_gradient_fp32: str | None = None
+    loss_overflow: LossOverflow | None = None
+    finds_scale: bool = False
+    lost_updates: LostUpdates | None = None
 
     def by_worst(self) -> list[ModuleDifference]:
         """Return the modules, the largest own error first; among infinite errors, the first in the step."""
@@ -119,86 +150,76 @@ class StepDifference:
         return sorted(self.lines, key=lambda line: (-line.size, line.title not in firsts))
 
 
-def compare_step(overrides: Sequence[str], moment: Moment | None = None) -> StepDifference:
+def compare_step(state: StepState) -> StepDifference:
     """Take a step under a backend and one in fp32, and compare them.
 
-    Args:
-        overrides: Options of a run, `backend` among them. Unused with a moment.
-        moment: The state of a training before the step; None: the first step of an untrained network.
-
     Raises:
-        UserError: For bad options, or if the backend is fp32.
+        UserError: The backend is fp32.
     """
-    config = make_config(overrides) if moment is None else moment.config
+    config = state.config
+    backend = get_backend(config.backend)
+    check_is_comparable(config)
+    allow_tf32(False)  # the backend is compared with strict fp32
+    fp32 = with_backend(config, PLAIN)
+    model = state.build_trainer(fp32).model  # keeps the weights from before the step
+    trainer = state.build_trainer()
+    reference = take(state.build_trainer(fp32), state.batches, state.set_random_states)
+    rounded = [first_nonfinite(trainer.model, buffers=buffers) for buffers in (False, True)]
+    step = take(trainer, state.batches, state.set_random_states)
+    own = measure_own_errors(step, reference, model)
+    called = {call.name for call in step.calls.values()}
+    updates_16_bits = trainer.precision.metadata.updates_half
+    nonfinite = [first_nonfinite(model, buffers=buffers) for buffers in (False, True)]
+    return StepDifference(
+        backend=backend.label,
+        network=config.model.name,
+        data=config.data.source,
+        samples=sum(count_samples(inputs) for inputs, _ in state.batches),
+        loss=step.loss,
+        loss_fp32=reference.loss,
+        scale=step.scale,
+        skipped=step.skipped,
+        update=relative_error([*step.updates.values()], [*reference.updates.values()])
+        or RelativeError(0.0, 0.0),
+        first_output=first_output(step, reference, own.exact),
+        first_gradient=first_gradient(step, own.exact),
+        lines=_compare_modules(step, own, reference, model),
+        not_called=[n for n, m in model.named_modules() if n not in called and _has_forward(m)],
+        dtype=backend.dtype,
+        first_output_fp32=first_output_of(reference),
+        nonfinite_weights=nonfinite[0],
+        nonfinite_buffers=nonfinite[1],
+        out_of_range=None if any(nonfinite) else rounded[0] or rounded[1],
+        first_gradient_fp32=first_gradient(reference, own.exact),
+        loss_overflow=find_loss_overflow(trainer, step, state.batches),
+        finds_scale=step.skipped
+        and not state.has_updated
+        and first_gradient(reference, own.exact) is None
+        and all(are_finite(numeric_tensors(call.output)) for call in step.calls.values())
+        and math.isfinite(step.loss),
+        lost_updates=measure_lost_updates(state, step, reference) if updates_16_bits else None,
+    )
+
+
+def check_is_comparable(config: Config) -> None:
+    """Raise UserError if the backend is what it would be compared with."""
     if get_backend(config.backend).is_strict_fp32:
         raise UserError(
             f"backend={config.backend} computes in fp32, so there is nothing to compare; "
             "name another backend, for example backend=native"
         )
-    host = torch.device("cpu")
-    states = random_states(host)
-    try:
-        source = read_source(overrides, moment)
-        allow_tf32(False)  # the backend is compared with strict fp32
-        fp32 = with_backend(source.config, PLAIN)
-        reference_trainer = source.build_trainer(fp32)
-        trainer = source.build_trainer(source.config)
-        model = source.build_trainer(fp32).model  # keeps the weights from before the step
-        reference = capture_step(reference_trainer, source.batches, source.set_random_states)
-        step = capture_step(trainer, source.batches, source.set_random_states)
-        return _compare_steps(source.config, source.batches, reference, step, model)
-    finally:
-        set_random_states(host, states)
 
 
-def _compare_steps(
-    config: Config,
-    batches: Sequence[Batch],
-    reference: CapturedStep,
-    step: CapturedStep,
-    model: nn.Module,
-) -> StepDifference:
-    """Return the difference between two captured steps.
-
-    Args:
-        config: The options of the run.
-        batches: The micro-batches of the steps.
-        reference: The step in fp32.
-        step: The step under the backend.
-        model: The network in fp32, with the weights from before the steps.
-    """
-    backend = get_backend(config.backend)
-    called = {call.name for call in step.calls.values()}
-    return StepDifference(
-        backend=backend.label,
-        network=config.model.name,
-        data=config.data.source,
-        samples=sum(count_samples(inputs) for inputs, _ in batches),
-        loss=step.loss,
-        loss_fp32=reference.loss,
-        scale=step.scale,
-        skipped=step.skipped,
-        update=relative_error(list(step.updates.values()), list(reference.updates.values())),
-        first_output=_first_output(reference, step),
-        first_gradient=_first_gradient(step),
-        lines=_compare_modules(reference, step, model),
-        not_called=[n for n, m in model.named_modules() if n not in called and _has_forward(m)],
-        dtype=backend.dtype,
-        first_output_fp32=_first_output_of(reference),
-        nonfinite_weights=_first_nonfinite_weights(model),
-    )
-
-
-def _compare_modules(reference: CapturedStep, step: CapturedStep, model: nn.Module) -> list[ModuleDifference]:
+def _compare_modules(
+    step: TakenStep, own_errors: OwnErrors, reference: TakenStep, model: nn.Module
+) -> list[ModuleDifference]:
     """Return the errors of every called module, in the order of the forward pass.
 
     Args:
         reference: The step in fp32.
-        step: The step under the backend.
         model: The network in fp32, with the weights from before the steps.
     """
-    own_errors = measure_own_errors(step, model)
-    fp32_errors = measure_own_errors(reference, model)
+    of_reference = measure_own_errors(reference, reference, model)
     modules = dict(model.named_modules())
     calls_by_name: dict[str, list[ModuleCall]] = {}  # in the order in which the first calls ended
     for call in step.calls.values():
@@ -207,14 +228,14 @@ def _compare_modules(reference: CapturedStep, step: CapturedStep, model: nn.Modu
     for name, calls in calls_by_name.items():
         if name not in modules:
             continue
-        worst = max(calls, key=lambda call: _largest(own_errors.errors[call.key].values(), -1.0))
-        own = dict(own_errors.errors[worst.key])
-        weight_error = _weight_gradient_error(name, step, reference, own_errors, fp32_errors)
+        worst_call = max(calls, key=lambda call: _largest(own_errors.errors[call.key].values(), -1.0))
+        own = dict(own_errors.errors[worst_call.key])
+        weight_error = weight_gradient_error(name, step, own_errors, reference, of_reference)
         if weight_error is not None:
-            own["weights' gradients"] = weight_error
+            own[WEIGHTS] = weight_error
         pairs = [(call, reference.calls[call.key]) for call in calls if call.key in reference.calls]
         scale = step.scale / reference.scale
-        outputs = [tensor for call in calls for tensor in floating_tensors(call.output)]
+        outputs = [tensor for call in calls for tensor in numeric_tensors(call.output)]
         dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in outputs)
         lines.append(
             ModuleDifference(
@@ -223,58 +244,21 @@ def _compare_modules(reference: CapturedStep, step: CapturedStep, model: nn.Modu
                 calls=len(calls),
                 type=", ".join(dtypes),
                 own=own,
-                call=worst.number,
-                output=_worst(_output_error(a, b) for a, b in pairs),
-                gradient=_worst(_gradient_error(a, b, scale) for a, b in pairs if a.output_gradients),
+                call=worst_call.number,
+                output=worst(
+                    relative_error(numeric_tensors(a.output), numeric_tensors(b.output)) for a, b in pairs
+                ),
+                gradient=worst(_gradient_error(a, b, scale) for a, b in pairs),
             )
         )
     return lines
 
 
-def _weight_gradient_error(
-    name: str, step: CapturedStep, reference: CapturedStep, own: OwnErrors, fp32: OwnErrors
-) -> RelativeError | None:
-    """Return the error of the gradients of a module's own weights, against its calls in fp32.
-
-    If other modules use a weight, too, its gradient is not that of these calls alone. Such weights are left
-    out: their gradient in the step in fp32 differs from the one of the calls.
-
-    Args:
-        name: The module's name.
-        step: The step under the backend.
-        reference: The step in fp32.
-        own: The own errors of `step`.
-        fp32: The own errors of `reference`.
-
-    Returns:
-        The error; None if the module has no weight that it alone uses.
-    """
-    names = []
-    for weight, gradient in fp32.gradients.items():
-        if weight.rpartition(".")[0] != name or weight not in own.gradients:
-            continue
-        error = relative_error([gradient], [reference.gradients[weight]], reference.scale)
-        if error.size < SAME_GRADIENT:
-            names.append(weight)
-    if not names:
-        return None
-    gradients = [step.gradients[weight].double() * step.scale for weight in names]
-    return relative_error(gradients, [own.gradients[weight] for weight in names])
-
-
-def _output_error(call: ModuleCall, reference: ModuleCall) -> RelativeError:
-    return relative_error(floating_tensors(call.output), floating_tensors(reference.output))
-
-
-def _gradient_error(call: ModuleCall, reference: ModuleCall, scale: float) -> RelativeError:
+def _gradient_error(call: ModuleCall, reference: ModuleCall, scale: float) -> RelativeError | None:
     """Return the error of the gradient of a call's output; `scale` is the quotient of the loss scales."""
     indices = [i for i in call.output_gradients if i in reference.output_gradients]
     gradients = [call.output_gradients[i] for i in indices]
-    return relative_error(gradients, [reference.output_gradients[i] for i in indices], scale)
-
-
-def _worst(errors: Iterable[RelativeError]) -> RelativeError | None:
-    return max(errors, key=lambda error: error.size, default=None)
+    return relative_error(gradients, [reference.output_gradients[i] for i in indices], scale=scale)
 
 
 def _largest(errors: Iterable[RelativeError], default: float) -> float:
@@ -284,60 +268,6 @@ def _largest(errors: Iterable[RelativeError], default: float) -> float:
 def _has_forward(module: nn.Module) -> bool:
     """Return whether the module can be called: a ModuleList only holds others."""
     return type(module).forward is not nn.Module.forward
-
-
-def _first_output(reference: CapturedStep, step: CapturedStep) -> str | None:
-    """Return the first module in the forward pass with an output that is finite in fp32 only."""
-    for key, call in step.calls.items():
-        if key in reference.calls and math.isinf(_output_error(call, reference.calls[key]).size):
-            return call.name or NETWORK
-    return None
-
-
-def _first_output_of(step: CapturedStep) -> str | None:
-    """Return the first module that makes inf or nan of finite inputs, if the loss of the step is not finite.
-
-    Where the loss is finite, infinite values are intended, such as those of an attention mask.
-    """
-    if math.isfinite(step.loss):
-        return None
-    for call in step.calls.values():
-        is_made_here = _are_finite(floating_tensors(call.inputs))
-        if is_made_here and not _are_finite(floating_tensors(call.output)):
-            return call.name or NETWORK
-    return LOSS
-
-
-def _first_nonfinite_weights(model: nn.Module) -> str | None:
-    """Return the first module of which a parameter is not finite."""
-    for name, parameter in model.named_parameters():
-        if not _are_finite([parameter]):
-            return name.rpartition(".")[0] or NETWORK
-    return None
-
-
-def _first_gradient(step: CapturedStep) -> str | None:
-    """Return the module in whose backward pass a gradient became infinite or NaN.
-
-    Returns:
-        LOSS, if the gradients are not finite from the loss on; None, if all are finite.
-    """
-    for call in step.backward:
-        if call.inner_calls:
-            continue
-        if not _are_finite(call.output_gradients.values()):
-            return LOSS
-        own = [g for name, g in step.gradients.items() if name.rpartition(".")[0] == call.name]
-        if not _are_finite([*own, *call.input_gradients.values()]):
-            return call.name or NETWORK
-    for name, gradient in step.gradients.items():
-        if not _are_finite([gradient]):
-            return name.rpartition(".")[0] or NETWORK
-    return None
-
-
-def _are_finite(tensors: Iterable[Tensor]) -> bool:
-    return all(bool(t.isfinite().all()) for t in tensors)  # sync: a diagnostic step, not a training loop
 
 
 def summarize(difference: StepDifference) -> list[str]:
@@ -356,11 +286,11 @@ def _describe_own_errors(difference: StepDifference) -> Iterator[str]:
     lines = [line for line in difference.by_worst() if line.size > 0]
     if not lines:
         return
-    worst = lines[0]
-    part, error = max(worst.own.items(), key=lambda pair: pair[1].size)
-    place = f"the {PARTS.get(part, part)} of {worst.title}"
-    if worst.calls > 1:
-        place = f"{place} (call {worst.call + 1} of {worst.calls})"
+    first = lines[0]
+    part, error = max(first.own.items(), key=lambda pair: pair[1].size)
+    place = f"the {PARTS.get(part, part)} of {first.title}"
+    if first.calls > 1:
+        place = f"{place} (call {first.call + 1} of {first.calls})"
     if math.isinf(error.size):
         yield f"inf or nan arises in {place}"
         return
@@ -389,13 +319,21 @@ def _describe_large_errors(difference: StepDifference) -> str:
 
 
 def _describe_nonfinite(difference: StepDifference) -> Iterator[str]:
-    """Yield where inf or nan begins in the forward pass, in fp32, and in the backward pass."""
+    """Yield where inf or nan begins in the forward pass, in fp32, in the loss, and in the backward pass."""
+    dtype = SHORT_DTYPES.get(difference.dtype, difference.dtype)
     if difference.first_output:
         yield f"the first inf or nan of the forward pass is in the output of {difference.first_output}"
-    if difference.nonfinite_weights:
+    if difference.out_of_range:
         yield (
-            f"the weights of {difference.nonfinite_weights} were inf or nan before the step, so its values "
-            "show no cause: look at an earlier step (--at RUN@STEP), or at the initial weights"
+            f"weights or buffers of {difference.out_of_range} are inf or nan in {dtype}, and finite in fp32: "
+            f"keep the module in fp32 (precision.keep_fp32={difference.out_of_range})"
+        )
+    if difference.nonfinite_weights or difference.nonfinite_buffers:
+        kind = "weights" if difference.nonfinite_weights else "buffers"
+        yield (
+            f"the {kind} of {difference.nonfinite_weights or difference.nonfinite_buffers} were inf or nan "
+            "before the step, so its values show no cause: look at an earlier step (--at RUN@STEP), or at "
+            "the initial weights"
         )
     elif difference.first_output_fp32 == LOSS:
         yield (
@@ -407,7 +345,20 @@ def _describe_nonfinite(difference: StepDifference) -> Iterator[str]:
             "fp32 overflows, too: the first inf or nan of the step in fp32 is in the output of "
             f"{difference.first_output_fp32}, so no backend repairs it"
         )
-    if difference.first_gradient:
+    overflow = difference.loss_overflow
+    if overflow is not None:
+        values = "the gradients of " if overflow.is_backward else ""
+        remedy = "; compute the loss of outputs.float()" if overflow.float_helps else ""
+        yield (
+            f"the loss function overflows on finite outputs: {values}{overflow.operation} in "
+            f"{SHORT_DTYPES.get(overflow.dtype, overflow.dtype)} became inf or nan{remedy}"
+        )
+    elif difference.first_gradient and difference.first_gradient_fp32 and not difference.first_output_fp32:
+        yield (
+            "the gradients are inf or nan in fp32, too, first in the gradients of "
+            f"{difference.first_gradient_fp32}, so no loss scale repairs them"
+        )
+    elif difference.first_gradient:
         yield (
             "the first inf or nan of the backward pass is in the gradients of "
             f"{difference.first_gradient}, with a loss scale of {difference.scale:,.6g}"
@@ -415,7 +366,14 @@ def _describe_nonfinite(difference: StepDifference) -> Iterator[str]:
 
 
 def _describe_update(difference: StepDifference) -> Iterator[str]:
-    """Yield the errors of loss and weight update."""
+    """Yield the errors of loss and weight update, and which updates are lost."""
+    if difference.finds_scale:
+        yield (
+            "the optimizer step was skipped, as the first steps are while the loss scaler finds its first "
+            f"scale: this is no fault; a run goes on with half of {difference.scale:,.6g} "
+            "(a smaller precision.init_scale skips fewer steps)"
+        )
+        return
     if difference.skipped:
         yield "the optimizer step was skipped, so no weight changed"
         return
@@ -423,8 +381,16 @@ def _describe_update(difference: StepDifference) -> Iterator[str]:
     update_error = format_error(difference.update.size)
     yield f"the loss differs by {loss_error}; the relative error of the weight update is {update_error}"
     lost = difference.update.flushed
-    if lost >= MIN_FLUSHED:
-        yield f"{100 * lost:.2g}% of the weights did not change, although they change in fp32: lost updates"
+    if lost < MIN_FLUSHED:
+        return
+    yield f"{100 * lost:.2g}% of the weights did not change, although they change in fp32: lost updates"
+    if difference.lost_updates is not None:
+        for remedy in difference.lost_updates.remedies:
+            draws = f", the mean of {remedy.draws} draws" if remedy.draws > 1 else ""
+            yield (
+                f"tried: with {remedy.name}, {100 * remedy.lost:.2g}% of the weights did not change, and "
+                f"{100 * remedy.arrives:.3g}% of the update in fp32 arrives{draws}"
+            )
 
 
 def _describe_underflow(difference: StepDifference) -> Iterator[str]:
@@ -443,26 +409,21 @@ def _describe_uncalled(difference: StepDifference) -> Iterator[str]:
         yield f"modules that this step did not call: {some(difference.not_called)}"
 
 
-def format_error(value: float) -> str:
-    """Return an error as text: `4.1e-4`, `0` or `inf/nan`.
-
-    >>> format_error(0.00041)
-    '4.1e-4'
-    """
-    if value == 0:
-        return "0"
-    if not math.isfinite(value):
-        return "inf/nan"
-    digits, _, power = f"{value:.1e}".partition("e")
-    return f"{digits}e{int(power)}" if int(power) else digits
+def lost_table(losses: LostUpdates, *, every: bool) -> Table:
+    """Return a row for each kind of parameter, and for the parameters that lose most."""
+    columns = ("parameter", "weights", "lost", "arrives")
+    table = make_table("Lost updates", *columns, left=1)
+    shown = losses.parameters if every else [row for row in losses.parameters if row.lost][:MAX_MODULES]
+    for row in (*losses.kinds, *shown):
+        name = f"all {row.name}" if row in losses.kinds else row.name
+        cells = (name, f"{row.weights:,}", f"{100 * row.lost:.3g}%", f"{100 * row.arrives:.3g}%")
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
 
 
-def _error_table(lines: Iterable[ModuleDifference]) -> Table:
-    table = Table(
-        title="Relative errors", title_justify="left", title_style="bold", header_style="dim", box=None
-    )
-    for head in ("module", "dtype", "own", "output", "gradient"):
-        table.add_column(head, justify="left" if head in ("module", "dtype") else "right", overflow="fold")
+def error_table(lines: Iterable[ModuleDifference]) -> Table:
+    """Return a row for each module with its largest own error and its errors in the step."""
+    table = make_table("Relative errors", "module", "dtype", "own", "output", "gradient", left=2)
     for line in lines:
         cells = (
             f"{line.title} x{line.calls}" if line.calls > 1 else line.title,
@@ -475,40 +436,28 @@ def _error_table(lines: Iterable[ModuleDifference]) -> Table:
     return table
 
 
-def run_diff(
-    overrides: Sequence[str],
-    console: Console,
-    *,
-    every: bool = False,
-    file: Path | None = None,
-    moment: Moment | None = None,
-) -> None:
-    """Compare a step with fp32, print the result, and write it where a file is named.
+def explain_difference(state: StepState, *, every: bool) -> Answer:
+    """Return what differs between a step and the same step in fp32.
 
     Args:
-        overrides: Options of a run.
-        console: Where to print.
-        every: Whether to print every module, not the worst MAX_MODULES.
-        file: File for the whole result as JSON.
-        moment: The state of a training before the step; None: the first step of an untrained network.
+        every: Whether to show every module and parameter, not only the worst MAX_MODULES.
 
     Raises:
-        UserError: For bad options, or if the file cannot be written.
+        UserError: The backend is fp32.
     """
-    difference = compare_step(overrides, moment)
+    difference = compare_step(state)
     lines = difference.by_worst()
-    setting = f"model {difference.network}, data {difference.data}, {difference.samples} samples"
-    where = "one training step" if moment is None else moment.name
-    print_line(console, f"{difference.backend} compared with fp32 in {where}: {setting}")
-    print_line(console, describe_recipe(config_from_cli(overrides) if moment is None else moment.config))
     shown = lines if every else lines[:MAX_MODULES]
-    console.print(_error_table(shown))
+    parts: list[Table | str] = [error_table(shown)]
     if len(shown) < len(lines):
-        print_line(console, f"{plural(len(lines) - len(shown), 'more module')} with --all")
-    for explanation in LEGEND:
-        print_line(console, explanation)
-    for message in summarize(difference):
-        print_line(console, f"- {message}")
-    if file is not None:
-        write_json(file, dataclasses.asdict(difference))
-        print_line(console, f"Written: {file}")
+        parts.append(f"{plural(len(lines) - len(shown), 'more module')} with --all")
+    parts += LEGEND
+    if difference.lost_updates is not None and difference.update.flushed >= MIN_FLUSHED:
+        parts += [lost_table(difference.lost_updates, every=every), LOST_LEGEND]
+    setting = f"model {difference.network}, data {difference.data}, {difference.samples} samples"
+    return Answer(
+        heading=f"{difference.backend} compared with fp32 in {state.title}: {setting}",
+        config=state.config,
+        parts=[*parts, *(f"- {message}" for message in summarize(difference))],
+        content=dataclasses.asdict(difference),
+    )

@@ -2,30 +2,24 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from ampcompare.analysis.statistics.median_interval import MIN_DIFFERENCE, MIN_ROUNDS
 from ampcompare.config.load import Config
-from ampcompare.config.recipes import describe_recipe
-from ampcompare.data.batch import Batch, list_tensors
+from ampcompare.data.batch import list_tensors
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
 from ampcompare.precision import get_backend
 from ampcompare.precision.registry import PLAIN
-from ampcompare.runtime.atomic_files import write_json
-from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.system.device import is_cuda
 from ampcompare.system.environment import describe_arithmetic
-from ampcompare.training.run_context import make_config, prepare_run, with_backend, with_synthetic_data
-from ampcompare.training.trainer import Trainer
+from ampcompare.training.run_context import make_config, with_backend, with_synthetic_data
 from ampcompare.why.memory_estimate import StepMemory, describe_memory, estimate_memory, format_mib
 from ampcompare.why.op_dtypes import ForwardTrace, trace_forward
 from ampcompare.why.op_profile import (
@@ -38,7 +32,8 @@ from ampcompare.why.op_profile import (
     measure_steps,
     speed_ratio,
 )
-from ampcompare.why.replay import Moment
+from ampcompare.why.output import Answer, make_table
+from ampcompare.why.step import StepState, from_config
 
 DEFAULT_BACKEND = "native"  # where the options name no backend other than --against
 MAX_OPS = 10  # rows of the table of dtypes
@@ -90,102 +85,54 @@ class StepProfile:
         return get_backend(self.config.backend).dtype
 
 
-def run_explain(
-    overrides: Sequence[str],
-    against: str,
-    seconds: float,
-    file: Path | None,
-    console: Console,
-    moment: Moment | None = None,
-) -> None:
-    """Compare a step under two backends, print the result, and write it where a file is named.
+def explain_step(state: StepState, configs: Sequence[Config], seconds: float) -> Answer:
+    """Compare the cost of a step under two backends.
 
     Args:
-        overrides: Options of a run.
-        against: The backend that the run's backend is compared with.
+        configs: The options of the two steps. The first is what the second, the run's, is compared with.
         seconds: About how long to measure times; 0 measures none.
-        file: File for the whole result as JSON.
-        console: Where to print.
-        moment: The state of a training before the step; None: the first step of an untrained network.
-
-    Raises:
-        UserError: For bad options, or if the file cannot be written.
     """
-    comparison = _prepare(overrides, against, moment)
-    print_line(console, comparison.heading)
-    print_line(console, describe_recipe(comparison.run))
-    base, other = _profile_steps(comparison, seconds)
-    messages = list(summarize(base, other, comparison.device))
-    console.print(_dtype_table(base, other))
+    base_config, config = configs
+    inputs, _ = state.batches[0]
+    shapes = " and ".join(" x ".join(map(str, tensor.shape)) for tensor in list_tensors(inputs))
+    heading = (
+        f"{config.backend} compared with {base_config.backend} in {state.title}: "
+        f"model {config.model.name}, data {config.data.source}, batch {shapes}, device {state.device}"
+    )
+    base, other = _profile_steps(state, configs, seconds)
+    parts: list[Table | str] = [_dtype_table(base, other)]
     if seconds:
-        console.print(_time_table(base, other))
-        print_line(
-            console, "(Ops: one profiled step. Whole step: median of the rounds, without the profiler.)"
-        )
-    console.print(_memory_table(base, other))
-    for message in messages:
-        print_line(console, message)
-    if file is not None:
-        backends = [_as_json(profile) for profile in (base, other)]
-        write_json(file, {"about": comparison.heading, "sentences": messages, "backends": backends})
-        print_line(console, f"Written: {file}")
+        parts += [
+            _time_table(base, other),
+            "(Ops: one profiled step. Whole step: median of the rounds, without the profiler.)",
+        ]
+    messages = [*summarize(base, other, state.device)]
+    backends = [_as_json(profile) for profile in (base, other)]
+    content = {"about": heading, "sentences": messages, "backends": backends}
+    return Answer(heading, config, [*parts, _memory_table(base, other), *messages], content)
 
 
-@dataclass(frozen=True)
-class _BackendComparison:
-    """A step that is about to be taken under two backends.
+def choose_configs(
+    overrides: Sequence[str], against: str, state: StepState | None
+) -> tuple[StepState, tuple[Config, Config]]:
+    """Return the step, and its options under the backend of `--against` and under the run's.
 
-    Attributes:
-        run: The options of the run, under its backend.
-        against: The backend that the run's backend is compared with.
-        configs: The options of the two steps, that of `against` first. Images of a built-in data set are
-            synthetic in them.
-        name: What is looked at, for headings.
-        batches: The micro-batches of the step.
-        build_trainer: Returns a trainer in the state before the step.
-    """
-
-    run: Config
-    against: str
-    configs: tuple[Config, Config]
-    name: str
-    device: torch.device
-    batches: Sequence[Batch]
-    build_trainer: Callable[[Config], Trainer]
-
-    @property
-    def heading(self) -> str:
-        """The first line of the output."""
-        inputs, _ = self.batches[0]
-        shapes = " and ".join(" x ".join(map(str, tensor.shape)) for tensor in list_tensors(inputs))
-        return (
-            f"{self.run.backend} compared with {self.against} in {self.name}: "
-            f"model {self.run.model.name}, data {self.run.data.source}, batch {shapes}, device {self.device}"
-        )
-
-
-def _prepare(overrides: Sequence[str], against: str, moment: Moment | None) -> _BackendComparison:
-    """Return the step and its options under both backends.
+    Args:
+        overrides: Options of a run. Unused with a state.
+        state: A step of a recorded run or with trained weights; None: the first step of an untrained network,
+            on synthetic images where the data set is a built-in one.
 
     Raises:
         UserError: For bad options, or if both backends are the same.
     """
-    if moment is not None:
-        config = moment.config
+    if state is not None:
+        config = state.config
         if config.backend == against:
             raise UserError(
-                f"--against {against}: {moment.name} trained under this backend; compare it with another "
+                f"--against {against}: {state.title} trained under this backend; compare it with another "
                 f"one, for example --against {DEFAULT_BACKEND if against == PLAIN else PLAIN}"
             )
-        return _BackendComparison(
-            run=config,
-            against=against,
-            configs=(with_backend(config, against), config),
-            name=moment.name,
-            device=moment.context.world.device,
-            batches=moment.batches,
-            build_trainer=moment.build_trainer,
-        )
+        return state, (with_backend(config, against), config)
     config = make_config(overrides)
     if config.backend == against:
         config = make_config(overrides, backend=DEFAULT_BACKEND)
@@ -194,30 +141,19 @@ def _prepare(overrides: Sequence[str], against: str, moment: Moment | None) -> _
             f"--against {against}: backend={config.backend} is the same backend; compare it with another "
             "one, for example backend=apex_o1"
         )
-    base = with_synthetic_data(make_config(overrides, backend=against))
-    context = prepare_run(base)
-    (batches,) = context.first_steps(1)
-    return _BackendComparison(
-        run=config,
-        against=against,
-        configs=(base, with_synthetic_data(config)),
-        name="one training step",
-        device=context.world.device,
-        batches=batches,
-        build_trainer=context.build_trainer,
-    )
+    state = from_config(with_synthetic_data(make_config(overrides, backend=against)))
+    return state, (state.config, with_synthetic_data(config))
 
 
-def _profile_steps(comparison: _BackendComparison, seconds: float) -> list[StepProfile]:
-    """Return the step under the backend of `--against`, and under the run's."""
-    trainers = [comparison.build_trainer(config) for config in comparison.configs]
-    traces = [trace_forward(trainer, comparison.batches[0]) for trainer in trainers]
+def _profile_steps(state: StepState, configs: Sequence[Config], seconds: float) -> list[StepProfile]:
+    trainers = [state.build_trainer(config) for config in configs]
+    traces = [trace_forward(trainer, state.batches[0]) for trainer in trainers]
     times: Sequence[StepTimes | None] = (None, None)
     if seconds:
-        times = measure_steps(trainers, comparison.batches, comparison.device, seconds)
+        times = measure_steps(trainers, state.batches, state.device, seconds)
     return [
         StepProfile(config, trace, estimate_memory(trace, config), own_times)
-        for config, trace, own_times in zip(comparison.configs, traces, times, strict=True)
+        for config, trace, own_times in zip(configs, traces, times, strict=True)
     ]
 
 
@@ -301,17 +237,10 @@ def _ms(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _table(title: str, first: str, *columns: str, justify: Literal["left", "right"]) -> Table:
-    table = Table(first, title=title, title_justify="left", title_style="bold", header_style="", box=None)
-    for column in columns:
-        table.add_column(column, justify=justify)
-    return table
-
-
 def _dtype_table(base: StepProfile, other: StepProfile) -> Table:
     """Return a row per function with the dtypes of its ops; functions that differ come first."""
     columns = ("function", base.name, other.name, f"reason under {other.name}")
-    table = _table("Dtypes in the forward pass", *columns, justify="left")
+    table = make_table("Dtypes in the forward pass", *columns, left=4)
     rows = []
     for name in dict.fromkeys(op.name for profile in (other, base) for op in profile.trace.ops):
         reasons = dict.fromkeys(op.why for op in other.trace.ops if op.name == name)
@@ -331,7 +260,7 @@ def _count_dtypes(profile: StepProfile, name: str) -> str:
 
 def _time_table(base: StepProfile, other: StepProfile) -> Table:
     """Return a row per kind of op, the largest first, and one for the whole step."""
-    table = _table("Time of a step, ms", "", base.name, other.name, "ratio", justify="right")
+    table = make_table("Time of a step, ms", "", base.name, other.name, "ratio", left=1)
     if base.times and other.times:
         base_kinds = base.times.kinds
         other_kinds = other.times.kinds
@@ -344,7 +273,7 @@ def _time_table(base: StepProfile, other: StepProfile) -> Table:
 
 
 def _memory_table(base: StepProfile, other: StepProfile) -> Table:
-    table = _table("Memory of a step, MiB (estimate)", "", base.name, other.name, "ratio", justify="right")
+    table = make_table("Memory of a step, MiB (estimate)", "", base.name, other.name, "ratio", left=1)
     for name, label in MEMORY_LABELS.items():
         sizes = getattr(base.memory, name), getattr(other.memory, name)
         if any(sizes):

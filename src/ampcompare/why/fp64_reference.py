@@ -22,22 +22,28 @@ from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.errors import UserError
 from ampcompare.system.device import has_float64, is_cuda
 from ampcompare.training.trainer import Trainer
+from ampcompare.why.capture import map_tensors as map_unique_tensors
+from ampcompare.why.capture import module_calls, numeric_tensors
 from ampcompare.why.memory_estimate import estimate_memory
 from ampcompare.why.op_dtypes import trace_forward
-from ampcompare.why.step_capture import floating_tensors
-from ampcompare.why.step_capture import map_tensors as map_unique_tensors
 
-SMALLER_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+COMPLEX = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
+WIDEST = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    **COMPLEX,
+}
 CASTS = {Tensor.float, Tensor.half, Tensor.bfloat16}
 GB = 1e9
-ROUNDED = "ampcompare_rounded"  # attribute of a tensor that add_rounding has changed
+ROUNDED = "ampcompare_rounded"  # attribute of a tensor that was changed
 
 
 def convert_to_fp64(trainer: Trainer) -> None:
     """Convert the network and the optimizer state of a strict fp32 trainer to fp64, in place."""
-    trainer.model.double()
-    # Loading casts the momentum to the dtype of its parameter.
-    trainer.optimizer.load_state_dict(trainer.optimizer.state_dict())
+    trainer.model._apply(_to_fp64)
+    for state in trainer.optimizer.state.values():
+        state.update({k: _to_fp64(v) for k, v in state.items() if isinstance(v, Tensor) and k != "step"})
 
 
 def batches_in_fp64(batches: Sequence[Batch]) -> list[Batch]:
@@ -46,7 +52,7 @@ def batches_in_fp64(batches: Sequence[Batch]) -> list[Batch]:
 
 
 def _to_fp64(value: Tensor) -> Tensor:
-    return value.double() if value.dtype in SMALLER_DTYPES else value
+    return value.to(WIDEST.get(value.dtype, value.dtype))
 
 
 @contextmanager
@@ -73,18 +79,19 @@ class _Fp64Mode(TorchFunctionMode):
             return func(*args, **kwargs)
         args, kwargs = tree_map(_replace_dtype, (args, kwargs))
         # A network may keep a table as a plain tensor, which no conversion of the network reaches.
-        if not _is_in_place(func) and torch.float64 in {t.dtype for t in floating_tensors((args, kwargs))}:
+        dtypes = {tensor.dtype for tensor in numeric_tensors((args, kwargs))}
+        if not _is_in_place(func) and not dtypes.isdisjoint(WIDEST.values()):
             args, kwargs = tree_map(lambda x: _to_fp64(x) if isinstance(x, Tensor) else x, (args, kwargs))
         return func(*args, **kwargs)
 
 
 def _has_smaller_dtype(value: Any) -> bool:
     dtype = value.dtype if isinstance(value, Tensor) else value
-    return isinstance(dtype, torch.dtype) and dtype in SMALLER_DTYPES
+    return isinstance(dtype, torch.dtype) and dtype in WIDEST
 
 
 def _replace_dtype(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in SMALLER_DTYPES else value
+    return WIDEST.get(value, value) if isinstance(value, torch.dtype) else value
 
 
 def _is_in_place(func: Any) -> bool:
@@ -95,8 +102,9 @@ def _is_in_place(func: Any) -> bool:
     return name.endswith("_")
 
 
-def add_rounding(model: nn.Module, unit: float, device: torch.device) -> None:
-    """Change each output of a module, and each gradient of it, at random by up to one rounding.
+@contextmanager
+def rounded_arithmetic(model: nn.Module, unit: float, generator: torch.Generator) -> Iterator[None]:
+    """Return a context of fp64 with random changes of up to one rounding, in outputs and their gradients.
 
     The step then deviates by as much as rounding makes it deviate, whatever cancels out or is amplified in it
     (Monte Carlo arithmetic, as in Parker, 1997).
@@ -104,9 +112,8 @@ def add_rounding(model: nn.Module, unit: float, device: torch.device) -> None:
     Args:
         model: The network, in fp64.
         unit: The relative error of one rounding.
-        device: The device of the network.
+        generator: Draws the changes, on the device of the network.
     """
-    generator = torch.Generator(device).manual_seed(0)
 
     def change(tensor: Tensor) -> Tensor:
         # The output of a module may be that of a module inside it.
@@ -116,8 +123,11 @@ def add_rounding(model: nn.Module, unit: float, device: torch.device) -> None:
         setattr(changed, ROUNDED, True)
         return changed
 
-    for module in model.modules():
-        module.register_forward_hook(lambda module, inputs, output: map_unique_tensors(output, change))
+    def leave(name: str, module: nn.Module, output: Any) -> Any:
+        return map_unique_tensors(output, change)
+
+    with fp64_arithmetic(), module_calls(model, leave=leave):
+        yield
 
 
 class _Rounding(torch.autograd.Function):

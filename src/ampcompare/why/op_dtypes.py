@@ -6,7 +6,6 @@ is called, so its reason is the rule of its cast lists.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +22,10 @@ from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.system.device import seed_process
 from ampcompare.training.losses_and_metrics import call_network
 from ampcompare.training.trainer import Trainer
-from ampcompare.why.step_capture import floating_tensors
+from ampcompare.why.capture import module_calls, numeric_tensors
+from ampcompare.why.nonfinite import NETWORK
 
-LOSS, NETWORK = "(loss)", "(network)"
+LOSS = "(loss)"
 # Reasons for a dtype. The first four compare the dtypes above and below autocast.
 AS_INPUT = "dtype of its inputs"
 CAST_DOWN = "inputs cast to a smaller dtype"
@@ -97,10 +97,8 @@ def trace_forward(trainer: Trainer, batch: Batch) -> ForwardTrace:
     trace = ForwardTrace(model, trainer.optimizer, batch)
     tracer = _OpTracer(trace, _o1_rules())
     with ExitStack() as stack:
-        for name, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(tracer.enter(name or NETWORK)).remove)
-            stack.callback(module.register_forward_hook(tracer.leave, always_call=True).remove)
         for context in (
+            module_calls(model, tracer.enter, tracer.leave),
             precision.training_context(),
             precision.forward_context(),
             saved_tensors_hooks(tracer.save, lambda tensor: tensor),
@@ -130,11 +128,12 @@ class _OpTracer(TorchDispatchMode):
         self._known = {_storage(tensor): tensor for tensor in persistent}
         self._weight_copies: dict[int, Tensor] = {}
 
-    def enter(self, name: str) -> Callable[..., None]:
-        return lambda module, args: self.module_stack.append(name)
+    def enter(self, name: str, module: nn.Module, inputs: Any) -> None:
+        self.module_stack.append(name or NETWORK)
 
-    def leave(self, *_: Any) -> None:
-        self.module_stack.pop()
+    def leave(self, name: str, module: nn.Module, output: Any) -> None:
+        while self.module_stack.pop() != (name or NETWORK):  # the network caught an exception of a call
+            pass
 
     def save(self, tensor: Tensor) -> Tensor:
         """Count the storage of a tensor that autograd keeps, the first time."""
@@ -254,6 +253,11 @@ def _tensors_of(batch: Batch) -> list[Tensor]:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
+
+
+def floating_tensors(tree: Any) -> list[Tensor]:
+    """Return the floating-point tensors in a nested structure."""
+    return [tensor for tensor in numeric_tensors(tree) if tensor.is_floating_point()]
 
 
 def is_without_work(func: Any) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from ampcompare.identity.run_identity import (
 from ampcompare.runs.loader import load_runs
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import RunRecord
-from ampcompare.runs.run_state import RunState
-from ampcompare.training.anomalies import SETTLED_STEPS
 from ampcompare.training.checkpoint.store import FOLDER, describe_difference
 from ampcompare.wandb_client.record_folders import find_record_files
 
@@ -41,30 +39,10 @@ RECORDS = ("wandb", ".wandb")  # folders of W&B's client
 # Options of a run that may differ here, because they do not change its numbers.
 MAY_DIFFER = sorted([*keys_with([Role.SESSION]), OUTPUT_DIR])
 ASKED, LAST = "the step that --at names", "the last step of the run"
-FAILED = "the first step with a loss, gradient or weight that is inf or nan"
-SKIPPED = "the first skipped step after the loss scale had settled"
-
-
-class StepSpan(NamedTuple):
-    """The first and the last of the steps among which a step is."""
-
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class StepChoice:
-    """The steps among which the step to look at is.
-
-    Attributes:
-        first: The first candidate.
-        last: The last candidate. Where it is not the first, the replay looks for the first bad step.
-        reason: Why these steps were chosen.
-    """
-
-    first: int
-    last: int
-    reason: str
+ANOMALY = (
+    "the first step that was skipped after the loss scale had settled, or whose loss or updated weights were "
+    "inf or nan"
+)
 
 
 @dataclass(frozen=True)
@@ -108,8 +86,8 @@ class RecordedRun:
             return end / last
         return max(0.0, (end - start) / (last - first))
 
-    def choose_step(self, asked: int | None) -> StepChoice:
-        """Return the step that was asked for, or where the run failed, skipped a step, or ended.
+    def choose_step(self, asked: int | None) -> tuple[int, str]:
+        """Return the step that was asked for, else the first anomaly, else the last, and which it is.
 
         Raises:
             UserError: The run has no such step, or no step at all.
@@ -118,70 +96,21 @@ class RecordedRun:
             raise UserError(f"{OPTION} {self.name}: the record has no training step")
         end = self.steps[-1]
         if asked is None:
-            skips = self._skips()
-            return self._find_failure(skips) or _find_late_skip(skips) or StepChoice(end, end, LAST)
+            anomaly = self.record.summary.get(metrics.FIRST_ANOMALY)
+            return (end, LAST) if anomaly is None else (int(anomaly), ANOMALY)
         if not 1 <= asked <= end:
             raise UserError(
                 f"{OPTION} {self.name}@{asked}: the record has no such step; name one from 1 to {end}"
             )
-        return StepChoice(asked, asked, ASKED)
+        return asked, ASKED
 
-    def _find_failure(self, skips: Sequence[StepSpan]) -> StepChoice | None:
-        """Return the steps among which the failure began; None if the run ended with a finite loss.
+    def has_updated(self, step: int) -> bool:
+        """Return whether an earlier step than this one has changed the weights.
 
-        A skipped step may have an infinite loss, and does no harm.
+        While a loss scaler finds its first scale, it skips the first steps of a run.
         """
-        if math.isfinite(self.losses[-1]):
-            return None
-        before_last = self.steps[-2] if len(self.steps) > 1 else 0
-        ends_with_skip = bool(skips) and skips[-1].last > before_last
-        if ends_with_skip and self.record.state is RunState.FINISHED:
-            return None
-        bad_row = len(self.losses) - 1  # the first of the last rows without a finite loss
-        while bad_row > 0 and not math.isfinite(self.losses[bad_row - 1]):
-            bad_row -= 1
-        before = self.steps[bad_row - 1] if bad_row > 0 else 0
-        last = self.steps[bad_row]
-        skips_in_row = [skip.first for skip in skips if before < skip.first <= last]
-        # Without a skip, an update may have spoiled the weights in the last step of the row before.
-        first = skips_in_row[0] if skips_in_row else max(1, before)
-        for skip in reversed(skips):  # the skipped steps that led to the failure
-            if skip.last >= first - 1:
-                first = min(first, skip.first)
-        return StepChoice(first, last, FAILED)
-
-    def _skips(self) -> list[StepSpan]:
-        """Return for each skipped step the steps among which it is.
-
-        On a CPU a row names each skipped step. Elsewhere only the number in each log interval is known.
-        """
-        named: list[float] = []
-        column = self.record.logged.get(metrics.NONFINITE_MODULE)
-        if column is not None:
-            rows, _ = column
-            named = self.record.numbers(metrics.STEP)[rows].tolist()
-        spans = []
-        start = 0
-        count = 0
-        for step, skipped in zip(self.steps, self.skipped, strict=True):
-            exact = sorted({int(number) for number in named if start < number <= step})
-            if skipped > count and len(exact) == skipped - count:
-                spans += [StepSpan(number, number) for number in exact]
-            elif skipped > count:
-                spans.append(StepSpan(start + 1, step))
-            start = step
-            count = max(count, skipped)
-        return spans
-
-
-def _find_late_skip(skips: Sequence[StepSpan]) -> StepChoice | None:
-    """Return the first skipped step after the loss scale had settled; None if there is none."""
-    before = 0
-    for skip in skips:
-        if skip.first - before > SETTLED_STEPS:
-            return StepChoice(skip.first, skip.last, SKIPPED)
-        before = skip.last
-    return None
+        skipped = next((n for end, n in zip(self.steps, self.skipped, strict=True) if end >= step), 0)
+        return step > max(1, skipped)
 
 
 def parse_moment(text: str) -> tuple[str, int | None]:
@@ -254,8 +183,13 @@ def _find(run: str, output_dir: Path) -> tuple[Path, str]:
     """Return the folder of the run's record and checkpoints, and the id of the run."""
     path = Path(run)
     if not path.exists():
-        if find_record_files(output_dir, run):
-            return output_dir, run
+        # A sweep writes into output_dir/NAME, or where --out says.
+        here = [Path()] if output_dir == Path(Config().output_dir) else []
+        for top in (output_dir, *here):
+            folders = [top, *(wandb.parent for depth in ("*", "*/*") for wandb in top.glob(f"{depth}/wandb"))]
+            for folder in folders:
+                if find_record_files(folder, run):
+                    return folder, run
         raise UserError(
             f"{OPTION} {run}: no such folder, and no run with this id in {output_dir}; "
             "give the folder of the run, or the id and output_dir=FOLDER"

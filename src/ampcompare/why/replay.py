@@ -1,26 +1,20 @@
 """Continue a recorded run from its nearest checkpoint to the moment before one of its steps.
 
-The existing training code continues the run with the run's own options, and records nothing. Before each
-step that may be the one to look at, the replay copies the whole state: weights, optimizer state, loss scale,
-random states and the batches. After that step it trains on to the end of the log interval, so that the losses
-can be compared with the record.
+The existing training code continues the run with the run's own options, and records nothing. Before the step
+to look at, the replay copies the whole state: weights, optimizer state, loss scale, random states and the
+batches. Then it trains on to the end of the log interval, so that the losses can be compared with the record.
 """
 
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.config.schema import Config
-from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.errors import TrainingError, UserError
 from ampcompare.identity.run_identity import RunIdentity
 from ampcompare.runtime.console import hidden_messages
@@ -32,88 +26,15 @@ from ampcompare.training.cuda_graph import GraphTrainer
 from ampcompare.training.loop import PARTS, NoDisplay, TrainingLoop
 from ampcompare.training.run_context import RunContext, prepare_run
 from ampcompare.training.torch_compile import uses_compile
-from ampcompare.training.trainer import Trainer, micro_batches
 from ampcompare.why.recorded_run import (
     OPTION,
     RecordedRun,
-    StepChoice,
     describe_changes,
     describe_equality,
     parse_moment,
     read_run,
 )
-
-MASTERS = "masters"  # in the state of a backend with fp32 master weights
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A training right before one of its steps.
-
-    Attributes:
-        name: What is looked at, for headings: `run abc, step 300`.
-        step: The number of the step, from 1.
-        config: The options of the run, with eager execution.
-        context: Its data and loaders.
-        state: A copy of the state of model, optimizer, schedule and backend.
-        weights: What the optimizer updates, in the order of the model's parameters: weights, or masters.
-        random: The random states.
-        batches: The micro-batches of the step.
-        place: Where the step is: the epoch, and the number of its first micro-batch in the epoch.
-    """
-
-    name: str
-    step: int
-    config: Config
-    context: RunContext
-    state: Mapping[str, Any]
-    weights: Sequence[Tensor]
-    random: Mapping[str, Any]
-    batches: list[Batch]
-    place: tuple[int, int]
-
-    def set_random_states(self) -> None:
-        """Set all random generators as they were right before the step."""
-        set_random_states(self.context.world.device, self.random)
-
-    def build_trainer(self, config: Config) -> Trainer:
-        """Return a trainer in the state of this moment.
-
-        Args:
-            config: The options of the run, or with another backend or other modules in fp32. Then it gets the
-                weights and the optimizer state, and of the backend's state what both backends have.
-        """
-        trainer = self.context.build_trainer(config)
-        state = copy.deepcopy(dict(self.state))
-        is_same = config.backend == self.config.backend and config.precision == self.config.precision
-        if not is_same:
-            own = trainer.precision.state_dict()
-            shared = {k: v for k, v in state["precision"].items() if k in own and k != MASTERS}
-            state["precision"] = own | shared
-        for name in PARTS:
-            getattr(trainer, name).load_state_dict(state[name])
-        if not is_same:
-            updated = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-            with torch.no_grad():
-                for parameter, master, value in zip(
-                    trainer.model.parameters(), updated, self.weights, strict=True
-                ):
-                    parameter.copy_(value)
-                    master.copy_(value)
-        return trainer
-
-    def first_steps(self, steps: int) -> list[list[Batch]]:
-        """Return the micro-batches of this step and the following ones, a list for each step."""
-        accumulate = self.config.training.accumulate
-        epoch, start = self.place
-        result: list[list[Batch]] = []
-        for number in count(epoch):
-            for batches in micro_batches(self.context.train.epoch(number, start), accumulate):
-                result.append(_copy_batches(batches))
-                if len(result) == steps:
-                    return result
-            start = 0
-        raise AssertionError("epochs never end")
+from ampcompare.why.step import StepState, copy_batches
 
 
 class _Reached(BaseException):
@@ -137,68 +58,50 @@ class _StepWatch(NoDisplay):
 
     Args:
         context: Its data and loaders.
-        choice: The steps among which the step is.
+        step: The number of the step.
         row_ends: The steps at which the run logged a row: the replay ends its rows there, too.
     """
 
-    def __init__(self, loop: TrainingLoop, context: RunContext, choice: StepChoice, row_ends: Sequence[int]):
+    def __init__(self, loop: TrainingLoop, context: RunContext, step: int, row_ends: Sequence[int]) -> None:
         self.loop = loop
         self.context = context
-        self.choice = choice
+        self.number = step
         self._row_ends = set(row_ends)
-        self.end = min((step for step in row_ends if step >= choice.last), default=choice.last)
-        self.moment: Moment | None = None
-        self.found = False
+        self.end = min((end for end in row_ends if end >= step), default=step)
+        self.state: StepState | None = None
         self._own_step = loop.trainer.step
         loop.trainer.step = self._take_step  # type: ignore[method-assign]
 
     def _take_step(self, batches: Sequence[Any], *, diagnose: bool = False) -> Any:
-        loop = self.loop
-        is_candidate = self.choice.first <= loop.step <= self.choice.last and not self.found
-        if not is_candidate:
-            return self._own_step(batches, diagnose=diagnose)
-        self.moment = self._copy_state(batches)
-        result = self._own_step(batches, diagnose=diagnose)
-        updated = [p for group in loop.trainer.optimizer.param_groups for p in group["params"]]
-        # sync: the step is looked at
-        is_finite = bool(result.loss.isfinite()) and all(bool(p.isfinite().all()) for p in updated)
-        self.found = bool(result.skipped) or not is_finite
-        if self.found:  # the rest of this row is replayed for its loss
-            self.end = min((step for step in self._row_ends if step >= loop.step), default=loop.step)
-        return result
+        if self.loop.step == self.number:
+            self.state = self._copy_state(batches)
+        return self._own_step(batches, diagnose=diagnose)
 
     def step(self, step: int) -> None:
         """End a row where the run ended one, and end the replay."""
         if step in self._row_ends:
             self.loop.logger.flush()
-        if self.moment is not None and step >= self.end:
+        if self.state is not None and step >= self.end:
             raise _Reached
 
-    def _copy_state(self, batches: Sequence[Any]) -> Moment:
+    def _copy_state(self, batches: Sequence[Any]) -> StepState:
         loop = self.loop
         trainer = loop.trainer
-        updated = [p for group in trainer.optimizer.param_groups for p in group["params"]]
         if isinstance(trainer, GraphTrainer):
             batches = [trainer.make_batch(plan) for plan in batches]
-        accumulate = loop.config.training.accumulate
-        return Moment(
-            name="",
-            step=loop.step,
+        return StepState(
+            title="",
             config=dataclasses.replace(loop.config, execution="eager"),
             context=self.context,
-            state={name: copy.deepcopy(getattr(trainer, name).state_dict()) for name in PARTS},
-            weights=[p.detach().clone() for p in updated],
+            batches=copy_batches(batches),
             random=random_states(loop.device),
-            batches=_copy_batches(batches),
-            place=(loop.epoch, (loop.in_epoch - 1) * accumulate),
+            parts={name: copy.deepcopy(getattr(trainer, name).state_dict()) for name in PARTS},
+            weights=[p.detach().clone() for p in trainer.observer.updated_parameters()],
+            place=(loop.epoch, (loop.in_epoch - 1) * loop.config.training.accumulate),
         )
 
 
-def _copy_batches(batches: Sequence[Batch]) -> list[Batch]:
-    return [(map_tensors(x, torch.clone), map_tensors(y, torch.clone)) for x, y in batches]
-
-
-def replay(text: str, overrides: Sequence[str], say: Callable[[str], None]) -> Moment:
+def from_run(text: str, overrides: Sequence[str], say: Callable[[str], None]) -> StepState:
     """Continue a run up to a step, and return its state right before the step.
 
     Args:
@@ -211,7 +114,7 @@ def replay(text: str, overrides: Sequence[str], say: Callable[[str], None]) -> M
     """
     name, asked = parse_moment(text)
     run = read_run(name, overrides)
-    choice = run.choose_step(asked)
+    step, reason = run.choose_step(asked)
     with _threads_of(run):
         context = prepare_run(run.config)
         trainer = context.build_trainer()
@@ -227,32 +130,27 @@ def replay(text: str, overrides: Sequence[str], say: Callable[[str], None]) -> M
                 f"{OPTION} {run.name}: these have changed since the run, so it cannot be replayed: "
                 f"{', '.join(changes)}; restore them"
             )
-        state = _nearest_checkpoint(store, choice.first) if saved is not None else None
-        start = 0 if state is None else int(state["fit"]["step"])
+        checkpoint = _nearest_checkpoint(store, step) if saved is not None else None
+        start = 0 if checkpoint is None else int(checkpoint["fit"]["step"])
         tracker = _RowList()
         loop = TrainingLoop(trainer, context.train, context.test, run.config, tracker=tracker)
-        if state is not None:
-            loop.resume(state)
+        if checkpoint is not None:
+            loop.resume(checkpoint)
         else:
             set_random_states(context.world.device, states)
-        watch = _StepWatch(loop, context, choice, run.steps)
+        watch = _StepWatch(loop, context, step, run.steps)
         loop.display = watch
         say(_describe_start(run, start, watch.end, about))
-        _run_to_moment(run, loop, watch)
-    moment = watch.moment
-    if moment is None:
-        raise UserError(
-            f"{OPTION} {run.name}: the replay ended at step {loop.step}, before step {choice.first}"
-        )
-    reason = choice.reason
-    if choice.first < choice.last and not watch.found:
-        reason = f"the replay found no bad step from step {choice.first:,} on"
-    say(f"step {moment.step:,}: {reason}")
+        _run_to_step(run, loop, watch)
+    if watch.state is None:
+        raise UserError(f"{OPTION} {run.name}: the replay ended at step {loop.step}, before step {step}")
+    say(f"step {step:,}: {reason}")
     say(describe_equality(run, tracker.losses))
-    return dataclasses.replace(moment, name=f"run {run.name}, step {moment.step:,}")
+    title = f"run {run.name}, step {step:,}"
+    return dataclasses.replace(watch.state, title=title, has_updated=run.has_updated(step))
 
 
-def _run_to_moment(run: RecordedRun, loop: TrainingLoop, watch: _StepWatch) -> None:
+def _run_to_step(run: RecordedRun, loop: TrainingLoop, watch: _StepWatch) -> None:
     """Train until the watch ends the replay. The failure of the run itself ends it, too."""
     try:
         with hidden_messages():
@@ -260,7 +158,7 @@ def _run_to_moment(run: RecordedRun, loop: TrainingLoop, watch: _StepWatch) -> N
     except _Reached:
         pass
     except TrainingError as problem:
-        if watch.moment is None:
+        if watch.state is None:
             raise UserError(
                 f"{OPTION} {run.name}: the replay failed at step {loop.step}: {problem}"
             ) from None

@@ -1,28 +1,19 @@
-"""Two ways to take the same training step: the option with two values, and a step that can be repeated."""
+"""The option with two values of `why diff KEY=A,B`: two ways to take the same training step."""
 
-from __future__ import annotations
-
-import copy
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ampcompare.config.load import Config, check_option, split_override
 from ampcompare.config.schema import find_option
 from ampcompare.config.validate import resolve_backend, validate
-from ampcompare.data.batch import Batch, is_image, map_tensors
-from ampcompare.errors import UserError, reason
+from ampcompare.errors import UserError
 from ampcompare.precision import get_backend
-from ampcompare.system.device import is_channels_last, is_out_of_memory, random_states
-from ampcompare.training.loop import PARTS
-from ampcompare.training.torch_compile import CompiledForward, check_execution
-from ampcompare.training.trainer import Trainer
-from ampcompare.why.step_capture import CapturedStep, capture_step
+from ampcompare.system.device import is_channels_last
+from ampcompare.training.torch_compile import check_execution
 
 # Options that choose how a step is computed, and not what it computes.
 OPTIONS = ("execution", "backend", "memory_format")
@@ -139,76 +130,3 @@ def name_variant(pair: ValuePair, index: int) -> str:
     if pair.key == "backend":
         return get_backend(value).label
     return LABELS.get(value, value)
-
-
-class RepeatableStep:
-    """A training step that can be taken again, from the same state or from other weights.
-
-    Args:
-        trainer: The trainer in the state before the step.
-        batches: The micro-batches of the step.
-        set_random_states: Sets the random generators as they are before the step.
-        context: Returns a context around the step.
-    """
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        batches: Sequence[Batch],
-        set_random_states: Callable[[], None],
-        device: torch.device,
-        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> None:
-        self.trainer = trainer
-        self.batches = batches
-        self.set_random_states = set_random_states
-        self.device = device
-        self.context = context
-        self.draws: dict[str, Any] = {}  # the random states after the last step
-        self._start = {part: copy.deepcopy(getattr(trainer, part).state_dict()) for part in PARTS}
-
-    def take(self, weights: Sequence[Tensor] | None = None) -> CapturedStep:
-        """Take the step.
-
-        Args:
-            weights: Weights to start from, in the order of the parameters; None: the trainer's own.
-
-        Raises:
-            UserError: The step cannot be compiled.
-        """
-        trainer = self.trainer
-        for part, state in self._start.items():
-            getattr(trainer, part).load_state_dict(copy.deepcopy(state))
-        if weights is not None:
-            set_weights(trainer, weights)
-        try:
-            with self.context():
-                step = capture_step(trainer, self.batches, self.set_random_states, with_calls=False)
-        except Exception as problem:
-            if not isinstance(trainer.forward, CompiledForward) or is_out_of_memory(problem):
-                raise
-            raise UserError(
-                f"execution=compile: the step cannot be compiled ({type(problem).__name__}: "
-                f"{reason(problem)}); change what the compiler names"
-            ) from None
-        self.draws = random_states(self.device)
-        return step
-
-
-def set_weights(trainer: Trainer, weights: Sequence[Tensor]) -> None:
-    """Copy weights into the network, and into fp32 master weights where the backend has them."""
-    updated = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    with torch.no_grad():
-        for parameter, master, value in zip(trainer.model.parameters(), updated, weights, strict=True):
-            parameter.copy_(value)
-            master.copy_(value)
-
-
-def lay_out(batches: Sequence[Batch], *, channels_last: bool) -> list[Batch]:
-    """Return the batches with their images in a memory layout."""
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-
-    def change(tensor: Tensor) -> Tensor:
-        return tensor.contiguous(memory_format=layout) if is_image(tensor) else tensor
-
-    return [(map_tensors(x, change), map_tensors(y, change)) for x, y in batches]

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from ampcompare.cli import app
 from ampcompare.errors import UserError
-from ampcompare.training.run_context import make_config, prepare_run
-from ampcompare.why.fp32_search import (
+from ampcompare.why.guard import (
     MinimalSetSearch,
     Trial,
     find_minimal_set,
     list_called_modules,
     run_guard,
 )
+from ampcompare.why.step import from_options
 
 SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
 NET = """
@@ -121,26 +121,24 @@ def test_the_minimal_set_passes_and_no_item_can_be_left_out(sets: list[set[str]]
 def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path):
     (tmp_path / "net.py").write_text(NET)
     words = (f"model.name={tmp_path / 'net.py'}:build", *SMALL, "backend=none")
-    config = make_config(words)
-    called = list_called_modules(prepare_run(config), config)
+    called = list_called_modules(from_options(words))
     assert called == ["flat", "first", "block", "block.0", "block.1", "head"]
-    kept = make_config((*words, "precision.keep_fp32=block,head"))
-    assert list_called_modules(prepare_run(kept), kept) == ["flat", "first"]
+    kept = from_options((*words, "precision.keep_fp32=block,head"))
+    assert list_called_modules(kept) == ["flat", "first"]
 
 
 @pytest.mark.parametrize(
     ("words", "how", "expected"),
     [
-        (["backend=none"], {}, "backend=none computes in fp32"),
-        (["backend=tf32"], {}, "backend=tf32 switches TF32 for all modules"),
-        (["backend=fp16"], {"margin": -1.0}, "--margin -1.0: expected a number above 0"),
+        (["backend=none", *SMALL], {}, "backend=none computes in fp32"),
+        (["backend=fp16", *SMALL], {"margin": -1.0}, "--margin -1.0: expected a number above 0"),
         (["backend=fp16", "precision.keep_fp32=nowhere", "model.name=tiny", *SMALL], {}, "no module of the"),
         (["backend=fp16", "optimizer.lr=1e-9", "model.name=tiny", *SMALL], {"steps": 4}, "learns too little"),
     ],
 )
 def test_a_bad_request_is_one_line(words, how, expected: str):
     with pytest.raises(UserError, match=expected):
-        run_guard(words, Console(quiet=True), **how)
+        run_guard(from_options(words), Console(quiet=True), **how)
 
 
 def test_a_folder_for_a_file_is_refused_before_any_trial(tmp_path):

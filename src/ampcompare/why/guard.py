@@ -6,7 +6,9 @@ import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -24,10 +26,11 @@ from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
 from ampcompare.system.device import seed_process
 from ampcompare.training.losses_and_metrics import call_network
-from ampcompare.training.run_context import RunContext, make_config, prepare_run
+from ampcompare.training.run_context import with_backend
 from ampcompare.training.trainer import Trainer
+from ampcompare.why.capture import module_calls
 from ampcompare.why.op_profile import measure_interleaved, speed_ratio
-from ampcompare.why.replay import Moment
+from ampcompare.why.step import StepState
 
 MARGIN = 0.05  # of what fp32 learns
 STEPS = 40
@@ -38,6 +41,8 @@ KEY = "precision.keep_fp32"
 WHOLE = "*"  # the pattern that matches every module
 # Outcomes of a search, as the JSON has them.
 NO_PROBLEM, FOUND, NOT_A_MODULE, NO_SET = "no problem", "found", "not a module", "no set of modules"
+AN_OPTION = "an option"
+FP16_EPS = 1e-4  # of the optimizer; 1e-8, the default of Adam, is 0 in fp16
 Kept = tuple[str, ...]  # names of the modules that stay in fp32
 
 
@@ -102,26 +107,29 @@ class MinimalSetSearch:
         )
         return self.passes((), f"{self.backend} as it is")
 
-    def passes(self, kept: Kept, description: str = "") -> bool:
+    def passes(self, kept: Kept, description: str) -> bool:
         """Return whether a training with these modules in fp32 is within the margin; try each set once.
 
         Args:
             kept: The modules.
-            description: What to print before the loss; "": the names of the modules.
+            description: What to print before the loss.
         """
         if kept not in self.trials:
             trial = self.train(self.backend, kept)
             self.trials[kept] = trial
-            name = description or f"{shorten_names(kept)} in fp32"
-            if trial.error:
-                self.say(f"{name}: failed ({trial.error})")
-            elif self.is_within_margin(trial):
-                self.say(f"{name}: loss {trial.last:.4g}, within the margin")
-            elif trial.trained:
-                self.say(f"{name}: loss {trial.last:.4g}")
-            else:
-                self.say(f"{name}: loss {trial.last:.4g}, every step skipped")
+            self.report(description, trial)
         return self.is_within_margin(self.trials[kept])
+
+    def report(self, description: str, trial: Trial) -> None:
+        """Print the loss of a trial."""
+        if trial.error:
+            self.say(f"{description}: failed ({trial.error})")
+        elif self.is_within_margin(trial):
+            self.say(f"{description}: loss {trial.last:.4g}, within the margin")
+        elif trial.trained:
+            self.say(f"{description}: loss {trial.last:.4g}")
+        else:
+            self.say(f"{description}: loss {trial.last:.4g}, every step skipped")
 
     def is_within_margin(self, trial: Trial) -> bool:
         """Return whether the loss of a trial is at most the margin above fp32's."""
@@ -129,6 +137,8 @@ class MinimalSetSearch:
 
     def find(self, called: Sequence[str]) -> list[str] | None:
         """Return a smallest set of modules that passes.
+
+        A module covers the modules below it, so a set without these is the same question.
 
         Inner modules are tried before the modules that call them. So a module that calls others is returned
         only where these are not enough: then the overflow is in its own forward.
@@ -142,7 +152,14 @@ class MinimalSetSearch:
         if not self.passes((WHOLE,), "the whole network in fp32"):
             return None
         deepest_first = sorted(called, key=lambda name: -name.count("."))
-        modules = find_minimal_set([*deepest_first, WHOLE], lambda kept: self.passes(kept))
+
+        def passes(kept: Kept) -> bool:
+            covers = tuple(name for name in kept if not any(name != k and _is_below(name, k) for k in kept))
+            if WHOLE in kept:
+                covers = (WHOLE,)
+            return self.passes(covers, f"{join_runs(covers, deepest_first)} in fp32")
+
+        modules = find_minimal_set([*deepest_first, WHOLE], passes)
         return sorted(modules, key=[*called, WHOLE].index)
 
 
@@ -180,11 +197,24 @@ def find_minimal_set(items: Sequence[str], passes: Callable[[Kept], bool]) -> li
     return list(in_order(needed))
 
 
+def join_runs(names: Sequence[str], order: Sequence[str]) -> str:
+    """Return names in an order; more than three neighbours in the order are one range.
+
+    >>> join_runs(["a", "b", "c", "d", "f"], ["a", "b", "c", "d", "e", "f"])
+    'a to d (4 modules), f'
+    """
+    texts: list[str] = []
+    for is_named, run in groupby(order, {*names}.__contains__):
+        own = [*run] if is_named else []
+        texts += own if len(own) <= 3 else [f"{own[0]} to {own[-1]} ({len(own)} modules)"]
+    return ", ".join(texts)
+
+
 def _is_below(name: str, above: str) -> bool:
     return not above or name.startswith(f"{above}.")
 
 
-def list_called_modules(context: RunContext | Moment, config: Config) -> list[str]:
+def list_called_modules(state: StepState) -> list[str]:
     """Return the names of the modules that a forward calls, in the order of their first call.
 
     Modules that `precision.keep_fp32` keeps in fp32 already are left out.
@@ -192,17 +222,17 @@ def list_called_modules(context: RunContext | Moment, config: Config) -> list[st
     Raises:
         UserError: If `precision.keep_fp32` names a module that the network does not have.
     """
-    model = context.build_trainer(config).model
+    model = state.build_trainer(with_backend(state.config, PLAIN)).model
     called: dict[nn.Module, None] = {}  # in the order of the first calls
-    hooks = [m.register_forward_pre_hook(lambda m, _: called.setdefault(m)) for m in model.modules()]
-    (micro_batches,) = context.first_steps(1)
-    inputs, _ = micro_batches[0]
-    with torch.no_grad():
+    inputs, _ = state.batches[0]
+
+    def enter(name: str, module: nn.Module, arguments: Any) -> None:
+        called.setdefault(module)
+
+    with module_calls(model, enter):
         call_network(model.train(), map_tensors(inputs, lambda tensor: tensor[:2]))
-    for hook in hooks:
-        hook.remove()
     try:
-        always = match_modules(model, config.precision.keep_fp32 or ())
+        always = match_modules(model, state.config.precision.keep_fp32 or ())
     except KeepFp32Error as problem:
         raise UserError(problem) from None
     names = {module: name for name, module in reversed([*model.named_modules()])}
@@ -215,27 +245,23 @@ class TrialTraining:
     """Short trainings of one run's options, each with other modules in fp32.
 
     Attributes:
-        context: The data and loaders of the trainings, and the weights at which they begin.
-        config: The options of the run.
+        state: The training at which the trials begin.
+        config: The options of the run, or with one that is tried.
         batches: The micro-batches of each step.
-        moment: The state of a training at which the trainings begin; None: an untrained network.
     """
 
-    context: RunContext | Moment
+    state: StepState
     config: Config
     batches: Sequence[Sequence[Batch]]
-    moment: Moment | None
 
     def build_trainer(self, backend: str, kept: Kept) -> Trainer:
         """Return a trainer of the backend with these modules in fp32, and those that the run keeps there."""
         names = [*(self.config.precision.keep_fp32 or ()), *kept] or None
         precision = dataclasses.replace(self.config.precision, keep_fp32=names)
-        tf32 = self.config.tf32
-        if backend == PLAIN:
-            precision = dataclasses.replace(precision, weights="float32")
-            tf32 = False
-        config = dataclasses.replace(self.config, backend=backend, precision=precision, tf32=tf32)
-        return self.context.build_trainer(config)
+        config = dataclasses.replace(self.config, precision=precision)
+        return self.state.build_trainer(
+            config if backend == config.backend else with_backend(config, backend)
+        )
 
     def train(self, backend: str, kept: Kept) -> Trial:
         """Train all steps, and return the losses."""
@@ -264,58 +290,54 @@ class TrialTraining:
         return speed_ratio(slower, plain)
 
     def _set_random_states(self, number: int) -> None:
-        """Set the random states for a step, from 0; for the first one those of the run."""
-        if self.moment is not None and number == 0:
-            self.moment.set_random_states()
+        """Set the random states for a step, from 0; for the first one those of the state."""
+        if number == 0:
+            self.state.set_random_states()
         else:
             seed_process(self.config.seed + number)
 
 
 def run_guard(
-    overrides: Sequence[str],
+    state: StepState,
     console: Console,
     *,
     margin: float = MARGIN,
     steps: int = STEPS,
     file: Path | None = None,
-    moment: Moment | None = None,
 ) -> int:
     """Find the modules that must stay in fp32; print them, the option that keeps them, and what they cost.
 
     Args:
-        overrides: Options of a run.
+        state: The training at which the trials begin.
         console: Where to print.
         margin: How far the loss may be above fp32's, as a fraction of what fp32 learns.
         steps: Optimizer steps of a trial.
         file: File for the result as JSON.
-        moment: The state of a training at which the trials begin; None: an untrained network.
 
     Returns:
-        0 where modules were found or none is needed; 1 where keeping modules in fp32 does not help.
+        0 where modules or an option were found, or none is needed; 1 where nothing helps.
 
     Raises:
         UserError: For bad options, or if the file cannot be written.
     """
     if not 0 < margin < math.inf:
         raise UserError(f"--margin {margin}: expected a number above 0 (a fraction of what fp32 learns)")
-    config = make_config(overrides) if moment is None else moment.config
+    config = state.config
     _check_backend(config)
-    context = moment or prepare_run(config)
-    called = list_called_modules(context, dataclasses.replace(config, backend=PLAIN))
+    called = list_called_modules(state)
     if not called:
         raise UserError(
             f"model.name={config.model.name!r}: the network calls no modules, so none can be kept in fp32"
         )
-    trials = TrialTraining(context, config, context.first_steps(steps), moment)
+    trials = TrialTraining(state, config, state.next_steps(steps))
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
 
     say(describe_recipe(config))
-    start = _describe_start(moment)
     say(
-        f"which modules of {config.model.name} must stay in fp32 under {config.backend}{start}: "
-        f"{plural(len(called), 'module')}, {plural(steps, 'step')} per trial"
+        f"which modules of {config.model.name} must stay in fp32 under {config.backend}, beginning with "
+        f"{state.title}: {plural(len(called), 'module')}, {plural(steps, 'step')} per trial"
     )
     search = MinimalSetSearch(trials.train, config.backend, margin, say)
     result = _search(search, trials, called)
@@ -334,9 +356,9 @@ class SearchResult:
     """The result of `why guard`, as its JSON has it.
 
     Attributes:
-        outcome: NO_PROBLEM, FOUND, NOT_A_MODULE or NO_SET.
+        outcome: NO_PROBLEM, FOUND, AN_OPTION, NOT_A_MODULE or NO_SET.
         kept: The modules that have to stay in fp32.
-        use: The option that keeps them there; None unless modules were found.
+        use: The option that keeps them there, or that was found instead; None if nothing was found.
         cost: How many times as long a step takes with it; None unless modules were found.
     """
 
@@ -356,6 +378,13 @@ def _search(search: MinimalSetSearch, trials: TrialTraining, called: Sequence[st
             f"result: no {further}module has to stay in fp32, {config.backend} is within the margin as it is"
         )
         return SearchResult(NO_PROBLEM)
+    for option, changed in _list_options(trials):
+        trial = dataclasses.replace(trials, config=changed).train(config.backend, ())
+        search.report(f"with {option}", trial)
+        if search.is_within_margin(trial):
+            search.say("result: the cause is not in the modules, so none has to stay in fp32")
+            search.say(f"use: {option}")
+            return SearchResult(AN_OPTION, use=option)
     modules = search.find(called)
     if modules is None:
         search.say(
@@ -365,8 +394,7 @@ def _search(search: MinimalSetSearch, trials: TrialTraining, called: Sequence[st
         return SearchResult(NOT_A_MODULE)
     if WHOLE in modules:
         search.say("result: no set of modules is enough, the whole network has to stay in fp32")
-        fp32_trainer = trials.context.build_trainer(dataclasses.replace(config, backend=PLAIN))
-        outside = list_parameters_outside(fp32_trainer, called)
+        outside = list_parameters_outside(trials.build_trainer(PLAIN, ()), called)
         if outside:
             search.say(f"parameters that belong to no called module: {shorten_names(outside, 'parameters')}")
         return SearchResult(NO_SET)
@@ -382,12 +410,15 @@ def _search(search: MinimalSetSearch, trials: TrialTraining, called: Sequence[st
     return SearchResult(FOUND, modules, use, cost)
 
 
-def _describe_start(moment: Moment | None) -> str:
-    if moment is None:
-        return ""
-    if moment.name.startswith("a step "):  # with the weights of a file
-        return f", {moment.name.removeprefix('a step ')}"
-    return f", from {moment.name}"
+def _list_options(trials: TrialTraining) -> list[tuple[str, Config]]:
+    """Return options outside the modules that may be the cause, which are tried first."""
+    trainer = trials.build_trainer(trials.config.backend, ())
+    eps = trainer.optimizer.defaults.get("eps", 1.0)
+    if not any(torch.tensor(eps, dtype=p.dtype) == 0 for p in trainer.observer.updated_parameters()):
+        return []
+    optimizer = trials.config.optimizer
+    changed = dataclasses.replace(optimizer, eps=FP16_EPS)
+    return [(f"optimizer.eps={FP16_EPS:g}", dataclasses.replace(trials.config, optimizer=changed))]
 
 
 def _check_backend(config: Config) -> None:

@@ -1,6 +1,6 @@
-"""Read trained weights from a file, and put them into the network of a run's options."""
+"""Read trained weights from a file, and load them into a network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,6 @@ from torch import Tensor, nn
 
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.formatting import some
-from ampcompare.system.device import random_states, seed_process
-from ampcompare.training.loop import PARTS
-from ampcompare.training.run_context import make_config, prepare_run
-from ampcompare.why.replay import Moment
 
 OPTION = "--weights"
 NESTED = ("model", "state_dict", "model_state_dict")  # keys under which programs save a state dict
@@ -91,37 +87,3 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) ->
     if problems:
         raise UserError(f"{OPTION} {path}: does not fit the network; {'; '.join(problems)}")
     model.load_state_dict(dict(weights))
-
-
-def build_moment(path: Path, overrides: Sequence[str]) -> Moment:
-    """Return the moment before a first step from trained weights, with a new optimizer.
-
-    Args:
-        overrides: Options of a run, with eager execution.
-
-    Raises:
-        UserError: For bad options, or if the weights do not fit.
-    """
-    config = make_config(overrides)
-    context = prepare_run(config)
-    weights = read_weights(path)
-    plain = context.build_trainer(config)
-    load_weights(plain.model, weights, path)
-    updated = [p for group in plain.optimizer.param_groups for p in group["params"]]
-    values = [weights[name] for name, _ in plain.model.named_parameters(remove_duplicate=True)]
-    with torch.no_grad():
-        for parameter, value in zip(updated, values, strict=True):  # master weights, where there are any
-            parameter.copy_(value)
-    seed_process(config.seed)
-    (batches,) = context.first_steps(1)
-    return Moment(
-        name=f"a step with the weights of {path}",
-        step=1,
-        config=config,
-        context=context,
-        state={name: getattr(plain, name).state_dict() for name in PARTS},
-        weights=[p.detach().clone() for p in updated],
-        random=random_states(context.world.device),
-        batches=batches,
-        place=(0, 0),
-    )

@@ -1,0 +1,140 @@
+"""Which weights lose their update: they stay as they are in 16 bits, although they change in fp32."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ampcompare.config.load import Config
+from ampcompare.errors import UserError
+from ampcompare.why.capture import TakenStep, are_finite
+from ampcompare.why.step import RepeatableStep, StepState
+
+DRAWS = 20  # of a backend that rounds at random
+ROUNDED_STEPS = "rounded_steps"  # in the state of a backend that rounds at random
+NORMS, BIASES, EMBEDDINGS, OTHERS = "norms", "biases", "embeddings", "others"
+WORTH_KEEPING = 0.5  # modules of which a larger fraction of the weights loses its update are tried in fp32
+Updates = Mapping[str, Tensor]  # by parameter
+
+
+@dataclass(frozen=True)
+class UpdateLoss:
+    """How much of an update is lost.
+
+    Attributes:
+        name: The parameter, the kind of parameter, or the option that was tried.
+        kind: The kind of parameter: NORMS, EMBEDDINGS, BIASES or OTHERS; "" for an option.
+        weights: Number of weights.
+        lost: Fraction of the weights that did not change, although they change in fp32.
+        arrives: How much of the update arrives: its projection on the update in fp32, 1 for all of it.
+        draws: Over how many draws of random rounding both are averaged; 1 for a backend without.
+    """
+
+    name: str
+    kind: str
+    weights: int
+    lost: float
+    arrives: float
+    draws: int
+
+
+@dataclass(frozen=True)
+class LostUpdates:
+    """The lost updates of a step.
+
+    Attributes:
+        parameters: A row for each parameter, the largest fraction first.
+        kinds: The sums by kind of parameter, the largest fraction first.
+        remedies: All parameters in the same step with another option.
+    """
+
+    parameters: list[UpdateLoss]
+    kinds: list[UpdateLoss]
+    remedies: list[UpdateLoss]
+
+
+def measure_lost_updates(state: StepState, step: TakenStep, reference: TakenStep) -> LostUpdates | None:
+    """Return the lost updates of a step, and what helps; None where none is lost.
+
+    Args:
+        step: The step under a backend that updates 16-bit weights.
+        reference: The step in fp32.
+    """
+    if step.skipped or not are_finite([*step.updates.values()]):
+        return None
+    trainer = state.build_trainer()
+    is_random = ROUNDED_STEPS in trainer.precision.state_dict()
+    draws = _draw_updates(state, state.config) if is_random else [step.updates]
+    kinds = {name: _kind_of(trainer.model, name) for name in reference.updates}
+    rows = [_measure(name, kind, draws, reference.updates, [name]) for name, kind in kinds.items()]
+    rows.sort(key=lambda row: -row.lost)
+    if not rows or not rows[0].lost:
+        return None
+    sums = [
+        _measure(kind, kind, draws, reference.updates, [name for name in kinds if kinds[name] == kind])
+        for kind in dict.fromkeys(kinds.values())
+    ]
+    sums.sort(key=lambda row: -row.lost)
+    remedies = []
+    for option, config in _list_remedies(state.config, rows, sums):
+        try:
+            updates = _draw_updates(state, config)
+        except UserError:  # a module that cannot be kept in fp32, or a backend that the options do not allow
+            continue
+        remedies.append(_measure(option, "", updates, reference.updates, [*kinds]))
+    return LostUpdates(rows, sums, remedies)
+
+
+def _measure(
+    name: str, kind: str, draws: Sequence[Updates], expected: Updates, parameters: Sequence[str]
+) -> UpdateLoss:
+    """Return the lost updates of some parameters together."""
+    fp32 = torch.cat([expected[n].flatten() for n in parameters])
+    own = torch.stack([torch.cat([draw[n].flatten() for n in parameters]) for draw in draws])
+    lost = float(((own == 0) & (fp32 != 0)).double().mean()) if len(fp32) else 0.0
+    whole = float(torch.vdot(fp32, fp32).real)
+    arrives = float(torch.vdot(fp32, own.mean(0)).real) / whole if whole else 1.0
+    return UpdateLoss(name, kind, len(fp32), lost, arrives, len(draws))
+
+
+def _kind_of(model: nn.Module, parameter: str) -> str:
+    owner, _, name = parameter.rpartition(".")
+    module = model.get_submodule(owner)
+    if "norm" in type(module).__name__.lower():
+        return NORMS
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return EMBEDDINGS
+    return BIASES if name.startswith("bias") else OTHERS
+
+
+def _list_remedies(
+    config: Config, rows: Sequence[UpdateLoss], kinds: Sequence[UpdateLoss]
+) -> list[tuple[str, Config]]:
+    """Return options that may help: the modules of the kind that loses most in fp32, stochastic rounding."""
+    remedies = []
+    lossy = [row.name for row in rows if row.kind == kinds[0].kind and row.lost >= WORTH_KEEPING]
+    modules = dict.fromkeys(name.rpartition(".")[0] for name in lossy)
+    if modules and "" not in modules:  # a parameter of the network itself has no module to keep
+        kept = [*(config.precision.keep_fp32 or ()), *modules]
+        precision = dataclasses.replace(config.precision, keep_fp32=kept)
+        option = f"precision.keep_fp32={','.join(kept)}"
+        remedies.append((option, dataclasses.replace(config, precision=precision)))
+    if config.backend == "bf16":
+        remedies.append(("backend=bf16_sr", dataclasses.replace(config, backend="bf16_sr")))
+    return remedies
+
+
+def _draw_updates(state: StepState, config: Config) -> list[Updates]:
+    """Return the updates of the step under other options, DRAWS times where they are rounded at random."""
+    step = RepeatableStep(state, state.build_trainer(config), state.batches)
+    own = step.start["precision"]
+    if ROUNDED_STEPS not in own:
+        return [step.take().updates]
+    first = own[ROUNDED_STEPS]
+    updates: list[Updates] = []
+    for number in range(DRAWS):
+        own[ROUNDED_STEPS] = first + number
+        updates.append(step.take().updates)
+    return updates

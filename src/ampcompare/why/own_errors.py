@@ -1,0 +1,171 @@
+"""The error that a module itself adds in a step: against the same module in fp32 or fp64, same inputs.
+
+Errors propagate through a step: every module behind a bad one has a bad output, too. The difference between a
+call and its replay is the error of this call alone.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ampcompare.why.capture import (
+    CallKey,
+    ModuleCall,
+    Replay,
+    TakenStep,
+    are_finite,
+    numeric_tensors,
+    replay_call,
+)
+from ampcompare.why.errors import RelativeError, relative_error
+
+OUTPUT, PASSED, GRADIENT, WEIGHTS = "output", "passed inputs", "gradient", "weights' gradients"
+# Where the gradient of the replays differs by less from that of the step, only one module uses the weight.
+SAME_GRADIENT = 1e-3
+
+
+@dataclass
+class OwnErrors:
+    """The own errors of all calls of a step, and the gradients of the replays.
+
+    Attributes:
+        errors: By call: the errors of OUTPUT, of PASSED (what the module's own code passes to the modules
+            that it calls) and of GRADIENT (that of the inputs). Empty for a call without a repeatable replay,
+            such as dropout.
+        random: The names of the modules whose replay is not repeatable.
+        exact: The names of the modules that only move values or leave them out, such as nearest-neighbour
+            upsampling, max pooling, dropout, ReLU.
+        gradients: By parameter: the gradient of the replays, summed over the calls; includes the loss scale.
+    """
+
+    errors: dict[CallKey, dict[str, RelativeError]] = field(default_factory=dict)
+    random: set[str] = field(default_factory=set)
+    exact: set[str] = field(default_factory=set)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def measure_own_errors(
+    step: TakenStep,
+    reference: TakenStep,
+    model: nn.Module,
+    arithmetic: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> OwnErrors:
+    """Replay every call of a step, and compare.
+
+    Weights and buffers that an earlier call of the step changed are those of the reference: those of the step
+    may have been rounded to 16 bits.
+
+    Args:
+        step: The step under a backend.
+        reference: The step in the dtype of the model.
+        model: The network in fp32 or fp64, with the weights and buffers from before the step.
+        arithmetic: Returns a context around each replay.
+    """
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    result = OwnErrors()
+    names = {name for name, _ in model.named_modules()}
+    for key, call in step.calls.items():
+        result.errors[key] = {}
+        if call.name not in names:
+            continue
+        changed = reference.calls.get(key, call).changed
+        try:
+            with arithmetic():
+                repeated, replay = (replay_call(call, model, changed, dtype) for _ in range(2))
+        except RuntimeError:  # a module that needs more of the step than its inputs
+            continue
+        module = model.get_submodule(call.name)
+        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
+        if is_dropout or (not call.inner_calls and not replay.weights and _moves_values(replay)):
+            result.exact.add(call.name)
+        both = zip([*replay.outputs, *replay.passed], [*repeated.outputs, *repeated.passed], strict=True)
+        if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in both):
+            result.random.add(call.name)
+            continue
+        pairs = {OUTPUT: (numeric_tensors(call.output), replay.outputs), PASSED: (call.passed, replay.passed)}
+        for part, (measured, computed) in pairs.items():
+            error = relative_error(measured, computed)
+            if error is not None:
+                result.errors[key][part] = error
+        of_inputs, of_weights = differentiate(call, replay)
+        for parameter, gradient in of_weights.items():
+            result.gradients[parameter] = result.gradients.get(parameter, 0) + gradient
+        measured = [call.input_gradients[index] for index in of_inputs]
+        error = relative_error(measured, [*of_inputs.values()])
+        # The gradients of a module that moves values are sums of a few numbers. Where these overflow, the
+        # numbers are the cause.
+        if error is not None and not (call.name in result.exact and not are_finite(measured)):
+            result.errors[key][GRADIENT] = error
+    return result
+
+
+def _moves_values(replay: Replay) -> bool:
+    """Return whether each number of the outputs is one of the inputs', or 0."""
+    if not replay.outputs or not replay.inputs:
+        return False
+    inputs = torch.cat(
+        [x.detach().flatten() for x in replay.inputs if not x.is_complex()] or [torch.zeros(0)]
+    )
+    outputs = torch.cat([x.detach().flatten() for x in replay.outputs if not x.is_complex()])
+    return bool((torch.isin(outputs, inputs) | (outputs == 0)).all())
+
+
+def differentiate(call: ModuleCall, replay: Replay) -> tuple[dict[int, Tensor], dict[str, Tensor]]:
+    """Return the gradients of the inputs of a replay, by index, and of the weights, by the parameter's name.
+
+    A call that made other calls has none: their outputs are the recorded ones.
+    """
+    outputs = replay.outputs
+    output_indices = [i for i in call.output_gradients if i < len(outputs) and outputs[i].requires_grad]
+    input_indices = [i for i in call.input_gradients if i < len(replay.inputs)]
+    if call.inner_calls or not output_indices or not (input_indices or replay.weights):
+        return {}, {}
+    gradients = torch.autograd.grad(
+        [outputs[i] for i in output_indices],
+        [*(replay.inputs[i] for i in input_indices), *replay.weights.values()],
+        [call.output_gradients[i].to(outputs[i]) for i in output_indices],
+        allow_unused=True,
+    )
+    parameters = [f"{call.name}.{name}".removeprefix(".") for name in replay.weights]
+    of_inputs = zip(input_indices, gradients, strict=False)
+    of_weights = zip(parameters, gradients[len(input_indices) :], strict=True)
+    return (
+        {index: gradient for index, gradient in of_inputs if gradient is not None},
+        {name: gradient for name, gradient in of_weights if gradient is not None},
+    )
+
+
+def weight_gradient_error(
+    name: str, step: TakenStep, own: OwnErrors, reference: TakenStep, of_reference: OwnErrors
+) -> RelativeError | None:
+    """Return the error of the gradients of a module's own weights, against the replays of its calls.
+
+    If other modules use a weight, too, its gradient is not that of these calls alone. Such weights are left
+    out: their gradient in the reference differs from the one of the calls.
+
+    Args:
+        name: The module's name.
+        own: The own errors of `step`.
+        reference: The step in the dtype of the replays.
+        of_reference: The own errors of `reference`.
+
+    Returns:
+        The error; None if the module has no weight that it alone uses.
+    """
+    names = []
+    for weight, gradient in of_reference.gradients.items():
+        if weight.rpartition(".")[0] != name or weight not in own.gradients or weight not in step.gradients:
+            continue
+        error = relative_error([gradient], [reference.gradients[weight]], scale=reference.scale)
+        if error is not None and error.size < SAME_GRADIENT:
+            names.append(weight)
+    replayed = [own.gradients[weight] for weight in names]
+    return relative_error([step.gradients[weight] for weight in names], replayed, scale=1 / step.scale)
+
+
+def worst(errors: Iterable[RelativeError | None]) -> RelativeError | None:
+    """Return the largest error, None without any."""
+    return max((e for e in errors if e is not None), key=lambda error: error.size, default=None)

@@ -1,0 +1,391 @@
+"""`why diff` on networks of many kinds: what it says is true, by values computed apart from our code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ampcompare.cli import main
+
+NETS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+
+def stack(norm, act):
+    def part():
+        return [nn.Conv2d(3, 3, 3), {"bn": nn.BatchNorm2d(3), "gn": nn.GroupNorm(1, 3)}[norm], act()]
+    return nn.Sequential(*part(), *part(), nn.Flatten(), nn.Linear(2352, 10))
+
+
+def make(num_classes, norm, act, inplace):
+    return stack(norm, lambda: getattr(nn, act)(inplace=inplace))
+
+
+class Residual(nn.Module):
+    def __init__(self, inplace):
+        super().__init__()
+        self.inplace, self.stem, self.norm = inplace, nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.act, self.head = nn.ReLU(inplace), nn.Linear(3072, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = self.norm(self.conv(x))
+        if self.inplace:
+            y += x
+        else:
+            y = y + x
+        return self.head(self.act(y).flatten(1))
+
+
+def residual(num_classes, inplace):
+    return Residual(inplace)
+
+
+class Frozen(nn.BatchNorm1d):
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, 0.0)
+
+
+class Codebook(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.register_buffer("book", torch.full((16,), value))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.value = value
+
+    def forward(self, x):
+        self.calls += 1
+        return x / (self.book / self.value)
+
+
+class Middle(nn.Module):
+    def __init__(self, middle):
+        super().__init__()
+        self.first, self.middle, self.head = nn.Linear(3072, 16), middle, nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.middle(self.first(x.flatten(1)))))
+
+
+def frozen(num_classes, value):
+    norm = Frozen(16)
+    norm.running_var.fill_(value)
+    return Middle(norm)
+
+
+def codebook(num_classes, value):
+    return Middle(Codebook(value))
+
+
+class Complex(nn.Module):
+    def __init__(self, with_fft):
+        super().__init__()
+        self.first, self.head, self.with_fft = nn.Linear(3072, 16), nn.Linear(16, 10), with_fft
+        self.w = nn.Parameter(torch.randn(9 if with_fft else 8, dtype=torch.cfloat))
+
+    def forward(self, x):
+        x = self.first(x.flatten(1)).float()
+        if self.with_fft:
+            return self.head(torch.fft.irfft(torch.fft.rfft(x) * self.w, n=16))
+        return self.head(torch.view_as_real(torch.view_as_complex(x.reshape(-1, 8, 2)) * self.w).flatten(1))
+
+
+def complex_numbers(num_classes, with_fft):
+    return Complex(with_fft)
+
+
+class Forces(nn.Module):
+    def __init__(self, leaf):
+        super().__init__()
+        self.leaf, self.energy = leaf, nn.Sequential(nn.Linear(3072, 16), nn.SiLU(), nn.Linear(16, 1))
+        self.head = nn.Linear(3072, 10)
+
+    def forward(self, x):
+        with torch.enable_grad():
+            x = x.flatten(1).detach() if self.leaf else x.flatten(1)
+            x.requires_grad_(True)
+            (force,) = torch.autograd.grad(self.energy(x).float().sum(), x, create_graph=True)
+        return self.head(x) - self.head(force)
+
+
+def forces(num_classes, leaf):
+    return Forces(leaf)
+
+
+class Halving(nn.Linear):
+    def forward(self, x):
+        with torch.no_grad():
+            (self.weight.data if self.out_features == 17 else self.weight).mul_(0.5)
+        return super().forward(x)
+
+
+class Edited(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.edited = nn.Linear(3072, width), Halving(width, width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        x = x + self.edited(x).detach()
+        return self.head(torch.tanh(self.edited(torch.tanh(x))))
+
+
+def edited(num_classes, width):
+    return Edited(width)
+
+
+def normalised(num_classes):
+    linear = parametrizations.spectral_norm(nn.Linear(3072, 16))
+    return nn.Sequential(nn.Flatten(), linear, nn.ReLU(), parametrizations.weight_norm(nn.Linear(16, 10)))
+
+
+def ends_with(num_classes, last):
+    kinds = {
+        "upsample": nn.Upsample(scale_factor=2), "dropout": nn.Dropout(0.1), "flatten": nn.Flatten(),
+        "pool": nn.MaxPool2d(2), "identity": nn.Identity(), "shuffle": nn.PixelShuffle(1),
+    }
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3), kinds[last])
+
+
+def big(outputs, targets):
+    x = outputs * 1e4
+    return (x * x).mean()
+
+
+def masked(outputs, targets):
+    x = outputs.flatten(1)
+    return torch.logsumexp(x.masked_fill(x > 0.2, float("-inf")), 1).mean()
+
+
+def steep(outputs, targets):
+    return outputs.float().square().mean() * 1e5
+
+
+class ScaleNorm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class Scales(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.norm = ScaleNorm(size)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def scales(size):
+    return Scales(size)
+
+
+STEPS = [-(2**-8), -(2**-8) * (1 + 2**-7), 2**-9, 2**-9 * (1 + 2**-7)]  # up, up, down, down
+
+
+def steps(train):
+    return torch.tensor([STEPS] * 4), torch.zeros(4, dtype=torch.int64)
+
+
+def small_steps(train):
+    return torch.full((4, 4096), -(2**-10)), torch.zeros(4, dtype=torch.int64)
+
+
+def total(outputs, targets):
+    return outputs.float().sum()
+"""
+IMAGES = ["data.source=synthetic", "data.train_limit=32", "data.test_limit=8", "batch_size=8", "device=cpu"]
+PLAIN = ["recipe=reference", "optimizer.momentum=0", "optimizer.weight_decay=0", "schedule.warmup_epochs=0"]
+
+
+@pytest.fixture(autouse=True)
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def diff(capsys: pytest.CaptureFixture[str], name: str, *words: str) -> tuple[dict[str, Any], str]:
+    """Return the JSON and the output of `why diff` on one of the networks."""
+    with pytest.raises(SystemExit) as end:
+        main(["why", "diff", f"model.name=./nets.py:{name}", *words, "--all", "--json", "diff.json"])
+    shown = capsys.readouterr()
+    assert end.value.code == 0, shown.err
+    return json.loads(Path("diff.json").read_text()), shown.out
+
+
+def lines(found: dict[str, Any]) -> dict[str, Any]:
+    return {line["title"]: line for line in found["lines"]}
+
+
+def largest_own(found: dict[str, Any]) -> float:
+    return max((e["size"] for line in found["lines"] for e in line["own"].values()), default=0.0)
+
+
+def settings(**kwargs: object) -> list[str]:
+    return [f"model.kwargs.{key}={str(value).lower()}" for key, value in kwargs.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("make", {"norm": "bn", "act": '"ReLU"'}),
+        ("make", {"norm": "gn", "act": '"SiLU"'}),
+        ("make", {"norm": "bn", "act": '"Hardswish"'}),
+        ("residual", {}),
+    ],
+)
+def test_modules_in_place_have_the_errors_of_the_same_modules_out_of_place(name, kwargs, capsys):
+    found = []
+    for inplace in (True, False):
+        words = [f"model.kwargs.{key}={value}" for key, value in kwargs.items()]
+        result, _ = diff(capsys, name, *words, *settings(inplace=inplace), *IMAGES, "backend=native_bf16")
+        found.append({title: line["output"]["size"] for title, line in lines(result).items()})
+    assert found[0] == found[1]
+    assert 0 < max(found[0].values()) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_inf"),
+    [("frozen", 1e6, True), ("frozen", 1e-9, False), ("codebook", 1e6, True), ("codebook", 1e-8, False)],
+)
+def test_a_buffer_that_16_bits_round_to_0_or_inf_is_an_error_of_its_module_alone(name, value, is_inf, capsys):
+    words = [*settings(value=value), *IMAGES, "optimizer.eps=1e-4"]
+    found, output = diff(capsys, name, *words, "backend=fp16")
+    own = lines(found)["middle"]["own"]["output"]["size"]
+    assert own is None or own > 0.9  # inf is null
+    assert found["first_output_fp32"] is None
+    assert found["out_of_range"] == ("middle" if is_inf else None)
+    assert ("precision.keep_fp32=middle" in output) is is_inf
+    for way in ("backend=native", "backend=fp16 precision.keep_fp32=middle"):
+        healthy, _ = diff(capsys, name, *words, *way.split(), "precision.init_scale=256")
+        assert healthy["lines"]
+        assert not healthy["skipped"]
+        assert largest_own(healthy) < 1e-2
+
+
+@pytest.mark.parametrize("with_fft", [True, False])
+def test_the_update_of_complex_weights_has_their_imaginary_parts(with_fft: bool, capsys):
+    words = [*settings(with_fft=with_fft), *IMAGES, *PLAIN]
+    found, _ = diff(capsys, "complex_numbers", *words, "backend=native_bf16,none")
+    worst = {row["worst"]: row["worst_errors"] for row in found["groups"] if row["part"] == "gradients"}
+    in_bf16, in_fp32 = worst["w"]
+    assert 1e-4 < in_bf16 < 2e-2
+    assert 0 < in_fp32 < 1e-5
+    plain, _ = diff(capsys, "complex_numbers", *words, "backend=native_bf16")
+    assert 1e-4 < plain["update"]["size"] < 2e-2
+    assert lines(plain)["(network)"]["output"]["size"] < 2e-2
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+def test_a_network_that_differentiates_in_its_forward_is_measured(leaf: bool, capsys):
+    words = [*settings(leaf=leaf), *IMAGES]
+    found, _ = diff(capsys, "forces", *words, "backend=native_bf16")
+    assert {"energy.0", "energy.2", "head", "(network)"} <= lines(found).keys()
+    assert 1e-4 < largest_own(found) < 2e-2
+    both, output = diff(capsys, "forces", *words, "backend=native_bf16,none")
+    assert both["fault"] is None
+    assert "none is no less accurate than native_bf16" in output
+
+
+@pytest.mark.parametrize("backend", ["bf16", "apex_o2"])
+@pytest.mark.parametrize("width", [16, 17])
+def test_each_call_is_compared_with_its_own_weights(width: int, backend: str, capsys):
+    """The module halves its weights in each of its two calls."""
+    words = [*settings(width=width), *IMAGES, f"backend={backend}", "precision.init_scale=256"]
+    found, _ = diff(capsys, "edited", *words)
+    assert lines(found)["edited"]["calls"] == 2
+    assert largest_own(found) < 2e-2
+
+
+def test_normalised_weights_are_no_error(capsys):
+    found, _ = diff(capsys, "normalised", *IMAGES, "backend=native_bf16")
+    assert 0 < largest_own(found) < 2e-2
+
+
+@pytest.mark.parametrize("last", ["upsample", "dropout", "flatten", "pool", "identity", "shuffle"])
+def test_a_loss_that_overflows_is_named_and_not_the_module_before_it(last: str, capsys):
+    words = ["backend=native", "task.metrics=[]", *IMAGES, *settings(last=last)]
+    found, output = diff(capsys, "ends_with", *words, "task.loss=./nets.py:big")
+    if found["lines"][-1]["type"] == "float16":  # upsampling computes in fp32 under autocast
+        overflow = found["loss_overflow"]
+        assert (overflow["operation"], overflow["dtype"], overflow["float_helps"]) == (
+            "mul",
+            "float16",
+            True,
+        )
+        assert "mul in fp16 became inf or nan; compute the loss of outputs.float()" in output
+        assert found["finds_scale"] is False
+    else:
+        assert found["loss_overflow"] is None
+    assert found["first_output"] is None
+    assert found["first_gradient"] in (None, "the loss")
+
+
+@pytest.mark.parametrize("last", ["upsample", "dropout", "flatten", "pool"])
+def test_steps_that_are_skipped_to_find_the_first_scale_are_no_fault(last: str, capsys):
+    words = ["backend=native", "task.metrics=[]", *IMAGES, *settings(last=last), "task.loss=./nets.py:steep"]
+    found, output = diff(capsys, "ends_with", *words, "precision.init_scale=1e8")
+    assert (found["skipped"], found["finds_scale"], found["loss_overflow"]) == (True, True, None)
+    assert "while the loss scaler finds its first scale" in output
+    assert found["first_gradient"] not in ("3", "1")
+
+
+def test_infinities_that_are_intended_are_no_overflow_of_the_loss(capsys):
+    words = [
+        "backend=native",
+        "task.metrics=[]",
+        *IMAGES,
+        *settings(last="flatten"),
+        "precision.init_scale=256",
+    ]
+    found, _ = diff(capsys, "ends_with", *words, "task.loss=./nets.py:masked")
+    assert (found["skipped"], found["loss_overflow"]) == (False, None)
+
+
+TOTAL = [
+    "task.loss=./nets.py:total",
+    "task.metrics=[]",
+    "device=cpu",
+    "batch_size=1",
+    *PLAIN,
+    "optimizer.lr=1.0",
+]
+
+
+def test_an_update_of_a_weight_of_1_in_bf16_moves_it_only_beyond_a_tie(capsys):
+    """Beside 1.0 the neighbours in bf16 are 2**-7 above and 2**-8 below. A tie goes to 1.0, which is even."""
+    words = ["data.source=./nets.py:steps", *TOTAL, *settings(size=4), "schedule.name=constant"]
+    found, output = diff(capsys, "scales", *words, "backend=bf16")
+    (row,) = found["lost_updates"]["parameters"]
+    assert (row["name"], row["kind"], row["weights"], row["lost"]) == ("norm.weight", "norms", 4, 0.5)
+    steps = torch.tensor([-(2**-8), -(2**-8) * (1 + 2**-7), 2**-9, 2**-9 * (1 + 2**-7)])
+    moved = ((1 - steps).bfloat16() - 1).double()
+    exact = -steps.double()
+    assert row["arrives"] == pytest.approx(float(moved @ exact / (exact @ exact)), rel=1e-6)
+    kept, rounded = found["lost_updates"]["remedies"]
+    assert (kept["name"], kept["lost"], kept["draws"]) == ("precision.keep_fp32=norm", 0, 1)
+    assert (rounded["name"], rounded["draws"]) == ("backend=bf16_sr", 20)
+    assert "50% of the weights did not change, although they change in fp32: lost updates" in output
+    assert "all norms" in output
+
+
+def test_stochastic_rounding_loses_nothing_on_average(capsys):
+    """A weight moves up by 2**-7 with a probability of 1/8: the standard error over 20 draws is 1%."""
+    words = ["data.source=./nets.py:small_steps", *TOTAL, *settings(size=4096), "schedule.name=constant"]
+    found, _ = diff(capsys, "scales", *words, "backend=bf16")
+    (row,) = found["lost_updates"]["parameters"]
+    assert (row["lost"], row["arrives"]) == (1, 0)
+    (rounded,) = [r for r in found["lost_updates"]["remedies"] if r["name"] == "backend=bf16_sr"]
+    assert rounded["lost"] == pytest.approx(7 / 8, abs=0.01)
+    assert rounded["arrives"] == pytest.approx(1, abs=0.05)
