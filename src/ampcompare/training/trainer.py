@@ -51,6 +51,7 @@ class Trainer:
         world: The processes of the training; None: this process alone.
 
     Attributes:
+        updated: What the optimizer updates, in the order of the model's parameters: these, or their masters.
         overflows: Finds where gradients overflowed.
     """
 
@@ -80,10 +81,10 @@ class Trainer:
 
         # What is observed of a step. A compiled graph has no place for the hooks on activations.
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
-        updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._probe = UpdateProbe(group_by_layer(names, updated), metrics.GRADIENT_NORM)
+        self.updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._probe = UpdateProbe(group_by_layer(names, self.updated), metrics.GRADIENT_NORM)
         self._activations = None if compiled else ActivationRecorder(model, precision.device)
-        self.overflows = OverflowDetector(names, updated, precision.device, [*model.parameters()])
+        self.overflows = OverflowDetector(names, self.updated, precision.device, [*model.parameters()])
 
     def build_forward(self, model: nn.Module) -> Forward:
         """Return the forward of a step with this model, which may wrap that of the trainer."""
@@ -234,7 +235,7 @@ class Trainer:
         """
         max_value = self.config.clip_value
         max_norm = self.config.clip_norm
-        parameters = [p for p in self._probe.parameters if p.grad is not None]
+        parameters = [p for p in self.updated if p.grad is not None]
         if max_value and parameters:
             values = []
             for parameter in parameters:

@@ -100,7 +100,7 @@ def take(
     recorder = _CallRecorder(trainer.model if with_calls else nn.Module())
     gradients: dict[str, Tensor] = {}
     names = dict(trainer.model.named_parameters())
-    parameters = dict(zip(names, trainer.observer.updated_parameters(), strict=True))
+    parameters = dict(zip(names, trainer.updated, strict=True))
     before = {name: _in_fp64(p).clone() for name, p in parameters.items()}
     scale = float(precision.scale_factor())  # sync: the gradients are compared without it
     own_backward = precision.backward

@@ -414,7 +414,7 @@ def _list_options(trials: TrialTraining) -> list[tuple[str, Config]]:
     """Return options outside the modules that may be the cause, which are tried first."""
     trainer = trials.build_trainer(trials.config.backend, ())
     eps = trainer.optimizer.defaults.get("eps", 1.0)
-    if not any(torch.tensor(eps, dtype=p.dtype) == 0 for p in trainer.observer.updated_parameters()):
+    if not any(torch.tensor(eps, dtype=p.dtype) == 0 for p in trainer.updated):
         return []
     optimizer = trials.config.optimizer
     changed = dataclasses.replace(optimizer, eps=FP16_EPS)

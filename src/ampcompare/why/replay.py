@@ -96,7 +96,7 @@ class _StepWatch(NoDisplay):
             batches=copy_batches(batches),
             random=random_states(loop.device),
             parts={name: copy.deepcopy(getattr(trainer, name).state_dict()) for name in PARTS},
-            weights=[p.detach().clone() for p in trainer.observer.updated_parameters()],
+            weights=[p.detach().clone() for p in trainer.updated],
             place=(loop.epoch, (loop.in_epoch - 1) * loop.config.training.accumulate),
         )
 

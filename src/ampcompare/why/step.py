@@ -113,7 +113,7 @@ def _restore_rounded_buffers(trainer: Trainer, saved: dict[str, Any]) -> None:
 
 def set_weights(trainer: Trainer, weights: Sequence[Tensor]) -> None:
     """Copy weights into the network, and into fp32 master weights where the backend has them."""
-    updated = trainer.observer.updated_parameters()
+    updated = trainer.updated
     with torch.no_grad():
         for parameter, master, value in zip(trainer.model.parameters(), updated, weights, strict=True):
             parameter.copy_(value)
@@ -179,7 +179,7 @@ def from_weights(path: Path, overrides: Sequence[str]) -> StepState:
         batches=batches,
         random=random_states(context.world.device),
         parts={name: getattr(plain, name).state_dict() for name in PARTS},
-        weights=[p.detach().clone() for p in plain.observer.updated_parameters()],
+        weights=[p.detach().clone() for p in plain.updated],
     )
 
 
