@@ -150,7 +150,7 @@ def weight_gradient_error(
         name: The module's name.
         own: The own errors of `step`.
         reference: The step in the dtype of the replays.
-        of_reference: The own errors of `reference`.
+        of_reference: Those of the step in the dtype of the replays.
 
     Returns:
         The error; None if the module has no weight that it alone uses.
