@@ -134,7 +134,7 @@ def test_node_that_does_not_see_the_folder_trains_nothing_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("ray.num_gpu=1", "did you mean num_gpus?"),
+        ("ray.num_gpu=1", "did you mean num_gpus or num_cpus?"),
         ("ray.queue=long", "expected one of num_gpus, num_cpus"),
         ("ray.num_gpus=much", "expected GPUs of a run"),
         ("ray.num_gpus=1.5", "expected GPUs of a run"),
