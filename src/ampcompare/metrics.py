@@ -253,7 +253,7 @@ NONFINITE_MODULES = declare(
 )
 FIRST_ANOMALY = declare(
     "anomaly/first_step",
-    "first step with an overflow that no loss scale explains",
+    "first step with a loss of inf or nan, or skipped after the loss scale had settled",
     END,
     "steps",
     needs="such a step",

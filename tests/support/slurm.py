@@ -57,6 +57,7 @@ MpiDefault=none
 KillWait=5
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+MinJobAge=3600
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 GresTypes=gpu
@@ -212,12 +213,14 @@ class Slurm:
         """Kill slurmd, and the processes of all its jobs, as if the node had lost its power."""
         self._end("slurmd", signal.SIGKILL)
         processes = self._processes()
-        attendants = {parent for each in processes for parent in each.parents() if is_attendant(parent)}
+        attendants = {parent for each in processes for parent in parents_of(each) if is_attendant(parent)}
         # All at once: none sees the end of another, and notes or reports it.
         for process in (*attendants, *processes):
-            process.suspend()
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
         for process in (*attendants, *processes):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         # The controller would notice it by itself after minutes.
         self.call("scontrol", "update", f"NodeName={socket.gethostname()}", "State=DOWN", "Reason=test")
 
@@ -275,9 +278,18 @@ class Slurm:
             process.wait()
 
 
+def parents_of(process: psutil.Process) -> list[psutil.Process]:
+    """Return the processes above a process; none if it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.parents()
+    return []
+
+
 def is_attendant(process: psutil.Process) -> bool:
     """Return whether this is the process of Slurm that attends to the processes of a step."""
-    return process.name().startswith("slurmstepd")
+    with suppress(psutil.NoSuchProcess):
+        return process.name().startswith("slurmstepd")
+    return False
 
 
 def free_ports(count: int) -> list[int]:

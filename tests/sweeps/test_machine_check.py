@@ -13,8 +13,8 @@ from ampcompare.config.run_series import NEEDS_VARIABLE
 from ampcompare.errors import EXIT_UNSUITABLE
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import read_journal
-from ampcompare.sweeps.prepare import prepare
-from ampcompare.sweeps.run_end import RunEnd
+from ampcompare.sweeps.prepare import SweepOptions, prepare
+from ampcompare.sweeps.run_end import DRIVER, RunEnd
 from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.training_options import machine_needs
 from ampcompare.training.machine_support import check_machine_for_sweep
@@ -88,7 +88,30 @@ def test_the_needs_of_a_sweep_are_those_of_its_runs(tmp_path, content, expected)
 def test_the_first_refused_run_ends_the_sweep(tmp_path):
     executor = ScriptedExecutor(lambda run: RunEnd(EXIT_UNSUITABLE))
     runs = drive(tmp_path / "out", read_sweep("compare_gpu"), executor)
-    assert [run.state for run in runs] == [RunState.FAILED]
+    assert [(run.state, run.refusals) for run in runs] == [(RunState.PREEMPTED, 1)]
+
+
+def test_a_run_that_had_trained_goes_on_after_a_refusal(tmp_path):
+    """Its machine had lost its GPU for one start; the run is neither failed nor begun anew."""
+    ends = iter([RunEnd(-15, 1.0, DRIVER), RunEnd(EXIT_UNSUITABLE)])
+    sweep = read_sweep("compare_gpu")
+    executor = ScriptedExecutor(lambda run: next(ends, RunEnd(0)))
+    (first,) = drive(tmp_path / "out", sweep, executor)
+    assert (first.state, first.starts, first.refusals) == (RunState.PREEMPTED, 2, 1)
+    assert not read_journal(tmp_path / "out").has_only_failed
+    again = ScriptedExecutor()
+    runs = drive(tmp_path / "out", sweep, again)
+    assert {run.state for run in runs} == {RunState.FINISHED}
+    assert again.submitted[0].run_id == first.run_id
+
+
+def test_a_refused_group_of_seeds_may_begin_as_another_sweep(tmp_path):
+    sweep = read_sweep("compare_gpu")
+    executor = ScriptedExecutor(lambda run: RunEnd(EXIT_UNSUITABLE))
+    drive(tmp_path / "out", sweep, executor, options=SweepOptions(seeds_per_process=3))
+    state = read_journal(tmp_path / "out")
+    assert [run.starts for run in state.runs.values()] == [1, 0, 0]
+    assert state.has_only_failed
 
 
 @pytest.mark.slow
@@ -102,7 +125,7 @@ def test_the_command_line_trains_nothing_until_the_values_are_left_out(project: 
         assert "error: compare_gpu: this machine cannot train some of the runs" in output.err
         assert TF32 in output.err
     state = read_journal(project.out)
-    assert [run.state for run in state.runs.values()] == [RunState.FAILED] * 2
+    assert [(run.state, run.refusals) for run in state.runs.values()] == [(RunState.PREEMPTED, 2)]
     assert not [*(project.out / "wandb").glob("*run-*")]
     with pytest.raises(SystemExit) as ended:
         main(["sweep", "compare_gpu", *words[:-1], "backend=none,native", "seed=1"])

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from ampcompare.errors import EXIT_UNSUITABLE
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD
@@ -64,6 +65,23 @@ QUEUED_AT = 100.0
 def test_an_end_means(end: RunEnd, record: RecordEnd, expected: tuple[RunState, bool]):
     run = SweepRun(0, "r0", state=RunState.RUNNING, starts=1, queued_at=QUEUED_AT)
     assert state_of_end(run, end, lambda: record) == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "record", "expected"),
+    [
+        # It ends with 0, and completes a good record, only when it has finished.
+        (RunEnd(0, 150.0, DRIVER), RecordEnd(), FINISHED),
+        (RunEnd(-9, 150.0, GUARD), RecordEnd(0, 200.0), FINISHED),
+        (RunEnd(None, 150.0, GUARD), RecordEnd(0, 200.0), FINISHED),
+        (RunEnd(-9, 150.0, GUARD), RecordEnd(0, QUEUED_AT - 0.5), BY_SIGNAL),
+        # A machine that lacks something has not trained it.
+        (RunEnd(EXIT_UNSUITABLE), RecordEnd(), PREEMPTED),
+    ],
+)
+def test_an_end_of_our_own_training_means(end: RunEnd, record: RecordEnd, expected: tuple[RunState, bool]):
+    run = SweepRun(0, "r0", state=RunState.RUNNING, starts=1, queued_at=QUEUED_AT)
+    assert state_of_end(run, end, lambda: record, trains_here=True) == expected
 
 
 def test_the_last_allowed_end_by_a_signal_fails_and_without_a_limit_none_does():

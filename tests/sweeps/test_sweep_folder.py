@@ -98,3 +98,13 @@ def test_a_folder_without_its_file_is_refused(project, ask):
     begun(project)
     code, output = ask("runs/s", "--status")
     assert (code, "sweep file sweep.yaml is not in" in output) == (2, True), output
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_printed_command_has_every_option_that_was_given(workers: int):
+    options = SweepOptions(workers=workers, cluster="slurm", wait=True, seeds_per_process=1)
+    text = SweepCommand("s.yaml", ("epochs=1",), options).text("--status")
+    _, _, words = text.partition("ampcompare sweep ")
+    assert words == (
+        f"s.yaml --status --wait --workers={workers} --cluster=slurm --seeds-per-process=1 epochs=1"
+    )

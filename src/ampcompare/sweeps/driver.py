@@ -195,7 +195,8 @@ class SweepDriver:
         candidates = [run for run in self._runs_of(dict.fromkeys([*assigned, *alive])) if run.is_startable]
         runs = [*state.own_running, *candidates]
         limit = self.executor.max_signal_ends
-        changes = reconcile(runs, alive, self._records, limit, has_lost_driver=False)
+        ours = self.prepared.trains_here
+        changes = reconcile(runs, alive, self._records, limit, trains_here=ours, has_lost_driver=False)
         for change in changes:
             self.note_change(change)
             self._records.forget(change.run.run_id)
@@ -232,7 +233,11 @@ class SweepDriver:
             self.progress.start(run)
             return
         seconds = self.progress.end(run)
-        if run.state is RunState.FAILED:
+        if run.exit_code == EXIT_UNSUITABLE and self.prepared.trains_here:
+            self.refusal = last_line(self.journal.folder / "logs" / f"{run.run_id}.log")
+            self.stop.request_after_failure("this machine cannot train some runs")
+            self.cancel(self.journal.state.own_running)
+        elif run.state is RunState.FAILED:
             self._note_failure(run)
         is_first = run.state is RunState.FINISHED and self.journal.state.count(RunState.FINISHED) == 1
         if is_first and self._describe_first_run is not None:
@@ -243,12 +248,9 @@ class SweepDriver:
                 log.info(one_line(line))
 
     def _note_failure(self, run: SweepRun) -> None:
-        """Start no further run if this machine is refused, or the first runs failed with one message."""
+        """Start no further run if the first runs failed with one message."""
         self._failures.append(last_line(self.journal.folder / "logs" / f"{run.run_id}.log"))
         message, total = self._failures[0], self.sweep.total()
-        if run.exit_code == EXIT_UNSUITABLE and self.prepared.trains_here:
-            self.refusal = self._failures[-1]
-            self.stop.request_after_failure("this machine cannot train some runs")
         if total and total <= MAX_FIRST_FAILURES:
             return  # no run is left
         has_success = bool(self.journal.state.count(RunState.FINISHED, RunState.STOPPED))
@@ -313,6 +315,6 @@ def catch_up(prepared: PreparedSweep, journal: Journal, executor: Executor, reco
     cluster = prepared.command.options.cluster
     # What became of Slurm's jobs only the queue can tell.
     known = [run for run in journal.state.own_runs if cluster == "slurm" or "job" not in run.process]
-    limit = executor.max_signal_ends
-    for change in reconcile(known, executor.alive(), records, limit, has_lost_driver=True):
+    limit, ours = executor.max_signal_ends, prepared.trains_here
+    for change in reconcile(known, executor.alive(), records, limit, trains_here=ours, has_lost_driver=True):
         write_change(change, prepared.sweep, journal, records)

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
-from ampcompare.errors import UserError, reason
+from ampcompare.errors import EXIT_UNSUITABLE, UserError, reason
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.atomic_files import replacing
 
@@ -50,6 +50,7 @@ class SweepRun:
         state: How it stands.
         starts: How often it was started.
         signal_ends: How often a signal ended it that this sweep did not send.
+        refusals: How often it ended with EXIT_UNSUITABLE, which our own training does before it trains.
         value: Last value of the sweep's metric.
         exit_code: Of its last end; a signal's number is negative.
         bands: Metric at each band of hyperband that the run has reached.
@@ -67,6 +68,7 @@ class SweepRun:
     state: RunState = RunState.QUEUED
     starts: int = 0
     signal_ends: int = 0
+    refusals: int = 0
     value: float | None = None
     exit_code: int | None = None
     bands: Mapping[int, float] = field(default_factory=dict)
@@ -157,7 +159,9 @@ class SweepState:
                     "queued_at": _seconds(event["time"]),
                 }
                 ended |= {"value": event["value"], "exit_code": event["exit_code"]}
-                self._keep(replace(run, **ended, signal_ends=run.signal_ends + event["by_signal"]))
+                ended["signal_ends"] = run.signal_ends + event["by_signal"]
+                ended["refusals"] = run.refusals + (event["exit_code"] == EXIT_UNSUITABLE)
+                self._keep(replace(run, **ended))
             case "seeds":
                 group = SeedGroup(tuple(event["seeds"]), event["look"], tuple(event["messages"]))
                 self.seed_groups.append(group)
@@ -197,8 +201,17 @@ class SweepState:
 
     @property
     def has_only_failed(self) -> bool:
-        """Return whether every run so far has failed, so that the sweep may begin again as another one."""
-        return bool(self.runs) and all(run.state is RunState.FAILED for run in self.runs.values())
+        """Return whether nothing that was started can be kept, so that the sweep may begin as another one.
+
+        Every run has failed, or was refused by its machine before it trained, or waits behind such a run.
+        """
+        submitted = self.submitted
+
+        def is_lost(run: SweepRun) -> bool:
+            is_untrained = run.starts == run.refusals and run.index not in submitted
+            return run.state is RunState.FAILED or (is_untrained and run.state is not RunState.RUNNING)
+
+        return any(run.starts for run in self.runs.values()) and all(map(is_lost, self.runs.values()))
 
     @property
     def driver_name(self) -> str:

@@ -30,7 +30,7 @@ from ampcompare.sweeps.samplers import load_optuna
 from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_identity import continued_sweep
-from ampcompare.sweeps.training_options import machine_needs
+from ampcompare.sweeps.training_options import machine_needs, starts_with_this_python
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +315,8 @@ def _executor_factory(prepared: PreparedSweep) -> Callable[[Journal], Executor]:
     def make_local(journal: Journal) -> Executor:
         launcher, gpus = prepared.launcher(journal.folder), [] if prepared.on_cpu else visible_gpus()
         has_succeeded = journal.state.count(RunState.FINISHED, RunState.STOPPED)
-        if prepared.config is not None and not has_succeeded:
+        is_checkable = prepared.config is not None and starts_with_this_python(prepared.sweep)
+        if is_checkable and not prepared.sweep.on_server and not has_succeeded:
             # The first processes check that this machine can train all runs, before they train.
             needs = json.dumps(machine_needs(prepared.sweep, prepared.config))
             launcher = replace(launcher, environment={**launcher.environment, NEEDS_VARIABLE: needs})

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from ampcompare.errors import EXIT_UNSUITABLE
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS
@@ -146,6 +147,7 @@ def state_of_end(
     read_record: Callable[[], RecordEnd],
     max_signal_ends: int | None = MAX_SIGNAL_ENDS,
     *,
+    trains_here: bool = False,
     has_lost_driver: bool = False,
 ) -> tuple[RunState, bool]:
     """Return the state of a run that has ended.
@@ -155,6 +157,8 @@ def state_of_end(
         end: The facts about the end.
         read_record: Returns what the run's record tells. It is called only where the facts do not suffice.
         max_signal_ends: After this number of ends by a signal a run has failed; None: never.
+        trains_here: Whether the run is our own training. It ends with 0 only when it has finished, and with
+            EXIT_UNSUITABLE before it has trained.
         has_lost_driver: Whether the end was not observed because the driver that executed the run was killed.
 
     Returns:
@@ -164,11 +168,13 @@ def state_of_end(
     if run.is_stopped_early:
         return RunState.STOPPED, False
     was_asked = end.asked_at is not None
-    if end.exit_code == 0:  # a program may end with 0 when it is interrupted, without having finished
-        return RunState.PREEMPTED if was_asked else RunState.FINISHED, False
+    if end.exit_code == 0:  # another program may end with 0 when it is interrupted
+        return RunState.FINISHED if trains_here or not was_asked else RunState.PREEMPTED, False
+    if trains_here and end.exit_code == EXIT_UNSUITABLE:
+        return RunState.PREEMPTED, False
     is_by_signal = end.exit_code is None or end.is_by_signal
     # The signal may have come between the end of the record and the end of the process.
-    if is_by_signal and _has_finished(run, end, read_record()):
+    if is_by_signal and _has_finished(run, end, read_record(), trains_here=trains_here):
         return RunState.FINISHED, False
     if has_lost_driver or end.asked_by in (DRIVER, SCHEDULER) or _is_preempting(run, end, read_record):
         return RunState.PREEMPTED, False
@@ -178,11 +184,14 @@ def state_of_end(
     return RunState.FAILED, False
 
 
-def _has_finished(run: SweepRun, end: RunEnd, record: RecordEnd) -> bool:
-    """Return whether the record of this start was complete before the run was asked to end."""
+def _has_finished(run: SweepRun, end: RunEnd, record: RecordEnd, *, trains_here: bool) -> bool:
+    """Return whether the record of this start says that the run finished.
+
+    That of another program must have been complete before the program was asked to end.
+    """
     if record.exit_code != 0:
         return False
-    asked_at = math.inf if end.asked_at is None else end.asked_at
+    asked_at = math.inf if end.asked_at is None or trains_here else end.asked_at
     return run.queued_at <= record.written_at <= asked_at + CLOCK_TICK_SECONDS
 
 
@@ -200,6 +209,7 @@ def reconcile(
     facts: Facts,
     max_signal_ends: int | None = MAX_SIGNAL_ENDS,
     *,
+    trains_here: bool = False,
     has_lost_driver: bool,
 ) -> list[RunChange]:
     """Return what became of runs, as far as the journal does not have it.
@@ -215,6 +225,7 @@ def reconcile(
         alive: What runs, or waits in a queue.
         facts: What is left of runs that have ended.
         max_signal_ends: As in `state_of_end`.
+        trains_here: As in `state_of_end`.
         has_lost_driver: Whether the driver that started the runs has gone. Jobs of Slurm do not end with it.
 
     Returns:
@@ -235,7 +246,12 @@ def reconcile(
         end = known or RunEnd()
         is_lost = not is_seen and has_lost_driver and "job" not in run.process
         state, by_signal = state_of_end(
-            run, end, partial(facts.record, run), max_signal_ends, has_lost_driver=is_lost
+            run,
+            end,
+            partial(facts.record, run),
+            max_signal_ends,
+            trains_here=trains_here,
+            has_lost_driver=is_lost,
         )
         if not is_running:
             # Facts of the next start mean that it has begun. Without them, its record may have a good end.

@@ -272,6 +272,7 @@ def _runs_of_journal(
         state.own_runs if not is_driven else running,
         alive,
         RunRecords(folder),
+        trains_here=prepared.trains_here,
         has_lost_driver=True,
     )
     changed = {change.run.index: change for change in changes}

@@ -75,7 +75,9 @@ class SweepCommand:
         if "--rerun" in words:  # it adds no seeds
             words.pop("--until-decided", None)
         values = [
-            f"{option}={value}" for option, value in options.items() if value not in (None, True, False)
+            f"{option}={value}"
+            for option, value in options.items()
+            if value is not None and not isinstance(value, bool)  # 1 is a value
         ]
         return shell_command("ampcompare", "sweep", self.file, *words, *values, *self.overrides)
 

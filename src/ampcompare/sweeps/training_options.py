@@ -43,6 +43,7 @@ DEVICE_NAMES = (DEVICE, "accelerator")  # accelerator: Lightning's name
 MACHINE_OPTIONS = (DEVICE, BACKEND, "execution")  # which a machine may refuse
 GOALS = {metrics.HIGHER: "maximize", metrics.LOWER: "minimize"}  # in a sweep file
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
+LOCAL_WORDS = {"${env}", "${interpreter}", "-m", "${program}", PROGRAM, "run"}
 COMMAND = (  # a line to copy
     'command: ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto", "${args_no_hyphens}"]'
 )
@@ -210,6 +211,11 @@ def machine_needs(sweep: Sweep, config: Config) -> list[tuple[Any, ...]]:
 def trains_here(sweep: Sweep) -> bool:
     """Return whether the sweep runs our own training, whose options and metrics are known."""
     return _options_start(sweep) is not None
+
+
+def starts_with_this_python(sweep: Sweep) -> bool:
+    """Return whether nothing but this Python starts the training: no torchrun, ssh, container."""
+    return {*sweep.command[: _options_start(sweep)]} <= LOCAL_WORDS
 
 
 def _options_start(sweep: Sweep) -> int | None:

@@ -221,14 +221,24 @@ class WandbTracker(Tracker):
             written = 0 if last_step is None else last_step + 1 - self._run.starting_step
             run = self._restart()
             self._parts.append(Path(run.dir).parent)
-            for number, _, row in self._tail:
-                if self._first_sent is not None and number >= self._first_sent + written:
-                    run.log({key: _logged(value) for key, value in row.items()})
+            for row in self._rows_from(written):
+                run.log({key: _logged(value) for key, value in row.items()})
             self._has_service_ended = False
             self._end(run, summary, exit_code)
         except Exception as problem:  # whatever it is, the run has a checkpoint, and has to end now
             self._has_service_ended = True
             log.debug(f"W&B could not be started again: {problem}")
+
+    def _rows_from(self, written: int) -> list[Mapping[str, Any]]:
+        """Return the rows of this part behind so many that are written, from the beginning of their step.
+
+        A reader drops the earlier part's rows from the first step of the later part on.
+        """
+        if self._first_sent is None:
+            return []
+        sent = [(number, row) for number, _, row in self._tail if number >= self._first_sent]
+        lost = [row for number, row in sent if number >= self._first_sent + written]
+        return [row for _, row in sent if lost and row[metrics.STEP] >= lost[0][metrics.STEP]]
 
     def _end(self, run: Any, summary: Mapping[str, Any], exit_code: int) -> None:
         stopped = is_stopped(exit_code)

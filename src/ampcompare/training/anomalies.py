@@ -77,14 +77,15 @@ class AnomalyMonitor:
             raises TrainingError and "continue" warns, as in `training.on_nan`. None warns in a loop that is
             not ours.
         scales_dynamically: Whether overflows are expected now and then, and repaired by a smaller scale.
+        start: The steps taken before. The loss scale may have to settle again after them.
     """
 
-    def __init__(self, on_nan: str | None, *, scales_dynamically: bool) -> None:
+    def __init__(self, on_nan: str | None, *, scales_dynamically: bool, start: int = 0) -> None:
         self._on_nan = on_nan
         self._scales_dynamically = scales_dynamically
         # Plain values: a checkpoint has them under these keys.
         self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
-        self._state |= {"first_anomaly": None, "last_skip": 0}
+        self._state |= {"first_anomaly": None, "last_skip": start}
         self._overflows_by_module: Counter[str] = Counter()
         self._has_advised = False  # about a loss before any update
         self._bad_weights = ""  # which weights were found not to be finite first
@@ -93,8 +94,7 @@ class AnomalyMonitor:
     def first_anomaly(self) -> int | None:
         """The first step of the run with a loss or an update that is inf or nan, or that was skipped.
 
-        Steps are left out whose overflow a smaller loss scale can repair, and those that were skipped before
-        the loss scale had settled.
+        Steps that were skipped before the loss scale had settled are left out.
         """
         anomaly: int | None = self._state["first_anomaly"]
         return anomaly
@@ -126,11 +126,9 @@ class AnomalyMonitor:
         first_bad = min(bad_losses, default=None)
         loss_is_lost = first_bad is not None and not scale_can_shrink
         spoiled = first_bad
-        if (
-            first_bad is not None and first_bad > 1 and first_bad in bad_weights
-        ):  # the update before made them inf or nan
-            spoiled = first_bad - 1
-        self._note_anomaly(first_step, skips, spoiled if loss_is_lost else None)
+        if first_bad is not None and first_bad > 1 and first_bad in bad_weights:
+            spoiled = first_bad - 1  # the update before made the weights inf or nan
+        self._note_anomaly(first_step, skips, spoiled)
         self._check_weights(bad_weights, stops=self._on_nan == "stop" and not scale_can_shrink)
         if first_bad == 1 and scale_can_shrink:
             log.warning(f"{_describe_loss(1, bad_losses[1], scale)}; {FIRST_STEP_ADVICE}")

@@ -80,7 +80,9 @@ class StepLog:
         self.buffers = buffers
         self._overflows = overflows
         self._read_skips = read_skips
-        self.anomalies = AnomalyMonitor(on_nan, scales_dynamically=loss_scale.scales_dynamically())
+        self.anomalies = AnomalyMonitor(
+            on_nan, scales_dynamically=loss_scale.scales_dynamically(), start=start
+        )
         self.on_row = on_row
         self.every = every
         self.device = loss_scale.device

@@ -76,7 +76,9 @@ def _has_finished(run: SweepRun, launcher: RunLauncher) -> bool:
     if not run.starts:
         return False
     before = read_end(end_file(launcher.folder, run.run_id, run.starts)) or RunEnd()
-    state, _ = state_of_end(run, before, lambda: RunRecords(launcher.folder).record(run))
+    records = RunRecords(launcher.folder)
+    ours = launcher.trains_here
+    state, _ = state_of_end(run, before, lambda: records.record(run), trains_here=ours)
     if state is RunState.FINISHED:
         write_end(end_file_of(launcher.folder, run), RunEnd(0).facts())
         return True

@@ -90,7 +90,8 @@ class SlurmTask:
         if end is None or end.exit_code is None:
             return True
         records = RunRecords(self.launcher.folder)
-        state, by_signal = state_of_end(run, end, lambda: records.record(run))
+        ours = self.launcher.trains_here
+        state, by_signal = state_of_end(run, end, lambda: records.record(run), trains_here=ours)
         return state is RunState.PREEMPTED and not by_signal
 
     def _run_to_end(self, runs: Sequence[SweepRun], *, is_requeued: bool) -> dict[int, RunEnd]:
