@@ -203,6 +203,45 @@ def small_steps(train):
 
 def total(outputs, targets):
     return outputs.float().sum()
+
+
+class Sometimes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = torch.tanh(self.inner(x))
+        if torch.rand(()).item() < 0.2:
+            return x - y
+        return x + 4 * y
+
+
+class Told(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.level = None
+
+    def forward(self, x):
+        return x * self.level
+
+
+class Tells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.told = Told()
+
+    def forward(self, x):
+        self.told.level = x.detach().float().mean().to(x.dtype) + 1
+        return self.told(x) + self.told(x + 1)
+
+
+def sometimes(num_classes):
+    return Middle(nn.Sequential(*[Sometimes() for _ in range(8)]))
+
+
+def tells(num_classes):
+    return Middle(Tells())
 """
 IMAGES = ["data.source=synthetic", "data.train_limit=32", "data.test_limit=8", "batch_size=8", "device=cpu"]
 PLAIN = ["recipe=reference", "optimizer.momentum=0", "optimizer.weight_decay=0", "schedule.warmup_epochs=0"]
@@ -389,3 +428,12 @@ def test_stochastic_rounding_loses_nothing_on_average(capsys):
     (rounded,) = [r for r in found["lost_updates"]["remedies"] if r["name"] == "backend=bf16_sr"]
     assert rounded["lost"] == pytest.approx(7 / 8, abs=0.01)
     assert rounded["arrives"] == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [("sometimes", 1), ("sometimes", 2), ("sometimes", 3), ("tells", 1)]
+)
+def test_a_module_that_needs_more_than_its_inputs_is_not_blamed(name: str, seed: int, capsys):
+    found, output = diff(capsys, name, *IMAGES, "backend=native_bf16", f"seed={seed}")
+    assert 0 < largest_own(found) < 2e-2
+    assert "no own error is large" in output

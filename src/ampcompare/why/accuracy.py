@@ -376,7 +376,7 @@ def _locate(comparison: StepComparison, index: int) -> tuple[str, str] | None:
     ways: list[dict[tuple[str, str], float]] = []
     for number in (0, 1):
         step = comparison.take_calls(number)
-        own = measure_own_errors(step, reference, model, fp64_arithmetic)
+        own = measure_own_errors(step, reference, model, fp64_arithmetic, of_reference)
         sizes: dict[tuple[str, str], float] = {}
         for (name, _), errors in own.errors.items():
             for value, error in errors.items():

@@ -166,7 +166,8 @@ def compare_step(state: StepState) -> StepDifference:
     reference = take(state.build_trainer(fp32), state.batches, state.set_random_states)
     rounded = [first_nonfinite(trainer.model, buffers=buffers) for buffers in (False, True)]
     step = take(trainer, state.batches, state.set_random_states)
-    own = measure_own_errors(step, reference, model)
+    of_reference = measure_own_errors(reference, reference, model)
+    own = measure_own_errors(step, reference, model, of_reference=of_reference)
     called = {call.name for call in step.calls.values()}
     updates_16_bits = trainer.precision.metadata.updates_half
     nonfinite = [first_nonfinite(model, buffers=buffers) for buffers in (False, True)]
@@ -183,7 +184,7 @@ def compare_step(state: StepState) -> StepDifference:
         or RelativeError(0.0, 0.0),
         first_output=first_output(step, reference, own.exact),
         first_gradient=first_gradient(step, own.exact),
-        lines=_compare_modules(step, own, reference, model),
+        lines=_compare_modules(step, own, reference, of_reference, model),
         not_called=[n for n, m in model.named_modules() if n not in called and _has_forward(m)],
         dtype=backend.dtype,
         first_output_fp32=first_output_of(reference),
@@ -211,15 +212,19 @@ def check_is_comparable(config: Config) -> None:
 
 
 def _compare_modules(
-    step: TakenStep, own_errors: OwnErrors, reference: TakenStep, model: nn.Module
+    step: TakenStep,
+    own_errors: OwnErrors,
+    reference: TakenStep,
+    of_reference: OwnErrors,
+    model: nn.Module,
 ) -> list[ModuleDifference]:
     """Return the errors of every called module, in the order of the forward pass.
 
     Args:
         reference: The step in fp32.
+        of_reference: Its own errors.
         model: The network in fp32, with the weights from before the steps.
     """
-    of_reference = measure_own_errors(reference, reference, model)
     modules = dict(model.named_modules())
     calls_by_name: dict[str, list[ModuleCall]] = {}  # in the order in which the first calls ended
     for call in step.calls.values():

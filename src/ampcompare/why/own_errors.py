@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from ampcompare.system.device import seed_process
 from ampcompare.why.capture import (
     CallKey,
     ModuleCall,
@@ -25,6 +26,8 @@ from ampcompare.why.errors import RelativeError, relative_error
 OUTPUT, PASSED, GRADIENT, WEIGHTS = "output", "passed inputs", "gradient", "weights' gradients"
 # Where the gradient of the replays differs by less from that of the step, only one module uses the weight.
 SAME_GRADIENT = 1e-3
+# Where a replay of the reference differs by more from the reference, the module needs more than its inputs.
+SAME_VALUES = 1e-4
 
 
 @dataclass
@@ -52,6 +55,7 @@ def measure_own_errors(
     reference: TakenStep,
     model: nn.Module,
     arithmetic: Callable[[], AbstractContextManager[None]] = nullcontext,
+    of_reference: OwnErrors | None = None,
 ) -> OwnErrors:
     """Replay every call of a step, and compare.
 
@@ -63,6 +67,8 @@ def measure_own_errors(
         reference: The step in the dtype of the model.
         model: The network in fp32 or fp64, with the weights and buffers from before the step.
         arithmetic: Returns a context around each replay.
+        of_reference: The own errors of the reference. A part whose replay differs from the reference has no
+            error: the module needs more of the step than its inputs, such as a random number.
     """
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     result = OwnErrors()
@@ -73,13 +79,15 @@ def measure_own_errors(
             continue
         changed = reference.calls.get(key, call).changed
         try:
-            with arithmetic():
-                repeated, replay = (replay_call(call, model, changed, dtype) for _ in range(2))
+            repeated, replay = (_replay(call, model, changed, dtype, arithmetic, seed) for seed in (1, 0))
         except RuntimeError:  # a module that needs more of the step than its inputs
             continue
+        known = {} if of_reference is None else of_reference.errors.get(key, {})
+        unlike = {part for part, error in known.items() if error.size > SAME_VALUES}
         module = model.get_submodule(call.name)
         is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        if is_dropout or (not call.inner_calls and not replay.weights and _moves_values(replay)):
+        only_moves = not call.inner_calls and not replay.weights and OUTPUT not in unlike
+        if is_dropout or (only_moves and _moves_values(replay)):
             result.exact.add(call.name)
         both = zip([*replay.outputs, *replay.passed], [*repeated.outputs, *repeated.passed], strict=True)
         if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in both):
@@ -88,7 +96,7 @@ def measure_own_errors(
         pairs = {OUTPUT: (numeric_tensors(call.output), replay.outputs), PASSED: (call.passed, replay.passed)}
         for part, (measured, computed) in pairs.items():
             error = relative_error(measured, computed)
-            if error is not None:
+            if error is not None and part not in unlike:
                 result.errors[key][part] = error
         of_inputs, of_weights = differentiate(call, replay)
         for parameter, gradient in of_weights.items():
@@ -97,9 +105,24 @@ def measure_own_errors(
         error = relative_error(measured, [*of_inputs.values()])
         # The gradients of a module that moves values are sums of a few numbers. Where these overflow, the
         # numbers are the cause.
-        if error is not None and not (call.name in result.exact and not are_finite(measured)):
+        is_sum = call.name in result.exact and not are_finite(measured)
+        if error is not None and GRADIENT not in unlike and not is_sum:
             result.errors[key][GRADIENT] = error
     return result
+
+
+def _replay(
+    call: ModuleCall,
+    model: nn.Module,
+    changed: dict[str, Tensor],
+    dtype: torch.dtype,
+    arithmetic: Callable[[], AbstractContextManager[None]],
+    seed: int,
+) -> Replay:
+    """Replay a call with the random numbers of a seed, so that a step and its reference draw the same."""
+    seed_process(seed)
+    with arithmetic():
+        return replay_call(call, model, changed, dtype)
 
 
 def _moves_values(replay: Replay) -> bool:
