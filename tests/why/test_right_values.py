@@ -227,13 +227,30 @@ class Told(nn.Module):
 
 
 class Tells(nn.Module):
-    def __init__(self):
+    def __init__(self, forgets):
         super().__init__()
-        self.told = Told()
+        self.told, self.forgets = Told(), forgets
 
     def forward(self, x):
         self.told.level = x.detach().float().mean().to(x.dtype) + 1
-        return self.told(x) + self.told(x + 1)
+        y = self.told(x) + self.told(x + 1)
+        if self.forgets:
+            self.told.level = None
+        return y
+
+
+class Varied(nn.Module):
+    def forward(self, x):
+        return (x, x + 1) if torch.rand(()).item() < 0.6 else (x,)
+
+
+class Takes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.varied = Varied()
+
+    def forward(self, x):
+        return sum(self.varied(x))
 
 
 def sometimes(num_classes):
@@ -241,7 +258,15 @@ def sometimes(num_classes):
 
 
 def tells(num_classes):
-    return Middle(Tells())
+    return Middle(Tells(False))
+
+
+def forgets(num_classes):
+    return Middle(Tells(True))
+
+
+def varied(num_classes):
+    return Middle(Takes())
 """
 IMAGES = ["data.source=synthetic", "data.train_limit=32", "data.test_limit=8", "batch_size=8", "device=cpu"]
 PLAIN = ["recipe=reference", "optimizer.momentum=0", "optimizer.weight_decay=0", "schedule.warmup_epochs=0"]
@@ -431,7 +456,8 @@ def test_stochastic_rounding_loses_nothing_on_average(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"), [("sometimes", 1), ("sometimes", 2), ("sometimes", 3), ("tells", 1)]
+    ("name", "seed"),
+    [("sometimes", 1), ("sometimes", 2), ("sometimes", 3), ("tells", 1), ("forgets", 1), ("varied", 1)],
 )
 def test_a_module_that_needs_more_than_its_inputs_is_not_blamed(name: str, seed: int, capsys):
     found, output = diff(capsys, name, *IMAGES, "backend=native_bf16", f"seed={seed}")

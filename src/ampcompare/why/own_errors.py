@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ampcompare.system.device import seed_process
+from ampcompare.system.device import is_out_of_memory, seed_process
 from ampcompare.why.capture import (
     CallKey,
     ModuleCall,
@@ -80,7 +80,9 @@ def measure_own_errors(
         changed = reference.calls.get(key, call).changed
         try:
             repeated, replay = (_replay(call, model, changed, dtype, arithmetic, seed) for seed in (1, 0))
-        except RuntimeError:  # a module that needs more of the step than its inputs
+        except Exception as problem:  # a module that needs more of the step than its inputs
+            if is_out_of_memory(problem):
+                raise
             continue
         known = {} if of_reference is None else of_reference.errors.get(key, {})
         unlike = {part for part, error in known.items() if error.size > SAME_VALUES}
@@ -89,8 +91,9 @@ def measure_own_errors(
         only_moves = not call.inner_calls and not replay.weights and OUTPUT not in unlike
         if is_dropout or (only_moves and _moves_values(replay)):
             result.exact.add(call.name)
-        both = zip([*replay.outputs, *replay.passed], [*repeated.outputs, *repeated.passed], strict=True)
-        if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in both):
+        counts = [(len(each.outputs), len(each.passed)) for each in (replay, repeated)]
+        both = zip([*replay.outputs, *replay.passed], [*repeated.outputs, *repeated.passed], strict=False)
+        if counts[0] != counts[1] or any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in both):
             result.random.add(call.name)
             continue
         pairs = {OUTPUT: (numeric_tensors(call.output), replay.outputs), PASSED: (call.passed, replay.passed)}
