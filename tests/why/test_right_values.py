@@ -265,6 +265,27 @@ def forgets(num_classes):
     return Middle(Tells(True))
 
 
+class Bias(nn.Module):
+    def __init__(self, lowest):
+        super().__init__()
+        self.register_buffer("bias", torch.full((16,), 0.0))
+        self.bias[8:] = lowest
+        self.value = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.softmax(x + self.bias, -1) * self.value(x)
+
+
+def biased(num_classes, lowest):
+    return Middle(Bias(float(lowest)))
+
+
+def biased_and_frozen(num_classes):
+    norm = Frozen(16)
+    norm.running_var.fill_(1e6)
+    return Middle(nn.Sequential(Bias(-1e30), norm))
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -463,3 +484,24 @@ def test_a_module_that_needs_more_than_its_inputs_is_not_blamed(name: str, seed:
     found, output = diff(capsys, name, *IMAGES, "backend=native_bf16", f"seed={seed}")
     assert 0 < largest_own(found) < 2e-2
     assert "no own error is large" in output
+
+
+@pytest.mark.parametrize(
+    ("lowest", "words"),
+    [
+        ('"-inf"', ("backend=native_bf16",)),
+        ('"-inf"', ("backend=bf16",)),
+        ("-1e30", ("backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=256")),
+        ("-1e30", ("backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=1e9")),
+    ],
+)
+def test_infinities_of_a_mask_in_a_buffer_are_no_fault(lowest: str, words: tuple[str, ...], capsys):
+    found, output = diff(capsys, "biased", *IMAGES, *words, f"model.kwargs.lowest={lowest}")
+    assert (found["nonfinite_buffers"], found["out_of_range"]) == (None, None)
+    assert "keep the module in fp32" not in output
+
+
+def test_an_infinity_of_a_mask_does_not_hide_that_of_a_variance(capsys):
+    words = ["backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=256"]
+    found, _ = diff(capsys, "biased_and_frozen", *IMAGES, *words)
+    assert found["out_of_range"] == "middle.1"

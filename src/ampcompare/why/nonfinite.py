@@ -188,9 +188,8 @@ def first_gradient(step: TakenStep, exact: Collection[str]) -> str | None:
     return None
 
 
-def first_nonfinite(model: nn.Module, *, buffers: bool = False) -> str | None:
-    """Return the first module of which a parameter, or a buffer, is not finite."""
-    for name, tensor in model.named_buffers() if buffers else model.named_parameters():
-        if not are_finite(tensor):
-            return name.rpartition(".")[0] or NETWORK
-    return None
+def nonfinite_modules(model: nn.Module, *, buffers: bool = False) -> list[str]:
+    """Return the modules of which a parameter, or a buffer, is not finite."""
+    tensors = model.named_buffers() if buffers else model.named_parameters()
+    owners = [name.rpartition(".")[0] or NETWORK for name, tensor in tensors if not are_finite(tensor)]
+    return [*dict.fromkeys(owners)]
