@@ -286,6 +286,25 @@ def biased_and_frozen(num_classes):
     return Middle(nn.Sequential(Bias(-1e30), norm))
 
 
+class Amplified(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 1e30 if gradient.dtype == torch.float16 else gradient
+
+
+class Amplifier(nn.Module):
+    def forward(self, x):
+        return Amplified.apply(x)
+
+
+def amplified(num_classes):
+    return Middle(Amplifier())
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -505,3 +524,27 @@ def test_an_infinity_of_a_mask_does_not_hide_that_of_a_variance(capsys):
     words = ["backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=256"]
     found, _ = diff(capsys, "biased_and_frozen", *IMAGES, *words)
     assert found["out_of_range"] == "middle.1"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("normalised", ("backend=native", "precision.loss_scale=1e9")),
+        ("amplified", ("backend=native", "precision.init_scale=4")),
+        ("amplified", ("backend=fp16", "optimizer.eps=1e-4")),
+    ],
+)
+def test_a_skipped_step_is_a_fault_where_no_smaller_scale_follows_or_helps(name: str, words, capsys):
+    found, output = diff(capsys, name, *IMAGES, *words)
+    assert (found["skipped"], found["finds_scale"]) == (True, False)
+    assert "this is no fault" not in output
+
+
+def test_a_skipped_step_from_weights_of_a_file_is_no_fault_where_a_smaller_scale_helps(capsys):
+    scope: dict[str, Any] = {}
+    exec(NETS, scope)
+    torch.save(scope["normalised"](10).state_dict(), "weights.pt")
+    words = ["backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=1e9", "--weights", "weights.pt"]
+    found, output = diff(capsys, "normalised", *IMAGES, *words)
+    assert (found["skipped"], found["finds_scale"]) == (True, True)
+    assert "this is no fault" in output

@@ -201,9 +201,22 @@ def compare_step(state: StepState) -> StepDifference:
         and not state.has_updated
         and first_gradient(reference, own.exact) is None
         and all(are_finite(numeric_tensors(call.output)) for call in step.calls.values())
-        and math.isfinite(step.loss),
+        and math.isfinite(step.loss)
+        and trainer.precision.scales_dynamically()
+        and _is_finite_without_scale(state),
         lost_updates=measure_lost_updates(state, step, reference) if updates_16_bits else None,
     )
+
+
+def _is_finite_without_scale(state: StepState) -> bool:
+    """Return whether the gradients of the step are finite with a loss scale of 1."""
+    config = state.config
+    precision = dataclasses.replace(config.precision, loss_scale=1.0)
+    # The state of the loss scaler has its scale.
+    unscaled = dataclasses.replace(state, parts={**state.parts, "precision": {}} if state.parts else {})
+    trainer = unscaled.build_trainer(dataclasses.replace(config, precision=precision))
+    step = take(trainer, state.batches, state.set_random_states, with_calls=False)
+    return are_finite(step.gradients)
 
 
 def _list_harmful(
