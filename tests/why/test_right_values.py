@@ -305,6 +305,21 @@ def amplified(num_classes):
     return Middle(Amplifier())
 
 
+class Words(nn.Module):
+    def __init__(self, is_bag, sparse):
+        super().__init__()
+        self.words = (nn.EmbeddingBag if is_bag else nn.Embedding)(9, 16, sparse=sparse)
+
+    def forward(self, x):
+        tokens = (x[:, :8] > 0).long() + (x[:, 8:] > 0).long() * 2
+        found = self.words(tokens)
+        return x + (found if found.dim() == 2 else found.sum(1))
+
+
+def words(num_classes, is_bag, sparse):
+    return Middle(Words(is_bag, sparse))
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -548,3 +563,17 @@ def test_a_skipped_step_from_weights_of_a_file_is_no_fault_where_a_smaller_scale
     found, output = diff(capsys, "normalised", *IMAGES, *words)
     assert (found["skipped"], found["finds_scale"]) == (True, True)
     assert "this is no fault" in output
+
+
+@pytest.mark.parametrize("is_bag", [True, False])
+def test_sparse_gradients_have_the_errors_of_dense_ones(is_bag: bool, capsys):
+    found = []
+    for sparse in (True, False):
+        words = [*settings(is_bag=is_bag, sparse=sparse), *IMAGES, *PLAIN, "optimizer.nesterov=false"]
+        result, _ = diff(capsys, "words", *words, "backend=native_bf16")
+        found.append({title: line["own"] for title, line in lines(result).items()})
+        if is_bag and sparse:
+            both, _ = diff(capsys, "words", *words, "backend=native_bf16,none")
+            assert both["fault"] is None
+    assert "weights' gradients" in found[0]["middle.words"]
+    assert found[0] == found[1]

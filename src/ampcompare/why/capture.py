@@ -113,7 +113,8 @@ def take(
 
     def step(optimizer: Any) -> Tensor | None:
         precision.unscale_(optimizer)
-        gradients.update({n: p.grad.detach().clone() for n, p in parameters.items() if p.grad is not None})
+        known = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        gradients.update({name: dense(gradient.detach()).clone() for name, gradient in known.items()})
         return own_step(optimizer)
 
     precision.backward = backward  # type: ignore[method-assign]
@@ -152,7 +153,12 @@ def is_numeric(tensor: Tensor) -> bool:
 
 def are_finite(tensors: Any) -> bool:
     """Return whether all numbers of the tensors in a nested structure are finite. Waits for the device."""
-    return all(bool(t.isfinite().all()) for t in tree_leaves(tensors) if isinstance(t, Tensor))
+    return all(bool(dense(t).isfinite().all()) for t in tree_leaves(tensors) if isinstance(t, Tensor))
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return a sparse tensor with its zeros, and any other as it is."""
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 @contextmanager

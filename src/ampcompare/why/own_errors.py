@@ -18,6 +18,7 @@ from ampcompare.why.capture import (
     Replay,
     TakenStep,
     are_finite,
+    dense,
     numeric_tensors,
     replay_call,
 )
@@ -160,7 +161,7 @@ def differentiate(call: ModuleCall, replay: Replay) -> tuple[dict[int, Tensor], 
     of_weights = zip(parameters, gradients[len(input_indices) :], strict=True)
     return (
         {index: gradient for index, gradient in of_inputs if gradient is not None},
-        {name: gradient for name, gradient in of_weights if gradient is not None},
+        {name: dense(gradient) for name, gradient in of_weights if gradient is not None},
     )
 
 
