@@ -320,6 +320,29 @@ def words(num_classes, is_bag, sparse):
     return Middle(Words(is_bag, sparse))
 
 
+class Spectrum(nn.Module):
+    def forward(self, x):
+        return torch.fft.fft(torch.view_as_complex(x.float().reshape(-1, 8, 2)))
+
+
+class Conjugate(nn.Module):
+    def forward(self, x):
+        return x.conj()
+
+
+class Waves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.spectrum, self.conjugate = Spectrum(), Conjugate()
+
+    def forward(self, x):
+        return torch.view_as_real(torch.fft.ifft(self.conjugate(self.spectrum(x))).resolve_conj()).flatten(1)
+
+
+def waves(num_classes):
+    return Middle(Waves())
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -577,3 +600,29 @@ def test_sparse_gradients_have_the_errors_of_dense_ones(is_bag: bool, capsys):
             assert both["fault"] is None
     assert "weights' gradients" in found[0]["middle.words"]
     assert found[0] == found[1]
+
+
+def test_modules_with_complex_outputs_alone_are_measured(capsys):
+    found, _ = diff(capsys, "waves", *IMAGES, "backend=native_bf16")
+    assert {"middle.spectrum", "middle.conjugate"} <= lines(found).keys()
+    assert largest_own(found) < 2e-2
+    both, _ = diff(capsys, "waves", *IMAGES, "backend=native_bf16,none")
+    assert both["fault"] is None
+
+
+def test_not_all_numbers_are_looked_for_where_few_show_that_a_module_computes(capsys, monkeypatch):
+    looked_for = []
+    isin = torch.isin
+
+    def count(elements, *args, **kwargs):
+        looked_for.append(elements.numel())
+        return isin(elements, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "isin", count)
+    words = ['model.kwargs.act="SiLU"', 'model.kwargs.norm="gn"', *settings(inplace=False)]
+    diff(capsys, "make", *words, *IMAGES, "backend=native_bf16")
+    assert looked_for
+    assert max(looked_for) <= 4096
+    looked_for.clear()
+    diff(capsys, "make", 'model.kwargs.act="ReLU"', *words[1:], *IMAGES, "backend=native_bf16")
+    assert looked_for == []
