@@ -343,6 +343,25 @@ def waves(num_classes):
     return Middle(Waves())
 
 
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        ring = torch.eye(16).roll(1, 0) / 2 + torch.eye(16)
+        self.register_buffer("ring", ring.to_sparse())
+        self.register_buffer("born", None)
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            y = torch.sparse.mm(self.ring.to(x.dtype).float().to(x.dtype), x.t()).t()
+        if self.born is None:
+            self.born = y.new_full((16,), 0.5)
+        return y * self.born
+
+
+def graph(num_classes):
+    return Middle(nn.Sequential(*[Graph()] * 2))
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -626,3 +645,11 @@ def test_not_all_numbers_are_looked_for_where_few_show_that_a_module_computes(ca
     looked_for.clear()
     diff(capsys, "make", 'model.kwargs.act="ReLU"', *words[1:], *IMAGES, "backend=native_bf16")
     assert looked_for == []
+
+
+def test_a_buffer_may_be_sparse_or_born_in_the_forward(capsys):
+    found, _ = diff(capsys, "graph", *IMAGES, "backend=native_bf16")
+    assert lines(found)["middle.0"]["calls"] == 2
+    assert 0 < largest_own(found) < 2e-2
+    both, _ = diff(capsys, "graph", *IMAGES, "backend=native_bf16,none")
+    assert both["fault"] is None

@@ -156,6 +156,11 @@ def are_finite(tensors: Any) -> bool:
     return all(bool(dense(t).isfinite().all()) for t in tree_leaves(tensors) if isinstance(t, Tensor))
 
 
+def are_same(a: Tensor, b: Tensor | None) -> bool:
+    """Return whether two tensors, sparse or not, have the same shape and numbers. Waits for the device."""
+    return b is not None and torch.equal(dense(a), dense(b))
+
+
 def dense(tensor: Tensor) -> Tensor:
     """Return a sparse tensor with its zeros, and any other as it is."""
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
@@ -215,7 +220,7 @@ class _CallRecorder:
         changed = {
             own: _copy(tensor)
             for own, tensor in _state_of(module)
-            if not torch.equal(tensor, self._start[f"{name}.{own}".removeprefix(".")])
+            if not are_same(tensor, self._start.get(f"{name}.{own}".removeprefix(".")))
         }
         call = ModuleCall(name, number, map_tensors(inputs, _copy), changed)
         self._store_gradients(inputs, call.input_gradients)

@@ -19,7 +19,7 @@ from ampcompare.training.loop import PARTS
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.torch_compile import CompiledForward
 from ampcompare.training.trainer import Trainer, micro_batches
-from ampcompare.why.capture import TakenStep, take
+from ampcompare.why.capture import TakenStep, are_same, take
 from ampcompare.why.weights_file import load_weights, read_weights
 
 MASTERS = "masters"  # in the state of a backend with fp32 master weights
@@ -107,7 +107,9 @@ def _restore_rounded_buffers(trainer: Trainer, saved: dict[str, Any]) -> None:
     """
     for name, initial in trainer.model.named_buffers():
         buffer = saved.get(name)
-        if buffer is not None and buffer.dtype != initial.dtype and buffer.equal(initial.to(buffer.dtype)):
+        if buffer is None or buffer.dtype == initial.dtype:
+            continue
+        if are_same(buffer, initial.to(buffer.dtype)):
             saved[name] = initial.clone()
 
 
