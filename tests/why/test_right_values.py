@@ -362,6 +362,37 @@ def graph(num_classes):
     return Middle(nn.Sequential(*[Graph()] * 2))
 
 
+class Answer:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+class Answers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Middle(nn.Tanh())
+
+    def forward(self, x):
+        return Answer(self.body(x))
+
+
+def answers(num_classes):
+    return Answers()
+
+
+def of_answer(outputs, targets):
+    return F.cross_entropy(outputs.logits.float(), targets)
+
+
+def in_place(outputs, targets):
+    outputs.mul_(0.5).sub_(outputs.detach().mean())
+    return F.cross_entropy(outputs, targets)
+
+
+def tanh(num_classes):
+    return Middle(nn.Tanh())
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -653,3 +684,10 @@ def test_a_buffer_may_be_sparse_or_born_in_the_forward(capsys):
     assert 0 < largest_own(found) < 2e-2
     both, _ = diff(capsys, "graph", *IMAGES, "backend=native_bf16,none")
     assert both["fault"] is None
+
+
+def test_outputs_in_an_object_are_no_outputs_of_tensors(capsys):
+    words = ["task.loss=./nets.py:of_answer", "task.metrics=[]", "precision.init_scale=256"]
+    found, _ = diff(capsys, "answers", *IMAGES, *words, "backend=native")
+    assert 0 < largest_own(found) < 2e-2
+    assert (found["loss_overflow"], found["skipped"]) == (None, False)

@@ -51,7 +51,8 @@ def find_loss_overflow(trainer: Trainer, step: TakenStep, batches: Sequence[Batc
     """
     for number, (_, targets) in enumerate(batches):
         call = step.calls.get(("", number))
-        if call is None or not are_finite(numeric_tensors(call.output)):
+        outputs = [] if call is None else numeric_tensors(call.output)
+        if call is None or not outputs or not are_finite(outputs):
             continue
         watch = _compute_loss(trainer, call.output, targets, step.scale, in_fp32=False)
         if watch.is_finite:
