@@ -691,3 +691,11 @@ def test_outputs_in_an_object_are_no_outputs_of_tensors(capsys):
     found, _ = diff(capsys, "answers", *IMAGES, *words, "backend=native")
     assert 0 < largest_own(found) < 2e-2
     assert (found["loss_overflow"], found["skipped"]) == (None, False)
+
+
+@pytest.mark.parametrize("backend", ["native", "native_bf16", "fp16"])
+def test_a_loss_may_change_the_outputs_in_place(backend: str, capsys):
+    words = ["task.loss=./nets.py:in_place", "task.metrics=[]", "optimizer.eps=1e-4"]
+    found, _ = diff(capsys, "tanh", *IMAGES, *words, f"backend={backend}", "precision.init_scale=1e9")
+    assert found["loss_overflow"] is None
+    assert lines(found)["head"]["own"]["output"]["size"] < 2e-2

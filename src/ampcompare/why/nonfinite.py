@@ -75,7 +75,8 @@ def _compute_loss(
     """Compute the loss of recorded outputs and its gradients, and return what was watched."""
     watch = _LossWatch()
     leaves = map_tensors(output, lambda x: x.detach().requires_grad_(is_numeric(x)))
-    outputs = map_tensors(leaves, lambda x: x.float() if in_fp32 and x.is_floating_point() else x)
+    in_dtype = map_tensors(leaves, lambda x: x.float() if in_fp32 and x.is_floating_point() else x)
+    outputs = map_tensors(in_dtype, torch.clone)  # the loss may change them in place
     precision = trainer.precision
     off = torch.autocast(autocast_name(precision.device), enabled=False) if in_fp32 else nullcontext()
     with precision.training_context(), precision.forward_context(), off, torch.enable_grad(), watch:
