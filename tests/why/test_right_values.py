@@ -699,3 +699,15 @@ def test_a_loss_may_change_the_outputs_in_place(backend: str, capsys):
     found, _ = diff(capsys, "tanh", *IMAGES, *words, f"backend={backend}", "precision.init_scale=1e9")
     assert found["loss_overflow"] is None
     assert lines(found)["head"]["own"]["output"]["size"] < 2e-2
+
+
+@pytest.mark.parametrize("clip", ["training.clip_norm=0.01", "training.clip_value=1e-6"])
+def test_gradients_are_compared_before_they_are_clipped(clip: str, capsys):
+    for name, words in (("amplified", ["precision.init_scale=4"]), ("tanh", ["precision.init_scale=256"])):
+        found = []
+        for each in ((), (clip,)):
+            result, _ = diff(capsys, name, *IMAGES, "backend=native", *words, *each)
+            own = {title: line["own"] for title, line in lines(result).items()}
+            found.append((result["first_gradient"], own))
+        assert found[0] == found[1]
+        assert "weights' gradients" in found[0][1]["head"]

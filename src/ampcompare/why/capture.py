@@ -66,7 +66,7 @@ class TakenStep:
         backward: The calls in the order in which the backward pass reached their outputs.
         scale: The loss scale before the step.
         skipped: Whether the optimizer step was skipped.
-        gradients: The unscaled gradient of each parameter, by name.
+        gradients: The unscaled gradient of each parameter before clipping, by name.
         updates: What the step added to each parameter, by name; float64 or complex128.
     """
 
@@ -105,27 +105,37 @@ def take(
     scale = float(precision.scale_factor())  # sync: the gradients are compared without it
     own_backward = precision.backward
     own_step = precision.step
+    own_clip = trainer._clip
 
     def backward(*args: Any, **kwargs: Any) -> None:
         recorder.is_backward = True
         own_backward(*args, **kwargs)
         recorder.is_backward = False
 
-    def step(optimizer: Any) -> Tensor | None:
-        precision.unscale_(optimizer)
+    def keep_gradients() -> None:
         known = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         gradients.update({name: dense(gradient.detach()).clone() for name, gradient in known.items()})
+
+    def clip(norm: Tensor | None) -> None:
+        keep_gradients()
+        own_clip(norm)
+
+    def step(optimizer: Any) -> Tensor | None:
+        precision.unscale_(optimizer)
+        if not gradients:
+            keep_gradients()
         return own_step(optimizer)
 
     precision.backward = backward  # type: ignore[method-assign]
     precision.step = step  # type: ignore[method-assign]
+    trainer._clip = clip  # type: ignore[method-assign]
     set_random_states()
     recording = module_calls(trainer.model, recorder.enter, recorder.leave) if with_calls else nullcontext()
     try:
         with precision.training_context(), recording:
             result = trainer.compute(batches)
     finally:
-        del precision.backward, precision.step
+        del precision.backward, precision.step, trainer._clip
     return TakenStep(
         calls={call.key: call for call in recorder.ended},
         backward=recorder.backward,
