@@ -629,9 +629,7 @@ def test_a_skipped_step_is_a_fault_where_no_smaller_scale_follows_or_helps(name:
 
 
 def test_a_skipped_step_from_weights_of_a_file_is_no_fault_where_a_smaller_scale_helps(capsys):
-    scope: dict[str, Any] = {}
-    exec(NETS, scope)
-    torch.save(scope["normalised"](10).state_dict(), "weights.pt")
+    save_weights("normalised(10)", "")
     words = ["backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=1e9", "--weights", "weights.pt"]
     found, output = diff(capsys, "normalised", *IMAGES, *words)
     assert (found["skipped"], found["finds_scale"]) == (True, True)
@@ -711,3 +709,30 @@ def test_gradients_are_compared_before_they_are_clipped(clip: str, capsys):
             found.append((result["first_gradient"], own))
         assert found[0] == found[1]
         assert "weights' gradients" in found[0][1]["head"]
+
+
+def save_weights(code: str, change: str) -> None:
+    """Save the state dict of a network, after a change of it, in weights.pt."""
+    scope: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(f"{NETS}\nstate = {code}.state_dict()\n{change}\ntorch.save(state, 'weights.pt')", scope)
+
+
+@pytest.mark.parametrize("value", [1e-9, 1e6])
+def test_the_reference_has_the_buffers_of_a_file_and_not_the_rounded_ones(value: float, capsys):
+    save_weights("frozen(10, 1.0)", f"state['middle.running_var'].fill_({value})")
+    words = [*settings(value=1.0), *IMAGES, "optimizer.eps=1e-4", "--weights", "weights.pt"]
+    found, _ = diff(capsys, "frozen", *words, "backend=fp16")
+    own = lines(found)["middle"]["own"]["output"]["size"]
+    assert own is None or own > 0.9  # inf is null
+    assert found["out_of_range"] == ("middle" if value > 1 else None)
+    healthy, _ = diff(capsys, "frozen", *words, "backend=native_bf16")
+    assert largest_own(healthy) < 2e-2
+
+
+def test_the_reference_has_the_weights_of_a_file_and_not_the_rounded_ones(capsys):
+    save_weights("tanh(10)", "state['head.weight'][0, 0] = 2e5")
+    words = [*IMAGES, "optimizer.eps=1e-4", "--weights", "weights.pt", "backend=fp16"]
+    found, output = diff(capsys, "tanh", *words)
+    assert (found["nonfinite_weights"], found["out_of_range"]) == (None, "head")
+    assert "were inf or nan before the step" not in output
