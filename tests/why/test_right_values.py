@@ -393,6 +393,30 @@ def tanh(num_classes):
     return Middle(nn.Tanh())
 
 
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.where(x > 0, x, 0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * -1e7
+
+
+class Steep(nn.Module):
+    def forward(self, x):
+        return Straight.apply(x)
+
+
+class Same(nn.Module):
+    def forward(self, x):
+        return x.view_as(x)
+
+
+def steep_between(num_classes):
+    return Middle(nn.Sequential(nn.Linear(16, 16), Steep(), Same(), nn.Linear(16, 16), Same()))
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -736,3 +760,10 @@ def test_the_reference_has_the_weights_of_a_file_and_not_the_rounded_ones(capsys
     found, output = diff(capsys, "tanh", *words)
     assert (found["nonfinite_weights"], found["out_of_range"]) == (None, "head")
     assert "were inf or nan before the step" not in output
+
+
+def test_a_module_is_to_blame_for_its_backward_although_its_forward_moves_values(capsys):
+    found, _ = diff(capsys, "steep_between", *IMAGES, "backend=native", "precision.init_scale=65536")
+    assert found["first_gradient"] == "middle.1"
+    assert "gradient" in lines(found)["middle.1"]["own"]
+    assert lines(found)["middle.2"]["own"]["gradient"]["size"] == 0

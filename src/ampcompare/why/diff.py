@@ -168,6 +168,7 @@ def compare_step(state: StepState) -> StepDifference:
     step = take(trainer, state.batches, state.set_random_states)
     of_reference = measure_own_errors(reference, reference, model)
     own = measure_own_errors(step, reference, model, of_reference=of_reference)
+    passive = own.exact - own.computes_gradients
     called = {call.name for call in step.calls.values()}
     updates_16_bits = trainer.precision.metadata.updates_half
     lines = _compare_modules(step, own, reference, of_reference, model)
@@ -187,7 +188,7 @@ def compare_step(state: StepState) -> StepDifference:
         update=relative_error([*step.updates.values()], [*reference.updates.values()])
         or RelativeError(0.0, 0.0),
         first_output=first_output(step, reference, own.exact),
-        first_gradient=first_gradient(step, own.exact),
+        first_gradient=first_gradient(step, passive),
         lines=lines,
         not_called=[n for n, m in model.named_modules() if n not in called and _has_forward(m)],
         dtype=backend.dtype,
@@ -195,11 +196,11 @@ def compare_step(state: StepState) -> StepDifference:
         nonfinite_weights=next(iter(weights), None),
         nonfinite_buffers=next(iter(buffers), None),
         out_of_range=None if weights or buffers else next(iter([*rounded[0], *harmful]), None),
-        first_gradient_fp32=first_gradient(reference, own.exact),
+        first_gradient_fp32=first_gradient(reference, passive),
         loss_overflow=find_loss_overflow(trainer, step, state.batches),
         finds_scale=step.skipped
         and not state.has_updated
-        and first_gradient(reference, own.exact) is None
+        and first_gradient(reference, passive) is None
         and all(are_finite(numeric_tensors(call.output)) for call in step.calls.values())
         and math.isfinite(step.loss)
         and trainer.precision.scales_dynamically()

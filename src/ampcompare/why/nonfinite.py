@@ -162,8 +162,8 @@ def first_gradient(step: TakenStep, exact: Collection[str]) -> str | None:
     """Return the module in whose backward pass a gradient became infinite or NaN.
 
     Args:
-        exact: Modules that only move values. Where their sums of gradients overflow, what computed these
-            gradients is named.
+        exact: Modules that only move values, also in their backward. Where their sums of gradients overflow,
+            what computed these gradients is named.
 
     Returns:
         LOSS, if the gradients are not finite from the loss on; None, if all are finite.

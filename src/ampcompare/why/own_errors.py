@@ -43,12 +43,14 @@ class OwnErrors:
         random: The names of the modules whose replay is not repeatable.
         exact: The names of the modules that only move values or leave them out, such as nearest-neighbour
             upsampling, max pooling, dropout, ReLU.
+        computes_gradients: Those of them whose gradients are other numbers, such as a reversal with a factor.
         gradients: By parameter: the gradient of the replays, summed over the calls; includes the loss scale.
     """
 
     errors: dict[CallKey, dict[str, RelativeError]] = field(default_factory=dict)
     random: set[str] = field(default_factory=set)
     exact: set[str] = field(default_factory=set)
+    computes_gradients: set[str] = field(default_factory=set)
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -110,7 +112,11 @@ def measure_own_errors(
         error = relative_error(measured, [*of_inputs.values()])
         # The gradients of a module that moves values are sums of a few numbers. Where these overflow, the
         # numbers are the cause.
-        is_sum = call.name in result.exact and not are_finite(measured)
+        is_own = not type(module).__module__.startswith("torch.nn.modules.")
+        if call.name in result.exact and is_own and not _are_equal(measured, of_inputs.values()):
+            result.computes_gradients.add(call.name)
+        is_exact = call.name in result.exact - result.computes_gradients
+        is_sum = is_exact and not are_finite(measured)
         if error is not None and GRADIENT not in unlike and not is_sum:
             result.errors[key][GRADIENT] = error
     return result
@@ -128,6 +134,10 @@ def _replay(
     seed_process(seed)
     with arithmetic():
         return replay_call(call, model, changed, dtype)
+
+
+def _are_equal(tensors: Iterable[Tensor], others: Iterable[Tensor]) -> bool:
+    return all(torch.equal(a.to(b), b) for a, b in zip(tensors, others, strict=True))
 
 
 def _moves_values(replay: Replay) -> bool:
