@@ -417,6 +417,19 @@ def steep_between(num_classes):
     return Middle(nn.Sequential(nn.Linear(16, 16), Steep(), Same(), nn.Linear(16, 16), Same()))
 
 
+class Squares(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act, self.after = nn.ReLU(), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.after(self.act((x * 1e3) * (x * 1e3) + 1e5)) * 1e-6
+
+
+def squares(num_classes):
+    return Middle(Squares())
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -767,3 +780,9 @@ def test_a_module_is_to_blame_for_its_backward_although_its_forward_moves_values
     assert found["first_gradient"] == "middle.1"
     assert "gradient" in lines(found)["middle.1"]["own"]
     assert lines(found)["middle.2"]["own"]["gradient"]["size"] == 0
+
+
+def test_a_network_that_passes_infinities_is_named_and_not_the_module_that_gets_them(capsys):
+    found, output = diff(capsys, "squares", *IMAGES, "backend=native", "precision.init_scale=256")
+    assert found["first_output"] == "middle"
+    assert "inf or nan arises in the inputs of the modules of middle" in output

@@ -133,6 +133,8 @@ class _LossWatch(TorchFunctionMode):
 def first_output(step: TakenStep, reference: TakenStep, exact: Collection[str]) -> str | None:
     """Return the first module in the forward pass with an output that is finite in fp32 only.
 
+    Where its inputs are so, too, the module that passed them is returned.
+
     Args:
         exact: Modules that only move values.
     """
@@ -140,9 +142,17 @@ def first_output(step: TakenStep, reference: TakenStep, exact: Collection[str]) 
         if key not in reference.calls or call.name in exact:
             continue
         error = relative_error(numeric_tensors(call.output), numeric_tensors(reference.calls[key].output))
-        if error is not None and math.isinf(error.size):
-            return call.name or NETWORK
+        if error is None or not math.isinf(error.size):
+            continue
+        error = relative_error(numeric_tensors(call.inputs), numeric_tensors(reference.calls[key].inputs))
+        is_passed = error is not None and math.isinf(error.size)
+        return (_parents(step).get(key) if is_passed else call.name) or NETWORK
     return None
+
+
+def _parents(step: TakenStep) -> dict[CallKey, str]:
+    """Return the module that made each call, by call."""
+    return {inner.key: call.name for call in step.calls.values() for inner in call.inner_calls}
 
 
 def first_output_of(step: TakenStep) -> str | None:
@@ -168,9 +178,7 @@ def first_gradient(step: TakenStep, exact: Collection[str]) -> str | None:
     Returns:
         LOSS, if the gradients are not finite from the loss on; None, if all are finite.
     """
-    parents: dict[CallKey, str] = {
-        inner.key: call.name for call in step.calls.values() for inner in call.inner_calls
-    }
+    parents = _parents(step)
     of_network = [call.output_gradients for call in step.calls.values() if not call.name]
     begins_in_loss = not all(of_network) or not are_finite([[*each.values()] for each in of_network])
     last = LOSS  # what computed the gradients so far
