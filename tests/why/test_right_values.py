@@ -1,6 +1,7 @@
 """`why diff` on networks of many kinds: what it says is true, by values computed apart from our code."""
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from ampcompare.cli import main
+from ampcompare.why.lost_updates import DrawnUpdates
 
 NETS = """
 import torch
@@ -786,3 +788,18 @@ def test_a_network_that_passes_infinities_is_named_and_not_the_module_that_gets_
     found, output = diff(capsys, "squares", *IMAGES, "backend=native", "precision.init_scale=256")
     assert found["first_output"] == "middle"
     assert "inf or nan arises in the inputs of the modules of middle" in output
+
+
+def test_of_the_draws_only_sums_are_kept():
+    expected = {"w": torch.tensor([1.0, 2, 0, 4]).double(), "i": torch.tensor([1j, 0]).to(torch.complex128)}
+    drawn = DrawnUpdates(expected)
+    alive = []
+    for number in range(3):
+        updates = {"w": torch.tensor([0.0, number, 0, 3]).double(), "i": expected["i"] * (number > 0)}
+        alive.append(weakref.ref(updates["w"]))
+        drawn.add(updates)
+        del updates
+    assert drawn.lost == {"w": 4, "i": 1}
+    assert drawn.sums["w"].tolist() == [0, 3, 0, 9]
+    assert drawn.sums["i"].tolist() == [2j, 0]
+    assert [each() for each in alive] == [None] * 3

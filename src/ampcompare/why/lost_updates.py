@@ -19,6 +19,31 @@ WORTH_KEEPING = 0.5  # modules of which a larger fraction of the weights loses i
 Updates = Mapping[str, Tensor]  # by parameter
 
 
+class DrawnUpdates:
+    """The updates of a step in several draws of random rounding, of which only sums are kept.
+
+    Attributes:
+        expected: The updates in fp32.
+        draws: The number of draws.
+        lost: The numbers of lost weights by parameter, added up over the draws.
+        sums: The sums of the updates over the draws, by parameter.
+    """
+
+    def __init__(self, expected: Updates) -> None:
+        self.expected = expected
+        self.draws = 0
+        self.lost = dict.fromkeys(expected, 0)
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, updates: Updates) -> None:
+        """Add the updates of a draw."""
+        self.draws += 1
+        for name, fp32 in self.expected.items():
+            own = updates[name]
+            self.lost[name] += int(((own == 0) & (fp32 != 0)).sum())
+            self.sums[name] = self.sums[name] + own if name in self.sums else own
+
+
 @dataclass(frozen=True)
 class UpdateLoss:
     """How much of an update is lost.
@@ -66,37 +91,40 @@ def measure_lost_updates(state: StepState, step: TakenStep, reference: TakenStep
         return None
     trainer = state.build_trainer()
     is_random = ROUNDED_STEPS in trainer.precision.state_dict()
-    draws = _draw_updates(state, state.config) if is_random else [step.updates]
+    if is_random:
+        drawn = _draw_updates(state, state.config, reference.updates)
+    else:
+        drawn = DrawnUpdates(reference.updates)
+        drawn.add(step.updates)
     kinds = {name: _kind_of(trainer.model, name) for name in reference.updates}
-    rows = [_measure(name, kind, draws, reference.updates, [name]) for name, kind in kinds.items()]
+    rows = [_measure(name, kind, drawn, [name]) for name, kind in kinds.items()]
     rows.sort(key=lambda row: -row.lost)
     if not rows or not rows[0].lost:
         return None
     sums = [
-        _measure(kind, kind, draws, reference.updates, [name for name in kinds if kinds[name] == kind])
+        _measure(kind, kind, drawn, [name for name in kinds if kinds[name] == kind])
         for kind in dict.fromkeys(kinds.values())
     ]
     sums.sort(key=lambda row: -row.lost)
     remedies = []
     for option, config in _list_remedies(state.config, rows, sums):
         try:
-            updates = _draw_updates(state, config)
+            tried = _draw_updates(state, config, reference.updates)
         except UserError:  # a module that cannot be kept in fp32, or a backend that the options do not allow
             continue
-        remedies.append(_measure(option, "", updates, reference.updates, [*kinds]))
+        remedies.append(_measure(option, "", tried, [*kinds]))
     return LostUpdates(rows, sums, remedies)
 
 
-def _measure(
-    name: str, kind: str, draws: Sequence[Updates], expected: Updates, parameters: Sequence[str]
-) -> UpdateLoss:
+def _measure(name: str, kind: str, drawn: DrawnUpdates, parameters: Sequence[str]) -> UpdateLoss:
     """Return the lost updates of some parameters together."""
-    fp32 = torch.cat([expected[n].flatten() for n in parameters])
-    own = torch.stack([torch.cat([draw[n].flatten() for n in parameters]) for draw in draws])
-    lost = float(((own == 0) & (fp32 != 0)).double().mean()) if len(fp32) else 0.0
-    whole = float(torch.vdot(fp32, fp32).real)
-    arrives = float(torch.vdot(fp32, own.mean(0)).real) / whole if whole else 1.0
-    return UpdateLoss(name, kind, len(fp32), lost, arrives, len(draws))
+    fp32 = [drawn.expected[n].flatten() for n in parameters]
+    own = [drawn.sums[n].flatten() for n in parameters]
+    weights = sum(len(each) for each in fp32)
+    lost = sum(drawn.lost[n] for n in parameters) / (weights * drawn.draws) if weights else 0.0
+    whole = sum(float(torch.vdot(each, each).real) for each in fp32)
+    arrived = sum(float(torch.vdot(a, b).real) for a, b in zip(fp32, own, strict=True)) / drawn.draws
+    return UpdateLoss(name, kind, weights, lost, arrived / whole if whole else 1.0, drawn.draws)
 
 
 def _kind_of(model: nn.Module, parameter: str) -> str:
@@ -126,15 +154,18 @@ def _list_remedies(
     return remedies
 
 
-def _draw_updates(state: StepState, config: Config) -> list[Updates]:
-    """Return the updates of the step under other options, DRAWS times where they are rounded at random."""
+def _draw_updates(state: StepState, config: Config, expected: Updates) -> DrawnUpdates:
+    """Return the updates of the step under other options, DRAWS times where they are rounded at random.
+
+    Args:
+        expected: The updates in fp32.
+    """
     step = RepeatableStep(state, state.build_trainer(config), state.batches)
+    drawn = DrawnUpdates(expected)
     own = step.start["precision"]
-    if ROUNDED_STEPS not in own:
-        return [step.take().updates]
-    first = own[ROUNDED_STEPS]
-    updates: list[Updates] = []
-    for number in range(DRAWS):
-        own[ROUNDED_STEPS] = first + number
-        updates.append(step.take().updates)
-    return updates
+    first = own.get(ROUNDED_STEPS)
+    for number in range(1 if first is None else DRAWS):
+        if first is not None:
+            own[ROUNDED_STEPS] = first + number
+        drawn.add(step.take().updates)
+    return drawn
