@@ -432,6 +432,24 @@ def squares(num_classes):
     return Middle(Squares())
 
 
+class Attention(nn.Module):
+    # What is added to the keys has no gradient but rounding: all scores of a query change by the same.
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 1, batch_first=True)
+        self.key = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        x = x.view(-1, 4, 4)
+        x, _ = self.attention(x, x, x)
+        scores = x @ (x + self.key).transpose(1, 2)
+        return (torch.softmax(scores, -1) @ x).flatten(1)
+
+
+def attention(num_classes):
+    return Middle(Attention())
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -792,7 +810,7 @@ def test_a_network_that_passes_infinities_is_named_and_not_the_module_that_gets_
 
 def test_of_the_draws_only_sums_are_kept():
     expected = {"w": torch.tensor([1.0, 2, 0, 4]).double(), "i": torch.tensor([1j, 0]).to(torch.complex128)}
-    drawn = DrawnUpdates(expected)
+    drawn = DrawnUpdates(expected, 2**-9)
     alive = []
     for number in range(3):
         updates = {"w": torch.tensor([0.0, number, 0, 3]).double(), "i": expected["i"] * (number > 0)}
@@ -803,3 +821,12 @@ def test_of_the_draws_only_sums_are_kept():
     assert drawn.sums["w"].tolist() == [0, 3, 0, 9]
     assert drawn.sums["i"].tolist() == [2j, 0]
     assert [each() for each in alive] == [None] * 3
+
+
+def test_what_arrives_of_an_update_that_is_rounding_alone_is_not_told(capsys):
+    words = [*IMAGES, *PLAIN, "optimizer.lr=0.01", "optimizer.nesterov=false"]
+    found, output = diff(capsys, "attention", *words, "backend=bf16")
+    rows = {row["name"]: row for row in found["lost_updates"]["parameters"]}
+    assert rows["middle.key"]["arrives"] is None
+    assert rows["middle.attention.in_proj_bias"]["kind"] == "biases"
+    assert rows["head.weight"]["arrives"] is not None

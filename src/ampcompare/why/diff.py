@@ -456,7 +456,8 @@ def lost_table(losses: LostUpdates, *, every: bool) -> Table:
     shown = losses.parameters if every else [row for row in losses.parameters if row.lost][:MAX_MODULES]
     for row in (*losses.kinds, *shown):
         name = f"all {row.name}" if row in losses.kinds else row.name
-        cells = (name, f"{row.weights:,}", f"{100 * row.lost:.3g}%", f"{100 * row.arrives:.3g}%")
+        arrives = "-" if math.isnan(row.arrives) else f"{100 * row.arrives:.3g}%"
+        cells = (name, f"{row.weights:,}", f"{100 * row.lost:.3g}%", arrives)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 

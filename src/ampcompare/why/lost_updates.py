@@ -1,6 +1,7 @@
 """Which weights lose their update: they stay as they are in 16 bits, although they change in fp32."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
+from ampcompare.precision import get_backend
 from ampcompare.why.capture import TakenStep, are_finite
 from ampcompare.why.step import RepeatableStep, StepState
 
@@ -24,13 +26,17 @@ class DrawnUpdates:
 
     Attributes:
         expected: The updates in fp32.
+        floor: The root mean square below which updates are rounding errors.
         draws: The number of draws.
         lost: The numbers of lost weights by parameter, added up over the draws.
         sums: The sums of the updates over the draws, by parameter.
     """
 
-    def __init__(self, expected: Updates) -> None:
+    def __init__(self, expected: Updates, unit: float) -> None:
         self.expected = expected
+        weights = sum(each.numel() for each in expected.values())
+        square = sum(float(each.abs().square().sum()) for each in expected.values())
+        self.floor = unit * (square / weights) ** 0.5 if weights else 0.0
         self.draws = 0
         self.lost = dict.fromkeys(expected, 0)
         self.sums: dict[str, Tensor] = {}
@@ -53,7 +59,8 @@ class UpdateLoss:
         kind: The kind of parameter: NORMS, EMBEDDINGS, BIASES or OTHERS; "" for an option.
         weights: Number of weights.
         lost: Fraction of the weights that did not change, although they change in fp32.
-        arrives: How much of the update arrives: its projection on the update in fp32, 1 for all of it.
+        arrives: How much of the update arrives: its projection on the update in fp32, 1 for all of it. nan
+            where that is less than the rounding of all updates.
         draws: Over how many draws of random rounding both are averaged; 1 for a backend without.
     """
 
@@ -94,7 +101,7 @@ def measure_lost_updates(state: StepState, step: TakenStep, reference: TakenStep
     if is_random:
         drawn = _draw_updates(state, state.config, reference.updates)
     else:
-        drawn = DrawnUpdates(reference.updates)
+        drawn = DrawnUpdates(reference.updates, _unit_roundoff(state.config))
         drawn.add(step.updates)
     kinds = {name: _kind_of(trainer.model, name) for name in reference.updates}
     rows = [_measure(name, kind, drawn, [name]) for name, kind in kinds.items()]
@@ -124,7 +131,10 @@ def _measure(name: str, kind: str, drawn: DrawnUpdates, parameters: Sequence[str
     lost = sum(drawn.lost[n] for n in parameters) / (weights * drawn.draws) if weights else 0.0
     whole = sum(float(torch.vdot(each, each).real) for each in fp32)
     arrived = sum(float(torch.vdot(a, b).real) for a, b in zip(fp32, own, strict=True)) / drawn.draws
-    return UpdateLoss(name, kind, weights, lost, arrived / whole if whole else 1.0, drawn.draws)
+    arrives = arrived / whole if whole else 1.0
+    if whole < weights * drawn.floor**2:
+        arrives = math.nan
+    return UpdateLoss(name, kind, weights, lost, arrives, drawn.draws)
 
 
 def _kind_of(model: nn.Module, parameter: str) -> str:
@@ -134,7 +144,7 @@ def _kind_of(model: nn.Module, parameter: str) -> str:
         return NORMS
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return EMBEDDINGS
-    return BIASES if name.startswith("bias") else OTHERS
+    return BIASES if name.startswith("bias") or name.endswith("bias") else OTHERS
 
 
 def _list_remedies(
@@ -154,6 +164,11 @@ def _list_remedies(
     return remedies
 
 
+def _unit_roundoff(config: Config) -> float:
+    """Return the relative error of one rounding in the dtype of the backend."""
+    return torch.finfo(getattr(torch, get_backend(config.backend).dtype)).eps / 2
+
+
 def _draw_updates(state: StepState, config: Config, expected: Updates) -> DrawnUpdates:
     """Return the updates of the step under other options, DRAWS times where they are rounded at random.
 
@@ -161,7 +176,7 @@ def _draw_updates(state: StepState, config: Config, expected: Updates) -> DrawnU
         expected: The updates in fp32.
     """
     step = RepeatableStep(state, state.build_trainer(config), state.batches)
-    drawn = DrawnUpdates(expected)
+    drawn = DrawnUpdates(expected, _unit_roundoff(config))
     own = step.start["precision"]
     first = own.get(ROUNDED_STEPS)
     for number in range(1 if first is None else DRAWS):
