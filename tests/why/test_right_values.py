@@ -450,6 +450,33 @@ def attention(num_classes):
     return Middle(Attention())
 
 
+class Huge(nn.Module):
+    def forward(self, x):
+        return torch.exp(x.detach() * 0 + 100)  # finite in fp64 alone
+
+
+class Harmless(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.huge = Huge()
+
+    def forward(self, x):
+        return x + 1 / self.huge(x)
+
+
+class WrongUnderAutocast(nn.Module):
+    def forward(self, x):
+        return x * 1.5 if torch.is_autocast_enabled(x.device.type) else x
+
+
+def wrong_after_huge(num_classes):
+    return Middle(nn.Sequential(Harmless(), WrongUnderAutocast()))
+
+
+def in_half(outputs, targets):
+    return (outputs * 1e-3).float().sum() * 390
+
+
 def varied(num_classes):
     return Middle(Takes())
 """
@@ -830,3 +857,8 @@ def test_what_arrives_of_an_update_that_is_rounding_alone_is_not_told(capsys):
     assert rows["middle.key"]["arrives"] is None
     assert rows["middle.attention.in_proj_bias"]["kind"] == "biases"
     assert rows["head.weight"]["arrives"] is not None
+
+
+def test_an_infinity_of_both_ways_does_not_hide_the_module_that_is_wrong_in_one(capsys):
+    found, _ = diff(capsys, "wrong_after_huge", *IMAGES, "backend=native_bf16,none")
+    assert found["fault"]["place"] == "middle.1"
