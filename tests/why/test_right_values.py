@@ -1,6 +1,7 @@
 """`why diff` on networks of many kinds: what it says is true, by values computed apart from our code."""
 
 import json
+import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -853,6 +854,7 @@ def test_of_the_draws_only_sums_are_kept():
 def test_what_arrives_of_an_update_that_is_rounding_alone_is_not_told(capsys):
     words = [*IMAGES, *PLAIN, "optimizer.lr=0.01", "optimizer.nesterov=false"]
     found, output = diff(capsys, "attention", *words, "backend=bf16")
+    assert re.search(r"middle\.key +4 +\S+% +- *$", output, re.MULTILINE)
     rows = {row["name"]: row for row in found["lost_updates"]["parameters"]}
     assert rows["middle.key"]["arrives"] is None
     assert rows["middle.attention.in_proj_bias"]["kind"] == "biases"
@@ -862,3 +864,12 @@ def test_what_arrives_of_an_update_that_is_rounding_alone_is_not_told(capsys):
 def test_an_infinity_of_both_ways_does_not_hide_the_module_that_is_wrong_in_one(capsys):
     found, _ = diff(capsys, "wrong_after_huge", *IMAGES, "backend=native_bf16,none")
     assert found["fault"]["place"] == "middle.1"
+
+
+@pytest.mark.parametrize(("accumulate", "operation"), [(1, "float"), (2, None)])
+def test_the_gradients_of_a_micro_batch_overflow_with_its_weight_or_not(accumulate, operation, capsys):
+    words = ["task.loss=./nets.py:in_half", "task.metrics=[]", f"training.accumulate={accumulate}"]
+    found, _ = diff(capsys, "tanh", *IMAGES, *words, "backend=native", "precision.init_scale=256")
+    overflow = found["loss_overflow"]
+    assert found["skipped"] is (accumulate == 1)
+    assert (overflow and overflow["operation"]) == operation

@@ -49,15 +49,16 @@ def find_loss_overflow(trainer: Trainer, step: TakenStep, batches: Sequence[Batc
     Args:
         trainer: A trainer of the backend of the step.
     """
-    for number, (_, targets) in enumerate(batches):
+    _, weights, _ = trainer._weigh(batches)
+    for number, ((_, targets), weight) in enumerate(zip(batches, weights, strict=True)):
         call = step.calls.get(("", number))
         outputs = [] if call is None else numeric_tensors(call.output)
         if call is None or not outputs or not are_finite(outputs):
             continue
-        watch = _compute_loss(trainer, call.output, targets, step.scale, in_fp32=False)
+        watch = _compute_loss(trainer, call.output, targets, step.scale * weight, in_fp32=False)
         if watch.is_finite:
             continue
-        in_fp32 = _compute_loss(trainer, call.output, targets, step.scale, in_fp32=True)
+        in_fp32 = _compute_loss(trainer, call.output, targets, step.scale * weight, in_fp32=True)
         # What is infinite in fp32, too, is intended, such as a mask.
         forward = [each for each in watch.forward if each not in in_fp32.forward]
         found = forward[:1] or watch.backward[:1]
@@ -70,9 +71,13 @@ def find_loss_overflow(trainer: Trainer, step: TakenStep, batches: Sequence[Batc
 
 
 def _compute_loss(
-    trainer: Trainer, output: Any, targets: Any, scale: float, *, in_fp32: bool
+    trainer: Trainer, output: Any, targets: Any, scale: float | torch.Tensor, *, in_fp32: bool
 ) -> "_LossWatch":
-    """Compute the loss of recorded outputs and its gradients, and return what was watched."""
+    """Compute the loss of recorded outputs and its gradients, and return what was watched.
+
+    Args:
+        scale: The loss scale, times the weight of the micro-batch.
+    """
     watch = _LossWatch()
     leaves = map_tensors(output, lambda x: x.detach().requires_grad_(is_numeric(x)))
     in_dtype = map_tensors(leaves, lambda x: x.float() if in_fp32 and x.is_floating_point() else x)
