@@ -1,6 +1,8 @@
 """`why diff` on networks of many kinds: what it says is true, by values computed apart from our code."""
 
 import json
+import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from ampcompare.cli import main
+from ampcompare.why.lost_updates import DrawnUpdates
 
 NETS = """
 import torch
@@ -203,6 +206,280 @@ def small_steps(train):
 
 def total(outputs, targets):
     return outputs.float().sum()
+
+
+class Sometimes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = torch.tanh(self.inner(x))
+        if torch.rand(()).item() < 0.2:
+            return x - y
+        return x + 4 * y
+
+
+class Told(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.level = None
+
+    def forward(self, x):
+        return x * self.level
+
+
+class Tells(nn.Module):
+    def __init__(self, forgets):
+        super().__init__()
+        self.told, self.forgets = Told(), forgets
+
+    def forward(self, x):
+        self.told.level = x.detach().float().mean().to(x.dtype) + 1
+        y = self.told(x) + self.told(x + 1)
+        if self.forgets:
+            self.told.level = None
+        return y
+
+
+class Varied(nn.Module):
+    def forward(self, x):
+        return (x, x + 1) if torch.rand(()).item() < 0.6 else (x,)
+
+
+class Takes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.varied = Varied()
+
+    def forward(self, x):
+        return sum(self.varied(x))
+
+
+def sometimes(num_classes):
+    return Middle(nn.Sequential(*[Sometimes() for _ in range(8)]))
+
+
+def tells(num_classes):
+    return Middle(Tells(False))
+
+
+def forgets(num_classes):
+    return Middle(Tells(True))
+
+
+class Bias(nn.Module):
+    def __init__(self, lowest):
+        super().__init__()
+        self.register_buffer("bias", torch.full((16,), 0.0))
+        self.bias[8:] = lowest
+        self.value = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.softmax(x + self.bias, -1) * self.value(x)
+
+
+def biased(num_classes, lowest):
+    return Middle(Bias(float(lowest)))
+
+
+def biased_and_frozen(num_classes):
+    norm = Frozen(16)
+    norm.running_var.fill_(1e6)
+    return Middle(nn.Sequential(Bias(-1e30), norm))
+
+
+class Amplified(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 1e30 if gradient.dtype == torch.float16 else gradient
+
+
+class Amplifier(nn.Module):
+    def forward(self, x):
+        return Amplified.apply(x)
+
+
+def amplified(num_classes):
+    return Middle(Amplifier())
+
+
+class Words(nn.Module):
+    def __init__(self, is_bag, sparse):
+        super().__init__()
+        self.words = (nn.EmbeddingBag if is_bag else nn.Embedding)(9, 16, sparse=sparse)
+
+    def forward(self, x):
+        tokens = (x[:, :8] > 0).long() + (x[:, 8:] > 0).long() * 2
+        found = self.words(tokens)
+        return x + (found if found.dim() == 2 else found.sum(1))
+
+
+def words(num_classes, is_bag, sparse):
+    return Middle(Words(is_bag, sparse))
+
+
+class Spectrum(nn.Module):
+    def forward(self, x):
+        return torch.fft.fft(torch.view_as_complex(x.float().reshape(-1, 8, 2)))
+
+
+class Conjugate(nn.Module):
+    def forward(self, x):
+        return x.conj()
+
+
+class Waves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.spectrum, self.conjugate = Spectrum(), Conjugate()
+
+    def forward(self, x):
+        return torch.view_as_real(torch.fft.ifft(self.conjugate(self.spectrum(x))).resolve_conj()).flatten(1)
+
+
+def waves(num_classes):
+    return Middle(Waves())
+
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        ring = torch.eye(16).roll(1, 0) / 2 + torch.eye(16)
+        self.register_buffer("ring", ring.to_sparse())
+        self.register_buffer("born", None)
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            y = torch.sparse.mm(self.ring.to(x.dtype).float().to(x.dtype), x.t()).t()
+        if self.born is None:
+            self.born = y.new_full((16,), 0.5)
+        return y * self.born
+
+
+def graph(num_classes):
+    return Middle(nn.Sequential(*[Graph()] * 2))
+
+
+class Answer:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+class Answers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Middle(nn.Tanh())
+
+    def forward(self, x):
+        return Answer(self.body(x))
+
+
+def answers(num_classes):
+    return Answers()
+
+
+def of_answer(outputs, targets):
+    return F.cross_entropy(outputs.logits.float(), targets)
+
+
+def in_place(outputs, targets):
+    outputs.mul_(0.5).sub_(outputs.detach().mean())
+    return F.cross_entropy(outputs, targets)
+
+
+def tanh(num_classes):
+    return Middle(nn.Tanh())
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.where(x > 0, x, 0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * -1e7
+
+
+class Steep(nn.Module):
+    def forward(self, x):
+        return Straight.apply(x)
+
+
+class Same(nn.Module):
+    def forward(self, x):
+        return x.view_as(x)
+
+
+def steep_between(num_classes):
+    return Middle(nn.Sequential(nn.Linear(16, 16), Steep(), Same(), nn.Linear(16, 16), Same()))
+
+
+class Squares(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act, self.after = nn.ReLU(), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.after(self.act((x * 1e3) * (x * 1e3) + 1e5)) * 1e-6
+
+
+def squares(num_classes):
+    return Middle(Squares())
+
+
+class Attention(nn.Module):
+    # What is added to the keys has no gradient but rounding: all scores of a query change by the same.
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 1, batch_first=True)
+        self.key = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        x = x.view(-1, 4, 4)
+        x, _ = self.attention(x, x, x)
+        scores = x @ (x + self.key).transpose(1, 2)
+        return (torch.softmax(scores, -1) @ x).flatten(1)
+
+
+def attention(num_classes):
+    return Middle(Attention())
+
+
+class Huge(nn.Module):
+    def forward(self, x):
+        return torch.exp(x.detach() * 0 + 100)  # finite in fp64 alone
+
+
+class Harmless(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.huge, self.body = Huge(), Middle(WrongUnderAutocast())
+
+    def forward(self, x):
+        return self.body(x + 1 / self.huge(x))
+
+
+class WrongUnderAutocast(nn.Module):
+    def forward(self, x):
+        return x * 1.5 if torch.is_autocast_enabled(x.device.type) else x
+
+
+def wrong_after_huge(num_classes):
+    return Harmless()
+
+
+def in_half(outputs, targets):
+    return (outputs * 1e-3).float().sum() * 390
+
+
+def varied(num_classes):
+    return Middle(Takes())
 """
 IMAGES = ["data.source=synthetic", "data.train_limit=32", "data.test_limit=8", "batch_size=8", "device=cpu"]
 PLAIN = ["recipe=reference", "optimizer.momentum=0", "optimizer.weight_decay=0", "schedule.warmup_epochs=0"]
@@ -389,3 +666,210 @@ def test_stochastic_rounding_loses_nothing_on_average(capsys):
     (rounded,) = [r for r in found["lost_updates"]["remedies"] if r["name"] == "backend=bf16_sr"]
     assert rounded["lost"] == pytest.approx(7 / 8, abs=0.01)
     assert rounded["arrives"] == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("sometimes", 1), ("sometimes", 2), ("sometimes", 3), ("tells", 1), ("forgets", 1), ("varied", 1)],
+)
+def test_a_module_that_needs_more_than_its_inputs_is_not_blamed(name: str, seed: int, capsys):
+    found, output = diff(capsys, name, *IMAGES, "backend=native_bf16", f"seed={seed}")
+    assert 0 < largest_own(found) < 2e-2
+    assert "no own error is large" in output
+
+
+@pytest.mark.parametrize(
+    ("lowest", "words"),
+    [
+        ('"-inf"', ("backend=native_bf16",)),
+        ('"-inf"', ("backend=bf16",)),
+        ("-1e30", ("backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=256")),
+        ("-1e30", ("backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=1e9")),
+    ],
+)
+def test_infinities_of_a_mask_in_a_buffer_are_no_fault(lowest: str, words: tuple[str, ...], capsys):
+    found, output = diff(capsys, "biased", *IMAGES, *words, f"model.kwargs.lowest={lowest}")
+    assert (found["nonfinite_buffers"], found["out_of_range"]) == (None, None)
+    assert "keep the module in fp32" not in output
+
+
+def test_an_infinity_of_a_mask_does_not_hide_that_of_a_variance(capsys):
+    words = ["backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=256"]
+    found, _ = diff(capsys, "biased_and_frozen", *IMAGES, *words)
+    assert found["out_of_range"] == "middle.1"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("normalised", ("backend=native", "precision.loss_scale=1e9")),
+        ("amplified", ("backend=native", "precision.init_scale=4")),
+        ("amplified", ("backend=fp16", "optimizer.eps=1e-4")),
+    ],
+)
+def test_a_skipped_step_is_a_fault_where_no_smaller_scale_follows_or_helps(name: str, words, capsys):
+    found, output = diff(capsys, name, *IMAGES, *words)
+    assert (found["skipped"], found["finds_scale"]) == (True, False)
+    assert "this is no fault" not in output
+
+
+def test_a_skipped_step_from_weights_of_a_file_is_no_fault_where_a_smaller_scale_helps(capsys):
+    save_weights("normalised(10)", "")
+    words = ["backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=1e9", "--weights", "weights.pt"]
+    found, output = diff(capsys, "normalised", *IMAGES, *words)
+    assert (found["skipped"], found["finds_scale"]) == (True, True)
+    assert "this is no fault" in output
+
+
+@pytest.mark.parametrize("is_bag", [True, False])
+def test_sparse_gradients_have_the_errors_of_dense_ones(is_bag: bool, capsys):
+    found = []
+    for sparse in (True, False):
+        words = [*settings(is_bag=is_bag, sparse=sparse), *IMAGES, *PLAIN, "optimizer.nesterov=false"]
+        result, _ = diff(capsys, "words", *words, "backend=native_bf16")
+        found.append({title: line["own"] for title, line in lines(result).items()})
+        if is_bag and sparse:
+            both, _ = diff(capsys, "words", *words, "backend=native_bf16,none")
+            assert both["fault"] is None
+    assert "weights' gradients" in found[0]["middle.words"]
+    assert found[0] == found[1]
+
+
+def test_modules_with_complex_outputs_alone_are_measured(capsys):
+    found, _ = diff(capsys, "waves", *IMAGES, "backend=native_bf16")
+    assert {"middle.spectrum", "middle.conjugate"} <= lines(found).keys()
+    assert largest_own(found) < 2e-2
+    both, _ = diff(capsys, "waves", *IMAGES, "backend=native_bf16,none")
+    assert both["fault"] is None
+
+
+def test_not_all_numbers_are_looked_for_where_few_show_that_a_module_computes(capsys, monkeypatch):
+    looked_for = []
+    isin = torch.isin
+
+    def count(elements, *args, **kwargs):
+        looked_for.append(elements.numel())
+        return isin(elements, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "isin", count)
+    words = ['model.kwargs.act="SiLU"', 'model.kwargs.norm="gn"', *settings(inplace=False)]
+    diff(capsys, "make", *words, *IMAGES, "backend=native_bf16")
+    assert looked_for
+    assert max(looked_for) <= 4096
+    looked_for.clear()
+    diff(capsys, "make", 'model.kwargs.act="ReLU"', *words[1:], *IMAGES, "backend=native_bf16")
+    assert looked_for == []
+
+
+def test_a_buffer_may_be_sparse_or_born_in_the_forward(capsys):
+    found, _ = diff(capsys, "graph", *IMAGES, "backend=native_bf16")
+    assert lines(found)["middle.0"]["calls"] == 2
+    assert 0 < largest_own(found) < 2e-2
+    both, _ = diff(capsys, "graph", *IMAGES, "backend=native_bf16,none")
+    assert both["fault"] is None
+
+
+def test_outputs_in_an_object_are_no_outputs_of_tensors(capsys):
+    words = ["task.loss=./nets.py:of_answer", "task.metrics=[]", "precision.init_scale=256"]
+    found, _ = diff(capsys, "answers", *IMAGES, *words, "backend=native")
+    assert 0 < largest_own(found) < 2e-2
+    assert (found["loss_overflow"], found["skipped"]) == (None, False)
+
+
+@pytest.mark.parametrize("backend", ["native", "native_bf16", "fp16"])
+def test_a_loss_may_change_the_outputs_in_place(backend: str, capsys):
+    words = ["task.loss=./nets.py:in_place", "task.metrics=[]", "optimizer.eps=1e-4"]
+    found, _ = diff(capsys, "tanh", *IMAGES, *words, f"backend={backend}", "precision.init_scale=1e9")
+    assert found["loss_overflow"] is None
+    assert lines(found)["head"]["own"]["output"]["size"] < 2e-2
+
+
+@pytest.mark.parametrize("clip", ["training.clip_norm=0.01", "training.clip_value=1e-6"])
+def test_gradients_are_compared_before_they_are_clipped(clip: str, capsys):
+    for name, words in (("amplified", ["precision.init_scale=4"]), ("tanh", ["precision.init_scale=256"])):
+        found = []
+        for each in ((), (clip,)):
+            result, _ = diff(capsys, name, *IMAGES, "backend=native", *words, *each)
+            own = {title: line["own"] for title, line in lines(result).items()}
+            found.append((result["first_gradient"], own))
+        assert found[0] == found[1]
+        assert "weights' gradients" in found[0][1]["head"]
+
+
+def save_weights(code: str, change: str) -> None:
+    """Save the state dict of a network, after a change of it, in weights.pt."""
+    scope: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(f"{NETS}\nstate = {code}.state_dict()\n{change}\ntorch.save(state, 'weights.pt')", scope)
+
+
+@pytest.mark.parametrize("value", [1e-9, 1e6])
+def test_the_reference_has_the_buffers_of_a_file_and_not_the_rounded_ones(value: float, capsys):
+    save_weights("frozen(10, 1.0)", f"state['middle.running_var'].fill_({value})")
+    words = [*settings(value=1.0), *IMAGES, "optimizer.eps=1e-4", "--weights", "weights.pt"]
+    found, _ = diff(capsys, "frozen", *words, "backend=fp16")
+    own = lines(found)["middle"]["own"]["output"]["size"]
+    assert own is None or own > 0.9  # inf is null
+    assert found["out_of_range"] == ("middle" if value > 1 else None)
+    healthy, _ = diff(capsys, "frozen", *words, "backend=native_bf16")
+    assert largest_own(healthy) < 2e-2
+
+
+def test_the_reference_has_the_weights_of_a_file_and_not_the_rounded_ones(capsys):
+    save_weights("tanh(10)", "state['head.weight'][0, 0] = 2e5")
+    words = [*IMAGES, "optimizer.eps=1e-4", "--weights", "weights.pt", "backend=fp16"]
+    found, output = diff(capsys, "tanh", *words)
+    assert (found["nonfinite_weights"], found["out_of_range"]) == (None, "head")
+    assert "were inf or nan before the step" not in output
+
+
+def test_a_module_is_to_blame_for_its_backward_although_its_forward_moves_values(capsys):
+    found, _ = diff(capsys, "steep_between", *IMAGES, "backend=native", "precision.init_scale=65536")
+    assert found["first_gradient"] == "middle.1"
+    assert "gradient" in lines(found)["middle.1"]["own"]
+    assert lines(found)["middle.2"]["own"]["gradient"]["size"] == 0
+
+
+def test_a_network_that_passes_infinities_is_named_and_not_the_module_that_gets_them(capsys):
+    found, output = diff(capsys, "squares", *IMAGES, "backend=native", "precision.init_scale=256")
+    assert found["first_output"] == "middle"
+    assert "inf or nan arises in the inputs of the modules of middle" in output
+
+
+def test_of_the_draws_only_sums_are_kept():
+    expected = {"w": torch.tensor([1.0, 2, 0, 4]).double(), "i": torch.tensor([1j, 0]).to(torch.complex128)}
+    drawn = DrawnUpdates(expected, 2**-9)
+    alive = []
+    for number in range(3):
+        updates = {"w": torch.tensor([0.0, number, 0, 3]).double(), "i": expected["i"] * (number > 0)}
+        alive.append(weakref.ref(updates["w"]))
+        drawn.add(updates)
+        del updates
+    assert drawn.lost == {"w": 4, "i": 1}
+    assert drawn.sums["w"].tolist() == [0, 3, 0, 9]
+    assert drawn.sums["i"].tolist() == [2j, 0]
+    assert [each() for each in alive] == [None] * 3
+
+
+def test_what_arrives_of_an_update_that_is_rounding_alone_is_not_told(capsys):
+    words = [*IMAGES, *PLAIN, "optimizer.lr=0.01", "optimizer.nesterov=false"]
+    found, output = diff(capsys, "attention", *words, "backend=bf16")
+    assert re.search(r"middle\.key +4 +\S+% +- *$", output, re.MULTILINE)
+    rows = {row["name"]: row for row in found["lost_updates"]["parameters"]}
+    assert rows["middle.key"]["arrives"] is None
+    assert rows["middle.attention.in_proj_bias"]["kind"] == "biases"
+    assert rows["head.weight"]["arrives"] is not None
+
+
+def test_an_infinity_of_both_ways_does_not_hide_the_module_that_is_wrong_in_one(capsys):
+    found, _ = diff(capsys, "wrong_after_huge", *IMAGES, "backend=native_bf16,none")
+    assert found["fault"]["place"] == "body.middle"
+
+
+@pytest.mark.parametrize(("accumulate", "operation"), [(1, "float"), (2, None)])
+def test_the_gradients_of_a_micro_batch_overflow_with_its_weight_or_not(accumulate, operation, capsys):
+    words = ["task.loss=./nets.py:in_half", "task.metrics=[]", f"training.accumulate={accumulate}"]
+    found, _ = diff(capsys, "tanh", *IMAGES, *words, "backend=native", "precision.init_scale=256")
+    overflow = found["loss_overflow"]
+    assert found["skipped"] is (accumulate == 1)
+    assert (overflow and overflow["operation"]) == operation

@@ -376,7 +376,7 @@ def _locate(comparison: StepComparison, index: int) -> tuple[str, str] | None:
     ways: list[dict[tuple[str, str], float]] = []
     for number in (0, 1):
         step = comparison.take_calls(number)
-        own = measure_own_errors(step, reference, model, fp64_arithmetic)
+        own = measure_own_errors(step, reference, model, fp64_arithmetic, of_reference)
         sizes: dict[tuple[str, str], float] = {}
         for (name, _), errors in own.errors.items():
             for value, error in errors.items():
@@ -389,7 +389,7 @@ def _locate(comparison: StepComparison, index: int) -> tuple[str, str] | None:
     times = {
         key: size / max(unit, ways[1 - index][key])
         for key, size in ways[index].items()
-        if key in ways[1 - index]
+        if ways[1 - index].get(key, math.inf) < math.inf  # where both are inf, none is worse
     }
     name, value = max(times, key=lambda key: times[key], default=("", ""))
     if not times.get((name, value), 0.0) > FACTOR:

@@ -66,7 +66,7 @@ class TakenStep:
         backward: The calls in the order in which the backward pass reached their outputs.
         scale: The loss scale before the step.
         skipped: Whether the optimizer step was skipped.
-        gradients: The unscaled gradient of each parameter, by name.
+        gradients: The unscaled gradient of each parameter before clipping, by name.
         updates: What the step added to each parameter, by name; float64 or complex128.
     """
 
@@ -105,26 +105,37 @@ def take(
     scale = float(precision.scale_factor())  # sync: the gradients are compared without it
     own_backward = precision.backward
     own_step = precision.step
+    own_clip = trainer._clip
 
     def backward(*args: Any, **kwargs: Any) -> None:
         recorder.is_backward = True
         own_backward(*args, **kwargs)
         recorder.is_backward = False
 
+    def keep_gradients() -> None:
+        known = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        gradients.update({name: dense(gradient.detach()).clone() for name, gradient in known.items()})
+
+    def clip(norm: Tensor | None) -> None:
+        keep_gradients()
+        own_clip(norm)
+
     def step(optimizer: Any) -> Tensor | None:
         precision.unscale_(optimizer)
-        gradients.update({n: p.grad.detach().clone() for n, p in parameters.items() if p.grad is not None})
+        if not gradients:
+            keep_gradients()
         return own_step(optimizer)
 
     precision.backward = backward  # type: ignore[method-assign]
     precision.step = step  # type: ignore[method-assign]
+    trainer._clip = clip  # type: ignore[method-assign]
     set_random_states()
     recording = module_calls(trainer.model, recorder.enter, recorder.leave) if with_calls else nullcontext()
     try:
         with precision.training_context(), recording:
             result = trainer.compute(batches)
     finally:
-        del precision.backward, precision.step
+        del precision.backward, precision.step, trainer._clip
     return TakenStep(
         calls={call.key: call for call in recorder.ended},
         backward=recorder.backward,
@@ -152,7 +163,17 @@ def is_numeric(tensor: Tensor) -> bool:
 
 def are_finite(tensors: Any) -> bool:
     """Return whether all numbers of the tensors in a nested structure are finite. Waits for the device."""
-    return all(bool(t.isfinite().all()) for t in tree_leaves(tensors) if isinstance(t, Tensor))
+    return all(bool(dense(t).isfinite().all()) for t in tree_leaves(tensors) if isinstance(t, Tensor))
+
+
+def are_same(a: Tensor, b: Tensor | None) -> bool:
+    """Return whether two tensors, sparse or not, have the same shape and numbers. Waits for the device."""
+    return b is not None and torch.equal(dense(a), dense(b))
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return a sparse tensor with its zeros, and any other as it is."""
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 @contextmanager
@@ -209,7 +230,7 @@ class _CallRecorder:
         changed = {
             own: _copy(tensor)
             for own, tensor in _state_of(module)
-            if not torch.equal(tensor, self._start[f"{name}.{own}".removeprefix(".")])
+            if not are_same(tensor, self._start.get(f"{name}.{own}".removeprefix(".")))
         }
         call = ModuleCall(name, number, map_tensors(inputs, _copy), changed)
         self._store_gradients(inputs, call.input_gradients)

@@ -27,9 +27,9 @@ from ampcompare.why.nonfinite import (
     LossOverflow,
     find_loss_overflow,
     first_gradient,
-    first_nonfinite,
     first_output,
     first_output_of,
+    nonfinite_modules,
 )
 from ampcompare.why.output import Answer, make_table
 from ampcompare.why.own_errors import (
@@ -164,12 +164,18 @@ def compare_step(state: StepState) -> StepDifference:
     model = state.build_trainer(fp32).model  # keeps the weights from before the step
     trainer = state.build_trainer()
     reference = take(state.build_trainer(fp32), state.batches, state.set_random_states)
-    rounded = [first_nonfinite(trainer.model, buffers=buffers) for buffers in (False, True)]
+    rounded = [nonfinite_modules(trainer.model, buffers=buffers) for buffers in (False, True)]
     step = take(trainer, state.batches, state.set_random_states)
-    own = measure_own_errors(step, reference, model)
+    of_reference = measure_own_errors(reference, reference, model)
+    own = measure_own_errors(step, reference, model, of_reference=of_reference)
+    passive = own.exact - own.computes_gradients
     called = {call.name for call in step.calls.values()}
     updates_16_bits = trainer.precision.metadata.updates_half
-    nonfinite = [first_nonfinite(model, buffers=buffers) for buffers in (False, True)]
+    lines = _compare_modules(step, own, reference, of_reference, model)
+    weights, buffers = (nonfinite_modules(model, buffers=buffers) for buffers in (False, True))
+    if math.isfinite(reference.loss) and are_finite(reference.gradients):
+        buffers = []  # an infinity that is intended, such as that of a mask
+    harmful = _list_harmful(rounded[1], lines, step, LARGE_ERROR * _unit_roundoff(backend.dtype))
     return StepDifference(
         backend=backend.label,
         network=config.model.name,
@@ -182,23 +188,53 @@ def compare_step(state: StepState) -> StepDifference:
         update=relative_error([*step.updates.values()], [*reference.updates.values()])
         or RelativeError(0.0, 0.0),
         first_output=first_output(step, reference, own.exact),
-        first_gradient=first_gradient(step, own.exact),
-        lines=_compare_modules(step, own, reference, model),
+        first_gradient=first_gradient(step, passive),
+        lines=lines,
         not_called=[n for n, m in model.named_modules() if n not in called and _has_forward(m)],
         dtype=backend.dtype,
         first_output_fp32=first_output_of(reference),
-        nonfinite_weights=nonfinite[0],
-        nonfinite_buffers=nonfinite[1],
-        out_of_range=None if any(nonfinite) else rounded[0] or rounded[1],
-        first_gradient_fp32=first_gradient(reference, own.exact),
+        nonfinite_weights=next(iter(weights), None),
+        nonfinite_buffers=next(iter(buffers), None),
+        out_of_range=None if weights or buffers else next(iter([*rounded[0], *harmful]), None),
+        first_gradient_fp32=first_gradient(reference, passive),
         loss_overflow=find_loss_overflow(trainer, step, state.batches),
         finds_scale=step.skipped
         and not state.has_updated
-        and first_gradient(reference, own.exact) is None
+        and first_gradient(reference, passive) is None
         and all(are_finite(numeric_tensors(call.output)) for call in step.calls.values())
-        and math.isfinite(step.loss),
+        and math.isfinite(step.loss)
+        and trainer.precision.scales_dynamically()
+        and _is_finite_without_scale(state),
         lost_updates=measure_lost_updates(state, step, reference) if updates_16_bits else None,
     )
+
+
+def _is_finite_without_scale(state: StepState) -> bool:
+    """Return whether the gradients of the step are finite with a loss scale of 1."""
+    config = state.config
+    precision = dataclasses.replace(config.precision, loss_scale=1.0)
+    # The state of the loss scaler has its scale.
+    unscaled = dataclasses.replace(state, parts={**state.parts, "precision": {}} if state.parts else {})
+    trainer = unscaled.build_trainer(dataclasses.replace(config, precision=precision))
+    step = take(trainer, state.batches, state.set_random_states, with_calls=False)
+    return are_finite(step.gradients)
+
+
+def _list_harmful(
+    names: Iterable[str], lines: Iterable[ModuleDifference], step: TakenStep, bound: float
+) -> list[str]:
+    """Return the modules whose infinite buffers are no mask: their own error is large.
+
+    Where the error of a module is unknown, the loss and the gradients tell.
+    """
+    sizes = {line.title: line.size for line in lines if line.size >= 0}
+    is_finite = math.isfinite(step.loss) and are_finite(step.gradients)
+    return [name for name in names if (sizes[name] > bound if name in sizes else not is_finite)]
+
+
+def _unit_roundoff(dtype: str) -> float:
+    """Return the relative error of one rounding."""
+    return torch.finfo(getattr(torch, dtype)).eps / 2
 
 
 def check_is_comparable(config: Config) -> None:
@@ -211,15 +247,19 @@ def check_is_comparable(config: Config) -> None:
 
 
 def _compare_modules(
-    step: TakenStep, own_errors: OwnErrors, reference: TakenStep, model: nn.Module
+    step: TakenStep,
+    own_errors: OwnErrors,
+    reference: TakenStep,
+    of_reference: OwnErrors,
+    model: nn.Module,
 ) -> list[ModuleDifference]:
     """Return the errors of every called module, in the order of the forward pass.
 
     Args:
         reference: The step in fp32.
+        of_reference: Its own errors.
         model: The network in fp32, with the weights from before the steps.
     """
-    of_reference = measure_own_errors(reference, reference, model)
     modules = dict(model.named_modules())
     calls_by_name: dict[str, list[ModuleCall]] = {}  # in the order in which the first calls ended
     for call in step.calls.values():
@@ -309,7 +349,7 @@ def _describe_own_errors(difference: StepDifference) -> Iterator[str]:
 def _describe_large_errors(difference: StepDifference) -> str:
     """Return which modules have a larger error than the rounding of the backend's dtype explains."""
     dtype = SHORT_DTYPES.get(difference.dtype, difference.dtype)
-    unit = torch.finfo(getattr(torch, difference.dtype)).eps / 2
+    unit = _unit_roundoff(difference.dtype)
     bound = f"{LARGE_ERROR} x {format_error(unit)}"
     times = LARGE_ERROR
     large = [line.title for line in difference.by_worst() if line.size > LARGE_ERROR * unit]
@@ -416,7 +456,8 @@ def lost_table(losses: LostUpdates, *, every: bool) -> Table:
     shown = losses.parameters if every else [row for row in losses.parameters if row.lost][:MAX_MODULES]
     for row in (*losses.kinds, *shown):
         name = f"all {row.name}" if row in losses.kinds else row.name
-        cells = (name, f"{row.weights:,}", f"{100 * row.lost:.3g}%", f"{100 * row.arrives:.3g}%")
+        arrives = "-" if math.isnan(row.arrives) else f"{100 * row.arrives:.3g}%"
+        cells = (name, f"{row.weights:,}", f"{100 * row.lost:.3g}%", arrives)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 

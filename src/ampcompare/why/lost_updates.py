@@ -1,6 +1,7 @@
 """Which weights lose their update: they stay as they are in 16 bits, although they change in fp32."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
+from ampcompare.precision import get_backend
 from ampcompare.why.capture import TakenStep, are_finite
 from ampcompare.why.step import RepeatableStep, StepState
 
@@ -17,6 +19,35 @@ ROUNDED_STEPS = "rounded_steps"  # in the state of a backend that rounds at rand
 NORMS, BIASES, EMBEDDINGS, OTHERS = "norms", "biases", "embeddings", "others"
 WORTH_KEEPING = 0.5  # modules of which a larger fraction of the weights loses its update are tried in fp32
 Updates = Mapping[str, Tensor]  # by parameter
+
+
+class DrawnUpdates:
+    """The updates of a step in several draws of random rounding, of which only sums are kept.
+
+    Attributes:
+        expected: The updates in fp32.
+        floor: The root mean square below which updates are rounding errors.
+        draws: The number of draws.
+        lost: The numbers of lost weights by parameter, added up over the draws.
+        sums: The sums of the updates over the draws, by parameter.
+    """
+
+    def __init__(self, expected: Updates, unit: float) -> None:
+        self.expected = expected
+        weights = sum(each.numel() for each in expected.values())
+        square = sum(float(each.abs().square().sum()) for each in expected.values())
+        self.floor = unit * (square / weights) ** 0.5 if weights else 0.0
+        self.draws = 0
+        self.lost = dict.fromkeys(expected, 0)
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, updates: Updates) -> None:
+        """Add the updates of a draw."""
+        self.draws += 1
+        for name, fp32 in self.expected.items():
+            own = updates[name]
+            self.lost[name] += int(((own == 0) & (fp32 != 0)).sum())
+            self.sums[name] = self.sums[name] + own if name in self.sums else own
 
 
 @dataclass(frozen=True)
@@ -28,7 +59,8 @@ class UpdateLoss:
         kind: The kind of parameter: NORMS, EMBEDDINGS, BIASES or OTHERS; "" for an option.
         weights: Number of weights.
         lost: Fraction of the weights that did not change, although they change in fp32.
-        arrives: How much of the update arrives: its projection on the update in fp32, 1 for all of it.
+        arrives: How much of the update arrives: its projection on the update in fp32, 1 for all of it. nan
+            where that is less than the rounding of all updates.
         draws: Over how many draws of random rounding both are averaged; 1 for a backend without.
     """
 
@@ -66,37 +98,43 @@ def measure_lost_updates(state: StepState, step: TakenStep, reference: TakenStep
         return None
     trainer = state.build_trainer()
     is_random = ROUNDED_STEPS in trainer.precision.state_dict()
-    draws = _draw_updates(state, state.config) if is_random else [step.updates]
+    if is_random:
+        drawn = _draw_updates(state, state.config, reference.updates)
+    else:
+        drawn = DrawnUpdates(reference.updates, _unit_roundoff(state.config))
+        drawn.add(step.updates)
     kinds = {name: _kind_of(trainer.model, name) for name in reference.updates}
-    rows = [_measure(name, kind, draws, reference.updates, [name]) for name, kind in kinds.items()]
+    rows = [_measure(name, kind, drawn, [name]) for name, kind in kinds.items()]
     rows.sort(key=lambda row: -row.lost)
     if not rows or not rows[0].lost:
         return None
     sums = [
-        _measure(kind, kind, draws, reference.updates, [name for name in kinds if kinds[name] == kind])
+        _measure(kind, kind, drawn, [name for name in kinds if kinds[name] == kind])
         for kind in dict.fromkeys(kinds.values())
     ]
     sums.sort(key=lambda row: -row.lost)
     remedies = []
     for option, config in _list_remedies(state.config, rows, sums):
         try:
-            updates = _draw_updates(state, config)
+            tried = _draw_updates(state, config, reference.updates)
         except UserError:  # a module that cannot be kept in fp32, or a backend that the options do not allow
             continue
-        remedies.append(_measure(option, "", updates, reference.updates, [*kinds]))
+        remedies.append(_measure(option, "", tried, [*kinds]))
     return LostUpdates(rows, sums, remedies)
 
 
-def _measure(
-    name: str, kind: str, draws: Sequence[Updates], expected: Updates, parameters: Sequence[str]
-) -> UpdateLoss:
+def _measure(name: str, kind: str, drawn: DrawnUpdates, parameters: Sequence[str]) -> UpdateLoss:
     """Return the lost updates of some parameters together."""
-    fp32 = torch.cat([expected[n].flatten() for n in parameters])
-    own = torch.stack([torch.cat([draw[n].flatten() for n in parameters]) for draw in draws])
-    lost = float(((own == 0) & (fp32 != 0)).double().mean()) if len(fp32) else 0.0
-    whole = float(torch.vdot(fp32, fp32).real)
-    arrives = float(torch.vdot(fp32, own.mean(0)).real) / whole if whole else 1.0
-    return UpdateLoss(name, kind, len(fp32), lost, arrives, len(draws))
+    fp32 = [drawn.expected[n].flatten() for n in parameters]
+    own = [drawn.sums[n].flatten() for n in parameters]
+    weights = sum(len(each) for each in fp32)
+    lost = sum(drawn.lost[n] for n in parameters) / (weights * drawn.draws) if weights else 0.0
+    whole = sum(float(torch.vdot(each, each).real) for each in fp32)
+    arrived = sum(float(torch.vdot(a, b).real) for a, b in zip(fp32, own, strict=True)) / drawn.draws
+    arrives = arrived / whole if whole else 1.0
+    if whole < weights * drawn.floor**2:
+        arrives = math.nan
+    return UpdateLoss(name, kind, weights, lost, arrives, drawn.draws)
 
 
 def _kind_of(model: nn.Module, parameter: str) -> str:
@@ -106,7 +144,7 @@ def _kind_of(model: nn.Module, parameter: str) -> str:
         return NORMS
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return EMBEDDINGS
-    return BIASES if name.startswith("bias") else OTHERS
+    return BIASES if name.startswith("bias") or name.endswith("bias") else OTHERS
 
 
 def _list_remedies(
@@ -126,15 +164,23 @@ def _list_remedies(
     return remedies
 
 
-def _draw_updates(state: StepState, config: Config) -> list[Updates]:
-    """Return the updates of the step under other options, DRAWS times where they are rounded at random."""
+def _unit_roundoff(config: Config) -> float:
+    """Return the relative error of one rounding in the dtype of the backend."""
+    return torch.finfo(getattr(torch, get_backend(config.backend).dtype)).eps / 2
+
+
+def _draw_updates(state: StepState, config: Config, expected: Updates) -> DrawnUpdates:
+    """Return the updates of the step under other options, DRAWS times where they are rounded at random.
+
+    Args:
+        expected: The updates in fp32.
+    """
     step = RepeatableStep(state, state.build_trainer(config), state.batches)
+    drawn = DrawnUpdates(expected, _unit_roundoff(config))
     own = step.start["precision"]
-    if ROUNDED_STEPS not in own:
-        return [step.take().updates]
-    first = own[ROUNDED_STEPS]
-    updates: list[Updates] = []
-    for number in range(DRAWS):
-        own[ROUNDED_STEPS] = first + number
-        updates.append(step.take().updates)
-    return updates
+    first = own.get(ROUNDED_STEPS)
+    for number in range(1 if first is None else DRAWS):
+        if first is not None:
+            own[ROUNDED_STEPS] = first + number
+        drawn.add(step.take().updates)
+    return drawn

@@ -49,14 +49,16 @@ def find_loss_overflow(trainer: Trainer, step: TakenStep, batches: Sequence[Batc
     Args:
         trainer: A trainer of the backend of the step.
     """
-    for number, (_, targets) in enumerate(batches):
+    _, weights, _ = trainer._weigh(batches)
+    for number, ((_, targets), weight) in enumerate(zip(batches, weights, strict=True)):
         call = step.calls.get(("", number))
-        if call is None or not are_finite(numeric_tensors(call.output)):
+        outputs = [] if call is None else numeric_tensors(call.output)
+        if call is None or not outputs or not are_finite(outputs):
             continue
-        watch = _compute_loss(trainer, call.output, targets, step.scale, in_fp32=False)
+        watch = _compute_loss(trainer, call.output, targets, step.scale * weight, in_fp32=False)
         if watch.is_finite:
             continue
-        in_fp32 = _compute_loss(trainer, call.output, targets, step.scale, in_fp32=True)
+        in_fp32 = _compute_loss(trainer, call.output, targets, step.scale * weight, in_fp32=True)
         # What is infinite in fp32, too, is intended, such as a mask.
         forward = [each for each in watch.forward if each not in in_fp32.forward]
         found = forward[:1] or watch.backward[:1]
@@ -69,12 +71,17 @@ def find_loss_overflow(trainer: Trainer, step: TakenStep, batches: Sequence[Batc
 
 
 def _compute_loss(
-    trainer: Trainer, output: Any, targets: Any, scale: float, *, in_fp32: bool
+    trainer: Trainer, output: Any, targets: Any, scale: float | torch.Tensor, *, in_fp32: bool
 ) -> "_LossWatch":
-    """Compute the loss of recorded outputs and its gradients, and return what was watched."""
+    """Compute the loss of recorded outputs and its gradients, and return what was watched.
+
+    Args:
+        scale: The loss scale, times the weight of the micro-batch.
+    """
     watch = _LossWatch()
     leaves = map_tensors(output, lambda x: x.detach().requires_grad_(is_numeric(x)))
-    outputs = map_tensors(leaves, lambda x: x.float() if in_fp32 and x.is_floating_point() else x)
+    in_dtype = map_tensors(leaves, lambda x: x.float() if in_fp32 and x.is_floating_point() else x)
+    outputs = map_tensors(in_dtype, torch.clone)  # the loss may change them in place
     precision = trainer.precision
     off = torch.autocast(autocast_name(precision.device), enabled=False) if in_fp32 else nullcontext()
     with precision.training_context(), precision.forward_context(), off, torch.enable_grad(), watch:
@@ -131,6 +138,8 @@ class _LossWatch(TorchFunctionMode):
 def first_output(step: TakenStep, reference: TakenStep, exact: Collection[str]) -> str | None:
     """Return the first module in the forward pass with an output that is finite in fp32 only.
 
+    Where its inputs are so, too, the module that passed them is returned.
+
     Args:
         exact: Modules that only move values.
     """
@@ -138,9 +147,17 @@ def first_output(step: TakenStep, reference: TakenStep, exact: Collection[str]) 
         if key not in reference.calls or call.name in exact:
             continue
         error = relative_error(numeric_tensors(call.output), numeric_tensors(reference.calls[key].output))
-        if error is not None and math.isinf(error.size):
-            return call.name or NETWORK
+        if error is None or not math.isinf(error.size):
+            continue
+        error = relative_error(numeric_tensors(call.inputs), numeric_tensors(reference.calls[key].inputs))
+        is_passed = error is not None and math.isinf(error.size)
+        return (_parents(step).get(key) if is_passed else call.name) or NETWORK
     return None
+
+
+def _parents(step: TakenStep) -> dict[CallKey, str]:
+    """Return the module that made each call, by call."""
+    return {inner.key: call.name for call in step.calls.values() for inner in call.inner_calls}
 
 
 def first_output_of(step: TakenStep) -> str | None:
@@ -160,15 +177,13 @@ def first_gradient(step: TakenStep, exact: Collection[str]) -> str | None:
     """Return the module in whose backward pass a gradient became infinite or NaN.
 
     Args:
-        exact: Modules that only move values. Where their sums of gradients overflow, what computed these
-            gradients is named.
+        exact: Modules that only move values, also in their backward. Where their sums of gradients overflow,
+            what computed these gradients is named.
 
     Returns:
         LOSS, if the gradients are not finite from the loss on; None, if all are finite.
     """
-    parents: dict[CallKey, str] = {
-        inner.key: call.name for call in step.calls.values() for inner in call.inner_calls
-    }
+    parents = _parents(step)
     of_network = [call.output_gradients for call in step.calls.values() if not call.name]
     begins_in_loss = not all(of_network) or not are_finite([[*each.values()] for each in of_network])
     last = LOSS  # what computed the gradients so far
@@ -188,9 +203,8 @@ def first_gradient(step: TakenStep, exact: Collection[str]) -> str | None:
     return None
 
 
-def first_nonfinite(model: nn.Module, *, buffers: bool = False) -> str | None:
-    """Return the first module of which a parameter, or a buffer, is not finite."""
-    for name, tensor in model.named_buffers() if buffers else model.named_parameters():
-        if not are_finite(tensor):
-            return name.rpartition(".")[0] or NETWORK
-    return None
+def nonfinite_modules(model: nn.Module, *, buffers: bool = False) -> list[str]:
+    """Return the modules of which a parameter, or a buffer, is not finite."""
+    tensors = model.named_buffers() if buffers else model.named_parameters()
+    owners = [name.rpartition(".")[0] or NETWORK for name, tensor in tensors if not are_finite(tensor)]
+    return [*dict.fromkeys(owners)]

@@ -140,7 +140,7 @@ class _OpTracer(TorchDispatchMode):
         key = _storage(tensor)
         if key not in self._known:
             self._known[key] = tensor  # a reference, so that no other storage gets this key
-            size = tensor.untyped_storage().nbytes()
+            size = _stored_values(tensor).untyped_storage().nbytes()
             self.trace.saved[self.module_stack[-1]] += size
             if key in self._weight_copies:
                 self.trace.copies += size
@@ -252,7 +252,11 @@ def _tensors_of(batch: Batch) -> list[Tensor]:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return _stored_values(tensor).untyped_storage()._cdata
+
+
+def _stored_values(tensor: Tensor) -> Tensor:
+    return tensor._values() if tensor.is_sparse else tensor
 
 
 def floating_tensors(tree: Any) -> list[Tensor]:

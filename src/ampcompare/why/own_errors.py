@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from ampcompare.system.device import is_out_of_memory, seed_process
 from ampcompare.why.capture import (
     CallKey,
     ModuleCall,
     Replay,
     TakenStep,
     are_finite,
+    dense,
     numeric_tensors,
     replay_call,
 )
@@ -25,6 +27,9 @@ from ampcompare.why.errors import RelativeError, relative_error
 OUTPUT, PASSED, GRADIENT, WEIGHTS = "output", "passed inputs", "gradient", "weights' gradients"
 # Where the gradient of the replays differs by less from that of the step, only one module uses the weight.
 SAME_GRADIENT = 1e-3
+# Where a replay of the reference differs by more from the reference, the module needs more than its inputs.
+SAME_VALUES = 1e-4
+SAMPLE = 4096  # of a module's outputs, looked for among its inputs before all are
 
 
 @dataclass
@@ -38,12 +43,14 @@ class OwnErrors:
         random: The names of the modules whose replay is not repeatable.
         exact: The names of the modules that only move values or leave them out, such as nearest-neighbour
             upsampling, max pooling, dropout, ReLU.
+        computes_gradients: Those of them whose gradients are other numbers, such as a reversal with a factor.
         gradients: By parameter: the gradient of the replays, summed over the calls; includes the loss scale.
     """
 
     errors: dict[CallKey, dict[str, RelativeError]] = field(default_factory=dict)
     random: set[str] = field(default_factory=set)
     exact: set[str] = field(default_factory=set)
+    computes_gradients: set[str] = field(default_factory=set)
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -52,6 +59,7 @@ def measure_own_errors(
     reference: TakenStep,
     model: nn.Module,
     arithmetic: Callable[[], AbstractContextManager[None]] = nullcontext,
+    of_reference: OwnErrors | None = None,
 ) -> OwnErrors:
     """Replay every call of a step, and compare.
 
@@ -63,6 +71,8 @@ def measure_own_errors(
         reference: The step in the dtype of the model.
         model: The network in fp32 or fp64, with the weights and buffers from before the step.
         arithmetic: Returns a context around each replay.
+        of_reference: The own errors of the reference. A part whose replay differs from the reference has no
+            error: the module needs more of the step than its inputs, such as a random number.
     """
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     result = OwnErrors()
@@ -73,22 +83,27 @@ def measure_own_errors(
             continue
         changed = reference.calls.get(key, call).changed
         try:
-            with arithmetic():
-                repeated, replay = (replay_call(call, model, changed, dtype) for _ in range(2))
-        except RuntimeError:  # a module that needs more of the step than its inputs
+            repeated, replay = (_replay(call, model, changed, dtype, arithmetic, seed) for seed in (1, 0))
+        except Exception as problem:  # a module that needs more of the step than its inputs
+            if is_out_of_memory(problem):
+                raise
             continue
+        known = {} if of_reference is None else of_reference.errors.get(key, {})
+        unlike = {part for part, error in known.items() if error.size > SAME_VALUES}
         module = model.get_submodule(call.name)
         is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        if is_dropout or (not call.inner_calls and not replay.weights and _moves_values(replay)):
+        only_moves = not call.inner_calls and not replay.weights and OUTPUT not in unlike
+        if is_dropout or (only_moves and _moves_values(replay)):
             result.exact.add(call.name)
-        both = zip([*replay.outputs, *replay.passed], [*repeated.outputs, *repeated.passed], strict=True)
-        if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in both):
+        counts = [(len(each.outputs), len(each.passed)) for each in (replay, repeated)]
+        both = zip([*replay.outputs, *replay.passed], [*repeated.outputs, *repeated.passed], strict=False)
+        if counts[0] != counts[1] or not all(torch.equal(_numbers(a), _numbers(b)) for a, b in both):
             result.random.add(call.name)
             continue
         pairs = {OUTPUT: (numeric_tensors(call.output), replay.outputs), PASSED: (call.passed, replay.passed)}
         for part, (measured, computed) in pairs.items():
             error = relative_error(measured, computed)
-            if error is not None:
+            if error is not None and part not in unlike:
                 result.errors[key][part] = error
         of_inputs, of_weights = differentiate(call, replay)
         for parameter, gradient in of_weights.items():
@@ -97,20 +112,58 @@ def measure_own_errors(
         error = relative_error(measured, [*of_inputs.values()])
         # The gradients of a module that moves values are sums of a few numbers. Where these overflow, the
         # numbers are the cause.
-        if error is not None and not (call.name in result.exact and not are_finite(measured)):
+        is_own = not type(module).__module__.startswith("torch.nn.modules.")
+        if call.name in result.exact and is_own and not _are_equal(measured, of_inputs.values()):
+            result.computes_gradients.add(call.name)
+        is_exact = call.name in result.exact - result.computes_gradients
+        is_sum = is_exact and not are_finite(measured)
+        if error is not None and GRADIENT not in unlike and not is_sum:
             result.errors[key][GRADIENT] = error
     return result
+
+
+def _replay(
+    call: ModuleCall,
+    model: nn.Module,
+    changed: dict[str, Tensor],
+    dtype: torch.dtype,
+    arithmetic: Callable[[], AbstractContextManager[None]],
+    seed: int,
+) -> Replay:
+    """Replay a call with the random numbers of a seed, so that a step and its reference draw the same."""
+    seed_process(seed)
+    with arithmetic():
+        return replay_call(call, model, changed, dtype)
+
+
+def _are_equal(tensors: Iterable[Tensor], others: Iterable[Tensor]) -> bool:
+    return all(torch.equal(a.to(b), b) for a, b in zip(tensors, others, strict=True))
 
 
 def _moves_values(replay: Replay) -> bool:
     """Return whether each number of the outputs is one of the inputs', or 0."""
     if not replay.outputs or not replay.inputs:
         return False
-    inputs = torch.cat(
-        [x.detach().flatten() for x in replay.inputs if not x.is_complex()] or [torch.zeros(0)]
+    inputs, outputs = (
+        torch.cat([_real(tensor).flatten() for tensor in tensors])
+        for tensors in (replay.inputs, replay.outputs)
     )
-    outputs = torch.cat([x.detach().flatten() for x in replay.outputs if not x.is_complex()])
-    return bool((torch.isin(outputs, inputs) | (outputs == 0)).all())
+    if inputs.shape == outputs.shape and bool(((inputs == outputs) | (outputs == 0)).all()):
+        return True
+    # To look for all numbers takes long: most modules that compute are found out by a few.
+    for some_outputs in (outputs[:: len(outputs) // SAMPLE + 1], outputs):
+        if not bool((torch.isin(some_outputs, inputs) | (some_outputs == 0)).all()):
+            return False
+    return True
+
+
+def _real(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    return _real(tensor).nan_to_num()
 
 
 def differentiate(call: ModuleCall, replay: Replay) -> tuple[dict[int, Tensor], dict[str, Tensor]]:
@@ -134,7 +187,7 @@ def differentiate(call: ModuleCall, replay: Replay) -> tuple[dict[int, Tensor], 
     of_weights = zip(parameters, gradients[len(input_indices) :], strict=True)
     return (
         {index: gradient for index, gradient in of_inputs if gradient is not None},
-        {name: gradient for name, gradient in of_weights if gradient is not None},
+        {name: dense(gradient) for name, gradient in of_weights if gradient is not None},
     )
 
 

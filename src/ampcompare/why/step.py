@@ -19,7 +19,7 @@ from ampcompare.training.loop import PARTS
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.torch_compile import CompiledForward
 from ampcompare.training.trainer import Trainer, micro_batches
-from ampcompare.why.capture import TakenStep, take
+from ampcompare.why.capture import TakenStep, are_same, take
 from ampcompare.why.weights_file import load_weights, read_weights
 
 MASTERS = "masters"  # in the state of a backend with fp32 master weights
@@ -37,6 +37,7 @@ class StepState:
         random: The random states.
         parts: A copy of the state of model, optimizer, schedule and backend; empty for an untrained network.
         weights: What the optimizer updates, in the order of the model's parameters: weights, or masters.
+        buffers: Buffers by name as a file has them, before the backend rounded them; empty without a file.
         place: Where the step is: the epoch, and the number of its first micro-batch in the epoch.
         has_updated: Whether an earlier step has changed the weights.
     """
@@ -48,6 +49,7 @@ class StepState:
     random: Mapping[str, Any]
     parts: Mapping[str, Any] = field(default_factory=dict)
     weights: Sequence[Tensor] = ()
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
     place: tuple[int, int] = (0, 0)
     has_updated: bool = False
 
@@ -78,7 +80,7 @@ class StepState:
             own = trainer.precision.state_dict()
             shared = {k: v for k, v in parts["precision"].items() if k in own and k != MASTERS}
             parts["precision"] = own | shared
-            _restore_rounded_buffers(trainer, parts["model"])
+            _restore_rounded_buffers(trainer, parts["model"], self.buffers)
         for name in PARTS:
             getattr(trainer, name).load_state_dict(parts[name])
         if not is_same:
@@ -100,14 +102,17 @@ class StepState:
         raise AssertionError("epochs never end")
 
 
-def _restore_rounded_buffers(trainer: Trainer, saved: dict[str, Any]) -> None:
-    """Replace saved buffers that are the rounded initial ones by the initial ones.
+def _restore_rounded_buffers(trainer: Trainer, saved: dict[str, Any], of_file: Mapping[str, Tensor]) -> None:
+    """Replace saved buffers that are the rounded ones of the file, or the rounded initial ones, by these.
 
     A backend with 16-bit weights rounds buffers as well, some of them to 0 or inf.
     """
-    for name, initial in trainer.model.named_buffers():
+    for name, own in trainer.model.named_buffers():
+        initial = of_file.get(name, own).to(own)
         buffer = saved.get(name)
-        if buffer is not None and buffer.dtype != initial.dtype and buffer.equal(initial.to(buffer.dtype)):
+        if buffer is None or buffer.dtype == initial.dtype:
+            continue
+        if are_same(buffer, initial.to(buffer.dtype)):
             saved[name] = initial.clone()
 
 
@@ -179,7 +184,8 @@ def from_weights(path: Path, overrides: Sequence[str]) -> StepState:
         batches=batches,
         random=random_states(context.world.device),
         parts={name: getattr(plain, name).state_dict() for name in PARTS},
-        weights=[p.detach().clone() for p in plain.updated],
+        weights=[value.to(context.world.device) for value in values],
+        buffers={name: weights[name] for name, _ in plain.model.named_buffers() if name in weights},
     )
 
 
