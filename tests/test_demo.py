@@ -40,7 +40,7 @@ HAS_BENCH = len(TIMED) > 1  # a CPU without 16-bit instructions has no speed to 
         (["epoch=1"], "epochs"),
         pytest.param(
             ["model.name={folder}/net.py:build"],
-            "the speed of none cannot be measured: ",
+            "the baseline none failed: ",
             marks=[pytest.mark.slow, pytest.mark.skipif(not HAS_BENCH, reason="needs 16-bit instructions")],
         ),
     ],

@@ -70,6 +70,8 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     if not record.summary.keys() & {metrics.NONFINITE_MODULES}:
         absent |= {m.key for m in listed if m.needs == metrics.SKIPPED_STEP}
         assert not any(rows(record, metrics.SKIPPED))
+    if metrics.FIRST_ANOMALY not in record.summary:  # of runs with such a step alone
+        absent |= {metrics.FIRST_ANOMALY}
     assert {found.key for key in logged if (found := metrics.find(key))} == (
         {m.key for m in listed if m.when != metrics.END} - absent
     )
