@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.outside import Outside
 
 from ampcompare.cli import main
 from ampcompare.why.lost_updates import DrawnUpdates
@@ -743,7 +744,7 @@ def test_modules_with_complex_outputs_alone_are_measured(capsys):
     assert both["fault"] is None
 
 
-def test_not_all_numbers_are_looked_for_where_few_show_that_a_module_computes(capsys, monkeypatch):
+def test_not_all_numbers_are_looked_for_where_few_show_that_a_module_computes(capsys, outside: Outside):
     looked_for = []
     isin = torch.isin
 
@@ -751,7 +752,7 @@ def test_not_all_numbers_are_looked_for_where_few_show_that_a_module_computes(ca
         looked_for.append(elements.numel())
         return isin(elements, *args, **kwargs)
 
-    monkeypatch.setattr(torch, "isin", count)
+    outside.replace(torch, "isin", count)
     words = ['model.kwargs.act="SiLU"', 'model.kwargs.norm="gn"', *settings(inplace=False)]
     diff(capsys, "make", *words, *IMAGES, "backend=native_bf16")
     assert looked_for

@@ -257,7 +257,7 @@ def _compare_modules(
 
     Args:
         reference: The step in fp32.
-        of_reference: Its own errors.
+        of_reference: Those of the reference against its replays, which should be 0.
         model: The network in fp32, with the weights from before the steps.
     """
     modules = dict(model.named_modules())
