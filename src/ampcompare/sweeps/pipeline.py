@@ -315,10 +315,10 @@ def _executor_factory(prepared: PreparedSweep) -> Callable[[Journal], Executor]:
     def make_local(journal: Journal) -> Executor:
         launcher, gpus = prepared.launcher(journal.folder), [] if prepared.on_cpu else visible_gpus()
         has_succeeded = journal.state.count(RunState.FINISHED, RunState.STOPPED)
-        is_checkable = prepared.config is not None and starts_with_this_python(prepared.sweep)
-        if is_checkable and not prepared.sweep.on_server and not has_succeeded:
+        config = prepared.config if starts_with_this_python(prepared.sweep) else None
+        if config is not None and not prepared.sweep.on_server and not has_succeeded:
             # The first processes check that this machine can train all runs, before they train.
-            needs = json.dumps(machine_needs(prepared.sweep, prepared.config))
+            needs = json.dumps(machine_needs(prepared.sweep, config))
             launcher = replace(launcher, environment={**launcher.environment, NEEDS_VARIABLE: needs})
         return LocalExecutor(launcher, options.workers or max(1, len(gpus)), gpus)
 
