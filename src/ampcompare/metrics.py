@@ -253,7 +253,7 @@ NONFINITE_MODULES = declare(
 )
 FIRST_ANOMALY = declare(
     "anomaly/first_step",
-    "first step with a loss of inf or nan, or skipped after the loss scale had settled",
+    "first step that was skipped after the loss scale had settled, or that no loss scale repairs",
     END,
     "steps",
     needs="such a step",

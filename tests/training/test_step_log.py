@@ -258,15 +258,6 @@ def test_the_first_anomaly_is_kept_over_a_resume():
     assert second.logger.summary()[metrics.FIRST_ANOMALY] == 14
 
 
-def test_a_loss_that_is_not_finite_is_an_anomaly_also_under_a_dynamic_scale(made: Made):
-    """No loss scale repairs it: the loss is computed without one."""
-    for number in range(1, 8):
-        made.scale.skipped = number in (1, 5)
-        made.step(float("nan") if number == 5 else 1.0)
-    made.logger.flush()
-    assert made.logger.summary()[metrics.FIRST_ANOMALY] == 5
-
-
 def test_peak_memory_excludes_the_first_steps(outside: Outside):
     """A fault of before: an evaluation's batch in fp32 was the peak under every backend."""
     peak = 0.0

@@ -94,7 +94,8 @@ class AnomalyMonitor:
     def first_anomaly(self) -> int | None:
         """The first step of the run with a loss or an update that is inf or nan, or that was skipped.
 
-        Steps that were skipped before the loss scale had settled are left out.
+        Steps are left out whose overflow a smaller loss scale may still repair, and those that were skipped
+        before the loss scale had settled.
         """
         anomaly: int | None = self._state["first_anomaly"]
         return anomaly
@@ -128,7 +129,7 @@ class AnomalyMonitor:
         spoiled = first_bad
         if first_bad is not None and first_bad > 1 and first_bad in bad_weights:
             spoiled = first_bad - 1  # the update before made the weights inf or nan
-        self._note_anomaly(first_step, skips, spoiled)
+        self._note_anomaly(first_step, skips, spoiled if loss_is_lost else None)
         self._check_weights(bad_weights, stops=self._on_nan == "stop" and not scale_can_shrink)
         if first_bad == 1 and scale_can_shrink:
             log.warning(f"{_describe_loss(1, bad_losses[1], scale)}; {FIRST_STEP_ADVICE}")
