@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 EXIT_BAD_INPUT = 2
-# Of a run whose machine cannot train all runs of its sweep: EX_UNAVAILABLE of sysexits.h.
+# A run ends with it if its machine cannot train all runs of the sweep: EX_UNAVAILABLE of sysexits.h.
 EXIT_UNSUITABLE = 69
 DEBUG_FLAG, DEBUG_VARIABLE = "--debug", "AMPCOMPARE_DEBUG"
 # Packages that call plug-ins. Their frames are left out at the top of a plug-in's traceback.

@@ -77,7 +77,7 @@ def warn(slurm: Slurm, job: str) -> None:
     slurm.wait(lambda: int(slurm.show(job, "Restarts")) > before)
 
 
-def said(slurm: Slurm, folder: Path) -> str:
+def read_jobs_and_output(slurm: Slurm, folder: Path) -> str:
     return f"{slurm.jobs()}\n" + "\n".join(file.read_text() for file in folder.glob("slurm-*.out"))
 
 
@@ -104,7 +104,9 @@ def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(
         warn(slurm, job)
     slurm.wait_until_ended()
     (run,) = sweep.runs
-    assert (run.state, run.exit_code, len(sweep.tried)) == ("finished", 0, 1), said(slurm, tmp_path)
+    assert (run.state, run.exit_code, len(sweep.tried)) == ("finished", 0, 1), read_jobs_and_output(
+        slurm, tmp_path
+    )
     assert [job.state for job in slurm.jobs()] == ["COMPLETED"] * 2
     assert steps(run) == list(range(4, STEPS + 1, 4))  # at the end of each epoch
 
@@ -140,7 +142,7 @@ def test_several_processes_that_lose_their_machine_go_on_as_one_run(slurm: Slurm
     warn(slurm, slurm.jobs()[0].id)
     (tmp_path / "slow").unlink()
     slurm.wait_until_ended()
-    text = said(slurm, tmp_path)
+    text = read_jobs_and_output(slurm, tmp_path)
     (job,) = slurm.jobs()
     assert job.state == "COMPLETED", text
     (record,) = load_runs([tmp_path / "runs"])

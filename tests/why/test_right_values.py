@@ -320,7 +320,7 @@ class Words(nn.Module):
         return x + (found if found.dim() == 2 else found.sum(1))
 
 
-def words(num_classes, is_bag, sparse):
+def embeddings(num_classes, is_bag, sparse):
     return Middle(Words(is_bag, sparse))
 
 
@@ -727,10 +727,10 @@ def test_sparse_gradients_have_the_errors_of_dense_ones(is_bag: bool, capsys):
     found = []
     for sparse in (True, False):
         words = [*settings(is_bag=is_bag, sparse=sparse), *IMAGES, *PLAIN, "optimizer.nesterov=false"]
-        result, _ = diff(capsys, "words", *words, "backend=native_bf16")
+        result, _ = diff(capsys, "embeddings", *words, "backend=native_bf16")
         found.append({title: line["own"] for title, line in lines(result).items()})
         if is_bag and sparse:
-            both, _ = diff(capsys, "words", *words, "backend=native_bf16,none")
+            both, _ = diff(capsys, "embeddings", *words, "backend=native_bf16,none")
             assert both["fault"] is None
     assert "weights' gradients" in found[0]["middle.words"]
     assert found[0] == found[1]
