@@ -37,6 +37,8 @@ def names_and_notes(folder: Path) -> tuple[list[str], list[str]]:
         ("metrics.csv", "step|acc\n1|0.5\n", "none of its columns is a step"),
         ("a.jsonl", '{"loss": 1, "acc": 2}\n', "none of its columns is a step"),
         ("a.jsonl", "loss 1\n", "none of its lines is a JSON object"),
+        ("a.json", '{"loss": 1, "acc": 2}\n{"loss": 0.5, "acc": 3}\n', "none of its columns is a step"),
+        ("a.json", '{"loss": 1, "acc": 2}\n', "it is no log of JSON lines"),
         ("table.csv", "1,0.5\n2,0.25\n", "it has no header: its first line is all numbers"),
         ("trainer_state.json", '{"log_history": []}', "it holds no value"),
     ],
@@ -52,7 +54,7 @@ def test_a_file_without_a_run_is_left_out_among_others_and_refused_alone(tmp_pat
     write(tmp_path / "good.csv", TABLE)
     runs, notes = names_and_notes(tmp_path)
     assert runs == ["good.csv"]
-    if name not in ("a.jsonl", "table.csv", "trainer_state.json"):  # which may be data, or is not looked into
+    if name not in ("a.json", "a.jsonl", "table.csv", "trainer_state.json"):  # which may be data, or is not looked into
         assert any(str(bad) in note and why in note for note in notes)
 
 

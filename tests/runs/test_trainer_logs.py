@@ -390,6 +390,9 @@ def test_a_fit_and_a_later_test_are_one_run(tmp_path, test_step):
         ("epoch,step,_step", 1),
         ("iteration,train/global_step", 1),
         ("step,trainer/global_step", 1),
+        ("epoch,total_steps,current_steps", 2),  # LLaMA-Factory
+        ("timestamp,training_iteration", 1),  # Ray Tune
+        ("time/iterations,time/total_timesteps", 1),  # Stable-Baselines3
     ],
 )
 def test_the_surest_of_several_step_columns_counts(tmp_path: Path, columns: str, expected: int):

@@ -292,10 +292,7 @@ def _recognize_unknown(path: Path, options: ReadingOptions) -> _FileForm:
     if kind and (kind != TABLES or is_table):
         return _FileForm(kind)
     if suffix == ".json":
-        return _FileForm(
-            problem="it is no log of JSON lines: write one JSON object per line, each with a step and its "
-            "values"
-        )
+        return _recognize_json(head, options)
     if suffix not in TEXTS:
         return _FileForm(problem=f"{suffix or 'such'} files are not read; expected {', '.join(KINDS)}")
     if is_table:
@@ -303,6 +300,15 @@ def _recognize_unknown(path: Path, options: ReadingOptions) -> _FileForm:
     return _FileForm(
         problem="it has neither lines of JSON with a step nor a table, whose rows have as many cells as its "
         "header"
+    )
+
+
+def _recognize_json(head: bytes, options: ReadingOptions) -> _FileForm:
+    """Return what a JSON file lacks: the step in its lines, or the lines."""
+    if len(json_rows(head)) > 1:
+        return _FileForm(problem=describe_missing_step(json_keys(head), options.step), lacks_step=True)
+    return _FileForm(
+        problem="it is no log of JSON lines: write one JSON object per line, each with a step and its values"
     )
 
 
