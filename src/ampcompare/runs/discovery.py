@@ -91,17 +91,7 @@ def discover(source: str, options: ReadingOptions) -> Discovery:
     discovery = Discovery()
     try:
         if top.is_dir():
-            os.scandir(top).close()  # os.walk silently skips unreadable folders
-            for path in _walk(top):
-                _classify(path, options, discovery)
-                if program := _program_of(path):
-                    discovery.programs.setdefault(program, path.parent)
-            if top.name == "metrics" and _program_of(top.parent / "meta.yaml"):
-                discovery.programs[MLFLOW] = top
-            if not discovery.files:
-                for path in discovery.texts:
-                    _add(path, _recognize_unknown(path, options), discovery)
-            _set_copies_aside(discovery)
+            _search(top, options, discovery)
         elif top.exists():
             _classify_named(top, options, discovery)
         else:
@@ -114,6 +104,21 @@ def discover(source: str, options: ReadingOptions) -> Discovery:
     for paths in discovery.files.values():
         paths.sort()
     return discovery
+
+
+def _search(top: Path, options: ReadingOptions, discovery: Discovery) -> None:
+    """Add the logs of a folder at any depth, and the programs in whose folders it lies or that lie in it."""
+    os.scandir(top).close()  # os.walk silently skips unreadable folders
+    for path in _walk(top):
+        _classify(path, options, discovery)
+        if program := _program_of(path):
+            discovery.programs.setdefault(program, path.parent)
+    if top.name == "metrics" and _program_of(top.parent / "meta.yaml"):
+        discovery.programs[MLFLOW] = top
+    if not discovery.files:
+        for path in discovery.texts:
+            _add(path, _recognize_unknown(path, options), discovery)
+    _set_copies_aside(discovery)
 
 
 class NoRecordError(UserError):

@@ -1,27 +1,18 @@
 """Find and read the runs in what a user names: folders, files, projects and sweeps on W&B's server."""
 
-import glob
-import hashlib
 import logging
 import math
 import os
-import pickle
-import re
-import stat
-import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ampcompare.errors import UserError, one_line
 from ampcompare.runs.cache import open_cache, trim_cache
+from ampcompare.runs.cached_wandb_files import read_wandb_files
 from ampcompare.runs.chart_exports import join_exports
 from ampcompare.runs.discovery import (
     EVENTS,
@@ -43,29 +34,18 @@ from ampcompare.runs.load_options import ReadingOptions
 from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.name_pattern import ARM as ARM
 from ampcompare.runs.name_pattern import apply_name_pattern
-from ampcompare.runs.run_record import TIMESTAMP, RunRecord, merge_parts
-from ampcompare.runs.run_state import RunState
+from ampcompare.runs.run_record import RunRecord, merge_parts
 from ampcompare.runs.same_run import unite_files
+from ampcompare.runs.sources import group_by_arm
 from ampcompare.runs.tables import read_tables
 from ampcompare.runs.tensorboard import read_event_files
 from ampcompare.runs.trainer_state import read_trainer_states
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
-from ampcompare.runs.wandb_file import read_wandb_file
-from ampcompare.runtime.file_locks import is_locked
 from ampcompare.runtime.formatting import plural, printable, short, some
-from ampcompare.wandb_client import framing
 
-# The client flushes every 15 s by default. A run is dead after four missed flushes, or three missed rows.
-RUNNING_SECONDS = 60.0
-RUNNING_ROWS = 3
-CHECKPOINTS = "checkpoints"  # folder in an output_dir, next to `wandb`
 MAX_CACHE_SIZE = "1G"
-MAX_GAP_ROWS = 100  # last rows of a run, between which gaps are measured
-MAX_GAP_SECONDS = 24 * 3600  # a larger gap does not count
 
 log = logging.getLogger(__name__)
-
-FileSignature = tuple[Any, ...]  # identifies a file in the cache: `_signature`
 
 
 def load_runs(
@@ -122,7 +102,7 @@ def load_runs(
     options = ReadingOptions(
         step=step, run_by=run_by, starts=starts, rows=rows, run_name=run_name, where=tuple(where)
     )
-    arms = _group_by_arm([sources] if isinstance(sources, str | Path) else sources)
+    arms = group_by_arm([sources] if isinstance(sources, str | Path) else sources)
     if arms.keys() == {""}:
         return _load_arm(arms[""], options, "")
     runs: list[RunRecord] = []
@@ -190,64 +170,12 @@ def _arms_of_chart(runs: Sequence[RunRecord]) -> MissingInput:
     return MissingInput([question], ["--run-name", "{arm}"])
 
 
-def _group_by_arm(sources: Iterable[str | Path]) -> dict[str, list[str]]:
-    """Return the sources of each arm, without their names; "" is the arm of sources without a name.
-
-    Raises:
-        UserError: Some sources have a name, and others have none. Or a source is a part of NAME=SOURCE.
-    """
-    arms: dict[str, list[str]] = {}
-    for text in map(str, sources):
-        arm, source = split_arm(text)
-        arms.setdefault(arm, []).extend(_expand(source))
-        if arms[arm][-1] == source and not os.path.lexists(source):
-            _check_separators(text)
-    if "" in arms and len(arms) > 1:
-        nameless = arms[""][0]
-        names = ", ".join(arm for arm in arms if arm)
-        raise UserError(
-            f"{nameless}: has no name, but the other sources have ({names}); name it too: NAME={nameless}"
-        )
-    return arms
-
-
-def _check_separators(text: str) -> None:
-    """Refuse a source that spaces or commas have split or joined.
-
-    Raises:
-        UserError: The source begins or ends with `=`, or a comma joins two named sources.
-    """
-    if text.startswith("=") or text.endswith("="):
-        raise UserError(f"{text}: a name without its source; write NAME=SOURCE without spaces: fp32=logs/a")
-    if re.fullmatch(r"[^,/=]+=[^,]+,[^,/=]+=.*", text):
-        raise UserError(f"{text}: names several sources; separate them by spaces: fp32=logs/a bf16=logs/b")
-
-
-def _expand(source: str) -> list[str]:
-    """Return the paths that match a pattern such as `logs/fp32_*`; a shell does not expand it in NAME=SOURCE.
-
-    A source that exists, is on W&B's server or matches nothing is returned as it is.
-    """
-    if source.startswith(API_PREFIX) or os.path.lexists(source):
-        return [source]
-    return sorted(glob.glob(source, recursive=True)) or [source]
-
-
 def _identify(run: RunRecord) -> tuple[Any, ...]:
     """Return a value that is the same for one run in two arms, by its files or its place on the server."""
     if not run.paths:
         return run.entity, run.project, run.id
     # The id as well: a table that was exported from a chart holds several runs.
     return *(path.resolve() for path in run.paths), Path(run.id).resolve()
-
-
-def split_arm(source: str | Path) -> tuple[str, str]:
-    """Return the arm's name (`fp32` in `fp32=logs/a`), "" without one, and the source."""
-    name, equals, path = str(source).partition("=")
-    is_named = equals and name.strip() and path and not set(name) & {"/", os.sep, ":"}
-    if is_named and not os.path.lexists(source):
-        return name.strip(), path
-    return "", str(source)
 
 
 def _load_arm(sources: Sequence[str], options: ReadingOptions, arm: str) -> list[RunRecord]:
@@ -426,7 +354,7 @@ class _SourceReader:
         if not paths:
             return [], []
         readers: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
-            WANDB: lambda paths: _read_wandb_files(paths, self._memory),
+            WANDB: lambda paths: read_wandb_files(paths, self._memory),
             EVENTS: read_event_files,
             TABLES: lambda paths: join_exports(read_tables(paths, self.options, are_lines=False)),
             STATES: read_trainer_states,
@@ -456,77 +384,6 @@ def _warn_of_files_not_read(source: str, discovery: Discovery) -> None:
     more = len(discovery.left_out) - MAX_LEFT_OUT
     if more > 0:
         log.warning(one_line(f"{source}: files that were left out, too: {more:,}"))
-
-
-def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
-    """Return the part of a run in each file, in order.
-
-    Files that may still be written to are not cached.
-    """
-    now = time.time()
-    cached_read = memory.cache(_read_pickled)
-    read = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on a full disk nothing is cached
-        for path in paths:
-            signature = _signature(path, now)
-            read.append(_unpickle(cached_read(*signature)) if signature else read_wandb_file(path))
-    for run in read:
-        if run.exit_code is None and _is_running(run, now):
-            run.state = RunState.RUNNING
-            run.ended_as = ""
-    return read
-
-
-def _signature(path: Path, now: float) -> FileSignature:
-    """Return what identifies a file in the cache; empty for a file that may be written to."""
-    try:
-        status = path.stat()
-    except OSError:  # its reader says what is wrong
-        return ()
-    if not stat.S_ISREG(status.st_mode) or status.st_mtime > now - RUNNING_SECONDS:
-        return ()
-    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, _version()
-
-
-def _read_pickled(path: str, size: int, written: int, changed: int, version: str) -> bytes:
-    """Return the pickled result of `read_wandb_file`; the other arguments are part of the cache key.
-
-    It is pickled here because joblib would read the pickle of an object in Python, five times slower.
-    """
-    return pickle.dumps(read_wandb_file(Path(path)), pickle.HIGHEST_PROTOCOL)
-
-
-def _unpickle(pickled: bytes) -> RunRecord:
-    run: RunRecord = pickle.loads(pickled)  # noqa: S301 - pickled above, and joblib's cache is one of pickles
-    return run
-
-
-@cache
-def _version() -> str:
-    """Return a hash of the source text of the readers, which identifies their version in the cache."""
-    folders = (Path(__file__).parent, Path(framing.__file__).parent)
-    texts = [file.read_bytes() for folder in folders for file in sorted(folder.glob("*.py"))]
-    return hashlib.sha256(b"".join(texts)).hexdigest()
-
-
-def _is_running(run: RunRecord, now: float) -> bool:
-    """Return whether a run without an exit record is still running.
-
-    It is if its checkpoints are locked, or if its file changed within the last minute or within three of its
-    own logging intervals (50 steps of 5 s are four minutes).
-    """
-    if run.last_write is None:
-        return False
-    output_dir = run.paths[0].absolute().parent.parent.parent
-    with suppress(OSError):  # the lock belongs to another user
-        if is_locked(output_dir / CHECKPOINTS / run.id / "lock"):
-            return True
-    _, timestamps = run.logged_numbers(TIMESTAMP)
-    gaps = np.diff(timestamps[np.isfinite(timestamps)][-MAX_GAP_ROWS:])
-    gaps = gaps[(gaps > 1) & (gaps < MAX_GAP_SECONDS)]  # the row of an evaluation follows at once
-    pause = RUNNING_ROWS * float(np.median(gaps)) if len(gaps) else 0.0
-    return abs(now - run.last_write.timestamp()) <= max(RUNNING_SECONDS, pause)
 
 
 def _group_by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:

@@ -178,47 +178,70 @@ class _Describer:
             return _Unknown(type(value))
 
     def _describe_object(self, value: Any) -> Any:
-        if isinstance(value, types.FunctionType):
-            return self._describe_parts(value.__code__, _function_parts(value))
-        if isinstance(value, types.MethodType):
-            return self._describe_parts(
-                "method", {"its function": value.__func__, "its object": value.__self__}
-            )
-        if isinstance(value, weakref.ref):  # recurrent modules refer to their weights so
-            return self._describe_parts("reference", {"its object": value()})
-        if isinstance(value, functools.partial):
-            parts = {"its function": value.func}
-            parts |= {f"argument {number}": argument for number, argument in enumerate(value.args)}
-            parts |= {f"keyword argument {name}": argument for name, argument in value.keywords.items()}
-            return self._describe_parts("partial", parts)
         if isinstance(value, np.ndarray):
             return value.dtype, value.shape, value.tobytes()
         if isinstance(value, np.generic):
             return type(value), value.tobytes()
-        if isinstance(value, Tensor | torch.Generator):
-            return _Unknown(type(value))
-        contents: dict[str, Any] = {}
-        if isinstance(value, Mapping):
-            for number, (key, entry) in enumerate(value.items()):
-                contents[f"key {number}"] = key
-                contents[f"entry {key!r}" if type(key) in (str, int) else f"entry number {number}"] = entry
-        elif isinstance(value, list | tuple | deque):
-            contents |= {f"entry {number}": entry for number, entry in enumerate(value)}
-        elif isinstance(value, set | frozenset):
-            return type(value), frozenset(map(self.describe, value)), len(value)
-        elif isinstance(value, random.Random):
+        if isinstance(value, random.Random):
             return type(value), value.getstate()
-        elif not hasattr(value, "__dict__") and not _slots(value):
+        if isinstance(value, set | frozenset):
+            return type(value), frozenset(map(self.describe, value)), len(value)
+        parts = _parts_of(value)
+        if parts is None:
             return _Unknown(type(value))
-        attributes = _slots(value) | getattr(value, "__dict__", {})
-        contents |= {f"attribute {name}": attribute for name, attribute in attributes.items()}
-        return self._describe_parts(type(value), contents)
-
-    def _describe_parts(self, kind: Any, parts: Mapping[str, Any]) -> Description:
+        kind = value.__code__ if isinstance(value, types.FunctionType) else type(value)
         return Description(kind, tuple((name, self.describe(part)) for name, part in parts.items()))
 
 
-def _function_parts(function: types.FunctionType) -> dict[str, Any]:
+@functools.singledispatch
+def _parts_of(value: Any) -> dict[str, Any] | None:
+    """Return the parts of an object by name; None if they cannot be read."""
+    return _attributes(value) if hasattr(value, "__dict__") or _slots(value) else None
+
+
+@_parts_of.register
+def _(value: Tensor | torch.Generator) -> None:
+    return None
+
+
+@_parts_of.register
+def _(method: types.MethodType) -> dict[str, Any]:
+    return {"its function": method.__func__, "its object": method.__self__}
+
+
+@_parts_of.register
+def _(reference: weakref.ref) -> dict[str, Any]:  # recurrent modules refer to their weights so
+    return {"its object": reference()}
+
+
+@_parts_of.register
+def _(call: functools.partial) -> dict[str, Any]:
+    parts = {"its function": call.func}
+    parts |= {f"argument {number}": argument for number, argument in enumerate(call.args)}
+    return parts | {f"keyword argument {name}": argument for name, argument in call.keywords.items()}
+
+
+@_parts_of.register
+def _(mapping: Mapping) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    for number, (key, entry) in enumerate(mapping.items()):
+        parts[f"key {number}"] = key
+        parts[f"entry {key!r}" if type(key) in (str, int) else f"entry number {number}"] = entry
+    return parts | _attributes(mapping)
+
+
+@_parts_of.register
+def _(sequence: list | tuple | deque) -> dict[str, Any]:
+    return {f"entry {number}": entry for number, entry in enumerate(sequence)} | _attributes(sequence)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    attributes = _slots(value) | getattr(value, "__dict__", {})
+    return {f"attribute {name}": attribute for name, attribute in attributes.items()}
+
+
+@_parts_of.register
+def _(function: types.FunctionType) -> dict[str, Any]:
     """Return what a function computes with besides its arguments and its code, by name."""
     code = function.__code__
     defaults = function.__defaults__ or ()
