@@ -1,5 +1,6 @@
 """The published results in docs/results: whole, derived again from their records, quoted as they are."""
 
+import hashlib
 import json
 import tarfile
 from collections.abc import Iterator
@@ -17,6 +18,10 @@ RESULTS = ROOT / "docs" / "results"
 COMPARISONS = sorted(RESULTS.glob("*/*/comparison.json"))
 PARTS = [pytest.param(path, id=f"{path.parts[-3]}/{path.parts[-2]}") for path in COMPARISONS]
 DAY = "2026-11-22-xeon-amx"
+H200 = "2026-11-26-h200"
+# Every figure of this page was derived from the files beside it when it was published. Who changes the page
+# or a file derives its figures again.
+H200_CONTENT = "3fa2db17dff947cea30d860d2322923a81f6fca7cb54083c205b051a8c477030"
 BACKENDS = ("native_bf16", "bf16", "bf16_sr")
 CONTROL = "none again (A/A)"
 IMAGES = 5 * 50_000  # of five epochs
@@ -111,6 +116,12 @@ def test_a_result_is_whole_and_its_records_give_the_same_figures_again(compariso
         assert set(verdicts.values()) == {REPRODUCED}
 
 
+def test_the_page_of_the_h200_and_its_files_are_as_they_were_published():
+    files = [RESULTS / H200 / "README.md", *sorted((RESULTS / H200).glob("*.json"))]
+    content = hashlib.sha256(b"".join(file.read_bytes() for file in files))
+    assert content.hexdigest() == H200_CONTENT
+
+
 def quotes() -> Iterator[tuple[str, str]]:
     """Yield what the pages quote from the comparisons: the page, and the text."""
     accuracy, small, large = map(Part, ("accuracy", "speed-resnet20", "speed-resnet50"))
@@ -156,7 +167,7 @@ def quotes() -> Iterator[tuple[str, str]]:
     yield summary, f"the A/A control, came out at {controls}"
     yield summary, f"Relative to this control, `native_bf16` is {beside} as fast"
 
-    arms = {x["label"]: x for x in json.loads((RESULTS / "2026-11-26-h200/loops.json").read_text())["arms"]}
+    arms = {x["label"]: x for x in json.loads((RESULTS / H200 / "loops.json").read_text())["arms"]}
     for label, said in {
         "native eager": "native, eager",
         "native cuda_graph": "native, cuda_graph",
@@ -171,6 +182,13 @@ def quotes() -> Iterator[tuple[str, str]]:
             "docs/performance.md",
             f"| {said} | {arm['images_per_second']:,.0f} | {span} | {arm['peak_mib']:,.0f} |\n",
         )
+
+    for folder in ("comparison-tf32", "comparison"):
+        found = json.loads((RESULTS / H200 / folder / "comparison.json").read_text())
+        (gain,) = (group["compared"] for group in found["groups"] if group["label"] == "native")
+        speed = "{value:.2f}× as fast (CI {low:.2f} to {high:.2f}; n = 3)".format(**gain["speedup"])
+        memory, energy = (f"{1 - gain[key]['value']:.0%} less" for key in ("memory_ratio", "energy_ratio"))
+        yield "README.md", f"{speed}, with {memory} peak memory and {energy} GPU energy per image"
 
     yield "README.md", f"trains ResNet20 {beside.replace('and', 'and ResNet50')} as fast as the A/A control"
     yield "README.md", "within one point: {} (CI {}; n = 5)".format(*accuracy.points("native_bf16"))
