@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from ampcompare.recorder.recorder import Recorder as Recorder
     from ampcompare.runs.loader import load_runs as load_runs
 
-__version__ = "0.5.0.dev0"
+__version__ = "0.5.0"
 __all__ = ["Recorder", "__version__", "analyse_runs", "load_runs"]
 
 
