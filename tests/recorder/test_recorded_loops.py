@@ -50,6 +50,28 @@ def test_runs_of_a_loop_are_pooled_by_seed_and_compared_by_backend(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("recorded", "key", "known"),
+    [
+        ({"batch_size": 64}, "batch_size", ("64", None)),
+        ({"batch_size": 128}, "batch_size", ("128", "128")),
+        ({"config": {"optimizer": {"lr": 0.05}}}, "optimizer.lr", ("0.05", None)),
+        ({"config": {"model.name": "mine"}}, "model.name", ("mine", None)),
+    ],
+)
+def test_an_option_that_a_loop_does_not_record_is_its_default_only_where_all_have_that(
+    tmp_path: Path, recorded: dict[str, Any], key: str, known: tuple[str, str | None]
+):
+    for backend, own in (("none", recorded), ("other", {})):
+        loop = Loop(None, steps=2)
+        how = {"optimizer": loop.optimizer, "every": 1, "output_dir": tmp_path, "quiet": True}
+        with Recorder(backend=backend, seed=1, **how, **own) as record:
+            loop(record)
+            record.evaluate(accuracy=0.5)
+    groups = {group.label: group for group in analyse_runs(load_runs([tmp_path])).groups}
+    assert tuple(groups[backend].settings.get(key) for backend in ("none", "other")) == known
+
+
+@pytest.mark.parametrize(
     ("key", "better", "goal"), [("eval/f1", "higher", "maximize"), ("eval/wer", "lower", "minimize")]
 )
 def test_the_metric_that_a_loop_names_is_compared_without_an_option(

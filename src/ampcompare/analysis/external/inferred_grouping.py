@@ -25,7 +25,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     settings_of,
 )
 from ampcompare.analysis.options import AnalysisOptions
-from ampcompare.config.schema import TF32, find_option
+from ampcompare.config.schema import OPTIONS, TF32, find_option
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
@@ -94,6 +94,7 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
         own = settings_of(run, ignored=not_splitting)
         own.pop(seed, None)
         settings.append(own)
+    _leave_out_assumed(runs, settings)
     known_keys = [BACKEND, *dict.fromkeys(key for own in settings for key in own)]
     _check_settings("--group-by", options.group_by or (), known_keys)
     _check_settings("--split-by", options.split_by, known_keys)
@@ -353,6 +354,20 @@ def _named_baseline(key: str, values: Sequence[str], named: str) -> str:
 
 def _is_same(value: str, named: str) -> bool:
     return numeric_sort_key(value) == numeric_sort_key(named) or {value, named} == NULLS
+
+
+def _leave_out_assumed(runs: Sequence[RunRecord], settings: Sequence[dict[str, str]]) -> None:
+    """Remove the defaults that a loop of a user does not record, of options that differ between the runs.
+
+    An option that is not recorded counts as its default as long as each other run has the default, too.
+    """
+    values_of = [{own.get(key) for own in settings} for key in OPTIONS]
+    differing = [key for key, values in zip(OPTIONS, values_of, strict=True) if len(values) > 1]
+    for run, own in zip(runs, settings, strict=True):
+        if not run.is_own_training:
+            for key in differing:
+                if key != BACKEND and run.option(key) is None:
+                    own.pop(key, None)
 
 
 def _differences(columns: Columns, keys: Sequence[str]) -> list[str]:
