@@ -149,16 +149,20 @@ def test_what_is_left_of_a_sweep_on_the_server_is_listed_and_run_here_as_its_run
         "parameters": {"lr": {"values": [0.1, 0.01]}, "optimizer": nested},
     }
     sweep = create_sweep(wandb_server, definition, env, tmp_path)
+    source = f"wandb:{ENTITY}/p/{sweep.id}"
+    _, said = ampcompare("sweep", source, "--status", env=env, folder=tmp_path)
+    assert "4 queued\nto continue the sweep: " in said
+    assert said.endswith(f"wandb agent {ENTITY}/p/{sweep.id}\n")
     agent = start_agent(sweep, env, tmp_path / "log")
     wait_until(lambda: len(sweep.runs) == 3 and sweep.runs[2].state == "failed")
     agent.kill()  # before it asks for the last point
     agent.wait()
     handed_out = len(sweep.runs)
-    source = f"wandb:{ENTITY}/p/{sweep.id}"
     code, said = ampcompare("sweep", source, "--status", env=env, folder=tmp_path)
     assert code == 3, said
     assert "2 finished, 1 failed" in said
     assert sweep.runs[2].id in said
+    assert f"as new runs: ampcompare sweep {source} --rerun" in said
     assert len(sweep.runs) == handed_out
     (tmp_path / "fail").unlink()
     code, said = ampcompare("sweep", source, "--rerun", env=env, folder=tmp_path)

@@ -226,7 +226,8 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
         The exit code, as `run_sweep`.
     """
     sweep, state, folder = prepared.sweep_now(journal.state), journal.state, journal.folder
-    print_best(console, sweep, state)
+    if not sweep.is_grid or sweep.seeds == 1:  # of repeats with several seeds the best is chance
+        print_best(console, sweep, state)
     total = sweep.total() or len(state.runs)
     print_failed(console, state, total, folder, prepared.command.text("--rerun"))
     status = 0

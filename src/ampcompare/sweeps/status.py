@@ -32,6 +32,7 @@ from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server_swee
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.file_locks import is_locked
 from ampcompare.runtime.formatting import plural
+from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
@@ -115,19 +116,23 @@ def show_status(status: SweepStatus, console: Console) -> int:
         print_line(console, one_line(line))
     if status.is_driven:
         return 0 if status.is_complete else EXIT_INCOMPLETE
-    has_work = status.not_begun or any(run.state is not RunState.RUNNING for run in status.open_points)
-    on_server = status.prepared.sweep.on_server
-    # The command of the sweep leaves failed runs as they are.
-    startable = status.not_begun or any(run.is_startable for run in status.open_points)
-    if startable and not on_server:
-        print_line(console, one_line(f"to continue the sweep: {status.prepared.continuing.text()}"))
-    has_ended = on_server or any(run.starts for run in status.open_points)
-    if has_work and has_ended and (status.has_journal or not status.is_drawn):
+    # The command of the sweep, and W&B's agents, leave failed runs as they are.
+    if status.not_begun or any(run.is_startable for run in status.open_points):
+        print_line(console, one_line(f"to continue the sweep: {_continuing(status.prepared)}"))
+    has_ended = any(run.state not in (RunState.QUEUED, RunState.RUNNING) for run in status.open_points)
+    if has_ended and (status.has_journal or not status.is_drawn):
         print_line(
             console,
             one_line(f"to train these points again as new runs: {status.prepared.command.text('--rerun')}"),
         )
     return 0 if status.is_complete else EXIT_INCOMPLETE
+
+
+def _continuing(prepared: PreparedSweep) -> str:
+    """Return the command that trains the points that have not begun."""
+    if prepared.sweep.on_server:
+        return shell_command("wandb", "agent", prepared.command.file.removeprefix(API_PREFIX))
+    return prepared.continuing.text()
 
 
 def rerun(source: str, overrides: Sequence[str], console: Console, options: SweepOptions) -> int:
