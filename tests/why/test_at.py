@@ -20,6 +20,7 @@ from ampcompare.why.recorded_run import parse_moment
 NET = """
 import os
 import signal
+import time
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ class Wide(nn.Linear):
             self.calls += 1
         if "DIES_AT" in os.environ and self.calls == int(os.environ["DIES_AT"]) and not Path("died").exists():
             Path("died").touch()
+            time.sleep(float(os.environ["DIES_AFTER"]))  # W&B's client writes to the disk now and then
             os.kill(os.getpid(), signal.SIGKILL)
         planted = (self.calls >= self.first) & (self.calls <= self.last)
         return y * torch.where(planted, self.size, 1.0) * torch.where(planted, self.size, 1.0)
@@ -244,10 +246,19 @@ def test_a_replay_changes_nothing_in_the_folder_of_the_run(capsys: pytest.Captur
     assert damaged.exists()
 
 
-def ampcompare(*words: str, dies_at: int | None = None) -> subprocess.CompletedProcess[str]:
+def ampcompare(
+    *words: str, dies_at: int | None = None, after: float = 0.0
+) -> subprocess.CompletedProcess[str]:
     command = [warm_python.python(), "-m", "ampcompare", *words]
-    environment = {**os.environ, **({"DIES_AT": str(dies_at)} if dies_at else {})}
+    environment = {**os.environ, **({"DIES_AT": str(dies_at), "DIES_AFTER": str(after)} if dies_at else {})}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_run_that_was_killed_has_recorded_its_first_anomaly(capsys: pytest.CaptureFixture[str]):
+    words = [*WORDS, "backend=native", *plant(19, 19)]
+    assert ampcompare("run", *words, dies_at=36, after=2).returncode == -signal.SIGKILL
+    output = why(capsys, "diff", "--at", "runs")
+    assert (step_of(output), EQUAL in output) == (19, True), output
 
 
 @pytest.mark.slow
