@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
-from ampcompare.precision import get_backend
 from ampcompare.why.capture import TakenStep, are_finite
+from ampcompare.why.errors import unit_roundoff
 from ampcompare.why.step import RepeatableStep, StepState
 
 DRAWS = 20  # of a backend that rounds at random
@@ -101,7 +101,7 @@ def measure_lost_updates(state: StepState, step: TakenStep, reference: TakenStep
     if is_random:
         drawn = _draw_updates(state, state.config, reference.updates)
     else:
-        drawn = DrawnUpdates(reference.updates, _unit_roundoff(state.config))
+        drawn = DrawnUpdates(reference.updates, unit_roundoff(state.config.backend))
         drawn.add(step.updates)
     kinds = {name: _kind_of(trainer.model, name) for name in reference.updates}
     rows = [_measure(name, kind, drawn, [name]) for name, kind in kinds.items()]
@@ -164,11 +164,6 @@ def _list_remedies(
     return remedies
 
 
-def _unit_roundoff(config: Config) -> float:
-    """Return the relative error of one rounding in the dtype of the backend."""
-    return torch.finfo(getattr(torch, get_backend(config.backend).dtype)).eps / 2
-
-
 def _draw_updates(state: StepState, config: Config, expected: Updates) -> DrawnUpdates:
     """Return the updates of the step under other options, DRAWS times where they are rounded at random.
 
@@ -176,7 +171,7 @@ def _draw_updates(state: StepState, config: Config, expected: Updates) -> DrawnU
         expected: The updates in fp32.
     """
     step = RepeatableStep(state, state.build_trainer(config), state.batches)
-    drawn = DrawnUpdates(expected, _unit_roundoff(config))
+    drawn = DrawnUpdates(expected, unit_roundoff(config.backend))
     own = step.start["precision"]
     first = own.get(ROUNDED_STEPS)
     for number in range(1 if first is None else DRAWS):
