@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -51,6 +52,10 @@ def build(num_classes=10):
 
 def plain(num_classes=10):
     return nn.Sequential(Loud(), nn.Flatten(), nn.ReLU(), nn.Linear(3072, 10))
+
+
+def quiet(num_classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.ReLU(), nn.Linear(16, 10))
 """
 CALLED = ("a", "a.x", "a.y", "b", "b.x", "b.x.u", "b.x.v", "c")
 WORK = ("a.x", "a.y", "b.x.u", "b.x.v", "c")
@@ -177,6 +182,9 @@ def test_where_no_set_of_modules_helps_the_parameters_outside_of_modules_are_nam
     assert json.loads((tmp_path / "found.json").read_text())["outcome"] == "no set of modules"
 
 
+ADAM = ["optimizer.name=adam", "optimizer.lr=1e-3", "schedule.warmup_epochs=0"]
+
+
 def test_only_the_planted_module_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)
@@ -189,3 +197,29 @@ def test_only_the_planted_module_is_kept(tmp_path, monkeypatch):
     assert (found["outcome"], found["kept"]) == ("found", ["0"])
     assert found["cost"] > 0
     assert found["trials"][0] == {"kept": [], "loss": None, "well": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "outcome", "kept", "use"),
+    [
+        ("quiet", [], "an option", [], ["optimizer.eps=0.0001"]),
+        ("quiet", ["--weights", "weights.pt"], "an option", [], ["optimizer.eps=0.0001"]),
+        ("plain", ["optimizer.lr=1e-4"], "found", ["0"], ["optimizer.eps=0.0001", "precision.keep_fp32=0"]),
+    ],
+)
+def test_an_eps_that_is_0_in_fp16_is_mended_before_modules_are_searched(
+    name: str, words: list[str], outcome: str, kept: list[str], use: list[str], tmp_path: Path, monkeypatch
+):
+    """The moments of Adam are those of fp16 weights: without an eps, 0 is divided by 0."""
+    monkeypatch.chdir(tmp_path)
+    space: dict = {}
+    exec(NET, space)
+    torch.save(space["quiet"]().state_dict(), "weights.pt")
+    Path("net.py").write_text(NET)
+    words = [f"model.name=./net.py:{name}", "backend=fp16", *SMALL, *ADAM, *words]
+    words += ["--margin", "0.9", "--steps", "8", "--json", "found.json"]
+    result = CliRunner().invoke(app, ["why", "guard", *words])
+    assert result.exit_code == 0, result.output
+    found = json.loads(Path("found.json").read_text())
+    assert (found["outcome"], found["kept"], found["use"]) == (outcome, kept, " ".join(use))
+    assert f"use: {' '.join(use)}" in result.output

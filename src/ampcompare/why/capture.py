@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from ampcompare.data.batch import Batch
 from ampcompare.training.trainer import Trainer
 
 WIDER = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+Tree = TypeVar("Tree")
 CallKey = tuple[str, int]  # name of the module, number of the call
 
 
@@ -276,7 +277,7 @@ def _state_of(module: nn.Module) -> list[tuple[str, Tensor]]:
     return [*names, *module.named_buffers(remove_duplicate=False)]
 
 
-def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
     """Return the structure with each tensor changed.
 
     A tensor that occurs several times becomes one new tensor: attention tests its inputs for identity.
@@ -290,7 +291,8 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
             changed[id(value)] = change(value)
         return changed[id(value)]
 
-    return tree_map(change_once, tree)
+    result: Tree = tree_map(change_once, tree)
+    return result
 
 
 def _copy(tensor: Tensor) -> Tensor:

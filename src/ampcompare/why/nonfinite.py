@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ampcompare.data.batch import Batch
+from ampcompare.precision.casting import name_dtype
 from ampcompare.system.device import autocast_name
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.capture import (
@@ -119,7 +120,7 @@ class _LossWatch(TorchFunctionMode):
         if not inputs or not outputs:
             return result
         function = len(self.dtypes), getattr(func, "__name__", "").strip("_")
-        self.dtypes.append(str(inputs[0].dtype).removeprefix("torch."))
+        self.dtypes.append(name_dtype(inputs[0].dtype))
         if was_finite and not are_finite(outputs):
             self.forward.append(function)
         for output in outputs:

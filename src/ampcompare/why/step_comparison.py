@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import Batch, is_image, map_tensors
+from ampcompare.data.batch import Batch, is_image
 from ampcompare.errors import UserError, reason
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.formatting import some
@@ -21,7 +21,7 @@ from ampcompare.system.device import is_channels_last, is_host, is_out_of_memory
 from ampcompare.training.run_context import with_backend
 from ampcompare.training.torch_compile import uses_compile
 from ampcompare.training.trainer import Trainer
-from ampcompare.why.capture import TakenStep, replay_call
+from ampcompare.why.capture import TakenStep, map_tensors, replay_call
 from ampcompare.why.errors import unit_roundoff
 from ampcompare.why.fp64_reference import (
     available_bytes,
@@ -234,4 +234,4 @@ def lay_out(batches: Sequence[Batch], *, channels_last: bool) -> list[Batch]:
     def change(tensor: Tensor) -> Tensor:
         return tensor.contiguous(memory_format=layout) if is_image(tensor) else tensor
 
-    return [(map_tensors(x, change), map_tensors(y, change)) for x, y in batches]
+    return map_tensors([*batches], change)
