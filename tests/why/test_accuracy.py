@@ -564,7 +564,7 @@ def test_a_skipped_step_is_named_and_nothing_is_called_wrong(capsys: pytest.Capt
     assert diff(*TEXT, "backend=native,apex_o1", "precision.init_scale=1e30") == 0
     output = capsys.readouterr().out
     assert "skipped the optimizer step" in output
-    assert "precision.init_scale=" in output
+    assert "try a smaller one: precision.init_scale=256" in output
     assert "is less accurate" not in output
 
 

@@ -54,6 +54,21 @@ def plain(num_classes=10):
     return nn.Sequential(Loud(), nn.Flatten(), nn.ReLU(), nn.Linear(3072, 10))
 
 
+class Mixed(nn.Module):
+    # It does not run with another module in fp32.
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(3072, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        half = self.first.weight.dtype == self.head.weight.dtype
+        return self.head(self.first(x.flatten(1)) if half else self.first.weight @ self.head.weight.sum(1))
+
+
+def mixed(num_classes=10):
+    return Mixed()
+
+
 def quiet(num_classes=10):
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.ReLU(), nn.Linear(16, 10))
 """
@@ -183,6 +198,15 @@ def test_where_no_set_of_modules_helps_the_parameters_outside_of_modules_are_nam
 
 
 ADAM = ["optimizer.name=adam", "optimizer.lr=1e-3", "schedule.warmup_epochs=0"]
+
+
+def test_a_trial_in_which_the_network_does_not_run_is_a_failed_one(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    words = ["backend=fp16", f"model.name={tmp_path / 'net.py'}:mixed", *SMALL, *ADAM, "--steps", "8"]
+    done = CliRunner().invoke(app, ["why", "guard", *words])
+    assert done.exit_code == 0, done.output
+    assert "first in fp32: failed (" in done.output
+    assert "result: 2 modules have to stay in fp32: first, head" in done.output
 
 
 def test_only_the_planted_module_is_kept(tmp_path, monkeypatch):

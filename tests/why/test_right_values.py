@@ -309,6 +309,23 @@ def amplified(num_classes):
     return Middle(Amplifier())
 
 
+class Rescaled(nn.Module):
+    # Its own forward uses the buffer, of its own or of a norm that it does not call.
+    def __init__(self, is_own):
+        super().__init__()
+        self.body, self.norm = Middle(nn.Tanh()), nn.BatchNorm1d(10)
+        self.norm.running_var.fill_(1.0 if is_own else 1e6)
+        self.register_buffer("size", torch.tensor(1e6 if is_own else 1.0))
+
+    def forward(self, x):
+        y = self.body(x)
+        return y / (self.size * self.norm.running_var).sqrt() * 1e3
+
+
+def rescaled(num_classes, is_own):
+    return Rescaled(is_own)
+
+
 class Words(nn.Module):
     def __init__(self, is_bag, sparse):
         super().__init__()
@@ -661,9 +678,10 @@ def test_an_update_of_a_weight_of_1_in_bf16_moves_it_only_beyond_a_tie(capsys):
 def test_stochastic_rounding_loses_nothing_on_average(capsys):
     """A weight moves up by 2**-7 with a probability of 1/8: the standard error over 20 draws is 1%."""
     words = ["data.source=./nets.py:small_steps", *TOTAL, *settings(size=4096), "schedule.name=constant"]
-    found, _ = diff(capsys, "scales", *words, "backend=bf16")
+    found, output = diff(capsys, "scales", *words, "backend=bf16")
     (row,) = found["lost_updates"]["parameters"]
     assert (row["lost"], row["arrives"]) == (1, 0)
+    assert "- 100% of the weights did not change" in output
     (rounded,) = [r for r in found["lost_updates"]["remedies"] if r["name"] == "backend=bf16_sr"]
     assert rounded["lost"] == pytest.approx(7 / 8, abs=0.01)
     assert rounded["arrives"] == pytest.approx(1, abs=0.05)
@@ -698,6 +716,29 @@ def test_an_infinity_of_a_mask_does_not_hide_that_of_a_variance(capsys):
     words = ["backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=256"]
     found, _ = diff(capsys, "biased_and_frozen", *IMAGES, *words)
     assert found["out_of_range"] == "middle.1"
+
+
+@pytest.mark.parametrize(
+    ("is_own", "owner", "remedy"),
+    [
+        (True, "(network)", "give them to a module of their own"),
+        (False, "norm", "keep the module in fp32 (precision.keep_fp32=norm)"),
+    ],
+)
+def test_a_buffer_out_of_range_is_named_whoever_uses_it(is_own: bool, owner: str, remedy: str, capsys):
+    words = [*settings(is_own=is_own), *IMAGES, "optimizer.eps=1e-4", "precision.init_scale=256"]
+    found, output = diff(capsys, "rescaled", *words, "backend=fp16")
+    assert found["out_of_range"] == owner
+    assert f"of {owner} are inf or nan in fp16, and finite in fp32: {remedy}" in output
+
+
+@pytest.mark.parametrize(
+    ("backend", "is_lost"), [("fp16", True), ("fp16 optimizer.eps=1e-4", False), ("bf16", False)]
+)
+def test_the_eps_of_the_optimizer_is_named_where_it_spoils_the_update(backend: str, is_lost: bool, capsys):
+    words = ["optimizer.name=adam", "schedule.warmup_epochs=0", "precision.init_scale=256"]
+    _, output = diff(capsys, "tanh", *IMAGES, *words, *f"backend={backend}".split())
+    assert ("updates of inf or nan from finite gradients" in output) is is_lost
 
 
 @pytest.mark.parametrize(
@@ -835,6 +876,8 @@ def test_a_network_that_passes_infinities_is_named_and_not_the_module_that_gets_
     found, output = diff(capsys, "squares", *IMAGES, "backend=native", "precision.init_scale=256")
     assert found["first_output"] == "middle"
     assert "inf or nan arises in the inputs of the modules of middle" in output
+    _, output = diff(capsys, "squares", *IMAGES, "backend=native,apex_o2", "precision.init_scale=256")
+    assert "loss scale of 256, so no updates are compared; its loss is inf or nan" in output
 
 
 def test_of_the_draws_only_sums_are_kept():

@@ -15,7 +15,7 @@ from ampcompare.errors import UserError
 from ampcompare.precision import get_backend
 from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.registry import PLAIN
-from ampcompare.runtime.formatting import plural, printable, some
+from ampcompare.runtime.formatting import number, plural, printable, some
 from ampcompare.system.device import allow_tf32
 from ampcompare.training.run_context import with_backend
 from ampcompare.training.trainer import Trainer
@@ -233,12 +233,21 @@ def _finds_scale(state: StepState, trainer: Trainer, step: TakenStep) -> bool:
 def _list_harmful(
     names: Iterable[str], lines: Iterable[ModuleDifference], step: TakenStep, bound: float
 ) -> list[str]:
-    """Return the modules whose infinite buffers are no mask: their own error is large.
+    """Return the modules whose infinite buffers are no mask: an own error is large.
 
-    Where the error of a module is unknown, the loss and the gradients tell.
+    The error is that of the module, or of the nearest one around it that the step called. Where it is
+    unknown, the loss and the gradients tell.
     """
-    sizes = {line.title: line.size for line in lines if line.size >= 0}
-    return [name for name in names if (sizes[name] > bound if name in sizes else not is_finite(step))]
+    sizes = {line.title: line.size for line in lines}
+    harmful = []
+    for name in names:
+        user = name
+        while user not in sizes and user != NETWORK:
+            user = user.rpartition(".")[0] or NETWORK
+        size = sizes.get(user, -1.0)
+        if size > bound or (size < 0 and not is_finite(step)):
+            harmful.append(name)
+    return harmful
 
 
 def _first(names: Iterable[str]) -> str | None:
@@ -368,6 +377,10 @@ def _describe_large_errors(difference: StepDifference) -> str:
     return f"large own errors, above {rounding} ({bound}): {some(large)}"
 
 
+def _percent(fraction: float, digits: int = 2) -> str:
+    return f"{number(100 * fraction, digits)}%"
+
+
 def _short(dtype: str) -> str:
     return SHORT_DTYPES.get(dtype, dtype)
 
@@ -377,10 +390,12 @@ def _describe_forward(difference: StepDifference) -> Iterator[str]:
     if difference.first_output:
         yield f"the first inf or nan of the forward pass is in the output of {difference.first_output}"
     if difference.out_of_range:
-        yield (
-            f"weights or buffers of {difference.out_of_range} are inf or nan in {_short(difference.dtype)}, "
-            f"and finite in fp32: keep the module in fp32 (precision.keep_fp32={difference.out_of_range})"
-        )
+        module = difference.out_of_range
+        remedy = f"keep the module in fp32 (precision.keep_fp32={module})"
+        if module == NETWORK:
+            remedy = "give them to a module of their own, which precision.keep_fp32 can keep in fp32"
+        dtype = _short(difference.dtype)
+        yield f"weights or buffers of {module} are inf or nan in {dtype}, and finite in fp32: {remedy}"
     if difference.nonfinite_weights or difference.nonfinite_buffers:
         kind = "weights" if difference.nonfinite_weights else "buffers"
         yield (
@@ -437,26 +452,33 @@ def _describe_update(difference: StepDifference) -> Iterator[str]:
     loss_error = format_error(abs(difference.loss - difference.loss_fp32))
     update_error = format_error(difference.update.size)
     yield f"the loss differs by {loss_error}; the relative error of the weight update is {update_error}"
+    if math.isinf(difference.update.size) and not difference.first_gradient:
+        yield (
+            "the optimizer makes updates of inf or nan from finite gradients: in fp16 weights, the default "
+            "eps of adam and adamw is 0 (set optimizer.eps=1e-4)"
+        )
     lost = difference.update.flushed
     if lost < MIN_FLUSHED:
         return
-    yield f"{100 * lost:.2g}% of the weights did not change, although they change in fp32: lost updates"
+    yield f"{_percent(lost)} of the weights did not change, although they change in fp32: lost updates"
     if difference.lost_updates is not None:
         for remedy in difference.lost_updates.remedies:
             draws = f", the mean of {remedy.draws} draws" if remedy.draws > 1 else ""
             yield (
-                f"tried: with {remedy.name}, {100 * remedy.lost:.2g}% of the weights did not change, and "
-                f"{100 * remedy.arrives:.3g}% of the update in fp32 arrives{draws}"
+                f"tried: with {remedy.name}, {_percent(remedy.lost)} of the weights did not change, and "
+                f"{_percent(remedy.arrives, 3)} of the update in fp32 arrives{draws}"
             )
 
 
 def _describe_underflow(difference: StepDifference) -> Iterator[str]:
     """Yield the module at which the largest fraction of the gradient became 0."""
+    if not math.isfinite(difference.loss + difference.loss_fp32):
+        return
     fractions = [(line.gradient.flushed, line.title) for line in difference.lines if line.gradient]
     fraction, title = max(fractions, default=(0.0, ""))
     if fraction >= MIN_FLUSHED:
         yield (
-            f"gradient underflow: {100 * fraction:.2g}% of the gradient at {title} became 0, "
+            f"gradient underflow: {_percent(fraction)} of the gradient at {title} became 0, "
             "the most of all modules"
         )
 
@@ -473,8 +495,8 @@ def lost_table(losses: LostUpdates, *, every: bool) -> Table:
     shown = losses.parameters if every else [row for row in losses.parameters if row.lost][:MAX_MODULES]
     for row in (*losses.kinds, *shown):
         name = f"all {row.name}" if row in losses.kinds else row.name
-        arrives = "-" if math.isnan(row.arrives) else f"{100 * row.arrives:.3g}%"
-        cells = (name, f"{row.weights:,}", f"{100 * row.lost:.3g}%", arrives)
+        arrives = "-" if math.isnan(row.arrives) else _percent(row.arrives, 3)
+        cells = (name, f"{row.weights:,}", _percent(row.lost, 3), arrives)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 

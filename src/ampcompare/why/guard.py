@@ -280,7 +280,10 @@ class TrialTraining:
                     result = trainer.step(micro_batches)
                     losses.append(float(result.loss))  # sync: a trial is its losses
                     skipped += bool(result.skipped)
-        except RuntimeError as problem:  # the network may not run with these modules in another dtype
+        except (RuntimeError, UserError) as problem:
+            if isinstance(problem, UserError) and not kept:
+                raise
+            # The network may not run with these modules in another dtype.
             return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
         steps = len(self.batches)
         last_quarter = losses[-max(1, steps // 4) :]
@@ -396,8 +399,8 @@ def _search(search: MinimalSetSearch, trials: TrialTraining, called: Sequence[st
     modules = search.find(called)
     if modules is None:
         search.say(
-            "result: even with the whole network in fp32, the loss is not within the margin; "
-            "the cause is outside the modules: in the loss function, the loss scale or the weight updates"
+            "result: even with every module in fp32, the loss is not within the margin; the cause is outside "
+            "the modules: in the network's own forward, the loss, the loss scale or the weight updates"
         )
         return SearchResult(NOT_A_MODULE)
     if WHOLE in modules:

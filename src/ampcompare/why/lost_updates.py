@@ -117,7 +117,7 @@ def measure_lost_updates(state: StepState, step: TakenStep, reference: TakenStep
     for option, config in _list_remedies(state.config, rows, sums):
         try:
             tried = _draw_updates(state, config, reference.updates)
-        except UserError:  # a module that cannot be kept in fp32, or a backend that the options do not allow
+        except (UserError, RuntimeError):  # the network does not run with other modules in fp32
             continue
         remedies.append(_measure(option, "", tried, [*kinds]))
     return LostUpdates(rows, sums, remedies)
