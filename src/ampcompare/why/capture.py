@@ -100,43 +100,36 @@ def take(
     precision = trainer.precision
     recorder = _CallRecorder(trainer.model if with_calls else nn.Module())
     gradients: dict[str, Tensor] = {}
-    names = dict(trainer.model.named_parameters())
-    parameters = dict(zip(names, trainer.updated, strict=True))
+    parameters = dict(zip(dict(trainer.model.named_parameters()), trainer.updated, strict=True))
     before = {name: _in_fp64(p).clone() for name, p in parameters.items()}
     scale = float(precision.scale_factor())  # sync: the gradients are compared without it
-    own_backward = precision.backward
-    own_step = precision.step
-    own_clip = trainer._clip
+    own_backward, own_unscale, own_step = precision.backward, precision.unscale_, precision.step
 
     def backward(*args: Any, **kwargs: Any) -> None:
         recorder.is_backward = True
         own_backward(*args, **kwargs)
         recorder.is_backward = False
 
-    def keep_gradients() -> None:
-        known = {name: p.grad for name, p in parameters.items() if p.grad is not None}
-        gradients.update({name: dense(gradient.detach()).clone() for name, gradient in known.items()})
-
-    def clip(norm: Tensor | None) -> None:
-        keep_gradients()
-        own_clip(norm)
+    def unscale(optimizer: Any) -> None:
+        own_unscale(optimizer)
+        if not gradients:  # later they are clipped
+            known = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+            gradients.update({name: dense(gradient.detach()).clone() for name, gradient in known.items()})
 
     def step(optimizer: Any) -> Tensor | None:
-        precision.unscale_(optimizer)
-        if not gradients:
-            keep_gradients()
+        unscale(optimizer)
         return own_step(optimizer)
 
     precision.backward = backward  # type: ignore[method-assign]
+    precision.unscale_ = unscale  # type: ignore[method-assign]
     precision.step = step  # type: ignore[method-assign]
-    trainer._clip = clip  # type: ignore[method-assign]
     set_random_states()
     recording = module_calls(trainer.model, recorder.enter, recorder.leave) if with_calls else nullcontext()
     try:
         with precision.training_context(), recording:
             result = trainer.compute(batches)
     finally:
-        del precision.backward, precision.step, trainer._clip
+        del precision.backward, precision.unscale_, precision.step
     return TakenStep(
         calls={call.key: call for call in recorder.ended},
         backward=recorder.backward,

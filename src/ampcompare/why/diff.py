@@ -208,7 +208,7 @@ def compare_step(state: StepState) -> StepDifference:
         first_gradient_fp32=first_gradient_fp32,
         loss_overflow=find_loss_overflow(trainer, step, state.batches),
         finds_scale=step.skipped and first_gradient_fp32 is None and _finds_scale(state, trainer, step),
-        lost_updates=measure_lost_updates(state, step, reference) if updates_16_bits else None,
+        lost_updates=measure_lost_updates(state, step, reference, model) if updates_16_bits else None,
     )
 
 
@@ -265,7 +265,7 @@ def check_is_comparable(config: Config) -> None:
 
 def _compare_modules(
     step: TakenStep,
-    own_errors: OwnErrors,
+    own: OwnErrors,
     reference: TakenStep,
     of_reference: OwnErrors,
     model: nn.Module,
@@ -278,30 +278,28 @@ def _compare_modules(
         model: The network in fp32, with the weights from before the steps.
     """
     modules = dict(model.named_modules())
-    calls_by_name: dict[str, list[ModuleCall]] = {}  # in the order in which the first calls ended
+    calls: dict[str, list[ModuleCall]] = {}  # by name, in the order in which the first calls ended
     for call in step.calls.values():
-        calls_by_name.setdefault(call.name, []).append(call)
+        if call.name in modules:  # else it was born in the forward
+            calls.setdefault(call.name, []).append(call)
     lines = []
-    for name, calls in calls_by_name.items():
-        if name not in modules:  # born in the forward
-            continue
-        worst_call = max(calls, key=lambda call: _size(own_errors.errors[call.key].values()))
-        own = dict(own_errors.errors[worst_call.key])
-        weight_error = weight_gradient_error(name, step, own_errors, reference, of_reference)
+    for name, own_calls in calls.items():
+        errors_of = {call.number: dict(own.errors[call.key]) for call in own_calls}
+        number = max(errors_of, key=lambda number: _size(errors_of[number].values()))
+        weight_error = weight_gradient_error(name, step, own, reference, of_reference)
         if weight_error is not None:
-            own[WEIGHTS] = weight_error
-        pairs = [(call, reference.calls[call.key]) for call in calls if call.key in reference.calls]
+            errors_of[number][WEIGHTS] = weight_error
+        outputs = [tensor for call in own_calls for tensor in numeric_tensors(call.output)]
+        pairs = [(call, reference.calls[call.key]) for call in own_calls if call.key in reference.calls]
         scale = step.scale / reference.scale
-        outputs = [tensor for call in calls for tensor in numeric_tensors(call.output)]
-        dtypes = dict.fromkeys(name_dtype(tensor.dtype) for tensor in outputs)
         lines.append(
             ModuleDifference(
                 title=name or NETWORK,
                 kind=type(modules[name]).__name__,
-                calls=len(calls),
-                type=", ".join(dtypes),
-                own=own,
-                call=worst_call.number,
+                calls=len(own_calls),
+                type=", ".join(dict.fromkeys(name_dtype(tensor.dtype) for tensor in outputs)),
+                own=errors_of[number],
+                call=number,
                 output=worst(
                     relative_error(numeric_tensors(a.output), numeric_tensors(b.output)) for a, b in pairs
                 ),
