@@ -194,7 +194,7 @@ def first_gradient(step: TakenStep, computing: Collection[str]) -> str | None:
             return LOSS if begins_in_loss else parents.get(call.key) or NETWORK
         own = [g for name, g in step.gradients.items() if name.rpartition(".")[0] == call.name]
         if not are_finite([*own, *call.input_gradients.values()]):
-            return call.name or NETWORK if call.name in computing else last
+            return (call.name or NETWORK) if call.name in computing else last
         if call.name in computing:
             last = call.name or NETWORK
     for name, gradient in step.gradients.items():

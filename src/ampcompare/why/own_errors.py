@@ -4,7 +4,7 @@ Errors propagate through a step: every module behind a bad one has a bad output,
 call and its replay is the error of this call alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -80,57 +80,73 @@ def measure_own_errors(
     modules = dict(model.named_modules())
     for key, call in step.calls.items():
         result.errors[key] = {}
-        if call.name not in modules:  # born in the forward
-            result.computing.add(call.name)
-            continue
         changed = reference.calls.get(key, call).changed
-        try:
-            repeated, replay = (_replay(call, model, changed, arithmetic, seed) for seed in (1, 0))
-        except Exception as problem:  # a module that needs more of the step than its inputs
-            if is_out_of_memory(problem):
-                raise
-            result.computing.add(call.name)
-            continue
+        replays = _replay_twice(call, model, changed, arithmetic) if call.name in modules else None
         known = {} if of_reference is None else of_reference.errors.get(key, {})
         unlike = {part for part, error in known.items() if error.size > SAME_VALUES}
-        module = modules[call.name]
-        is_dropout = isinstance(module, _DropoutNd)
-        if not is_dropout and (OUTPUT in unlike or not _moves_values(call, replay)):
+        if replays is None:
             result.computing.add(call.name)
-        if not _are_alike(replay, repeated):
-            result.random.add(call.name)
-            continue
-        of_inputs, of_weights = differentiate(call, replay)
-        for parameter, gradient in of_weights.items():
-            result.gradients[parameter] = result.gradients.get(parameter, 0) + gradient
-        gradients = [call.input_gradients[index] for index in of_inputs], [*of_inputs.values()]
-        # Sums of gradients are rounded: of PyTorch's own modules it is known that they are sums.
-        if call.name in result.computing or not (_is_of_pytorch(module) or _are_equal(*gradients)):
-            result.computing_gradients.add(call.name)
-        parts = {OUTPUT: (numeric_tensors(call.output), replay.outputs), PASSED: (call.passed, replay.passed)}
-        # Where sums of gradients overflow, the gradients that are added up are the cause.
-        if call.name in result.computing_gradients or are_finite(gradients[0]):
-            parts[GRADIENT] = gradients
-        for part, pair in parts.items():
-            error = relative_error(*pair)
-            if error is not None and part not in unlike:
-                result.errors[key][part] = error
+        else:
+            _compare_call(result, call, modules[call.name], replays, unlike)
     result.computing_gradients |= result.computing
     return result
 
 
-def _replay(
+def _replay_twice(
     call: ModuleCall,
     model: nn.Module,
     changed: dict[str, Tensor],
     arithmetic: Callable[[], AbstractContextManager[None]],
-    seed: int,
-) -> Replay:
-    """Replay a call with the random numbers of a seed, so that a step and its reference draw the same."""
+) -> tuple[Replay, Replay] | None:
+    """Replay a call with the random numbers of two seeds; None if the module needs more than its inputs."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    seed_process(seed)
-    with arithmetic():
-        return replay_call(call, model, changed, dtype)
+    replays = []
+    try:
+        for seed in (1, 0):  # of a step and of its reference the last one is the same
+            seed_process(seed)
+            with arithmetic():
+                replays.append(replay_call(call, model, changed, dtype))
+    except Exception as problem:
+        if is_out_of_memory(problem):
+            raise
+        return None
+    return replays[1], replays[0]
+
+
+def _compare_call(
+    result: OwnErrors,
+    call: ModuleCall,
+    module: nn.Module,
+    replays: tuple[Replay, Replay],
+    unlike: Collection[str],
+) -> None:
+    """Add the errors of a call, and the gradients of its replay.
+
+    Args:
+        unlike: The parts that have no error.
+    """
+    replay, repeated = replays
+    is_dropout = isinstance(module, _DropoutNd)
+    if not is_dropout and (OUTPUT in unlike or not _moves_values(call, replay)):
+        result.computing.add(call.name)
+    if not _are_alike(replay, repeated):
+        result.random.add(call.name)
+        return
+    of_inputs, of_weights = differentiate(call, replay)
+    for parameter, gradient in of_weights.items():
+        result.gradients[parameter] = result.gradients.get(parameter, 0) + gradient
+    gradients = [call.input_gradients[index] for index in of_inputs], [*of_inputs.values()]
+    # Sums of gradients are rounded: of PyTorch's own modules it is known that they are sums.
+    if call.name in result.computing or not (_is_of_pytorch(module) or _are_equal(*gradients)):
+        result.computing_gradients.add(call.name)
+    parts = {OUTPUT: (numeric_tensors(call.output), replay.outputs), PASSED: (call.passed, replay.passed)}
+    # Where sums of gradients overflow, the gradients that are added up are the cause.
+    if call.name in result.computing_gradients or are_finite(gradients[0]):
+        parts[GRADIENT] = gradients
+    for part, pair in parts.items():
+        error = relative_error(*pair)
+        if error is not None and part not in unlike:
+            result.errors[call.key][part] = error
 
 
 def _are_alike(replay: Replay, repeated: Replay) -> bool:
