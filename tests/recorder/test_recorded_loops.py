@@ -158,6 +158,42 @@ def test_a_loop_that_resumes_from_its_checkpoint_keeps_its_earlier_record(
     assert looks[metrics.STEP].tolist() == [10, 30, 40, 50]
 
 
+class DroppingScaler:
+    """A GradScaler that halves its scale in the steps that it is told."""
+
+    def __init__(self, drops: set[int]) -> None:
+        self.drops, self.step, self.factor = drops, 0, 1024.0
+
+    def scale(self, value: torch.Tensor) -> torch.Tensor:
+        return value * self.factor
+
+    def get_scale(self) -> float:
+        return self.factor
+
+    def is_enabled(self) -> bool:
+        return True
+
+    def update(self) -> None:
+        self.step += 1
+        self.factor /= 1 + (self.step in self.drops)
+
+
+def test_the_first_anomaly_of_an_earlier_part_stays_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The part that resumes has no state of the earlier one. The search for the first scale is no anomaly."""
+    monkeypatch.setenv("WANDB_RUN_ID", "again")
+    for start, drops in ((0, {2, 21}), (30, {1, 27})):
+        scaler = DroppingScaler(drops)
+        how = {"scaler": scaler, "every": 10, "start_step": start, "output_dir": tmp_path, **QUIET}
+        with Recorder(backend="native", seed=1, **how) as record:
+            for _ in range(30):
+                scaler.update()
+                record.step(loss=1.0, samples=8)
+    (run,) = load_runs([tmp_path])
+    assert run.summary[metrics.FIRST_ANOMALY] == 21
+
+
 @pytest.mark.parametrize("sweep", [None, "of-w-and-b", "local"])
 def test_each_fold_of_a_program_has_a_record_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: str | None

@@ -258,6 +258,23 @@ def test_the_first_anomaly_is_kept_over_a_resume():
     assert second.logger.summary()[metrics.FIRST_ANOMALY] == 14
 
 
+def test_a_first_anomaly_is_handed_out_when_it_is_found_and_earlier_skips_are_called_the_search_for_a_scale(
+    caplog: pytest.LogCaptureFixture,
+):
+    found: list[dict[str, Any]] = []
+    made = Made(every=4, on_anomaly=found.append)
+    for number in range(1, 33):
+        made.scale.skipped = number in (2, 3, 28, 29)
+        name = "late" if number > 20 else "early"
+        source = OverflowSource(torch.tensor(0), [name], torch.tensor(-1), []) if made.scale.skipped else None
+        made.step(overflow=source)
+        assert found == ([{metrics.FIRST_ANOMALY: 28}] if number >= 28 else [])
+    early, late = caplog.messages
+    assert early.startswith("step 2 was skipped: early is the last module")
+    assert early.endswith("; this is no fault while the loss scaler finds its first scale")
+    assert late == "step 28 was skipped: late is the last module whose gradient is inf or nan"
+
+
 def test_peak_memory_excludes_the_first_steps(outside: Outside):
     """A fault of before: an evaluation's batch in fp32 was the peak under every backend."""
     peak = 0.0

@@ -1,9 +1,6 @@
 """`why diff KEY=A,B`: the less accurate way is named with its layer, and rounding is not called wrong."""
 
-import copy
-import importlib.util
 import json
-import math
 import re
 from functools import partial
 from pathlib import Path
@@ -15,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from support.outside import Outside
 from support.quick import QUICK
-from torch import nn
 
 from ampcompare.cli import main
 from ampcompare.why.accuracy import AccuracyComparison, compare_accuracy, judge
@@ -409,52 +405,30 @@ def test_a_wrong_operator_in_generated_code_is_found_at_its_layer(fault: str, ki
         assert result.fault is None
 
 
-@pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(
-    ("base", "fault", "place"),
+    ("first", "second", "place"),
     [
-        ("native_bf16", "Output", "blocks.1.wide"),
-        ("native_bf16", "Gradient", "blocks.0.out"),
-        ("none", "Weights", "blocks.2.out"),
+        ("native_bf16", "./backends.py:Output", "blocks.1.wide"),
+        ("./backends.py:Gradient", "native_bf16", "blocks.0.out"),
+        ("none", "./backends.py:Weights", "blocks.2.out"),
     ],
 )
-def test_a_fault_of_one_of_two_backends_is_found_in_either_order(
-    base: str, fault: str, place: str, order: int
-):
-    values = [base, f"./backends.py:{fault}"][::order]
-    result = compare(ValuePair("backend", (values[0], values[1])))
+def test_a_fault_of_one_of_two_backends_is_found_in_either_order(first: str, second: str, place: str):
+    result = compare(ValuePair("backend", (first, second)))
     assert result.fault is not None
     assert (result.names[result.fault.variant], result.fault.place) == ("planted", place)
+    if first == "none":  # the planted gradient is 1.02 times the exact one, up to the rounding of fp32
+        rows = {row.worst: row.worst_errors for row in result.groups if row.part == "gradients" and row.group}
+        in_fp32, planted = rows["blocks.2.out.weight"]
+        assert planted == pytest.approx(0.02, rel=1e-3)
+        assert in_fp32 < 1e-5
 
 
-def test_an_error_is_the_norm_of_the_difference_over_the_norm_in_fp64():
-    """The planted gradient is 1.02 times the exact one, up to fp32's rounding."""
-    result = compare(ValuePair("backend", ("none", "./backends.py:Weights")))
-    (row,) = [
-        r for r in result.groups if r.worst == "blocks.2.out.weight" and r.part == "gradients" and r.group
-    ]
-    assert row.worst_errors is not None
-    assert row.worst_errors[1] == pytest.approx(0.02, rel=1e-3)
-    assert row.worst_errors[0] < 1e-5
-
-
-@pytest.mark.parametrize("backend", ["native_bf16", "native", "none"])
+@pytest.mark.parametrize("backend", ["native_bf16", "none"])
 def test_a_traced_step_without_a_fault_is_no_less_accurate(backend: str, traced: None):
     result = compare(COMPILED, f"backend={backend}", "precision.init_scale=1024")
     assert (result.fault, result.left_out, result.not_judged) == (None, [], [])
     assert describe_verdict(result).startswith("compiled is no less accurate than eager (")
-
-
-def load_net() -> Any:
-    spec = importlib.util.spec_from_file_location("net_in_fp64", "net.py")
-    assert spec is not None
-    assert spec.loader is not None
-    text = Path("net.py").read_text()
-    Path("net.py").write_text(text.replace("planted::", "planted_again::"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    Path("net.py").write_text(text)
-    return module
 
 
 IMAGES = ("data.source=synthetic", "data.train_limit=32", "data.test_limit=16", "device=cpu", "batch_size=8")
@@ -475,19 +449,19 @@ def test_the_reference_equals_a_step_in_fp64_in_plain_pytorch(
     comparison = StepComparison(source, ValuePair("backend", ("native_bf16", "apex_o1_bf16")))
     step = comparison.take()[2]
 
-    net = load_net()
-    net.DTYPE = torch.float64
-    model = copy.deepcopy(getattr(net, name)(*arguments)).double()
+    net: dict[str, Any] = {}
+    exec(
+        NET.replace("planted::", "planted_again::").replace("DTYPE = torch.float32", "DTYPE = torch.float64"),
+        net,
+    )
+    model = net[name](*arguments).double()
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), comparison.weights, strict=True):
             parameter.copy_(weight)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     options = source.config.optimizer
-    kinds = {
-        "sgd": partial(torch.optim.SGD, momentum=0.9),
-        "adamw": torch.optim.AdamW,
-    }
-    plain = kinds[optimizer](model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
+    make = partial(torch.optim.SGD, momentum=0.9) if optimizer == "sgd" else torch.optim.AdamW
+    plain = make(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
     ((inputs, targets),) = source.batches
     torch.manual_seed(3)
     inputs = inputs.double() if inputs.is_floating_point() else inputs
@@ -564,7 +538,7 @@ def test_a_skipped_step_is_named_and_nothing_is_called_wrong(capsys: pytest.Capt
     assert diff(*TEXT, "backend=native,apex_o1", "precision.init_scale=1e30") == 0
     output = capsys.readouterr().out
     assert "skipped the optimizer step" in output
-    assert "precision.init_scale=" in output
+    assert "try a smaller one: precision.init_scale=256" in output
     assert "is less accurate" not in output
 
 
@@ -572,9 +546,7 @@ def test_trained_weights_and_a_recorded_step_are_compared(tmp_path: Path, capsys
     with pytest.raises(SystemExit) as end:
         main(["run", *QUICK, "backend=native", f"output_dir={tmp_path / 'runs'}"])
     assert end.value.code == 0
-    (checkpoint,) = (
-        list((tmp_path / "runs").rglob("*last*.pt"))[:1] or list((tmp_path / "runs").rglob("*.pt"))[:1]
-    )
+    checkpoint = next((tmp_path / "runs").rglob("*.pt"))
     capsys.readouterr()
     assert diff("memory_format=contiguous,channels_last", "--at", f"{tmp_path / 'runs'}@6") == 0
     output = capsys.readouterr().out
@@ -650,20 +622,3 @@ def test_a_later_value_replaces_two_values(capsys: pytest.CaptureFixture[str]):
 def test_an_option_whose_one_value_has_commas_is_no_pair(capsys: pytest.CaptureFixture[str]):
     assert diff(*QUICK, "backend=native_bf16", "precision.keep_fp32=[0,1]") == 0
     assert "compared with fp32" in capsys.readouterr().out
-
-
-def test_infinite_errors_are_judged_only_where_the_other_way_is_finite():
-    from ampcompare.why.accuracy import exceeds
-
-    assert not exceeds([(math.inf, math.inf)], 1, 0.1)
-    assert exceeds([(0.1, math.inf)], 1, 0.1)
-    assert not exceeds([(0.01, 0.39)], 1, 0.1)
-    assert exceeds([(0.01, 0.41)], 1, 0.1)
-    assert not exceeds([(0.01, 0.41, 0.2)], 1, 0.1)
-    assert exceeds([(0.41, 0.01), (0.41, 0.01), (0.2, 0.01)], 0, 0.1)
-
-
-def test_dropout_modules_are_no_reason_to_leave_anything_out():
-    assert any(isinstance(m, nn.Dropout) for m in load_net().build().modules())
-    result = compare(ValuePair("backend", ("native_bf16", "apex_o1_bf16")))
-    assert (result.left_out, result.fault) == ([], None)

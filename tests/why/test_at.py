@@ -1,5 +1,6 @@
 """`why ... --at RUN`: a run is replayed to the step at which it broke, and that step is explained."""
 
+import importlib
 import json
 import os
 import re
@@ -14,12 +15,12 @@ from ampcompare.cli import main
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
 from ampcompare.runs.loader import load_runs
-from ampcompare.why.recorded_run import parse_moment
 
 # The layer `wide` overflows in the training steps that PLANT names. A buffer counts its calls.
 NET = """
 import os
 import signal
+import time
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ class Wide(nn.Linear):
             self.calls += 1
         if "DIES_AT" in os.environ and self.calls == int(os.environ["DIES_AT"]) and not Path("died").exists():
             Path("died").touch()
+            time.sleep(float(os.environ["DIES_AFTER"]))  # W&B's client writes to the disk now and then
             os.kill(os.getpid(), signal.SIGKILL)
         planted = (self.calls >= self.first) & (self.calls <= self.last)
         return y * torch.where(planted, self.size, 1.0) * torch.where(planted, self.size, 1.0)
@@ -109,10 +111,8 @@ EQUAL = "the replayed losses equal the recorded losses, bit for bit"
         (["backend=native_bf16"], 27, 27, 1, 27),
         (["backend=native"], 27, 99, 1, 27),  # skipped until the scale is 1, then the run fails
         (["backend=apex_o1"], 27, 27, 0, 27),
-        (["backend=apex_o2"], 27, 27, 0, 27),
         (["backend=native", "training.accumulate=2", "batch_size=4"], 53, 53, 0, 27),
-        (["backend=native", "training.clip_norm=1"], 31, 31, 0, 31),
-        (["backend=native", "log.every=1"], 15, 15, 0, 15),
+        (["backend=native", "training.clip_norm=1", "log.every=1"], 31, 31, 0, 31),
         (["backend=native", "log.every=50", "checkpoint.every_epochs=null"], 38, 38, 0, 38),
     ],
 )
@@ -150,7 +150,6 @@ def recorded_losses(name: str) -> dict[int, float]:
 @pytest.mark.parametrize(
     "words",
     [
-        ["backend=native", "log.every=1"],
         ["backend=native_bf16", "log.every=1", "optimizer.name=sgd", "optimizer.momentum=0.9"],
         ["backend=fp16", "log.every=1", "optimizer.name=sgd", "training.clip_norm=0.5"],
         ["backend=bf16_sr", "log.every=1"],
@@ -180,6 +179,29 @@ def test_without_an_anomaly_it_is_the_last_step_and_the_nearest_checkpoint(
     where = f"from the checkpoint at step {start}" if start else "from step 0"
     assert f"replaying run {name} {where}: {33 - start} steps, about " in output
     assert EQUAL in output
+
+
+def test_a_replay_that_differs_says_by_how_much(capsys: pytest.CaptureFixture[str], monkeypatch):
+    """The network changes in another file: nothing but some of the losses shows it."""
+    monkeypatch.syspath_prepend(Path.cwd())
+    Path("factor.py").write_text(
+        "def get(calls):\n    return 1.01 if LATE and calls > 5 else 1.0\n\nLATE = False\n"
+    )
+    text = (
+        Path("net.py")
+        .read_text()
+        .replace("self.body(images)", "self.body(images * factor.get(self.wide.calls))")
+    )
+    Path("net.py").write_text(f"import factor\n{text}")
+    name = train("backend=native_bf16", "log.every=1", "max_steps=8", "checkpoint.every_epochs=null")
+    assert EQUAL in why(capsys, "diff", "--at", name)
+    importlib.import_module("factor").LATE = True
+    output = why(capsys, "diff", "--at", name)
+    size = re.search(
+        r"the replayed losses differ from the recorded losses by up to (\S+) of the loss", output
+    )
+    assert size, output
+    assert 1e-6 < float(size[1]) < 1
 
 
 @pytest.mark.slow
@@ -244,10 +266,19 @@ def test_a_replay_changes_nothing_in_the_folder_of_the_run(capsys: pytest.Captur
     assert damaged.exists()
 
 
-def ampcompare(*words: str, dies_at: int | None = None) -> subprocess.CompletedProcess[str]:
+def ampcompare(
+    *words: str, dies_at: int | None = None, after: float = 0.0
+) -> subprocess.CompletedProcess[str]:
     command = [warm_python.python(), "-m", "ampcompare", *words]
-    environment = {**os.environ, **({"DIES_AT": str(dies_at)} if dies_at else {})}
+    environment = {**os.environ, **({"DIES_AT": str(dies_at), "DIES_AFTER": str(after)} if dies_at else {})}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_run_that_was_killed_has_recorded_its_first_anomaly(capsys: pytest.CaptureFixture[str]):
+    words = [*WORDS, "backend=native", *plant(19, 19)]
+    assert ampcompare("run", *words, dies_at=36, after=2).returncode == -signal.SIGKILL
+    output = why(capsys, "diff", "--at", "runs")
+    assert (step_of(output), EQUAL in output) == (19, True), output
 
 
 @pytest.mark.slow
@@ -371,40 +402,3 @@ def test_wrong_uses_are_one_line(
     output = why(capsys, "diff", *(word.format(**names) for word in words), code=2)
     (error,) = [line for line in output.splitlines() if line.startswith("error: ")]
     assert expected.format(**names) in error
-
-
-@pytest.mark.slow
-def test_a_replay_that_differs_says_by_how_much(capsys: pytest.CaptureFixture[str]):
-    """The network changes outside its folder: nothing but the losses shows it."""
-    factor = Path("elsewhere/factor.py")
-    factor.parent.mkdir()
-    factor.write_text("FACTOR = 1.0\n")
-    text = Path("net.py").read_text()
-    text = text.replace(
-        "def forward(self, images):", "def forward(self, images):\n        from factor import FACTOR"
-    )
-    Path("net.py").write_text(text.replace("self.body(images)", "self.body(images * FACTOR)"))
-    environment = {**os.environ, "PYTHONPATH": f"{factor.parent.resolve()}"}
-    command = [warm_python.python(), "-m", "ampcompare"]
-    train_words = [*command, "run", *WORDS, "backend=native_bf16"]
-    done = subprocess.run(train_words, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (record,) = Path("runs/wandb").glob("offline-run-*")
-    at = [*command, "why", "diff", "--at", str(record)]
-    done = subprocess.run(at, env=environment, capture_output=True, text=True, check=False)
-    assert EQUAL in done.stdout
-    factor.write_text("FACTOR = 1.01\n")
-    done = subprocess.run(at, env=environment, capture_output=True, text=True, check=False)
-    line = next(line for line in done.stdout.splitlines() if line.startswith("the replayed losses differ"))
-    size = float(re.search(r"by up to (\S+) of the loss", line)[1])
-    assert 1e-6 < size < 1
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("abc", ("abc", None)), ("abc@41000", ("abc", 41000)), ("a@b", ("a@b", None)), ("a@b@3", ("a@b", 3))],
-)
-def test_run_and_step_are_parsed(text: str, expected: tuple[str, int | None]):
-    assert parse_moment(text) == expected
-    Path("x@7").mkdir()
-    assert parse_moment("x@7") == ("x@7", None)

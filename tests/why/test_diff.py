@@ -246,6 +246,7 @@ def check_errors(difference: StepDifference, bound: float, random: tuple[str, ..
     for line in difference.lines:
         assert line.title in random or 0 <= line.size <= bound, line
         assert line.output.size < math.inf
+        assert line.gradient is None or line.gradient.size < 1
     assert (difference.first_output, difference.first_gradient, difference.skipped) == (None, None, False)
 
 

@@ -2,12 +2,12 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -16,7 +16,6 @@ from ampcompare.errors import UserError
 from ampcompare.why.guard import (
     MinimalSetSearch,
     Trial,
-    find_minimal_set,
     list_called_modules,
     run_guard,
 )
@@ -24,6 +23,7 @@ from ampcompare.why.step import from_options
 
 SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
 NET = """
+import torch
 from torch import nn
 
 
@@ -51,6 +51,45 @@ def build(num_classes=10):
 
 def plain(num_classes=10):
     return nn.Sequential(Loud(), nn.Flatten(), nn.ReLU(), nn.Linear(3072, 10))
+
+
+class Mixed(nn.Module):
+    # It does not run with another module in fp32.
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(3072, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        half = self.first.weight.dtype == self.head.weight.dtype
+        return self.head(self.first(x.flatten(1)) if half else self.first.weight @ self.head.weight.sum(1))
+
+
+def mixed(num_classes=10):
+    return Mixed()
+
+
+class Amplified(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 1e30 if gradient.dtype == torch.float16 else gradient
+
+
+class Amplifier(nn.Module):
+    # The loss is finite, and its gradients are so at no loss scale.
+    def forward(self, x):
+        return Amplified.apply(x)
+
+
+def amplified(num_classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), Amplifier(), nn.Linear(16, 10))
+
+
+def quiet(num_classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.ReLU(), nn.Linear(16, 10))
 """
 CALLED = ("a", "a.x", "a.y", "b", "b.x", "b.x.u", "b.x.v", "c")
 WORK = ("a.x", "a.y", "b.x.u", "b.x.v", "c")
@@ -96,26 +135,6 @@ def test_a_search_is_refused_where_fp32_learns_too_little():
     search = MinimalSetSearch(lambda backend, kept: Trial(kept, 2.5, 2.499), "fp16", 0.05, lambda line: None)
     with pytest.raises(UserError, match=r"fp32 learns too little in a trial \(loss 2.5 to 2.499\)"):
         search.start()
-
-
-NAMES = [f"m{number}" for number in range(40)]
-some = st.sets(st.sampled_from(NAMES), min_size=1, max_size=4)
-
-
-@given(st.lists(some, min_size=1, max_size=4))
-def test_the_minimal_set_passes_and_no_item_can_be_left_out(sets: list[set[str]]):
-    """A single set that passes is found whole, in few trials; of several sets one is found."""
-    asked = []
-
-    def passes(kept) -> bool:
-        asked.append(kept)
-        return any(names <= {*kept} for names in sets)
-
-    found = find_minimal_set(NAMES, passes)
-    assert len(asked) <= len(found) * (math.ceil(math.log2(len(NAMES))) + 1)
-    assert passes(found)
-    assert found == sorted(found, key=NAMES.index)
-    assert not any(passes({*found} - {name}) for name in found)
 
 
 def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path):
@@ -177,6 +196,27 @@ def test_where_no_set_of_modules_helps_the_parameters_outside_of_modules_are_nam
     assert json.loads((tmp_path / "found.json").read_text())["outcome"] == "no set of modules"
 
 
+ADAM = ["optimizer.name=adam", "optimizer.lr=1e-3", "schedule.warmup_epochs=0"]
+
+
+def test_a_trial_that_skips_every_step_does_not_pass_however_large_the_margin_is(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    words = ["backend=native", f"model.name={tmp_path / 'net.py'}:amplified", *SMALL, *ADAM]
+    done = CliRunner().invoke(app, ["why", "guard", *words, "--steps", "8", "--margin", "9"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"native as it is: loss [\d.]+, every step skipped", done.output), done.output
+    assert "use: precision.keep_fp32=1" in done.output  # then all after it is in fp32
+
+
+def test_a_trial_in_which_the_network_does_not_run_is_a_failed_one(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    words = ["backend=fp16", f"model.name={tmp_path / 'net.py'}:mixed", *SMALL, *ADAM, "--steps", "8"]
+    done = CliRunner().invoke(app, ["why", "guard", *words])
+    assert done.exit_code == 0, done.output
+    assert "first in fp32: failed (" in done.output
+    assert "result: 2 modules have to stay in fp32: first, head" in done.output
+
+
 def test_only_the_planted_module_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)
@@ -189,3 +229,36 @@ def test_only_the_planted_module_is_kept(tmp_path, monkeypatch):
     assert (found["outcome"], found["kept"]) == ("found", ["0"])
     assert found["cost"] > 0
     assert found["trials"][0] == {"kept": [], "loss": None, "well": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "outcome", "kept", "use"),
+    [
+        ("quiet", [], "an option", [], ["optimizer.eps=0.0001"]),
+        ("quiet", ["--weights", "weights.pt"], "an option", [], ["optimizer.eps=0.0001"]),
+        ("plain", ["optimizer.lr=1e-4"], "found", ["0"], ["optimizer.eps=0.0001", "precision.keep_fp32=0"]),
+        (
+            "quiet",
+            ["precision.keep_fp32=3", "--margin", "0.1"],
+            "found",
+            ["1"],
+            ["optimizer.eps=0.0001", "precision.keep_fp32=3,1"],
+        ),
+    ],
+)
+def test_an_eps_that_is_0_in_fp16_is_mended_before_modules_are_searched(
+    name: str, words: list[str], outcome: str, kept: list[str], use: list[str], tmp_path: Path, monkeypatch
+):
+    """The moments of Adam are those of fp16 weights: without an eps, 0 is divided by 0."""
+    monkeypatch.chdir(tmp_path)
+    space: dict = {}
+    exec(NET, space)
+    torch.save(space["quiet"]().state_dict(), "weights.pt")
+    Path("net.py").write_text(NET)
+    words = ["--margin", "0.9", f"model.name=./net.py:{name}", "backend=fp16", *SMALL, *ADAM, *words]
+    words += ["--steps", "8", "--json", "found.json"]
+    result = CliRunner().invoke(app, ["why", "guard", *words])
+    assert result.exit_code == 0, result.output
+    found = json.loads(Path("found.json").read_text())
+    assert (found["outcome"], found["kept"], found["use"]) == (outcome, kept, " ".join(use))
+    assert f"use: {' '.join(use)}" in result.output

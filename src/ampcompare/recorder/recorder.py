@@ -273,6 +273,7 @@ class Recorder:
             Timing(self.device, warmup_steps=self._warmup_steps, energy=energy, memory=memory),
             self._tracker.log,
             every=self._every,
+            on_anomaly=self._tracker.update_summary,
             buffers=None if self._model is None else BufferMonitor(self._model),
             read_skips=self._scale_reader.read_skips,
             start=self.steps,

@@ -214,6 +214,13 @@ def as_array(values: Sequence[Any]) -> np.ndarray:
     return np.fromiter(values, object, len(values))
 
 
+def _first_anomaly(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of the first anomaly: a loop that resumes may not know that of its earlier part."""
+    key = metrics.FIRST_ANOMALY
+    steps = [values[key] for values in (earlier, later) if isinstance(values.get(key), int)]
+    return {key: min(steps)} if steps else {}
+
+
 def merge_parts(parts: Sequence[RunRecord]) -> RunRecord:
     """Join the parts of one run.
 
@@ -235,7 +242,7 @@ def merge_parts(parts: Sequence[RunRecord]) -> RunRecord:
             problems.append(f"{label}{NAMELESS}")
         problems += _config_changes(config, part.config)
         config |= part.config
-        summary |= part.summary
+        summary |= part.summary | _first_anomaly(summary, part.summary)
         definitions |= part.definitions
         units |= part.units
     rows, logged, replaced = _stack_rows(ordered)

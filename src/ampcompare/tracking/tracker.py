@@ -37,7 +37,7 @@ class Tracker:
         return [f"record: {self.record}"] if self.record else ["record: none"]
 
     def update_summary(self, facts: Mapping[str, Any]) -> None:
-        """Add to the summary what is known before the first row, so that a failed run has it too."""
+        """Add to the summary what is known before the end, so that a failed or killed run has it too."""
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Record one row. The loop waits for this, so keep the row and return.

@@ -84,7 +84,14 @@ class WandbTracker(Tracker):
 
     def update_summary(self, facts: Mapping[str, Any]) -> None:
         """Add to the summary, as `Tracker.update_summary`."""
-        self._run.summary.update(dict(facts))
+
+        def write() -> None:
+            self._call_client(lambda: _write_summary(self._run, facts))
+
+        if self._buffer is None:
+            self._sent.append(self._thread.submit(write))
+        else:
+            write()
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Record one row, as `Tracker.log`. Raises what W&B raised for an earlier row."""
@@ -157,14 +164,9 @@ class WandbTracker(Tracker):
         )
 
     def _log(self, row: Mapping[str, Any], commit: bool | None = None) -> None:
-        if self._has_service_ended:
-            return
-        failure = self._monitor.poll() if self._is_watched else None
-        try:
-            self._run.log({key: _logged(value) for key, value in row.items()}, commit=commit)
-        except service_errors():
-            self._has_service_ended = True
-            self._report_loss(SERVICE_ENDED)
+        failure = self._monitor.poll() if self._is_watched and not self._has_service_ended else None
+        values = {key: _logged(value) for key, value in row.items()}
+        self._call_client(lambda: self._run.log(values, commit=commit))
         if failure is None:
             return
         self._is_watched = False
@@ -173,6 +175,16 @@ class WandbTracker(Tracker):
             self._report_loss(f"W&B can no longer write to {path}: {failure}")
         else:
             log.warning(f"W&B can no longer write to {path}: {failure}; the rows still go to the server")
+
+    def _call_client(self, call: Callable[[], object]) -> None:
+        """Call W&B's client, unless its service process has ended, which is reported once."""
+        if self._has_service_ended:
+            return
+        try:
+            call()
+        except service_errors():
+            self._has_service_ended = True
+            self._report_loss(SERVICE_ENDED)
 
     def _report_loss(self, why: str) -> None:
         if self._on_lost:
@@ -247,7 +259,7 @@ class WandbTracker(Tracker):
                 self._buffer.close()
             if is_preemption(exit_code):
                 run.mark_preempting()  # of such a run W&B's sweep starts again what ends above 0
-            run.summary.update(dict(summary))
+            _write_summary(run, summary)
             if self._restart is None:
                 return
             run.finish(exit_code=STOPPED_EXIT_CODE if stopped else exit_code)
@@ -289,6 +301,13 @@ class CallQueue:
                 future.set_result(call())
             except BaseException as problem:
                 future.set_exception(problem)
+
+
+def _write_summary(run: Any, values: Mapping[str, Any]) -> None:
+    """Add to the summary of a run. The first anomaly of an earlier part of the run stays the first one."""
+    key = metrics.FIRST_ANOMALY
+    known = [summary[key] for summary in (values, run.summary) if summary.get(key) is not None]
+    run.summary.update({**values, **({key: min(known)} if known else {})})
 
 
 def _may_not_be_on_disk(

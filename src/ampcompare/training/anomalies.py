@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -78,11 +78,21 @@ class AnomalyMonitor:
             not ours.
         scales_dynamically: Whether overflows are expected now and then, and repaired by a smaller scale.
         start: The steps taken before. The loss scale may have to settle again after them.
+        on_first: Gets the summary's entry of the first anomaly as soon as it is found: a killed run has no
+            end at which it could be recorded.
     """
 
-    def __init__(self, on_nan: str | None, *, scales_dynamically: bool, start: int = 0) -> None:
+    def __init__(
+        self,
+        on_nan: str | None,
+        *,
+        scales_dynamically: bool,
+        start: int = 0,
+        on_first: Callable[[Row], None] = lambda entry: None,
+    ) -> None:
         self._on_nan = on_nan
         self._scales_dynamically = scales_dynamically
+        self._on_first = on_first
         # Plain values: a checkpoint has them under these keys.
         self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
         self._state |= {"first_anomaly": None, "last_skip": start}
@@ -123,6 +133,7 @@ class AnomalyMonitor:
         first_step = row[metrics.STEP] - len(skips) + 1
         scale = row[metrics.SCALE]
         scale_can_shrink = self._scales_dynamically and scale > MIN_LOSS_SCALE
+        finds_scale = scale_can_shrink and self.first_anomaly is None
         bad_losses = {step: x for step, x in enumerate(losses, first_step) if not math.isfinite(x)}
         first_bad = min(bad_losses, default=None)
         loss_is_lost = first_bad is not None and not scale_can_shrink
@@ -138,7 +149,8 @@ class AnomalyMonitor:
             self._check_scale(row, skips)
         self._check_buffers(row, first_bad)
         for overflow in overflows:
-            self._report_overflow(overflow, bad_losses, bad_weights)
+            finds_scale &= self.first_anomaly is None or overflow[metrics.STEP] < self.first_anomaly
+            self._report_overflow(overflow, bad_losses, bad_weights, finds_scale=finds_scale)
         if first_bad is not None and loss_is_lost:
             problem = _describe_loss(first_bad, bad_losses[first_bad], scale)
             cause = self._bad_weights if first_bad in bad_weights else ""
@@ -155,6 +167,7 @@ class AnomalyMonitor:
                 self._state["last_skip"] = number
         if found and self.first_anomaly is None:
             self._state["first_anomaly"] = min(found)
+            self._on_first({metrics.FIRST_ANOMALY: min(found)})
 
     def _check_weights(self, bad_weights: Mapping[int, str], *, stops: bool) -> None:
         """Note the first weights that were not finite, and warn, unless the run stops with this message."""
@@ -214,9 +227,18 @@ class AnomalyMonitor:
         )
 
     def _report_overflow(
-        self, overflow: Row, bad_losses: Mapping[int, float], bad_weights: Mapping[int, str]
+        self,
+        overflow: Row,
+        bad_losses: Mapping[int, float],
+        bad_weights: Mapping[int, str],
+        *,
+        finds_scale: bool,
     ) -> None:
-        """Count the overflow of a skipped step, and warn about the first one of each module."""
+        """Count the overflow of a skipped step, and warn about the first one of each module.
+
+        Args:
+            finds_scale: Whether the loss scale had not settled before the step, and can still shrink.
+        """
         step = overflow[metrics.STEP]
         module = overflow[metrics.NONFINITE_MODULE]
         self._overflows_by_module[module] += 1
@@ -227,6 +249,8 @@ class AnomalyMonitor:
             cause = ", because weights were inf or nan before the step"
         elif step in bad_losses:
             cause = "; the loss was inf or nan too, so the forward pass overflowed"
+        elif finds_scale:
+            cause = "; this is no fault while the loss scaler finds its first scale"
         log.warning(
             f"step {step} was skipped: {module} is the last module whose gradient is inf or nan{cause}"
         )

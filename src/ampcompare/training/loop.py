@@ -112,8 +112,9 @@ class TrainingLoop:
         self.on_step = on_step
         self.checkpoints = checkpoints
         self.display = display or NoDisplay()
-        self.log_row = _log_to(tracker or Tracker(), self.display)
-        self.logger = self._build_logger(lag, is_first_in_process=is_first_in_process)
+        tracker = tracker or Tracker()
+        self.log_row = _log_to(tracker, self.display)
+        self.logger = self._build_logger(tracker, lag, is_first_in_process=is_first_in_process)
         self.evaluation = Evaluation(
             trainer.model, test, trainer.precision, task=trainer.task, autocast=config.eval.autocast
         )
@@ -132,7 +133,7 @@ class TrainingLoop:
         self._is_best = False
         self._checkpoint_due = False
 
-    def _build_logger(self, lag: bool | None, *, is_first_in_process: bool) -> StepLog:
+    def _build_logger(self, tracker: Tracker, lag: bool | None, *, is_first_in_process: bool) -> StepLog:
         config = self.config
         # NVML counts the energy of a whole GPU, and several processes have one each.
         has_energy = is_cuda(self.device) and self.world.size == 1
@@ -148,6 +149,7 @@ class TrainingLoop:
             self.log_row,
             every=config.log.every,
             on_nan=config.training.on_nan,
+            on_anomaly=tracker.update_summary,
             world=self.world,
             buffers=BufferMonitor(self.trainer.model),
             overflows=self.trainer.overflows,

@@ -46,6 +46,7 @@ class StepLog:
         on_row: Receives each row, in the order of the steps.
         every: A row ends after so many steps, and wherever `flush` is called.
         on_nan: As in `AnomalyMonitor`.
+        on_anomaly: `on_first` of `AnomalyMonitor`.
         world: The processes of the training.
         buffers: The buffers of the model, if it is known.
         overflows: Where gradients overflowed, if the optimizer is ours.
@@ -67,6 +68,7 @@ class StepLog:
         *,
         every: int,
         on_nan: str | None = None,
+        on_anomaly: Callable[[Row], None] = lambda entry: None,
         world: DistributedContext | None = None,
         buffers: BufferMonitor | None = None,
         overflows: OverflowDetector | None = None,
@@ -81,7 +83,7 @@ class StepLog:
         self._overflows = overflows
         self._read_skips = read_skips
         self.anomalies = AnomalyMonitor(
-            on_nan, scales_dynamically=loss_scale.scales_dynamically(), start=start
+            on_nan, scales_dynamically=loss_scale.scales_dynamically(), start=start, on_first=on_anomaly
         )
         self.on_row = on_row
         self.every = every

@@ -12,7 +12,6 @@ each of them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections import defaultdict
@@ -27,7 +26,7 @@ from ampcompare.data.batch import count_samples
 from ampcompare.precision import get_backend
 from ampcompare.system.device import allow_tf32
 from ampcompare.why.capture import TakenStep
-from ampcompare.why.errors import relative_error
+from ampcompare.why.errors import flat_in_fp64, relative_error
 from ampcompare.why.fp64_reference import fp64_arithmetic
 from ampcompare.why.nonfinite import NETWORK
 from ampcompare.why.own_errors import (
@@ -35,6 +34,7 @@ from ampcompare.why.own_errors import (
     OUTPUT,
     PASSED,
     WEIGHTS,
+    OwnErrors,
     measure_own_errors,
     weight_gradient_error,
 )
@@ -52,6 +52,10 @@ VALUES = {
     GRADIENT: "the gradient of its input",
     WEIGHTS: "the gradients of its weights",
 }
+
+
+# Of the two ways, and of the step in fp64 with random rounding, where it is known.
+Errors = tuple[float, ...]
 
 
 class Quantity(NamedTuple):
@@ -158,9 +162,8 @@ def judge(comparison: StepComparison) -> AccuracyComparison:
     steps = comparison.take()
     first, second, fp64 = steps
     config = comparison.state.config
-    unit = comparison.unit_roundoff
-    fault = find_fault(comparison)
-    judged_parts = {quantity.part for quantity in _measure(steps, unit)}
+    errors = StepErrors(steps, comparison.unit_roundoff)
+    judged_parts = {quantity.part for quantity in _measure(errors)}
     first_backend, second_backend = (get_backend(way.backend) for way in comparison.configs)
     return AccuracyComparison(
         option=comparison.pair.key,
@@ -169,23 +172,117 @@ def judge(comparison: StepComparison) -> AccuracyComparison:
         network=config.model.name,
         data=config.data.source,
         samples=sum(count_samples(inputs) for inputs, _ in comparison.batches),
-        unit_roundoff=unit,
+        unit_roundoff=comparison.unit_roundoff,
         losses=(first.loss, second.loss),
         loss_fp64=fp64.loss,
         scales=(first.scale, second.scale),
         skipped=(first.skipped, second.skipped),
-        groups=_group_errors(steps, unit),
+        groups=_group_errors(errors),
         not_judged=[part for part in (LOSS, GRADIENTS, UPDATES) if part not in judged_parts],
         left_out=[name or NETWORK for name in comparison.left_out],
-        fault=fault,
+        fault=find_fault(comparison),
     )
+
+
+class StepErrors:
+    """The errors of steps relative to the same step in fp64.
+
+    Args:
+        steps: The steps; the last one is that in fp64.
+        unit: The relative error of one rounding.
+    """
+
+    def __init__(self, steps: Sequence[TakenStep], unit: float) -> None:
+        *self._ways, self._fp64 = steps
+        self._has_updates = not any(step.skipped for step in steps)
+        # Where a gradient cancels out, its rounding errors are those of other gradients.
+        self._floors = {
+            part: unit * _root_mean_square(self._reference(part)) for part in (GRADIENTS, UPDATES)
+        }
+
+    def _reference(self, part: str) -> dict[str, Tensor]:
+        return _values_of(self._fp64, part)
+
+    def list_parameters(self, part: str) -> list[str]:
+        """Return the names of the parameters with a gradient, or with an update: a skipped step has none."""
+        return [*self._fp64.gradients] if part == GRADIENTS or self._has_updates else []
+
+    def of_loss(self) -> Errors:
+        """Return the error of the loss in each way; nan where it is not finite in fp64."""
+        return tuple(_error_of([_as_tensor(way.loss)], [_as_tensor(self._fp64.loss)]) for way in self._ways)
+
+    def of_parameters(self, part: str, names: Sequence[str]) -> Errors:
+        """Return the error of parameters together in each way; nan where none is finite in fp64."""
+        reference = [self._reference(part)[name] for name in names]
+        floor = self._floors[part] * sum(tensor.numel() for tensor in reference) ** 0.5
+        values = [[_values_of(way, part).get(name) for name in names] for way in self._ways]
+        return tuple(_error_of(of_way, reference, floor) for of_way in values)
+
+
+def _values_of(step: TakenStep, part: str) -> dict[str, Tensor]:
+    return step.gradients if part == GRADIENTS else step.updates
+
+
+def _as_tensor(number: float) -> Tensor:
+    return torch.tensor(number, dtype=torch.float64)
+
+
+def _error_of(tensors: Sequence[Tensor | None], reference: Sequence[Tensor], floor: float = 0.0) -> float:
+    """Return the size of an error; None counts as zeros. nan where the reference is not finite."""
+    known = [torch.zeros_like(r) if t is None else t for t, r in zip(tensors, reference, strict=True)]
+    error = relative_error(known, reference, floor=floor)
+    return math.nan if error is None else error.size
+
+
+def _root_mean_square(tensors: Mapping[str, Tensor]) -> float:
+    numbers = [flat_in_fp64(tensor) for tensor in tensors.values()]
+    return float(torch.cat(numbers).square().mean() ** 0.5) if numbers else 0.0
+
+
+def _measure(errors: StepErrors) -> dict[Quantity, Errors]:
+    """Return the errors of every quantity that is finite in fp64 and in one of the two ways."""
+    measured = {Quantity(LOSS, ""): errors.of_loss()}
+    for module, names in _group(errors.list_parameters(GRADIENTS), lambda name: name.rpartition(".")[0]):
+        measured[Quantity(GRADIENTS, module)] = errors.of_parameters(GRADIENTS, names)
+    # The update of a single number may be all wrong, as Adam's is where the gradient is almost 0.
+    for _, names in _group(errors.list_parameters(UPDATES), lambda name: ""):
+        measured[Quantity(UPDATES, "")] = errors.of_parameters(UPDATES, names)
+    return {q: e for q, e in measured.items() if not math.isnan(sum(e)) and min(e[:2]) < math.inf}
+
+
+def _group_errors(errors: StepErrors) -> list[GroupErrors]:
+    """Return the errors by group: the loss, all parameters together, and the groups of the network."""
+    rows = [GroupErrors(LOSS, "", _pair(errors.of_loss()))]
+    for part in (GRADIENTS, UPDATES):
+        every = errors.list_parameters(part)
+        for group, names in (
+            *_group(every, lambda name: ""),
+            *_group(every, lambda name: name.partition(".")[0]),
+        ):
+            each = {name: _pair(errors.of_parameters(part, [name])) for name in names}
+            worst = max(each, key=lambda name: max(each[name]))
+            whole = _pair(errors.of_parameters(part, names))
+            rows.append(GroupErrors(part, group, whole, worst, each[worst]))
+    return rows
+
+
+def _group(names: Iterable[str], key: Callable[[str], str]) -> list[tuple[str, list[str]]]:
+    """Return the names by their key, in the order of the first of each."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[key(name)].append(name)
+    return [*groups.items()]
+
+
+def _pair(errors: Errors) -> tuple[float, float]:
+    return errors[0], errors[1]
 
 
 def find_fault(comparison: StepComparison) -> Fault | None:
     """Return the worst quantity of the way that is less accurate, and where the way departs from fp64."""
     unit = comparison.unit_roundoff
-    errors = _measure(comparison.take(), unit)
-    if not any(exceeds([pair], index, unit) for pair in errors.values() for index in (0, 1)):
+    first_errors = _measure(StepErrors(comparison.take(), unit))
+    if not any(exceeds([each], index, unit) for each in first_errors.values() for index in (0, 1)):
         return None
     starts = [comparison.weights]
     starts += [_change_weights(comparison.weights, unit, seed) for seed in range(REPETITIONS)]
@@ -193,8 +290,8 @@ def find_fault(comparison: StepComparison) -> Fault | None:
     for weights in starts:
         first, second, fp64 = comparison.take(weights)
         rounded = comparison.take_rounded(weights)
-        for quantity, measured in _measure([first, second, rounded, fp64], unit).items():
-            draws[quantity].append(measured)
+        for quantity, errors in _measure(StepErrors([first, second, rounded, fp64], unit)).items():
+            draws[quantity].append(errors)
     for index in (1, 0):
         bad = {quantity: each for quantity, each in draws.items() if exceeds(each, index, unit)}
         if bad:
@@ -219,16 +316,9 @@ def _name_fault(
     sizes = {quantity: _sizes(bad[quantity], index) for quantity in shown}
     times = {quantity: own / max(other, unit) for quantity, (own, other) in sizes.items()}
     worst = max(times, key=lambda quantity: times[quantity])
-    fault = Fault(index, worst.part, worst.module, sizes[worst], times[worst])
     location = None if worst.part == UPDATES else _locate(comparison, index)
-    if location is None:
-        return fault
-    place, value = location
-    return dataclasses.replace(fault, place=place, value=value)
-
-
-# Of the two ways, and of the step in fp64 with random rounding, where it is known.
-Errors = tuple[float, ...]
+    place, value = location or (None, None)
+    return Fault(index, worst.part, worst.module, sizes[worst], times[worst], place, value)
 
 
 def exceeds(draws: Sequence[Errors], index: int, unit: float) -> bool:
@@ -241,18 +331,20 @@ def exceeds(draws: Sequence[Errors], index: int, unit: float) -> bool:
         unit: The relative error of one rounding, which counts if it is larger.
     """
     own, other = _sizes(draws, index)
-    amplified = _root_mean_square([draw[2] for draw in draws if len(draw) > 2])
+    amplified = _mean_size(draw[2] for draw in draws if len(draw) > 2)
     return own > FACTOR * max(unit, other, amplified)
 
 
 def _sizes(draws: Sequence[Errors], index: int) -> tuple[float, float]:
     """Return the median error of a way, and the root mean square of the other way's errors."""
     own = statistics.median(draw[index] for draw in draws)
-    return own, _root_mean_square([draw[1 - index] for draw in draws])
+    return own, _mean_size(draw[1 - index] for draw in draws)
 
 
-def _root_mean_square(values: Sequence[float]) -> float:
-    return statistics.fmean(value**2 for value in values) ** 0.5 if values else 0.0
+def _mean_size(errors: Iterable[float]) -> float:
+    """Return the root mean square, 0 without any error."""
+    squares = [error**2 for error in errors]
+    return statistics.fmean(squares) ** 0.5 if squares else 0.0
 
 
 def _change_weights(weights: Sequence[Tensor], unit: float, seed: int) -> list[Tensor]:
@@ -269,102 +361,6 @@ def _change_weights(weights: Sequence[Tensor], unit: float, seed: int) -> list[T
     return changed
 
 
-def _measure(steps: Sequence[TakenStep], unit: float) -> dict[Quantity, Errors]:
-    """Return the errors of steps for every quantity that is finite in fp64 and in one of the two ways.
-
-    Args:
-        steps: The steps; the last one is that in fp64.
-        unit: The relative error of one rounding.
-    """
-    *ways, fp64 = steps
-    errors: dict[Quantity, Errors] = {}
-    groups = [
-        *_parameters_by(GRADIENTS, fp64, lambda name: name.rpartition(".")[0], steps),
-        # The update of a single number may be all wrong, as Adam's is where the gradient is almost 0.
-        *_parameters_by(UPDATES, fp64, lambda name: "", steps),
-    ]
-    for (part, module), names in groups:
-        whole = _values_of(fp64, part)
-        reference = [whole[name] for name in names]
-        floor = unit * _rms(whole.values()) * sum(tensor.numel() for tensor in reference) ** 0.5
-        errors[Quantity(part, module)] = tuple(
-            _error_of([_values_of(way, part).get(name) for name in names], reference, floor) for way in ways
-        )
-    errors[Quantity(LOSS, "")] = tuple(_loss_error(way, fp64) for way in ways)
-    return {q: e for q, e in errors.items() if not math.isnan(sum(e)) and min(e[:2]) < math.inf}
-
-
-def _error_of(tensors: Sequence[Tensor | None], reference: Sequence[Tensor], floor: float = 0.0) -> float:
-    """Return the size of an error; None counts as zeros. nan where the reference is not finite."""
-    known = [torch.zeros_like(r) if t is None else t for t, r in zip(tensors, reference, strict=True)]
-    error = relative_error(known, reference, floor=floor)
-    return math.nan if error is None else error.size
-
-
-def _loss_error(step: TakenStep, fp64: TakenStep) -> float:
-    return _error_of([_as_tensor(step.loss)], [_as_tensor(fp64.loss)])
-
-
-def _as_tensor(number: float) -> Tensor:
-    return torch.tensor(number, dtype=torch.float64)
-
-
-def _values_of(step: TakenStep, part: str) -> dict[str, Tensor]:
-    return step.gradients if part == GRADIENTS else step.updates
-
-
-def _parameters_by(
-    part: str, fp64: TakenStep, group_of: Callable[[str], str], steps: Sequence[TakenStep]
-) -> list[tuple[tuple[str, str], list[str]]]:
-    """Return the parameters of each group, by part and group. A skipped step has no updates."""
-    if part == UPDATES and any(step.skipped for step in steps):
-        return []
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name in fp64.gradients:
-        groups[part, group_of(name)].append(name)
-    return [*groups.items()]
-
-
-def _rms(tensors: Iterable[Tensor]) -> float:
-    """Return the root mean square of all elements."""
-    square = size = 0.0
-    for tensor in tensors:
-        square += float(tensor.abs().double().square().sum())  # sync: a diagnostic step, not a training loop
-        size += tensor.numel()
-    return (square / size) ** 0.5 if size else 0.0
-
-
-def _group_errors(steps: Sequence[TakenStep], unit: float) -> list[GroupErrors]:
-    """Return the errors by group: the loss, all parameters together, and the groups of the network."""
-    first, second, fp64 = steps
-    rows = [GroupErrors(LOSS, "", (_loss_error(first, fp64), _loss_error(second, fp64)))]
-    for part in (GRADIENTS, UPDATES):
-        groups = [
-            *_parameters_by(part, fp64, lambda name: "", steps),
-            *_parameters_by(part, fp64, lambda name: name.partition(".")[0], steps),
-        ]
-        rows += [_errors_of_group(part, group, names, steps, unit) for (_, group), names in groups]
-    return rows
-
-
-def _errors_of_group(
-    part: str, group: str, names: Sequence[str], steps: Sequence[TakenStep], unit: float
-) -> GroupErrors:
-    """Return the errors of a group of parameters, and of the worst parameter in it."""
-    first, second, fp64 = (_values_of(step, part) for step in steps)
-    floor = unit * _rms(fp64.values())
-
-    def error(values: Mapping[str, Tensor], own_names: Sequence[str], floor: float = 0.0) -> float:
-        return _error_of([values.get(n) for n in own_names], [fp64[n] for n in own_names], floor)
-
-    each = {}
-    for name in names:
-        own_floor = floor * fp64[name].numel() ** 0.5
-        each[name] = error(first, [name], own_floor), error(second, [name], own_floor)
-    worst = max(each, key=lambda name: max(each[name]))
-    return GroupErrors(part, group, (error(first, names), error(second, names)), worst, each[worst])
-
-
 def _locate(comparison: StepComparison, index: int) -> tuple[str, str] | None:
     """Return the module whose own error is too large in a way, and the value that is wrong.
 
@@ -373,25 +369,33 @@ def _locate(comparison: StepComparison, index: int) -> tuple[str, str] | None:
     """
     reference, model = comparison.take_fp64_calls()
     of_reference = measure_own_errors(reference, reference, model, fp64_arithmetic)
-    ways: list[dict[tuple[str, str], float]] = []
-    for number in (0, 1):
-        step = comparison.take_calls(number)
+    sizes = []
+    for way in (index, 1 - index):
+        step = comparison.take_calls(way)
         own = measure_own_errors(step, reference, model, fp64_arithmetic, of_reference)
-        sizes: dict[tuple[str, str], float] = {}
-        for (name, _), errors in own.errors.items():
-            for value, error in errors.items():
-                sizes[name, value] = max(error.size, sizes.get((name, value), 0.0))
-            of_weights = weight_gradient_error(name, step, own, reference, of_reference)
-            if of_weights is not None:
-                sizes[name, WEIGHTS] = of_weights.size
-        ways.append(sizes)
-    unit = comparison.unit_roundoff
+        sizes.append(_largest_own_errors(own, step, reference, of_reference))
+    bad, other = sizes
     times = {
-        key: size / max(unit, ways[1 - index][key])
-        for key, size in ways[index].items()
-        if ways[1 - index].get(key, math.inf) < math.inf  # where both are inf, none is worse
+        key: size / max(comparison.unit_roundoff, other[key])
+        for key, size in bad.items()
+        if other.get(key, math.inf) < math.inf  # where both are inf, none is worse
     }
-    name, value = max(times, key=lambda key: times[key], default=("", ""))
-    if not times.get((name, value), 0.0) > FACTOR:
+    worst = max(times, key=lambda key: times[key], default=("", ""))
+    if not times.get(worst, 0.0) > FACTOR:
         return None
+    name, value = worst
     return name, VALUES[value]
+
+
+def _largest_own_errors(
+    own: OwnErrors, step: TakenStep, reference: TakenStep, of_reference: OwnErrors
+) -> dict[tuple[str, str], float]:
+    """Return the largest own error of each module in each of its values."""
+    sizes: dict[tuple[str, str], float] = {}
+    for (name, _), errors in own.errors.items():
+        for value, error in errors.items():
+            sizes[name, value] = max(error.size, sizes.get((name, value), 0.0))
+        of_weights = weight_gradient_error(name, step, own, reference, of_reference)
+        if of_weights is not None:
+            sizes[name, WEIGHTS] = of_weights.size
+    return sizes

@@ -70,11 +70,16 @@ def summarize_accuracy(result: AccuracyComparison) -> list[str]:
     first, second = result.names
     if result.left_out:
         messages.append(f"left out, because their random draws differ: {some(result.left_out)}")
-    for name, skipped, scale in zip(result.names, result.skipped, result.scales, strict=True):
+    ways = zip(result.names, result.skipped, result.losses, result.scales, strict=True)
+    for name, skipped, loss, scale in ways:
         if skipped:
+            cause = "its loss is inf or nan"
+            if math.isfinite(loss):
+                smaller = max(1.0, min(256.0, scale / 256))
+                cause = f"try a smaller one: precision.init_scale={smaller:g}"
             messages.append(
                 f"{name} skipped the optimizer step, with a loss scale of {scale:,.6g}, so no updates are "
-                "compared; try a smaller one: precision.init_scale=256"
+                f"compared; {cause}"
             )
     if GRADIENTS in result.not_judged:
         messages.append(f"the gradients are inf or nan in {first} and {second}, so they are not judged")

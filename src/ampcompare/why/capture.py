@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from ampcompare.data.batch import Batch
 from ampcompare.training.trainer import Trainer
 
 WIDER = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+Tree = TypeVar("Tree")
 CallKey = tuple[str, int]  # name of the module, number of the call
 
 
@@ -99,43 +100,36 @@ def take(
     precision = trainer.precision
     recorder = _CallRecorder(trainer.model if with_calls else nn.Module())
     gradients: dict[str, Tensor] = {}
-    names = dict(trainer.model.named_parameters())
-    parameters = dict(zip(names, trainer.updated, strict=True))
+    parameters = dict(zip(dict(trainer.model.named_parameters()), trainer.updated, strict=True))
     before = {name: _in_fp64(p).clone() for name, p in parameters.items()}
     scale = float(precision.scale_factor())  # sync: the gradients are compared without it
-    own_backward = precision.backward
-    own_step = precision.step
-    own_clip = trainer._clip
+    own_backward, own_unscale, own_step = precision.backward, precision.unscale_, precision.step
 
     def backward(*args: Any, **kwargs: Any) -> None:
         recorder.is_backward = True
         own_backward(*args, **kwargs)
         recorder.is_backward = False
 
-    def keep_gradients() -> None:
-        known = {name: p.grad for name, p in parameters.items() if p.grad is not None}
-        gradients.update({name: dense(gradient.detach()).clone() for name, gradient in known.items()})
-
-    def clip(norm: Tensor | None) -> None:
-        keep_gradients()
-        own_clip(norm)
+    def unscale(optimizer: Any) -> None:
+        own_unscale(optimizer)
+        if not gradients:  # later they are clipped
+            known = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+            gradients.update({name: dense(gradient.detach()).clone() for name, gradient in known.items()})
 
     def step(optimizer: Any) -> Tensor | None:
-        precision.unscale_(optimizer)
-        if not gradients:
-            keep_gradients()
+        unscale(optimizer)
         return own_step(optimizer)
 
     precision.backward = backward  # type: ignore[method-assign]
+    precision.unscale_ = unscale  # type: ignore[method-assign]
     precision.step = step  # type: ignore[method-assign]
-    trainer._clip = clip  # type: ignore[method-assign]
     set_random_states()
     recording = module_calls(trainer.model, recorder.enter, recorder.leave) if with_calls else nullcontext()
     try:
         with precision.training_context(), recording:
             result = trainer.compute(batches)
     finally:
-        del precision.backward, precision.step, trainer._clip
+        del precision.backward, precision.unscale_, precision.step
     return TakenStep(
         calls={call.key: call for call in recorder.ended},
         backward=recorder.backward,
@@ -276,7 +270,7 @@ def _state_of(module: nn.Module) -> list[tuple[str, Tensor]]:
     return [*names, *module.named_buffers(remove_duplicate=False)]
 
 
-def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
     """Return the structure with each tensor changed.
 
     A tensor that occurs several times becomes one new tensor: attention tests its inputs for identity.
@@ -290,7 +284,8 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
             changed[id(value)] = change(value)
         return changed[id(value)]
 
-    return tree_map(change_once, tree)
+    result: Tree = tree_map(change_once, tree)
+    return result
 
 
 def _copy(tensor: Tensor) -> Tensor:

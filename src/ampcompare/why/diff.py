@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import torch
 from rich.table import Table
 from rich.text import Text
 from torch import nn
@@ -14,12 +13,14 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
 from ampcompare.precision import get_backend
+from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.registry import PLAIN
-from ampcompare.runtime.formatting import plural, printable, some
+from ampcompare.runtime.formatting import number, plural, printable, some
 from ampcompare.system.device import allow_tf32
 from ampcompare.training.run_context import with_backend
+from ampcompare.training.trainer import Trainer
 from ampcompare.why.capture import ModuleCall, TakenStep, are_finite, numeric_tensors, take
-from ampcompare.why.errors import RelativeError, format_error, relative_error
+from ampcompare.why.errors import RelativeError, format_error, relative_error, unit_roundoff, worst
 from ampcompare.why.lost_updates import LostUpdates, measure_lost_updates
 from ampcompare.why.nonfinite import (
     LOSS,
@@ -29,6 +30,7 @@ from ampcompare.why.nonfinite import (
     first_gradient,
     first_output,
     first_output_of,
+    is_finite,
     nonfinite_modules,
 )
 from ampcompare.why.output import Answer, make_table
@@ -39,7 +41,6 @@ from ampcompare.why.own_errors import (
     OwnErrors,
     measure_own_errors,
     weight_gradient_error,
-    worst,
 )
 from ampcompare.why.step import StepState
 
@@ -89,7 +90,7 @@ class ModuleDifference:
     @property
     def size(self) -> float:
         """The largest of its own errors; -1 where none could be measured, as for dropout."""
-        return _largest(self.own.values(), -1.0)
+        return _size(self.own.values())
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class StepDifference:
         lines: The modules, in the order of the forward pass.
         not_called: Names of the modules that the step did not call.
         dtype: The backend's dtype.
+        unit_roundoff: The relative error of one rounding in this dtype.
     """
 
     backend: str
@@ -143,6 +145,7 @@ class StepDifference:
     loss_overflow: LossOverflow | None = None
     finds_scale: bool = False
     lost_updates: LostUpdates | None = None
+    unit_roundoff: float = 2.0**-11
 
     def by_worst(self) -> list[ModuleDifference]:
         """Return the modules, the largest own error first; among infinite errors, the first in the step."""
@@ -160,22 +163,26 @@ def compare_step(state: StepState) -> StepDifference:
     backend = get_backend(config.backend)
     check_is_comparable(config)
     allow_tf32(False)  # the backend is compared with strict fp32
+    unit = unit_roundoff(config.backend)
     fp32 = with_backend(config, PLAIN)
     model = state.build_trainer(fp32).model  # keeps the weights from before the step
     trainer = state.build_trainer()
+    rounded = nonfinite_modules(trainer.model.named_parameters())
+    rounded_buffers = nonfinite_modules(trainer.model.named_buffers())
     reference = take(state.build_trainer(fp32), state.batches, state.set_random_states)
-    rounded = [nonfinite_modules(trainer.model, buffers=buffers) for buffers in (False, True)]
     step = take(trainer, state.batches, state.set_random_states)
     of_reference = measure_own_errors(reference, reference, model)
     own = measure_own_errors(step, reference, model, of_reference=of_reference)
-    passive = own.exact - own.computes_gradients
-    called = {call.name for call in step.calls.values()}
-    updates_16_bits = trainer.precision.metadata.updates_half
     lines = _compare_modules(step, own, reference, of_reference, model)
-    weights, buffers = (nonfinite_modules(model, buffers=buffers) for buffers in (False, True))
-    if math.isfinite(reference.loss) and are_finite(reference.gradients):
+    called = {line.title for line in lines}
+    weights = nonfinite_modules(model.named_parameters())
+    buffers = nonfinite_modules(model.named_buffers())
+    if is_finite(reference):
         buffers = []  # an infinity that is intended, such as that of a mask
-    harmful = _list_harmful(rounded[1], lines, step, LARGE_ERROR * _unit_roundoff(backend.dtype))
+    rounded += _list_harmful(rounded_buffers, lines, step, LARGE_ERROR * unit)
+    first_gradient_fp32 = first_gradient(reference, own.computing_gradients)
+    updates = relative_error([*step.updates.values()], [*reference.updates.values()])
+    updates_16_bits = trainer.precision.metadata.updates_half
     return StepDifference(
         backend=backend.label,
         network=config.model.name,
@@ -185,56 +192,66 @@ def compare_step(state: StepState) -> StepDifference:
         loss_fp32=reference.loss,
         scale=step.scale,
         skipped=step.skipped,
-        update=relative_error([*step.updates.values()], [*reference.updates.values()])
-        or RelativeError(0.0, 0.0),
-        first_output=first_output(step, reference, own.exact),
-        first_gradient=first_gradient(step, passive),
+        update=updates or RelativeError(0.0, 0.0),
+        first_output=first_output(step, reference, own.computing),
+        first_gradient=first_gradient(step, own.computing_gradients),
         lines=lines,
-        not_called=[n for n, m in model.named_modules() if n not in called and _has_forward(m)],
+        not_called=[
+            name for name, m in model.named_modules() if (name or NETWORK) not in called and _has_forward(m)
+        ],
         dtype=backend.dtype,
+        unit_roundoff=unit,
         first_output_fp32=first_output_of(reference),
-        nonfinite_weights=next(iter(weights), None),
-        nonfinite_buffers=next(iter(buffers), None),
-        out_of_range=None if weights or buffers else next(iter([*rounded[0], *harmful]), None),
-        first_gradient_fp32=first_gradient(reference, passive),
+        nonfinite_weights=_first(weights),
+        nonfinite_buffers=_first(buffers),
+        out_of_range=None if weights or buffers else _first(rounded),
+        first_gradient_fp32=first_gradient_fp32,
         loss_overflow=find_loss_overflow(trainer, step, state.batches),
-        finds_scale=step.skipped
-        and not state.has_updated
-        and first_gradient(reference, passive) is None
-        and all(are_finite(numeric_tensors(call.output)) for call in step.calls.values())
-        and math.isfinite(step.loss)
-        and trainer.precision.scales_dynamically()
-        and _is_finite_without_scale(state),
-        lost_updates=measure_lost_updates(state, step, reference) if updates_16_bits else None,
+        finds_scale=step.skipped and first_gradient_fp32 is None and _finds_scale(state, trainer, step),
+        lost_updates=measure_lost_updates(state, step, reference, model) if updates_16_bits else None,
     )
 
 
-def _is_finite_without_scale(state: StepState) -> bool:
-    """Return whether the gradients of the step are finite with a loss scale of 1."""
+def _finds_scale(state: StepState, trainer: Trainer, step: TakenStep) -> bool:
+    """Return whether a step was skipped because of its loss scale alone, before the weights ever changed.
+
+    The forward is finite, and so are the gradients with a loss scale of 1.
+    """
+    outputs = [numeric_tensors(call.output) for call in step.calls.values()]
+    is_search = trainer.precision.scales_dynamically() and not state.has_updated
+    if not is_search or not math.isfinite(step.loss) or not are_finite(outputs):
+        return False
     config = state.config
     precision = dataclasses.replace(config.precision, loss_scale=1.0)
-    # The state of the loss scaler has its scale.
-    unscaled = dataclasses.replace(state, parts={**state.parts, "precision": {}} if state.parts else {})
+    # The saved state of the loss scaler has its scale.
+    parts = {**state.parts, "precision": {}} if state.parts else {}
+    unscaled = dataclasses.replace(state, parts=parts)
     trainer = unscaled.build_trainer(dataclasses.replace(config, precision=precision))
-    step = take(trainer, state.batches, state.set_random_states, with_calls=False)
-    return are_finite(step.gradients)
+    return is_finite(take(trainer, state.batches, state.set_random_states, with_calls=False))
 
 
 def _list_harmful(
     names: Iterable[str], lines: Iterable[ModuleDifference], step: TakenStep, bound: float
 ) -> list[str]:
-    """Return the modules whose infinite buffers are no mask: their own error is large.
+    """Return the modules whose infinite buffers are no mask: an own error is large.
 
-    Where the error of a module is unknown, the loss and the gradients tell.
+    The error is that of the module, or of the nearest one around it that the step called. Where it is
+    unknown, the loss and the gradients tell.
     """
-    sizes = {line.title: line.size for line in lines if line.size >= 0}
-    is_finite = math.isfinite(step.loss) and are_finite(step.gradients)
-    return [name for name in names if (sizes[name] > bound if name in sizes else not is_finite)]
+    sizes = {line.title: line.size for line in lines}
+    harmful = []
+    for name in names:
+        user = name
+        while user not in sizes and user != NETWORK:
+            user = user.rpartition(".")[0] or NETWORK
+        size = sizes.get(user, -1.0)
+        if size > bound or (size < 0 and not is_finite(step)):
+            harmful.append(name)
+    return harmful
 
 
-def _unit_roundoff(dtype: str) -> float:
-    """Return the relative error of one rounding."""
-    return torch.finfo(getattr(torch, dtype)).eps / 2
+def _first(names: Iterable[str]) -> str | None:
+    return next(iter(names), None)
 
 
 def check_is_comparable(config: Config) -> None:
@@ -248,7 +265,7 @@ def check_is_comparable(config: Config) -> None:
 
 def _compare_modules(
     step: TakenStep,
-    own_errors: OwnErrors,
+    own: OwnErrors,
     reference: TakenStep,
     of_reference: OwnErrors,
     model: nn.Module,
@@ -261,30 +278,28 @@ def _compare_modules(
         model: The network in fp32, with the weights from before the steps.
     """
     modules = dict(model.named_modules())
-    calls_by_name: dict[str, list[ModuleCall]] = {}  # in the order in which the first calls ended
+    calls: dict[str, list[ModuleCall]] = {}  # by name, in the order in which the first calls ended
     for call in step.calls.values():
-        calls_by_name.setdefault(call.name, []).append(call)
+        if call.name in modules:  # else it was born in the forward
+            calls.setdefault(call.name, []).append(call)
     lines = []
-    for name, calls in calls_by_name.items():
-        if name not in modules:
-            continue
-        worst_call = max(calls, key=lambda call: _largest(own_errors.errors[call.key].values(), -1.0))
-        own = dict(own_errors.errors[worst_call.key])
-        weight_error = weight_gradient_error(name, step, own_errors, reference, of_reference)
+    for name, own_calls in calls.items():
+        errors_of = {call.number: dict(own.errors[call.key]) for call in own_calls}
+        number = max(errors_of, key=lambda number: _size(errors_of[number].values()))
+        weight_error = weight_gradient_error(name, step, own, reference, of_reference)
         if weight_error is not None:
-            own[WEIGHTS] = weight_error
-        pairs = [(call, reference.calls[call.key]) for call in calls if call.key in reference.calls]
+            errors_of[number][WEIGHTS] = weight_error
+        outputs = [tensor for call in own_calls for tensor in numeric_tensors(call.output)]
+        pairs = [(call, reference.calls[call.key]) for call in own_calls if call.key in reference.calls]
         scale = step.scale / reference.scale
-        outputs = [tensor for call in calls for tensor in numeric_tensors(call.output)]
-        dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in outputs)
         lines.append(
             ModuleDifference(
                 title=name or NETWORK,
                 kind=type(modules[name]).__name__,
-                calls=len(calls),
-                type=", ".join(dtypes),
-                own=own,
-                call=worst_call.number,
+                calls=len(own_calls),
+                type=", ".join(dict.fromkeys(name_dtype(tensor.dtype) for tensor in outputs)),
+                own=errors_of[number],
+                call=number,
                 output=worst(
                     relative_error(numeric_tensors(a.output), numeric_tensors(b.output)) for a, b in pairs
                 ),
@@ -301,8 +316,10 @@ def _gradient_error(call: ModuleCall, reference: ModuleCall, scale: float) -> Re
     return relative_error(gradients, [reference.output_gradients[i] for i in indices], scale=scale)
 
 
-def _largest(errors: Iterable[RelativeError], default: float) -> float:
-    return max((error.size for error in errors), default=default)
+def _size(errors: Iterable[RelativeError]) -> float:
+    """Return the size of the largest error, -1 without any."""
+    largest = worst(errors)
+    return -1.0 if largest is None else largest.size
 
 
 def _has_forward(module: nn.Module) -> bool:
@@ -314,7 +331,8 @@ def summarize(difference: StepDifference) -> list[str]:
     """Return what the table does not show by itself, as sentences."""
     return [
         *_describe_own_errors(difference),
-        *_describe_nonfinite(difference),
+        *_describe_forward(difference),
+        *_describe_backward(difference),
         *_describe_update(difference),
         *_describe_underflow(difference),
         *_describe_uncalled(difference),
@@ -348,26 +366,34 @@ def _describe_own_errors(difference: StepDifference) -> Iterator[str]:
 
 def _describe_large_errors(difference: StepDifference) -> str:
     """Return which modules have a larger error than the rounding of the backend's dtype explains."""
-    dtype = SHORT_DTYPES.get(difference.dtype, difference.dtype)
-    unit = _unit_roundoff(difference.dtype)
+    unit = difference.unit_roundoff
+    rounding = f"{LARGE_ERROR} times the rounding error of {_short(difference.dtype)}"
     bound = f"{LARGE_ERROR} x {format_error(unit)}"
-    times = LARGE_ERROR
     large = [line.title for line in difference.by_worst() if line.size > LARGE_ERROR * unit]
     if not large:
-        return f"no own error is large: none exceeds {times} times the rounding error of {dtype} ({bound})"
-    return f"large own errors, above {times} times the rounding error of {dtype} ({bound}): {some(large)}"
+        return f"no own error is large: none exceeds {rounding} ({bound})"
+    return f"large own errors, above {rounding} ({bound}): {some(large)}"
 
 
-def _describe_nonfinite(difference: StepDifference) -> Iterator[str]:
-    """Yield where inf or nan begins in the forward pass, in fp32, in the loss, and in the backward pass."""
-    dtype = SHORT_DTYPES.get(difference.dtype, difference.dtype)
+def _percent(fraction: float, digits: int = 2) -> str:
+    return f"{number(100 * fraction, digits)}%"
+
+
+def _short(dtype: str) -> str:
+    return SHORT_DTYPES.get(dtype, dtype)
+
+
+def _describe_forward(difference: StepDifference) -> Iterator[str]:
+    """Yield where inf or nan begins before the loss: under the backend, in weights and buffers, in fp32."""
     if difference.first_output:
         yield f"the first inf or nan of the forward pass is in the output of {difference.first_output}"
     if difference.out_of_range:
-        yield (
-            f"weights or buffers of {difference.out_of_range} are inf or nan in {dtype}, and finite in fp32: "
-            f"keep the module in fp32 (precision.keep_fp32={difference.out_of_range})"
-        )
+        module = difference.out_of_range
+        remedy = f"keep the module in fp32 (precision.keep_fp32={module})"
+        if module == NETWORK:
+            remedy = "give them to a module of their own, which precision.keep_fp32 can keep in fp32"
+        dtype = _short(difference.dtype)
+        yield f"weights or buffers of {module} are inf or nan in {dtype}, and finite in fp32: {remedy}"
     if difference.nonfinite_weights or difference.nonfinite_buffers:
         kind = "weights" if difference.nonfinite_weights else "buffers"
         yield (
@@ -385,13 +411,17 @@ def _describe_nonfinite(difference: StepDifference) -> Iterator[str]:
             "fp32 overflows, too: the first inf or nan of the step in fp32 is in the output of "
             f"{difference.first_output_fp32}, so no backend repairs it"
         )
+
+
+def _describe_backward(difference: StepDifference) -> Iterator[str]:
+    """Yield where inf or nan begins in the loss, or in the backward pass."""
     overflow = difference.loss_overflow
     if overflow is not None:
         values = "the gradients of " if overflow.is_backward else ""
         remedy = "; compute the loss of outputs.float()" if overflow.float_helps else ""
         yield (
             f"the loss function overflows on finite outputs: {values}{overflow.operation} in "
-            f"{SHORT_DTYPES.get(overflow.dtype, overflow.dtype)} became inf or nan{remedy}"
+            f"{_short(overflow.dtype)} became inf or nan{remedy}"
         )
     elif difference.first_gradient and difference.first_gradient_fp32 and not difference.first_output_fp32:
         yield (
@@ -420,26 +450,33 @@ def _describe_update(difference: StepDifference) -> Iterator[str]:
     loss_error = format_error(abs(difference.loss - difference.loss_fp32))
     update_error = format_error(difference.update.size)
     yield f"the loss differs by {loss_error}; the relative error of the weight update is {update_error}"
+    if math.isinf(difference.update.size) and not difference.first_gradient:
+        yield (
+            "the optimizer makes updates of inf or nan from finite gradients: in fp16 weights, the default "
+            "eps of adam and adamw is 0 (set optimizer.eps=1e-4)"
+        )
     lost = difference.update.flushed
     if lost < MIN_FLUSHED:
         return
-    yield f"{100 * lost:.2g}% of the weights did not change, although they change in fp32: lost updates"
+    yield f"{_percent(lost)} of the weights did not change, although they change in fp32: lost updates"
     if difference.lost_updates is not None:
         for remedy in difference.lost_updates.remedies:
             draws = f", the mean of {remedy.draws} draws" if remedy.draws > 1 else ""
             yield (
-                f"tried: with {remedy.name}, {100 * remedy.lost:.2g}% of the weights did not change, and "
-                f"{100 * remedy.arrives:.3g}% of the update in fp32 arrives{draws}"
+                f"tried: with {remedy.name}, {_percent(remedy.lost)} of the weights did not change, and "
+                f"{_percent(remedy.arrives, 3)} of the update in fp32 arrives{draws}"
             )
 
 
 def _describe_underflow(difference: StepDifference) -> Iterator[str]:
     """Yield the module at which the largest fraction of the gradient became 0."""
+    if not math.isfinite(difference.loss + difference.loss_fp32):
+        return
     fractions = [(line.gradient.flushed, line.title) for line in difference.lines if line.gradient]
     fraction, title = max(fractions, default=(0.0, ""))
     if fraction >= MIN_FLUSHED:
         yield (
-            f"gradient underflow: {100 * fraction:.2g}% of the gradient at {title} became 0, "
+            f"gradient underflow: {_percent(fraction)} of the gradient at {title} became 0, "
             "the most of all modules"
         )
 
@@ -456,8 +493,8 @@ def lost_table(losses: LostUpdates, *, every: bool) -> Table:
     shown = losses.parameters if every else [row for row in losses.parameters if row.lost][:MAX_MODULES]
     for row in (*losses.kinds, *shown):
         name = f"all {row.name}" if row in losses.kinds else row.name
-        arrives = "-" if math.isnan(row.arrives) else f"{100 * row.arrives:.3g}%"
-        cells = (name, f"{row.weights:,}", f"{100 * row.lost:.3g}%", arrives)
+        arrives = "-" if math.isnan(row.arrives) else _percent(row.arrives, 3)
+        cells = (name, f"{row.weights:,}", _percent(row.lost, 3), arrives)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 
@@ -468,7 +505,7 @@ def error_table(lines: Iterable[ModuleDifference]) -> Table:
     for line in lines:
         cells = (
             f"{line.title} x{line.calls}" if line.calls > 1 else line.title,
-            ", ".join(SHORT_DTYPES.get(dtype, dtype) for dtype in line.type.split(", ")),
+            ", ".join(map(_short, line.type.split(", "))),
             format_error(line.size) if line.size >= 0 else "-",
             format_error(line.output.size) if line.output else "-",
             format_error(line.gradient.size) if line.gradient else "-",

@@ -1,11 +1,16 @@
 """The error of tensors relative to a reference, and how an error is written."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ampcompare.precision import get_backend
+from ampcompare.precision.casting import view_as_real
+
+TF32_ROUNDOFF = 2.0**-11
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,25 @@ def flat_in_fp64(tensor: Tensor) -> Tensor:
     tensor = tensor.detach().cpu()  # sync: a diagnostic step, not a training loop
     if tensor.is_sparse:
         tensor = tensor.to_dense()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    return tensor.double().flatten()
+    return real_numbers(tensor).double().flatten()
+
+
+def real_numbers(tensor: Tensor) -> Tensor:
+    """Return a complex tensor as real numbers, [..., 2], and any other as it is; without a gradient."""
+    return view_as_real(tensor.detach().resolve_conj())
+
+
+def worst(errors: Iterable[RelativeError | None]) -> RelativeError | None:
+    """Return the largest error, None without any."""
+    return max((e for e in errors if e is not None), key=lambda error: error.size, default=None)
+
+
+def unit_roundoff(backend: str) -> float:
+    """Return the relative error of one rounding in the dtype of a backend."""
+    metadata = get_backend(backend)
+    if metadata.uses_tf32:
+        return TF32_ROUNDOFF
+    return float(torch.finfo(getattr(torch, metadata.dtype)).eps) / 2
 
 
 def format_error(value: float) -> str:

@@ -18,12 +18,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import Batch, map_tensors
+from ampcompare.data.batch import Batch
 from ampcompare.errors import UserError
 from ampcompare.system.device import has_float64, is_cuda
 from ampcompare.training.trainer import Trainer
-from ampcompare.why.capture import map_tensors as map_unique_tensors
-from ampcompare.why.capture import module_calls, numeric_tensors
+from ampcompare.why.capture import map_tensors, module_calls, numeric_tensors
 from ampcompare.why.memory_estimate import estimate_memory
 from ampcompare.why.op_dtypes import trace_forward
 
@@ -48,7 +47,7 @@ def convert_to_fp64(trainer: Trainer) -> None:
 
 def batches_in_fp64(batches: Sequence[Batch]) -> list[Batch]:
     """Return the batches with their floating-point tensors in fp64."""
-    return [(map_tensors(x, _to_fp64), map_tensors(y, _to_fp64)) for x, y in batches]
+    return map_tensors([*batches], _to_fp64)
 
 
 def _to_fp64(value: Tensor) -> Tensor:
@@ -124,7 +123,7 @@ def rounded_arithmetic(model: nn.Module, unit: float, generator: torch.Generator
         return changed
 
     def leave(name: str, module: nn.Module, output: Any) -> Any:
-        return map_unique_tensors(output, change)
+        return map_tensors(output, change)
 
     with fp64_arithmetic(), module_calls(model, leave=leave):
         yield

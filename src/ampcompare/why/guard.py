@@ -16,19 +16,19 @@ from torch import nn
 
 from ampcompare.config.load import Config
 from ampcompare.config.recipes import describe_recipe
-from ampcompare.data.batch import Batch, map_tensors
+from ampcompare.data.batch import Batch
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision import get_backend
 from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.formatting import plural
+from ampcompare.runtime.formatting import plural, some
 from ampcompare.system.device import seed_process
 from ampcompare.training.losses_and_metrics import call_network
 from ampcompare.training.run_context import with_backend
 from ampcompare.training.trainer import Trainer
-from ampcompare.why.capture import module_calls
+from ampcompare.why.capture import map_tensors, module_calls
 from ampcompare.why.op_profile import measure_interleaved, speed_ratio
 from ampcompare.why.step import StepState
 
@@ -254,6 +254,11 @@ class TrialTraining:
     config: Config
     batches: Sequence[Sequence[Batch]]
 
+    def with_eps(self, eps: float) -> "TrialTraining":
+        """Return the same trainings with another eps of the optimizer."""
+        optimizer = dataclasses.replace(self.config.optimizer, eps=eps)
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, optimizer=optimizer))
+
     def build_trainer(self, backend: str, kept: Kept) -> Trainer:
         """Return a trainer of the backend with these modules in fp32, and those that the run keeps there."""
         names = [*(self.config.precision.keep_fp32 or ()), *kept] or None
@@ -275,7 +280,10 @@ class TrialTraining:
                     result = trainer.step(micro_batches)
                     losses.append(float(result.loss))  # sync: a trial is its losses
                     skipped += bool(result.skipped)
-        except RuntimeError as problem:  # the network may not run with these modules in another dtype
+        except (RuntimeError, UserError) as problem:
+            if isinstance(problem, UserError) and not kept:
+                raise
+            # The network may not run with these modules in another dtype.
             return Trial(kept, math.nan, math.nan, trained=False, error=reason(problem))
         steps = len(self.batches)
         last_quarter = losses[-max(1, steps // 4) :]
@@ -358,7 +366,7 @@ class SearchResult:
     Attributes:
         outcome: NO_PROBLEM, FOUND, AN_OPTION, NOT_A_MODULE or NO_SET.
         kept: The modules that have to stay in fp32.
-        use: The option that keeps them there, or that was found instead; None if nothing was found.
+        use: The options to copy: of the optimizer, and what keeps modules in fp32; None if nothing was found.
         cost: How many times as long a step takes with it; None unless modules were found.
     """
 
@@ -370,55 +378,51 @@ class SearchResult:
 
 def _search(search: MinimalSetSearch, trials: TrialTraining, called: Sequence[str]) -> SearchResult:
     """Search for the modules, and print what was found."""
-    config = trials.config
-    always = config.precision.keep_fp32 or ()
+    backend = trials.config.backend
+    always = trials.config.precision.keep_fp32 or ()
     further = "further " if always else ""
     if search.start():
-        search.say(
-            f"result: no {further}module has to stay in fp32, {config.backend} is within the margin as it is"
-        )
+        search.say(f"result: no {further}module has to stay in fp32, {backend} is within the margin as it is")
         return SearchResult(NO_PROBLEM)
-    for option, changed in _list_options(trials):
-        trial = dataclasses.replace(trials, config=changed).train(config.backend, ())
-        search.report(f"with {option}", trial)
+    options = []
+    if _loses_eps(trials.build_trainer(backend, ())):
+        options = [f"optimizer.eps={FP16_EPS:g}"]
+        trials = trials.with_eps(FP16_EPS)
+        trial = trials.train(backend, ())
+        search.report(f"with {options[0]}", trial)
         if search.is_within_margin(trial):
             search.say("result: the cause is not in the modules, so none has to stay in fp32")
-            search.say(f"use: {option}")
-            return SearchResult(AN_OPTION, use=option)
+            search.say(f"use: {options[0]}")
+            return SearchResult(AN_OPTION, use=options[0])
+        search.say(f"the following trials have {options[0]}, too")
+        search.train = trials.train
     modules = search.find(called)
     if modules is None:
         search.say(
-            "result: even with the whole network in fp32, the loss is not within the margin; "
-            "the cause is outside the modules: in the loss function, the loss scale or the weight updates"
+            "result: even with every module in fp32, the loss is not within the margin; the cause is outside "
+            "the modules: in the network's own forward, the loss, the loss scale or the weight updates"
         )
         return SearchResult(NOT_A_MODULE)
     if WHOLE in modules:
         search.say("result: no set of modules is enough, the whole network has to stay in fp32")
-        outside = list_parameters_outside(trials.build_trainer(PLAIN, ()), called)
+        names = (name for name, _ in trials.build_trainer(PLAIN, ()).model.named_parameters())
+        outside = [name for name in names if not any(_is_below(name, module) for module in called)]
         if outside:
-            search.say(f"parameters that belong to no called module: {shorten_names(outside, 'parameters')}")
+            search.say(f"parameters that belong to no called module: {some(outside)}")
         return SearchResult(NO_SET)
     cost, basis = trials.measure_cost(tuple(modules))
-    use = f"{KEY}={','.join([*always, *modules])}"
-    names = ", ".join(modules)
-    if len(modules) == 1:
-        search.say(f"result: 1 {further}module has to stay in fp32: {names}")
-    else:
-        search.say(f"result: {len(modules)} {further}modules have to stay in fp32: {names}")
+    options.append(f"{KEY}={','.join([*always, *modules])}")
+    number = f"1 {further}module has" if len(modules) == 1 else f"{len(modules)} {further}modules have"
+    search.say(f"result: {number} to stay in fp32: {', '.join(modules)}")
     search.say(f"cost: a step takes {cost:.2f}x as long as without ({basis})")
-    search.say(f"use: {shlex.quote(use)}")
-    return SearchResult(FOUND, modules, use, cost)
+    search.say(f"use: {shlex.join(options)}")
+    return SearchResult(FOUND, modules, " ".join(options), cost)
 
 
-def _list_options(trials: TrialTraining) -> list[tuple[str, Config]]:
-    """Return options outside the modules that may be the cause, which are tried first."""
-    trainer = trials.build_trainer(trials.config.backend, ())
-    eps = trainer.optimizer.defaults.get("eps", 1.0)
-    if not any(torch.tensor(eps, dtype=p.dtype) == 0 for p in trainer.updated):
-        return []
-    optimizer = trials.config.optimizer
-    changed = dataclasses.replace(optimizer, eps=FP16_EPS)
-    return [(f"optimizer.eps={FP16_EPS:g}", dataclasses.replace(trials.config, optimizer=changed))]
+def _loses_eps(trainer: Trainer) -> bool:
+    """Return whether the eps of the optimizer is 0 in the dtype of weights that it updates."""
+    groups = [group for group in trainer.optimizer.param_groups if "eps" in group]
+    return any(torch.tensor(g["eps"], dtype=p.dtype) == 0 for g in groups for p in g["params"])
 
 
 def _check_backend(config: Config) -> None:
@@ -434,14 +438,3 @@ def _check_backend(config: Config) -> None:
             f"backend={config.backend} switches TF32 for all modules at once, so there is no module to keep "
             "in fp32; name another backend, for example backend=fp16"
         )
-
-
-def list_parameters_outside(trainer: Trainer, called: Sequence[str]) -> list[str]:
-    """Return the names of the parameters that belong to no called module and to no module below one."""
-    names = (name for name, _ in trainer.model.named_parameters())
-    return [name for name in names if not any(_is_below(name, module) for module in called)]
-
-
-def shorten_names(names: Sequence[str], noun: str = "modules") -> str:
-    """Return up to three names as a list; of more names the number, the first and the last."""
-    return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun} ({names[0]} to {names[-1]})"

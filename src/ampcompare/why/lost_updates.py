@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
-from ampcompare.precision import get_backend
 from ampcompare.why.capture import TakenStep, are_finite
+from ampcompare.why.errors import unit_roundoff
 from ampcompare.why.step import RepeatableStep, StepState
 
 DRAWS = 20  # of a backend that rounds at random
@@ -87,23 +87,20 @@ class LostUpdates:
     remedies: list[UpdateLoss]
 
 
-def measure_lost_updates(state: StepState, step: TakenStep, reference: TakenStep) -> LostUpdates | None:
+def measure_lost_updates(
+    state: StepState, step: TakenStep, reference: TakenStep, model: nn.Module
+) -> LostUpdates | None:
     """Return the lost updates of a step, and what helps; None where none is lost.
 
     Args:
         step: The step under a backend that updates 16-bit weights.
         reference: The step in fp32.
+        model: The network, for the kinds of parameters.
     """
-    if step.skipped or not are_finite([*step.updates.values()]):
+    if step.skipped or not are_finite(step.updates):
         return None
-    trainer = state.build_trainer()
-    is_random = ROUNDED_STEPS in trainer.precision.state_dict()
-    if is_random:
-        drawn = _draw_updates(state, state.config, reference.updates)
-    else:
-        drawn = DrawnUpdates(reference.updates, _unit_roundoff(state.config))
-        drawn.add(step.updates)
-    kinds = {name: _kind_of(trainer.model, name) for name in reference.updates}
+    drawn = _draw_updates(state, state.config, reference.updates)
+    kinds = {name: _kind_of(model, name) for name in reference.updates}
     rows = [_measure(name, kind, drawn, [name]) for name, kind in kinds.items()]
     rows.sort(key=lambda row: -row.lost)
     if not rows or not rows[0].lost:
@@ -114,10 +111,10 @@ def measure_lost_updates(state: StepState, step: TakenStep, reference: TakenStep
     ]
     sums.sort(key=lambda row: -row.lost)
     remedies = []
-    for option, config in _list_remedies(state.config, rows, sums):
+    for option, config in _list_remedies(state.config, rows, sums[0].kind):
         try:
             tried = _draw_updates(state, config, reference.updates)
-        except UserError:  # a module that cannot be kept in fp32, or a backend that the options do not allow
+        except (UserError, RuntimeError):  # the network does not run with other modules in fp32
             continue
         remedies.append(_measure(option, "", tried, [*kinds]))
     return LostUpdates(rows, sums, remedies)
@@ -147,12 +144,14 @@ def _kind_of(model: nn.Module, parameter: str) -> str:
     return BIASES if name.startswith("bias") or name.endswith("bias") else OTHERS
 
 
-def _list_remedies(
-    config: Config, rows: Sequence[UpdateLoss], kinds: Sequence[UpdateLoss]
-) -> list[tuple[str, Config]]:
-    """Return options that may help: the modules of the kind that loses most in fp32, stochastic rounding."""
+def _list_remedies(config: Config, rows: Sequence[UpdateLoss], kind: str) -> list[tuple[str, Config]]:
+    """Return options that may help: the modules that lose most in fp32, and stochastic rounding.
+
+    Args:
+        kind: The kind of parameter that loses most.
+    """
     remedies = []
-    lossy = [row.name for row in rows if row.kind == kinds[0].kind and row.lost >= WORTH_KEEPING]
+    lossy = [row.name for row in rows if row.kind == kind and row.lost >= WORTH_KEEPING]
     modules = dict.fromkeys(name.rpartition(".")[0] for name in lossy)
     if modules and "" not in modules:  # a parameter of the network itself has no module to keep
         kept = [*(config.precision.keep_fp32 or ()), *modules]
@@ -164,11 +163,6 @@ def _list_remedies(
     return remedies
 
 
-def _unit_roundoff(config: Config) -> float:
-    """Return the relative error of one rounding in the dtype of the backend."""
-    return torch.finfo(getattr(torch, get_backend(config.backend).dtype)).eps / 2
-
-
 def _draw_updates(state: StepState, config: Config, expected: Updates) -> DrawnUpdates:
     """Return the updates of the step under other options, DRAWS times where they are rounded at random.
 
@@ -176,7 +170,7 @@ def _draw_updates(state: StepState, config: Config, expected: Updates) -> DrawnU
         expected: The updates in fp32.
     """
     step = RepeatableStep(state, state.build_trainer(config), state.batches)
-    drawn = DrawnUpdates(expected, _unit_roundoff(config))
+    drawn = DrawnUpdates(expected, unit_roundoff(config.backend))
     own = step.start["precision"]
     first = own.get(ROUNDED_STEPS)
     for number in range(1 if first is None else DRAWS):

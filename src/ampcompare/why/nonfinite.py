@@ -1,16 +1,16 @@
 """Where inf or nan begins in a step: in weights, in the forward pass, in the loss, in the backward pass."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ampcompare.data.batch import Batch
+from ampcompare.precision.casting import name_dtype
 from ampcompare.system.device import autocast_name
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.capture import (
@@ -120,7 +120,7 @@ class _LossWatch(TorchFunctionMode):
         if not inputs or not outputs:
             return result
         function = len(self.dtypes), getattr(func, "__name__", "").strip("_")
-        self.dtypes.append(str(inputs[0].dtype).removeprefix("torch."))
+        self.dtypes.append(name_dtype(inputs[0].dtype))
         if was_finite and not are_finite(outputs):
             self.forward.append(function)
         for output in outputs:
@@ -135,16 +135,16 @@ class _LossWatch(TorchFunctionMode):
         self._last = function
 
 
-def first_output(step: TakenStep, reference: TakenStep, exact: Collection[str]) -> str | None:
+def first_output(step: TakenStep, reference: TakenStep, computing: Collection[str]) -> str | None:
     """Return the first module in the forward pass with an output that is finite in fp32 only.
 
     Where its inputs are so, too, the module that passed them is returned.
 
     Args:
-        exact: Modules that only move values.
+        computing: The modules that do more than move values.
     """
     for key, call in step.calls.items():
-        if key not in reference.calls or call.name in exact:
+        if key not in reference.calls or call.name not in computing:
             continue
         error = relative_error(numeric_tensors(call.output), numeric_tensors(reference.calls[key].output))
         if error is None or not math.isinf(error.size):
@@ -173,12 +173,12 @@ def first_output_of(step: TakenStep) -> str | None:
     return LOSS
 
 
-def first_gradient(step: TakenStep, exact: Collection[str]) -> str | None:
+def first_gradient(step: TakenStep, computing: Collection[str]) -> str | None:
     """Return the module in whose backward pass a gradient became infinite or NaN.
 
     Args:
-        exact: Modules that only move values, also in their backward. Where their sums of gradients overflow,
-            what computed these gradients is named.
+        computing: The modules that do more than move values, in their forward or backward. Where the sums of
+            gradients of another one overflow, what computed these gradients is named.
 
     Returns:
         LOSS, if the gradients are not finite from the loss on; None, if all are finite.
@@ -194,8 +194,8 @@ def first_gradient(step: TakenStep, exact: Collection[str]) -> str | None:
             return LOSS if begins_in_loss else parents.get(call.key) or NETWORK
         own = [g for name, g in step.gradients.items() if name.rpartition(".")[0] == call.name]
         if not are_finite([*own, *call.input_gradients.values()]):
-            return last if call.name in exact else call.name or NETWORK
-        if call.name not in exact:
+            return (call.name or NETWORK) if call.name in computing else last
+        if call.name in computing:
             last = call.name or NETWORK
     for name, gradient in step.gradients.items():
         if not are_finite(gradient):
@@ -203,8 +203,16 @@ def first_gradient(step: TakenStep, exact: Collection[str]) -> str | None:
     return None
 
 
-def nonfinite_modules(model: nn.Module, *, buffers: bool = False) -> list[str]:
-    """Return the modules of which a parameter, or a buffer, is not finite."""
-    tensors = model.named_buffers() if buffers else model.named_parameters()
+def is_finite(step: TakenStep) -> bool:
+    """Return whether the loss of a step and all its gradients are finite."""
+    return math.isfinite(step.loss) and are_finite(step.gradients)
+
+
+def nonfinite_modules(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+    """Return the modules that own a tensor with inf or nan.
+
+    Args:
+        tensors: Parameters or buffers with their names.
+    """
     owners = [name.rpartition(".")[0] or NETWORK for name, tensor in tensors if not are_finite(tensor)]
     return [*dict.fromkeys(owners)]

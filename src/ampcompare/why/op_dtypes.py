@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcompare.data.batch import Batch, list_tensors
+from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.system.device import seed_process
@@ -182,7 +183,7 @@ class _OpTracer(TorchDispatchMode):
         name = function or _function_of_kernel(kernel)
         below = {dtype} if is_wider else {tensor.dtype for tensor in inputs}
         reason = self._reason(below, name)
-        self.trace.ops.append(Op(name, self.module_stack[-1], str(dtype).removeprefix("torch."), reason))
+        self.trace.ops.append(Op(name, self.module_stack[-1], name_dtype(dtype), reason))
 
     def _reason(self, below: set[torch.dtype], name: str) -> str:
         """Return why an op computes in its dtype.

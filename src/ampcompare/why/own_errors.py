@@ -4,12 +4,13 @@ Errors propagate through a step: every module behind a bad one has a bad output,
 call and its replay is the error of this call alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from ampcompare.system.device import is_out_of_memory, seed_process
 from ampcompare.why.capture import (
@@ -22,7 +23,7 @@ from ampcompare.why.capture import (
     numeric_tensors,
     replay_call,
 )
-from ampcompare.why.errors import RelativeError, relative_error
+from ampcompare.why.errors import RelativeError, real_numbers, relative_error
 
 OUTPUT, PASSED, GRADIENT, WEIGHTS = "output", "passed inputs", "gradient", "weights' gradients"
 # Where the gradient of the replays differs by less from that of the step, only one module uses the weight.
@@ -41,16 +42,17 @@ class OwnErrors:
             that it calls) and of GRADIENT (that of the inputs). Empty for a call without a repeatable replay,
             such as dropout.
         random: The names of the modules whose replay is not repeatable.
-        exact: The names of the modules that only move values or leave them out, such as nearest-neighbour
-            upsampling, max pooling, dropout, ReLU.
-        computes_gradients: Those of them whose gradients are other numbers, such as a reversal with a factor.
+        computing: The names of the modules with arithmetic in their forward. The others only move values or
+            leave them out, such as nearest-neighbour upsampling, max pooling, dropout, ReLU.
+        computing_gradients: These, and the modules with arithmetic in their backward alone, such as one that
+            reverses gradients with a factor.
         gradients: By parameter: the gradient of the replays, summed over the calls; includes the loss scale.
     """
 
     errors: dict[CallKey, dict[str, RelativeError]] = field(default_factory=dict)
     random: set[str] = field(default_factory=set)
-    exact: set[str] = field(default_factory=set)
-    computes_gradients: set[str] = field(default_factory=set)
+    computing: set[str] = field(default_factory=set)
+    computing_gradients: set[str] = field(default_factory=set)
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -74,96 +76,112 @@ def measure_own_errors(
         of_reference: The own errors of the reference. A part whose replay differs from the reference has no
             error: the module needs more of the step than its inputs, such as a random number.
     """
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     result = OwnErrors()
-    names = {name for name, _ in model.named_modules()}
+    modules = dict(model.named_modules())
     for key, call in step.calls.items():
         result.errors[key] = {}
-        if call.name not in names:
-            continue
         changed = reference.calls.get(key, call).changed
-        try:
-            repeated, replay = (_replay(call, model, changed, dtype, arithmetic, seed) for seed in (1, 0))
-        except Exception as problem:  # a module that needs more of the step than its inputs
-            if is_out_of_memory(problem):
-                raise
-            continue
+        replays = _replay_twice(call, model, changed, arithmetic) if call.name in modules else None
         known = {} if of_reference is None else of_reference.errors.get(key, {})
         unlike = {part for part, error in known.items() if error.size > SAME_VALUES}
-        module = model.get_submodule(call.name)
-        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        only_moves = not call.inner_calls and not replay.weights and OUTPUT not in unlike
-        if is_dropout or (only_moves and _moves_values(replay)):
-            result.exact.add(call.name)
-        counts = [(len(each.outputs), len(each.passed)) for each in (replay, repeated)]
-        both = zip([*replay.outputs, *replay.passed], [*repeated.outputs, *repeated.passed], strict=False)
-        if counts[0] != counts[1] or not all(torch.equal(_numbers(a), _numbers(b)) for a, b in both):
-            result.random.add(call.name)
-            continue
-        pairs = {OUTPUT: (numeric_tensors(call.output), replay.outputs), PASSED: (call.passed, replay.passed)}
-        for part, (measured, computed) in pairs.items():
-            error = relative_error(measured, computed)
-            if error is not None and part not in unlike:
-                result.errors[key][part] = error
-        of_inputs, of_weights = differentiate(call, replay)
-        for parameter, gradient in of_weights.items():
-            result.gradients[parameter] = result.gradients.get(parameter, 0) + gradient
-        measured = [call.input_gradients[index] for index in of_inputs]
-        error = relative_error(measured, [*of_inputs.values()])
-        # The gradients of a module that moves values are sums of a few numbers. Where these overflow, the
-        # numbers are the cause.
-        is_own = not type(module).__module__.startswith("torch.nn.modules.")
-        if call.name in result.exact and is_own and not _are_equal(measured, of_inputs.values()):
-            result.computes_gradients.add(call.name)
-        is_exact = call.name in result.exact - result.computes_gradients
-        is_sum = is_exact and not are_finite(measured)
-        if error is not None and GRADIENT not in unlike and not is_sum:
-            result.errors[key][GRADIENT] = error
+        if replays is None:
+            result.computing.add(call.name)
+        else:
+            _compare_call(result, call, modules[call.name], replays, unlike)
+    result.computing_gradients |= result.computing
     return result
 
 
-def _replay(
+def _replay_twice(
     call: ModuleCall,
     model: nn.Module,
     changed: dict[str, Tensor],
-    dtype: torch.dtype,
     arithmetic: Callable[[], AbstractContextManager[None]],
-    seed: int,
-) -> Replay:
-    """Replay a call with the random numbers of a seed, so that a step and its reference draw the same."""
-    seed_process(seed)
-    with arithmetic():
-        return replay_call(call, model, changed, dtype)
+) -> tuple[Replay, Replay] | None:
+    """Replay a call with the random numbers of two seeds; None if the module needs more than its inputs."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    replays = []
+    try:
+        for seed in (1, 0):  # of a step and of its reference the last one is the same
+            seed_process(seed)
+            with arithmetic():
+                replays.append(replay_call(call, model, changed, dtype))
+    except Exception as problem:
+        if is_out_of_memory(problem):
+            raise
+        return None
+    return replays[1], replays[0]
+
+
+def _compare_call(
+    result: OwnErrors,
+    call: ModuleCall,
+    module: nn.Module,
+    replays: tuple[Replay, Replay],
+    unlike: Collection[str],
+) -> None:
+    """Add the errors of a call, and the gradients of its replay.
+
+    Args:
+        unlike: The parts that have no error.
+    """
+    replay, repeated = replays
+    is_dropout = isinstance(module, _DropoutNd)
+    if not is_dropout and (OUTPUT in unlike or not _moves_values(call, replay)):
+        result.computing.add(call.name)
+    if not _are_alike(replay, repeated):
+        result.random.add(call.name)
+        return
+    of_inputs, of_weights = differentiate(call, replay)
+    for parameter, gradient in of_weights.items():
+        result.gradients[parameter] = result.gradients.get(parameter, 0) + gradient
+    gradients = [call.input_gradients[index] for index in of_inputs], [*of_inputs.values()]
+    # Sums of gradients are rounded: of PyTorch's own modules it is known that they are sums.
+    if call.name in result.computing or not (_is_of_pytorch(module) or _are_equal(*gradients)):
+        result.computing_gradients.add(call.name)
+    parts = {OUTPUT: (numeric_tensors(call.output), replay.outputs), PASSED: (call.passed, replay.passed)}
+    # Where sums of gradients overflow, the gradients that are added up are the cause.
+    if call.name in result.computing_gradients or are_finite(gradients[0]):
+        parts[GRADIENT] = gradients
+    for part, pair in parts.items():
+        error = relative_error(*pair)
+        if error is not None and part not in unlike:
+            result.errors[call.key][part] = error
+
+
+def _are_alike(replay: Replay, repeated: Replay) -> bool:
+    """Return whether two replays have the same numbers."""
+    pairs = ((replay.outputs, repeated.outputs), (replay.passed, repeated.passed))
+    return all(len(a) == len(b) and _are_equal(map(_numbers, a), map(_numbers, b)) for a, b in pairs)
 
 
 def _are_equal(tensors: Iterable[Tensor], others: Iterable[Tensor]) -> bool:
     return all(torch.equal(a.to(b), b) for a, b in zip(tensors, others, strict=True))
 
 
-def _moves_values(replay: Replay) -> bool:
-    """Return whether each number of the outputs is one of the inputs', or 0."""
-    if not replay.outputs or not replay.inputs:
+def _numbers(tensor: Tensor) -> Tensor:
+    return real_numbers(tensor).nan_to_num()
+
+
+def _is_of_pytorch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.modules.")
+
+
+def _moves_values(call: ModuleCall, replay: Replay) -> bool:
+    """Return whether a module has no weights, and each number of its outputs is one of the inputs', or 0."""
+    if call.inner_calls or replay.weights or not replay.outputs or not replay.inputs:
         return False
     inputs, outputs = (
-        torch.cat([_real(tensor).flatten() for tensor in tensors])
+        torch.cat([real_numbers(tensor).flatten() for tensor in tensors])
         for tensors in (replay.inputs, replay.outputs)
     )
     if inputs.shape == outputs.shape and bool(((inputs == outputs) | (outputs == 0)).all()):
         return True
     # To look for all numbers takes long: most modules that compute are found out by a few.
-    for some_outputs in (outputs[:: len(outputs) // SAMPLE + 1], outputs):
-        if not bool((torch.isin(some_outputs, inputs) | (some_outputs == 0)).all()):
-            return False
-    return True
-
-
-def _real(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
-def _numbers(tensor: Tensor) -> Tensor:
-    return _real(tensor).nan_to_num()
+    return all(
+        bool((torch.isin(some_outputs, inputs) | (some_outputs == 0)).all())
+        for some_outputs in (outputs[:: len(outputs) // SAMPLE + 1], outputs)
+    )
 
 
 def differentiate(call: ModuleCall, replay: Replay) -> tuple[dict[int, Tensor], dict[str, Tensor]]:
@@ -217,8 +235,3 @@ def weight_gradient_error(
             names.append(weight)
     replayed = [own.gradients[weight] for weight in names]
     return relative_error([step.gradients[weight] for weight in names], replayed, scale=1 / step.scale)
-
-
-def worst(errors: Iterable[RelativeError | None]) -> RelativeError | None:
-    """Return the largest error, None without any."""
-    return max((e for e in errors if e is not None), key=lambda error: error.size, default=None)

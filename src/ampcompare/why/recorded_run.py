@@ -30,6 +30,7 @@ from ampcompare.identity.run_identity import (
 from ampcompare.runs.loader import load_runs
 from ampcompare.runs.nested import flatten
 from ampcompare.runs.run_record import RunRecord
+from ampcompare.runtime.formatting import plural, some
 from ampcompare.training.checkpoint.store import FOLDER, describe_difference
 from ampcompare.wandb_client.record_folders import find_record_files
 
@@ -38,6 +39,13 @@ OUTPUT_DIR = "output_dir"
 RECORDS = ("wandb", ".wandb")  # folders of W&B's client
 # Options of a run that may differ here, because they do not change its numbers.
 MAY_DIFFER = sorted([*keys_with([Role.SESSION]), OUTPUT_DIR])
+# Options with code of the user, by the name of its hash in the record.
+OPTIONS_WITH_CODE = {
+    "model": "model.name",
+    "data": "data.source",
+    "backend": "backend",
+    "task_loss": "task.loss",
+}
 ASKED, LAST = "the step that --at names", "the last step of the run"
 ANOMALY = (
     "the first step that was skipped after the loss scale had settled, or whose loss or updated weights were "
@@ -183,26 +191,14 @@ def _find(run: str, output_dir: Path) -> tuple[Path, str]:
     """Return the folder of the run's record and checkpoints, and the id of the run."""
     path = Path(run)
     if not path.exists():
-        # A sweep writes into output_dir/NAME, or where --out says.
-        here = [Path()] if output_dir == Path(Config().output_dir) else []
-        for top in (output_dir, *here):
-            folders = [top, *(wandb.parent for depth in ("*", "*/*") for wandb in top.glob(f"{depth}/wandb"))]
-            for folder in folders:
-                if find_record_files(folder, run):
-                    return folder, run
-        raise UserError(
-            f"{OPTION} {run}: no such folder, and no run with this id in {output_dir}; "
-            "give the folder of the run, or the id and output_dir=FOLDER"
-        )
-    if path.resolve().parent.name == FOLDER:
-        folder = path.resolve().parents[1]
-        if find_record_files(folder, path.resolve().name):
-            return folder, path.resolve().name
+        return _find_by_id(run, output_dir), run
+    checkpoints = path.resolve()
+    if checkpoints.parent.name == FOLDER and find_record_files(checkpoints.parents[1], checkpoints.name):
+        return checkpoints.parents[1], checkpoints.name
     runs = load_runs([path])
     if len(runs) > 1:
-        ids = ", ".join(one.id for one in runs[:5])
-        more = ", ..." if runs[5:] else ""
-        raise UserError(f"{OPTION} {run}: {len(runs)} runs are there; name one of them: {ids}{more}")
+        names = some([one.id for one in runs])
+        raise UserError(f"{OPTION} {run}: {len(runs)} runs are there; name one of them: {names}")
     files = [file.resolve() for file in runs[0].paths]
     if not files or files[0].suffix != ".wandb" or files[0].parents[1].name not in RECORDS:
         raise UserError(
@@ -210,6 +206,22 @@ def _find(run: str, output_dir: Path) -> tuple[Path, str]:
             "give the folder that the run named at its end (record: ...)"
         )
     return files[0].parents[2], runs[0].id
+
+
+def _find_by_id(run_id: str, output_dir: Path) -> Path:
+    """Return the folder with the record of a run: `output_dir`, or that of a sweep below it or below here."""
+    here = [Path()] if output_dir == Path(Config().output_dir) else []  # where `sweep --out` may write
+    for top in (output_dir, *here):
+        for folder in (
+            top,
+            *(wandb.parent for depth in ("*", "*/*") for wandb in top.glob(f"{depth}/wandb")),
+        ):
+            if find_record_files(folder, run_id):
+                return folder
+    raise UserError(
+        f"{OPTION} {run_id}: no such folder, and no run with this id in {output_dir}; "
+        "give the folder of the run, or the id and output_dir=FOLDER"
+    )
 
 
 def _recorded_options(record: RunRecord) -> dict[str, Any]:
@@ -254,22 +266,14 @@ def describe_changes(run: RecordedRun, identity: RunIdentity, saved: Mapping[str
 def _name_change(difference: Difference, identity: RunIdentity, config: Config) -> str:
     """Return which code or data has changed, by the option that names it."""
     key, there, here = difference
-    names = {
-        f"{ENVIRONMENT}model{SOURCE}": f"the code of model.name={config.model.name}",
-        f"{ENVIRONMENT}{metrics.MODEL_PARAMETERS}": (
-            f"the number of parameters of model.name={config.model.name}"
-        ),
-        f"{ENVIRONMENT}data{SOURCE}": f"the code of data.source={config.data.source}",
-        DATA: f"the data of data.source={config.data.source}",
-        metrics.TEST_SET: f"the test data of {config.data.source}",
-        f"{ENVIRONMENT}backend{SOURCE}": f"the code of backend={config.backend}",
-        f"{ENVIRONMENT}task_loss{SOURCE}": f"the code of task.loss={config.task.loss}",
-        DEVICE_TYPE: f"the device ({there} in the run, {here} now)",
-    }
-    if key in names:
-        return names[key]
-    if key.endswith(SOURCE):
-        return f"the code behind {key.removeprefix(ENVIRONMENT)}"
+    part = key.removeprefix(ENVIRONMENT)
+    if part.endswith(SOURCE):
+        option = OPTIONS_WITH_CODE.get(part.removesuffix(SOURCE))
+        return f"the code of {option}={config.value(option)}" if option else f"the code behind {part}"
+    if key == DATA:
+        return f"the data of data.source={config.data.source}"
+    if key == DEVICE_TYPE:
+        return f"the device ({there} in the run, {here} now)"
     return describe_difference(difference, identity)
 
 
@@ -283,7 +287,7 @@ def describe_equality(run: RecordedRun, replayed: Mapping[int, float]) -> str:
     pairs = [(loss, recorded[step]) for step, loss in replayed.items() if step in recorded]
     if not pairs:
         return "no row of the record lies within the replayed steps, so the replay could not be checked"
-    rows = "1 row" if len(pairs) == 1 else f"{len(pairs):,} rows"
+    rows = plural(len(pairs), "row")
     if all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs):
         return f"the replayed losses equal the recorded losses, bit for bit ({rows})"
     differences = [abs(a - b) / abs(b) if b else abs(a - b) for a, b in pairs if a != b]

@@ -18,7 +18,7 @@ from ampcompare import metrics
 from ampcompare.errors import TrainingError, UserError
 from ampcompare.identity.run_identity import RunIdentity
 from ampcompare.runtime.console import hidden_messages
-from ampcompare.runtime.formatting import duration
+from ampcompare.runtime.formatting import duration, plural
 from ampcompare.system.device import is_host, random_states, set_random_states
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.training.checkpoint.store import FORMAT, CheckpointError, CheckpointStore, read_checkpoint
@@ -168,11 +168,10 @@ def _run_to_step(run: RecordedRun, loop: TrainingLoop, watch: _StepWatch) -> Non
 
 def _describe_start(run: RecordedRun, start: int, end: int, about: Mapping[str, Any]) -> str:
     """Return from where the run is replayed, and how long that takes."""
-    steps = end - start
-    length = "1 step" if steps == 1 else f"{steps:,} steps"
+    length = plural(end - start, "step")
     each = run.seconds_per_step()
     if each is not None:
-        length = f"{length}, about {duration(each * steps)}"
+        length = f"{length}, about {duration(each * (end - start))}"
     if uses_compile(run.config.execution):
         length = f"{length} and the time to compile"
     if start:
@@ -212,15 +211,12 @@ def _step_of(path: Path) -> int:
 @contextmanager
 def _threads_of(run: RecordedRun) -> Iterator[None]:
     """Use as many threads on the CPU as the run: their number changes the order of sums."""
-    threads = run.record.environment.get("cpu_threads")
+    environment = run.record.environment
+    threads = environment.get("cpu_threads")
     before = torch.get_num_threads()
-    if isinstance(threads, int) and threads > 0 and is_host(torch.device(_device_type(run))):
+    if threads and is_host(torch.device(environment.get("device_type", "cpu"))):
         torch.set_num_threads(threads)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _device_type(run: RecordedRun) -> str:
-    return str(run.record.environment.get("device_type", "cpu"))

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import Batch, map_tensors
+from ampcompare.data.batch import Batch
 from ampcompare.errors import UserError, reason
 from ampcompare.system.device import is_out_of_memory, random_states, seed_process, set_random_states
 from ampcompare.training.loop import PARTS
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.torch_compile import CompiledForward
 from ampcompare.training.trainer import Trainer, micro_batches
-from ampcompare.why.capture import TakenStep, are_same, take
+from ampcompare.why.capture import TakenStep, are_same, map_tensors, take
 from ampcompare.why.weights_file import load_weights, read_weights
 
 MASTERS = "masters"  # in the state of a backend with fp32 master weights
@@ -85,6 +85,9 @@ class StepState:
             getattr(trainer, name).load_state_dict(parts[name])
         if not is_same:
             set_weights(trainer, self.weights)
+        for group in trainer.optimizer.param_groups:
+            if "eps" in group:  # the state has that of the run
+                group["eps"] = config.optimizer.eps
         return trainer
 
     def next_steps(self, steps: int) -> list[list[Batch]]:
@@ -127,7 +130,7 @@ def set_weights(trainer: Trainer, weights: Sequence[Tensor]) -> None:
 
 def copy_batches(batches: Sequence[Batch]) -> list[Batch]:
     """Return copies of micro-batches, which a training may change."""
-    return [(map_tensors(x, torch.clone), map_tensors(y, torch.clone)) for x, y in batches]
+    return map_tensors([*batches], torch.clone)
 
 
 def from_options(overrides: Sequence[str], *, samples: int | None = None) -> StepState:

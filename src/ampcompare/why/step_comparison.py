@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import Batch, is_image, map_tensors
+from ampcompare.data.batch import Batch, is_image
 from ampcompare.errors import UserError, reason
-from ampcompare.precision import get_backend
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.formatting import some
 from ampcompare.system.device import is_channels_last, is_host, is_out_of_memory
 from ampcompare.training.run_context import with_backend
 from ampcompare.training.torch_compile import uses_compile
 from ampcompare.training.trainer import Trainer
-from ampcompare.why.capture import TakenStep, replay_call
+from ampcompare.why.capture import TakenStep, map_tensors, replay_call
+from ampcompare.why.errors import unit_roundoff
 from ampcompare.why.fp64_reference import (
     available_bytes,
     batches_in_fp64,
@@ -38,7 +38,6 @@ from ampcompare.why.step import RepeatableStep, StepState, are_equal
 from ampcompare.why.value_pair import ValuePair, build_configs, name_variant
 
 log = logging.getLogger(__name__)
-TF32_ROUNDOFF = 2.0**-11
 FP64, ROUNDED = 2, 3  # after the two ways 0 and 1: the step in fp64, and the same with random rounding
 
 
@@ -63,7 +62,7 @@ class StepComparison:
         plain = state.build_trainer(self._plain)
         self._need = check_memory(plain, self.batches[0], self._plain, state.device)
         self.weights = [p.detach().clone() for p in state.build_trainer(self._plain).model.parameters()]
-        self.unit_roundoff = _unit_roundoff(self.configs[0])
+        self.unit_roundoff = unit_roundoff(self.configs[0].backend)
 
         self.left_out: list[str] = []
         self._rounded: RepeatableStep | None = None
@@ -228,14 +227,6 @@ def eager_draws() -> AbstractContextManager[Any]:
     return inductor.patch(fallback_random=True)
 
 
-def _unit_roundoff(config: Config) -> float:
-    """Return the relative error of one rounding in the dtype of the backend."""
-    backend = get_backend(config.backend)
-    if backend.uses_tf32:
-        return TF32_ROUNDOFF
-    return torch.finfo(getattr(torch, backend.dtype)).eps / 2
-
-
 def lay_out(batches: Sequence[Batch], *, channels_last: bool) -> list[Batch]:
     """Return the batches with their images in a memory layout."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -243,4 +234,4 @@ def lay_out(batches: Sequence[Batch], *, channels_last: bool) -> list[Batch]:
     def change(tensor: Tensor) -> Tensor:
         return tensor.contiguous(memory_format=layout) if is_image(tensor) else tensor
 
-    return [(map_tensors(x, change), map_tensors(y, change)) for x, y in batches]
+    return map_tensors([*batches], change)

@@ -40,35 +40,38 @@ def split_pair(overrides: Sequence[str]) -> tuple[ValuePair | None, list[str]]:
     Raises:
         UserError: The values or the option cannot be compared.
     """
-    lists: dict[str, list[str]] = {}
+    lists: dict[str, str] = {}
     for word in overrides:
         key, equals, value = split_override(word)
         if equals:
             lists.pop(key, None)  # a later value wins
         if "," in value and _is_list_of_values(key, value):
-            lists[key] = [part.strip() for part in value.split(",")]
-    if not lists:
-        return None, [*overrides]
-    for key, values in lists.items():
-        given = f"{key}={','.join(values)}"
-        if key not in OPTIONS:
-            raise UserError(
-                f"{given}: {key} changes what a step computes, so there is no common reference; `why diff` "
-                f"compares two values of {', '.join(OPTIONS)}"
-            )
-        if len(values) != 2:
-            raise UserError(f"{given}: expected two values, such as execution=eager,compile")
-        if values[0] == values[1]:
-            raise UserError(f"{given}: the values are equal; expected two, such as execution=eager,compile")
-        for value in values:
-            check_option(key, value)
-            if key == "execution" and value not in EXECUTIONS:
-                raise UserError(f"{given}: {value} cannot be compared; expected execution=eager,compile")
-    if len(lists) > 1:
+            lists[key] = value
+    pairs = [_parse_pair(key, value) for key, value in lists.items()]
+    if len(pairs) > 1:
         raise UserError(f"{' and '.join(lists)} have two values each; give two values to one of them only")
-    ((key, values),) = lists.items()
-    rest = [word for word in overrides if split_override(word)[0] != key]
-    return ValuePair(key, (values[0], values[1])), rest
+    rest = [word for word in overrides if split_override(word)[0] not in lists]
+    return (pairs[0] if pairs else None), rest
+
+
+def _parse_pair(key: str, text: str) -> ValuePair:
+    """Return an option with its two values. Raises UserError."""
+    if key not in OPTIONS:
+        raise UserError(
+            f"{key}={text}: {key} changes what a step computes, so there is no common reference; `why diff` "
+            f"compares two values of {', '.join(OPTIONS)}"
+        )
+    values = [part.strip() for part in text.split(",")]
+    if len(values) != 2:
+        raise UserError(f"{key}={text}: expected two values, such as execution=eager,compile")
+    first, second = values
+    if first == second:
+        raise UserError(f"{key}={text}: the values are equal; expected two, such as execution=eager,compile")
+    for value in values:
+        check_option(key, value)
+        if key == "execution" and value not in EXECUTIONS:
+            raise UserError(f"{key}={text}: {value} cannot be compared; expected execution=eager,compile")
+    return ValuePair(key, (first, second))
 
 
 def refuse_pair(command: str, overrides: Sequence[str]) -> None:
