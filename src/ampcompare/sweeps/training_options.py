@@ -195,11 +195,14 @@ def trains_on_cpu(sweep: Sweep, overrides: Sequence[str], config: Config | None)
 
 
 def machine_needs(sweep: Sweep, config: Config) -> list[tuple[Any, ...]]:
-    """Return every combination of values of MACHINE_OPTIONS that runs have.
+    """Return every combination of values of MACHINE_OPTIONS that runs of the sweep have, or may draw.
 
     Args:
         config: The options of the first run.
     """
+    if sweep.is_grid:
+        rows = [point.parameters for point in sweep.points]
+        return [*dict.fromkeys(tuple(row.get(k, config.value(k)) for k in MACHINE_OPTIONS) for row in rows)]
     values = {key: [config.value(key)] for key in MACHINE_OPTIONS}
     for p in sweep.parameters:
         if p.key in values:

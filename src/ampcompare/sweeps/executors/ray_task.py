@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.journal import EVENTS_FILE, SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
 from ampcompare.sweeps.run_end import RunEnd, end_file, end_file_of, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher
@@ -52,7 +52,7 @@ def run_task(task: RayTask) -> str:
         Why no run could start; empty if one started.
     """
     folder = task.launcher.folder
-    if not folder.is_dir():
+    if not _has_run(folder, task.runs[0]):
         return f"node {socket.gethostname()} does not see output_dir={folder}; {SHARE_FOLDER}"
     # A sweep without files of the user can run where the driver's folder does not exist.
     if task.working_folder and Path(task.working_folder).is_dir():
@@ -61,6 +61,13 @@ def run_task(task: RayTask) -> str:
         stop.listen([signal.SIGINT])  # the signal of `ray.cancel`; Ray handles the others
         _run_in_output_folder(task, stop)
     return ""
+
+
+def _has_run(folder: Path, run: SweepRun) -> bool:
+    """Return whether the journal in this folder has the run: a node may have a folder of its own there."""
+    with suppress(OSError):
+        return run.run_id.encode() in (folder / EVENTS_FILE).read_bytes()
+    return False
 
 
 def _run_in_output_folder(task: RayTask, stop: SweepStopRequest) -> None:
