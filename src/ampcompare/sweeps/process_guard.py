@@ -5,7 +5,7 @@ from its standard input: `["watch", PID, FILE]`, watch a run's process group, or
 has an escape for each character that the name of a file may have. When the input closes, its parent has
 ended, however that happened, and the guard ends the runs that are left: it notes in the run's FILE that the
 run was asked to end, sends SIGTERM to the run, so that it can save a checkpoint, and SIGKILL to its whole
-group after PATIENCE_SECONDS.
+group after STOP_SECONDS.
 
 `write_end` is here because the guard loads nothing but Python's standard library. What is written, and what
 it means, is in run_end.py.
@@ -20,14 +20,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 WATCH, FORGET = "watch", "forget"  # orders to the guard
 GUARD = "guard"  # who asked a run to end
-PATIENCE_SECONDS = 30.0
+POLL_SECONDS = 0.1
+STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 CLOCK_TICK_SECONDS = 0.01  # to which the times of files are exact
 # A batch system sends these to every process of a job; they are not for the guard.
 IGNORED_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -81,23 +83,26 @@ def main() -> None:
             files[pid] = file
         else:
             files.pop(pid, None)
-    groups = set(files)
     interrupted = [file for file in files.values() if file]
     asked_at = time.time()
     if interrupted:
         time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
     for file in interrupted:
         note_stop(Path(file), asked_at, GUARD)
-    for pid in groups:
+    for pid in files:
         with suppress(OSError):
             os.kill(pid, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while groups and time.monotonic() < deadline:
-        time.sleep(0.1)
-        groups = {group for group in groups if _has_members(group)}
-    for group in groups:
+    for group in wait_for(files, lambda group: not _has_members(group), STOP_SECONDS):
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL)
+
+
+def wait_for(processes: Iterable[T], has_ended: Callable[[T], bool], seconds: float) -> list[T]:
+    """Wait until these have ended, at most so many seconds; return those that have not."""
+    left, deadline = [*processes], time.monotonic() + seconds
+    while (left := [each for each in left if not has_ended(each)]) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return left
 
 
 def note_stop(file: Path, asked_at: float, asked_by: str) -> None:

@@ -21,13 +21,18 @@ import psutil
 from ampcompare.config.run_series import read_progress
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import ProcessGuard, note_stop, write_end
+from ampcompare.sweeps.process_guard import (
+    POLL_SECONDS,
+    STOP_SECONDS,
+    ProcessGuard,
+    note_stop,
+    wait_for,
+    write_end,
+)
 from ampcompare.sweeps.run_end import DRIVER, NOT_STARTED, RunEnd, end_file_of, exit_code_of
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.1
-STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 LEFTOVER_SECONDS = 5.0  # for processes that a program leaves running when it ends
 # A scheduler that signals all processes of a job may reach the run before the process that started it.
 SAME_SIGNAL_SECONDS = 2.0
@@ -249,12 +254,12 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = F
     for process in programs:
         with suppress(psutil.Error):
             process.terminate()
-    _wait_for(programs, STOP_SECONDS)
-    left = _wait_for(left, LEFTOVER_SECONDS)
+    wait_for(programs, has_ended, STOP_SECONDS)
+    left = wait_for(left, has_ended, LEFTOVER_SECONDS)
     for process in left:
         with suppress(psutil.Error):
             process.kill()
-    _wait_for(left, LEFTOVER_SECONDS)
+    wait_for(left, has_ended, LEFTOVER_SECONDS)
 
 
 def _processes_of(
@@ -273,14 +278,6 @@ def _processes_of(
             if (is_program or is_marked) and process.pid != os.getpid() and not has_ended(process):
                 found[process] = run_id
     return found
-
-
-def _wait_for(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait for the end of these processes, at most `seconds`; return those that still run."""
-    deadline = time.monotonic() + seconds
-    while (left := [p for p in processes if not has_ended(p)]) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    return left
 
 
 def has_ended(process: psutil.Process) -> bool:

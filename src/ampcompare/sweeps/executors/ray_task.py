@@ -74,7 +74,7 @@ def _run_in_output_folder(task: RayTask, stop: SweepStopRequest) -> None:
     if any(run.starts for run in task.runs):
         # Ray may have lost the node or the worker of the start before. A worker that was killed on this
         # machine has left the run to its guard, which may be ending it now.
-        end_leftovers_here(task.runs, task.launcher.folder)
+        end_leftovers(task.runs, task.launcher.folder)
     _train(task, [run for run in task.runs if not _has_finished(run, task.launcher)], stop)
 
 
@@ -125,8 +125,3 @@ def sees_token(path: Path, token: str) -> bool:
     with suppress(OSError, ValueError):
         return path.read_text() == token
     return False
-
-
-def end_leftovers_here(runs: Sequence[SweepRun], folder: Path) -> None:
-    """End the processes that a killed driver or worker left of these runs on this machine."""
-    end_leftovers(runs, folder)
