@@ -65,15 +65,8 @@ LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}
     [
         # The first listed value was not drawn.
         ({"parameters": {"kind": {"values": ["a", "b", "c"]}, "lr": LR}}, {"kind": "b"}, "kind=a"),
-        (
-            {"method": "bayes", "parameters": {"units": {"values": [1, 2, 4]}, "lr": LR}},
-            {"units": 4},
-            "units=1",
-        ),
         ({"method": "grid", "run_cap": 3, "parameters": {"n": {"values": [1, 2]}}}, {"n": 2}, "n=1"),
-        ({"parameters": {"flag": {"values": [True, False]}, "lr": LR}}, {"flag": False}, "flag=True"),
         ({"parameters": {"clip": {"values": [None, 0.5]}, "lr": LR}}, {"clip": 0.5}, "clip=null"),
-        ({"parameters": {"wd": {"values": [1e-5, 0.1]}, "lr": LR}}, {"wd": 0.1}, "wd=1e-05"),
         (
             {"parameters": {"betas": {"values": [[0.9, 0.99], [0.8, 0.9]]}}},
             {"betas": [0.8, 0.9]},
@@ -93,7 +86,6 @@ LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}
             "the values of aug are mappings",
         ),
         # Nothing has listed values.
-        ({"method": "bayes", "parameters": {"lr": LR}}, {}, "draws lr from a range"),
         ({"parameters": {"lr": LR, "opt": {"value": "sgd"}}}, {"opt": "sgd"}, "draws lr from a range"),
         (
             {

@@ -214,19 +214,6 @@ def test_what_cannot_be_started_says_why_in_its_log(tmp_path):
     assert read_end(end_file(tmp_path, "r1", 1)) == RunEnd(NOT_STARTED)
 
 
-@pytest.mark.slow
-def test_a_sweep_goes_on_when_its_guard_is_killed(project: SweepProject):
-    project.write_file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
-    project.hold()
-    process = project.start("--workers", "2")
-    project.wait_for("began", 2)
-    (guard,) = [int(pid) for pid in children_of(process.pid) if b"\0-S\0" in of_process(int(pid), "cmdline")]
-    os.kill(guard, signal.SIGKILL)
-    project.release()
-    output, _ = process.communicate()
-    assert (process.returncode, len(project.events("began"))) == (0, 3), output
-
-
 def test_the_reason_of_a_failure_is_the_last_line_before_those_about_the_record(tmp_path: Path):
     log = tmp_path / "run.log"
     log.write_text(

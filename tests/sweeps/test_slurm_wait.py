@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from support.quick import ROOT
-from support.slurm import OPEN, Slurm
+from support.slurm import Slurm
 from support.sweep_project import SweepProject
 
 from ampcompare import load_runs
@@ -50,22 +50,6 @@ def test_a_search_that_learns_goes_on_as_its_jobs_end(project: SweepProject, slu
     lines = [line.partition(" ")[2] for line in output.splitlines() if line.startswith("run ")]
     states = [line.split()[1] for line in lines]
     assert states == ["started", "finished"] * 3  # one after the other
-
-
-def test_ctrl_c_cancels_the_jobs_in_order_and_the_same_command_continues(project: SweepProject, slurm: Slurm):
-    project.write_file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
-    project.hold()
-    driver = start(project, slurm)
-    project.wait_for("began", 1)
-    driver.send_signal(signal.SIGINT)
-    output, _ = driver.communicate()
-    assert driver.returncode == 130, output
-    assert not [job for job in slurm.jobs() if job.state in OPEN]
-    project.release()
-    driver = start(project, slurm)
-    output, _ = driver.communicate()
-    assert driver.returncode == 0, output
-    assert xs(project, "ended") == ["1", "2"]
 
 
 def test_a_killed_program_a_killed_node_and_a_killed_driver_lose_and_repeat_nothing(

@@ -133,8 +133,6 @@ class SweepState:
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take one event of the journal into account."""
         index = event.get("index")
-        if not isinstance(index, int | None):
-            raise TypeError(f"index {index!r}: expected a number")
         match event["event"]:
             case "driver":
                 self.driver = event
