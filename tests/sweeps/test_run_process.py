@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.faults import children_of, of_process
+from support.faults import children_of
 from support.outside import Outside
 from support.quick import ROOT
-from support.sweep_project import SweepProject, is_alive
+from support.sweep_project import is_alive
 from support.wandb_server.clients import wait_until
 
 from ampcompare.runs.run_state import RunState

@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,18 +83,28 @@ def main() -> None:
             files[pid] = file
         else:
             files.pop(pid, None)
-    interrupted = [file for file in files.values() if file]
+    ask_to_end(files, [Path(file) for file in files.values() if file], GUARD)
+    for group in wait_for(files, lambda group: not send_to_group(group, 0), STOP_SECONDS):
+        send_to_group(group, signal.SIGKILL)
+
+
+def ask_to_end(groups: Collection[int], files: Iterable[Path], asked_by: str) -> None:
+    """Ask the programs of these process groups to end (SIGTERM), and note that in the files.
+
+    The groups stand still meanwhile: all that they have written before is older than the noted time, and what
+    they write because of the signal is clearly younger.
+    """
+    for group in groups:
+        send_to_group(group, signal.SIGSTOP)
     asked_at = time.time()
-    if interrupted:
-        time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
-    for file in interrupted:
-        note_stop(Path(file), asked_at, GUARD)
-    for pid in files:
+    for file in files:
+        note_stop(file, asked_at, asked_by)
+    if groups:
+        time.sleep(2 * CLOCK_TICK_SECONDS)
+    for group in groups:
         with suppress(OSError):
-            os.kill(pid, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
-    for group in wait_for(files, lambda group: not _has_members(group), STOP_SECONDS):
-        with suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
+            os.kill(group, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
+        send_to_group(group, signal.SIGCONT)
 
 
 def wait_for(processes: Iterable[T], has_ended: Callable[[T], bool], seconds: float) -> list[T]:
@@ -131,11 +141,13 @@ def write_end(file: Path, facts: Mapping[str, Any], *, is_first: bool = False) -
             temporary.replace(file)
 
 
-def _has_members(group: int) -> bool:
-    with suppress(OSError):
-        os.killpg(group, 0)
-        return True
-    return False
+def send_to_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; return whether the group exists."""
+    try:
+        os.killpg(group, number)
+    except OSError:  # no process, or a zombie on macOS
+        return False
+    return True
 
 
 if __name__ == "__main__":
