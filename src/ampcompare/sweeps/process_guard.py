@@ -96,15 +96,17 @@ def ask_to_end(groups: Collection[int], files: Iterable[Path], asked_by: str) ->
     """
     for group in groups:
         send_to_group(group, signal.SIGSTOP)
-    asked_at = time.time()
-    for file in files:
-        note_stop(file, asked_at, asked_by)
-    if groups:
-        time.sleep(2 * CLOCK_TICK_SECONDS)
-    for group in groups:
-        with suppress(OSError):
-            os.kill(group, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
-        send_to_group(group, signal.SIGCONT)
+    try:
+        asked_at = time.time()
+        for file in files:
+            note_stop(file, asked_at, asked_by)
+        if groups:
+            time.sleep(2 * CLOCK_TICK_SECONDS)
+    finally:  # also after Ctrl-C: no group may stand still for ever
+        for group in groups:
+            with suppress(OSError):
+                os.kill(group, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
+            send_to_group(group, signal.SIGCONT)
 
 
 def wait_for(processes: Iterable[T], has_ended: Callable[[T], bool], seconds: float) -> list[T]:
