@@ -78,27 +78,6 @@ def test_a_killed_program_a_killed_node_and_a_killed_driver_lose_and_repeat_noth
     assert sorted((run.starts, run.signal_ends) for run in runs) == [(1, 0), (1, 0), (2, 1)]
 
 
-def test_the_driver_submits_a_run_that_a_signal_ended_three_times_in_all(project: SweepProject, slurm: Slurm):
-    """Its job does not start it again, so that there is one rule for all executors."""
-    project.prepend("import os, signal, sys\n")
-    program = project.folder / "program.py"
-    dies = "if given['x'] == '1': os.kill(os.getpid(), signal.SIGKILL)"
-    program.write_text(program.read_text().replace("def waits", f"{dies}\ndef waits"))
-    project.write_file(parameters={"x": {"values": [1, 2]}})
-    driver = start(project, slurm)
-    output, _ = driver.communicate()
-    assert driver.returncode == 1, output
-    assert "ended by a signal (1 of 3)" in output
-    began = [(event["given"]["x"], event["run"]) for event in project.events("began")]
-    assert sorted(x for x, _ in began) == ["1", "1", "1", "2"]
-    assert len({run for _, run in began}) == 2  # under one id
-    killed = [job.id for job in slurm.jobs() if job.state == "FAILED"]
-    assert [slurm.show(job, "Restarts") for job in killed] == ["0"] * 3
-    states = {run.parameters["x"]: run for run in read_journal(project.out).runs.values()}
-    assert (states[1].state, states[1].starts, states[1].signal_ends) == ("failed", 3, 3)
-    assert (states[2].state, states[2].starts) == ("finished", 1)
-
-
 @pytest.mark.parametrize(
     "answer", ["sleep 600", "echo 'scancel: error: Unable to contact controller' >&2; exit 1"]
 )

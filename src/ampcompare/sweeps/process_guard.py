@@ -88,25 +88,19 @@ def main() -> None:
         send_to_group(group, signal.SIGKILL)
 
 
-def ask_to_end(groups: Collection[int], files: Iterable[Path], asked_by: str) -> None:
-    """Ask the programs of these process groups to end (SIGTERM), and note that in the files.
+def ask_to_end(programs: Collection[int], files: Iterable[Path], asked_by: str) -> None:
+    """Send SIGTERM to these programs, and note in the files that they were asked to end.
 
-    The groups stand still meanwhile: all that they have written before is older than the noted time, and what
-    they write because of the signal is clearly younger.
+    The programs must not be stopped meanwhile: the kernel sends SIGHUP to a stopped group whose parent ends.
     """
-    for group in groups:
-        send_to_group(group, signal.SIGSTOP)
-    try:
-        asked_at = time.time()
-        for file in files:
-            note_stop(file, asked_at, asked_by)
-        if groups:
-            time.sleep(2 * CLOCK_TICK_SECONDS)
-    finally:  # also after Ctrl-C: no group may stand still for ever
-        for group in groups:
-            with suppress(OSError):
-                os.kill(group, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
-            send_to_group(group, signal.SIGCONT)
+    asked_at = time.time()
+    for file in files:
+        note_stop(file, asked_at, asked_by)
+    if programs:
+        time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
+    for pid in programs:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
 
 
 def wait_for(processes: Iterable[T], has_ended: Callable[[T], bool], seconds: float) -> list[T]:

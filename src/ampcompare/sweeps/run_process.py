@@ -237,19 +237,20 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = F
     """
     started = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
     found = _processes_of(runs, folder, started)
-    alive = {None, *(process.pid for process in found)}
+    pids = {process.pid for process in found}
     interrupted = []
     for run in runs:
-        is_running = run.state is RunState.RUNNING and run.process.get("pid") in alive
-        has_begun = run.is_startable and run.run_id in found.values()  # though the journal does not say so
-        if is_running or has_begun:
+        is_running = run.state is RunState.RUNNING
+        # A run that waits for a start by the journal may have begun: its driver was killed in between.
+        is_found = (is_running or run.is_startable) and run.run_id in found.values()
+        if is_found or (is_running and run.process.get("pid") in pids):
             interrupted.append(end_file_of(folder, run))
     if announces and found:
         processes = "1 process" if len(found) == 1 else f"{len(found)} processes"
         log.info(f"waiting for {processes} left over from a sweep command that was killed")
     # By the pid alone: when the machine's clock is set, the start times of processes change.
-    pids = {pid for pid, _ in started}
-    programs = [process for process in found if process.pid in pids or _leads_its_group(process)]
+    known = {pid for pid, _ in started}
+    programs = [process for process in found if process.pid in known or _leads_its_group(process)]
     ask_to_end([process.pid for process in programs], interrupted, DRIVER)
     wait_for(programs, has_ended, STOP_SECONDS)
     left = wait_for(found, has_ended, LEFTOVER_SECONDS)
