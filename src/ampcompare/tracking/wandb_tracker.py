@@ -219,13 +219,13 @@ class WandbTracker(Tracker):
         try:
             rows = self._unwritten_rows()
             run = self._restart()
-            record = Path(run.dir).parent
-            self._parts.append(record)
+            file = Path(run.settings.sync_file)
+            self._parts.append(file.parent)
             for row in rows:
                 run.log({key: _logged(value) for key, value in row.items()})
             self._has_service_ended = False
             self._end(run, summary, exit_code)
-            if not is_part_of(record / f"run-{self.run_id}.wandb", self.run_id, len(rows)):
+            if not is_part_of(file, self.run_id, len(rows)):
                 self._has_service_ended = True
         except Exception as problem:  # whatever it is, the run has a checkpoint, and has to end now
             self._has_service_ended = True
