@@ -186,20 +186,6 @@ def test_a_killed_drivers_runs_are_ended_and_continued_by_the_same_command(proje
 
 
 @pytest.mark.slow
-def test_a_second_command_for_a_running_sweep_is_told_so(project):
-    project.write_file(parameters={"x": {"values": [1]}, "hold": {"value": "all"}})
-    project.hold()
-    first = project.start()
-    project.wait_for("began", 1)
-    code, output = project.sweep()
-    assert (code, output.count("\n")) == (2, 1), output
-    assert f"this sweep is already running in this folder ({os.uname().nodename}, pid {first.pid})" in output
-    project.release()
-    assert first.wait() == 0
-    first.stdout.close()
-
-
-@pytest.mark.slow
 def test_run_whose_record_has_ended_is_finished_by_any_signal_and_what_it_left_is_ended(project):
     (project.folder / "program.py").write_text(
         f"import sys, time\nsys.path.append({str(ROOT / 'benchmarks')!r})\n"

@@ -223,24 +223,6 @@ def test_the_baseline_of_our_own_training_is_written_as_in_records(
     assert (options.group_by, options.baseline) == (group_by.split(","), baseline)
 
 
-@pytest.mark.slow
-def test_a_random_search_that_missed_the_baseline_ends_with_the_table(project):
-    project.write_file(
-        program="logger.py",
-        method="random",
-        run_cap=2,
-        metric={"name": "score", "goal": "maximize"},
-        parameters={"x": {"values": [*range(100, 140)]}, "steps": {"value": 1}},
-    )
-    code, output = project.sweep()
-    assert code == 0, output
-    assert "No comparison: no run has the baseline, x=100" in output
-    runs = json.loads((project.out / "report" / "runs.json").read_text())["runs"]
-    scores = [run["value"] for run in runs]
-    assert scores == sorted((run["parameters"]["x"] for run in runs), reverse=True)
-    assert (project.out / "report" / "index.html").is_file()
-
-
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
@@ -271,17 +253,3 @@ def test_a_metric_that_no_run_logs_ends_the_sweep_with_an_error(
     assert code == (1 if message else 0), output
     assert message in output
     assert ("error: metric.name=" in output) == bool(message)
-
-
-@pytest.mark.slow
-def test_a_sweep_whose_metric_is_misspelt_says_so_and_fails(project):
-    project.write_file(
-        program="logger.py",
-        metric={"name": "scoer", "goal": "maximize"},
-        parameters={"x": {"values": [1, 2]}, "steps": {"value": 1}},
-    )
-    code, output = project.sweep()
-    assert code == 1, output
-    assert (
-        "error: metric.name='scoer': no run logged this metric; did you mean score? logged: score" in output
-    )
