@@ -29,6 +29,7 @@ T = TypeVar("T")
 WATCH, FORGET = "watch", "forget"  # orders to the guard
 GUARD = "guard"  # who asked a run to end
 POLL_SECONDS = 0.1
+EXIT_SECONDS = 0.5  # between the end of its input and that of a parent that was killed
 STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 CLOCK_TICK_SECONDS = 0.01  # to which the times of files are exact
 # A batch system sends these to every process of a job; they are not for the guard.
@@ -77,30 +78,40 @@ def main() -> None:
     for name in IGNORED_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     files: dict[int, str] = {}  # by process group
+    parent = os.getppid()
     for line in sys.stdin:
         order, pid, file = json.loads(line)
         if order == WATCH:
             files[pid] = file
         else:
             files.pop(pid, None)
+    if files:
+        wait_for([parent], lambda pid: os.getppid() != pid, EXIT_SECONDS)
     ask_to_end(files, [Path(file) for file in files.values() if file], GUARD)
     for group in wait_for(files, lambda group: not send_to_group(group, 0), STOP_SECONDS):
         send_to_group(group, signal.SIGKILL)
 
 
-def ask_to_end(programs: Collection[int], files: Iterable[Path], asked_by: str) -> None:
-    """Send SIGTERM to these programs, and note in the files that they were asked to end.
+def ask_to_end(groups: Collection[int], files: Iterable[Path], asked_by: str) -> None:
+    """Send SIGTERM to the leaders of these process groups, and note in the files that they were asked.
 
-    The programs must not be stopped meanwhile: the kernel sends SIGHUP to a stopped group whose parent ends.
+    The groups stand still meanwhile: all that they have written before is older than the noted time, and what
+    they write because of the signal is clearly younger. Their parent must have ended, or stay: the kernel
+    sends SIGHUP to a stopped group whose parent ends.
     """
-    asked_at = time.time()
-    for file in files:
-        note_stop(file, asked_at, asked_by)
-    if programs:
-        time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
-    for pid in programs:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
+    for group in groups:
+        send_to_group(group, signal.SIGSTOP)
+    try:
+        asked_at = time.time()
+        for file in files:
+            note_stop(file, asked_at, asked_by)
+        if groups:
+            time.sleep(2 * CLOCK_TICK_SECONDS)
+    finally:  # also after Ctrl-C: no group may stand still for ever
+        for group in groups:
+            with suppress(OSError):
+                os.kill(group, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
+            send_to_group(group, signal.SIGCONT)
 
 
 def wait_for(processes: Iterable[T], has_ended: Callable[[T], bool], seconds: float) -> list[T]:
