@@ -121,14 +121,23 @@ class Slurm:
         (self._folder / "cgroup.conf").touch()
         munge = {"key-file": key, "socket": self._folder / "munge.sock", "pid-file": self._pid_file("munged")}
         munge |= {"log-file": self._folder / "munge.log", "seed-file": self._folder / "munge.seed"}
-        self._start("munged", "--force", *(f"--{name}={path}" for name, path in munge.items()))
-        self._start("slurmctld", "-f", str(self._folder / "slurm.conf"))
-        self.start_node()
+        try:
+            self._start("munged", "--force", *(f"--{name}={path}" for name, path in munge.items()))
+            self._start("slurmctld", "-f", str(self._folder / "slurm.conf"))
+            self.start_node()
+        except BaseException:  # an earlier daemon would outlive the tests
+            self._end_all()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(subprocess.CalledProcessError):
-            self.clear()
+        try:
+            with suppress(subprocess.CalledProcessError):
+                self.clear()
+        finally:
+            self._end_all()
+
+    def _end_all(self) -> None:
         for name in DAEMONS:
             self._end(name, signal.SIGTERM)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -41,14 +41,18 @@ def test_the_files_of_a_sweep_are_its_program_those_of_its_command_and_its_plugi
 
 @pytest.mark.slow
 def test_a_sweep_with_changed_code_is_refused_by_name_and_nothing_is_started(project):
+    helper = project.folder / "helper.py"  # which the program imports
+    helper.write_text("X = 1\n")
+    project.prepend("import helper\n")
     project.write_file(parameters=XS)
     assert project.sweep()[0] == 0
     os.utime(project.folder / "program.py")  # its time alone changes nothing
     assert project.sweep()[0] == 0
+    helper.write_text("X = 2\n")
     edit(project)
     code, output = project.sweep()
     assert (code, output.count("\n")) == (2, 1), output
-    assert "program.py: changed since runs of this sweep were made with it" in output
+    assert "helper.py, program.py: changed since runs of this sweep were made with it" in output
     assert f"output_dir={project.out}-2" in output
     assert len(project.events("began")) == 3
 
@@ -64,44 +68,21 @@ def test_what_failed_is_made_again_with_mended_code_where_nothing_else_was_kept(
 
 
 @pytest.mark.slow
-def test_an_interrupted_sweep_with_changed_code_continues_with_the_old_code(project):
-    project.write_file(parameters={**XS, "hold": {"value": "all"}})
-    project.hold()
-    driver = project.start()
-    project.wait_for("began", 1)
-    driver.terminate()
-    driver.communicate()
-    project.release()
-    before = (project.folder / "program.py").read_text()
-    edit(project)
-    assert project.sweep()[0] == 2
-    (project.folder / "program.py").write_text(before)
-    code, output = project.sweep()
-    assert code == 0, output
-    assert len({event["run"] for event in project.events("began")}) == 3
-
-
-@pytest.mark.slow
 def test_code_that_changes_while_the_sweep_runs_ends_it_before_the_next_run(project):
+    """It continues with the old code."""
     project.write_file(parameters={**XS, "hold": {"value": "all"}})
     project.hold()
     driver = project.start()
     project.wait_for("began", 1)
+    before = (project.folder / "program.py").read_text()
     edit(project)
     project.release()
     output, _ = driver.communicate()
     assert driver.returncode == 2, output
     assert "program.py: changed while the sweep ran" in output
     assert len(project.events("ended")) == len(project.events("began")) == 1
-
-
-@pytest.mark.slow
-def test_a_file_that_the_program_imports_is_watched(project):
-    project.prepend("import helper\n")
-    (project.folder / "helper.py").write_text("X = 1\n")
-    project.write_file(parameters=XS)
-    assert project.sweep()[0] == 0
-    (project.folder / "helper.py").write_text("X = 2\n")
+    assert project.sweep()[0] == 2
+    (project.folder / "program.py").write_text(before)
     code, output = project.sweep()
-    assert (code, output.count("\n")) == (2, 1), output
-    assert "helper.py: changed since runs of this sweep were made with it" in output
+    assert code == 0, output
+    assert len({event["run"] for event in project.events("began")}) == 3

@@ -9,8 +9,7 @@ from support.sweep_project import make_grid
 from support.wandb_files import write_runs
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.decisions import Band, Situation, Step, next_step, reached_bands
-from ampcompare.sweeps.distributions import Parameter
+from ampcompare.sweeps.decisions import Band, reached_bands
 from ampcompare.sweeps.journal import SweepRun, SweepState, read_journal
 from ampcompare.sweeps.run_end import DRIVER, RunEnd
 from ampcompare.sweeps.samplers import falls_behind
@@ -169,22 +168,3 @@ def test_a_loss_is_compared_by_its_lowest_value(race):
     state, sweep = race
     sweep = replace(sweep, metric=Objective(name="loss", goal="minimize"))
     assert [*reached_bands(state, sweep, state.runs[1], (0.5, 0.95))] == [Band(2, 0.5, False)]
-
-
-@pytest.mark.parametrize("is_stopping", [False, True])
-@pytest.mark.parametrize("looks", [(), (3, 6)])
-@pytest.mark.parametrize("looked", [(), (3,), (6,)])
-def test_the_runs_are_looked_at_once_for_each_number_of_seeds_and_not_after_a_stop(
-    looks, looked, is_stopping
-):
-    state = SweepState("s", {}, {})
-    for look in looked:
-        state.apply({"event": "seeds", "seeds": [], "look": look, "messages": []})
-    seeds = Parameter(("seed",), "categorical", {"values": [1, 2, 3]})
-    grid = make_grid(1)
-    sweep = replace(grid, parameters=(*grid.parameters, seeds))
-    for index in range(3):
-        run = {"index": index, "run_id": f"r{index}", "parameters": {}, "plan": {}, "value": None}
-        state.apply({"event": "external", **run, "state": "finished"})
-    expected = Step.LOOK_AT_RUNS if looks and 3 not in looked and not is_stopping else Step.OVER
-    assert next_step(Situation(state, sweep, 2, looks, is_stopping)) is expected

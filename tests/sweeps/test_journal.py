@@ -27,7 +27,7 @@ def begun(folder: Path) -> Journal:
         (journal.state.runs[1], RunState.PREEMPTED, {"value": None, "exit_code": -9, "by_signal": True}),
     ):
         journal.append("ended", index=run.index, run_id=run.run_id, state=state, **end)
-    journal.append("band", index=2, band=3, value=0.25)
+    journal.append("band", index=2, band=3, value=0.25, stopped=False)
     journal.add_seeds(SeedGroup((4, 5), 3, ("look at 3 seeds",)))
     return journal
 

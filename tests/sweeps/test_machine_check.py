@@ -69,20 +69,20 @@ def test_a_machine_that_lacks_nothing_is_not_refused(monkeypatch):
             {"method": "random", "parameters": {"device": ["cpu", "cuda"]}},
             [("cpu", "none"), ("cuda", "none")],
         ),
+        (  # the cap leaves one point: the others are no need
+            {"method": "grid", "parameters": {"device": ["cpu"], "backend": ["none", "tf32"]}, "run_cap": 1},
+            [("cpu", "none")],
+        ),
     ],
 )
 def test_the_needs_of_a_sweep_are_those_of_its_runs(tmp_path, content, expected):
     parameters = {key: {"values": values} for key, values in content["parameters"].items()}
     command = ["ampcompare", "run", "execution=compile", "${args_no_hyphens}"]
-    file = {
-        "program": "ampcompare",
-        "command": command,
-        "method": content["method"],
-        "parameters": parameters,
-    }
+    file = {**content, "name": "needs", "program": "ampcompare", "command": command, "parameters": parameters}
     (tmp_path / "s.yaml").write_text(json.dumps(file))
     prepared = prepare(str(tmp_path / "s.yaml"), [])
-    assert machine_needs(prepared.sweep, prepared.config) == [(*pair, "compile") for pair in expected]
+    found = machine_needs(prepared.sweep, prepared.config)
+    assert sorted(found) == [(*pair, "compile") for pair in expected]
 
 
 def test_the_first_refused_run_ends_the_sweep(tmp_path):

@@ -293,15 +293,6 @@ def runs_of(found):
     return [(p["backend"], p[KEY], p["seed"]) for p in points]
 
 
-def test_a_backend_without_a_scale_is_one_run_whatever_the_scale(ready):
-    found = ready(backend=["none", "native"], seed=[1, 2, 3])
-    assert found.sweep.total() == 9
-    assert Counter((b, s) for b, _, s in runs_of(found)) == {
-        (backend, seed): count for backend, count in (("none", 1), ("native", 2)) for seed in (1, 2, 3)
-    }
-    assert found.messages == ("12 points, 9 different runs; points that train the same share a run",)
-
-
 def test_what_cannot_run_is_left_out_and_said_in_one_line(ready):
     found = ready(backend=["apex_o2", "none", "native_bf16"], seed=[1, 2])
     kinds = {("none", "dynamic"), ("apex_o2", "dynamic"), ("apex_o2", 128), ("native_bf16", "dynamic")}

@@ -2,7 +2,7 @@
 
 import shutil
 import signal
-from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -12,15 +12,12 @@ from support.outside import Outside
 from support.quick import ROOT
 from support.ray_cluster import NODE
 from support.sweep_project import make_grid
-from support.wandb_server.clients import wait_until
 
-from ampcompare import load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
-from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps import pipeline
 from ampcompare.sweeps.executors.ray_task import RayTask, run_task
-from ampcompare.sweeps.journal import SweepRun, read_journal
+from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
 from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.run_launcher import RunLauncher
 
@@ -40,64 +37,6 @@ def write_soak_sweep(project, points: int, seconds: float) -> Path:
     return project.write_file(
         parameters={"x": {"values": list(range(points))}, "seconds": {"value": seconds}}
     )
-
-
-def records(project) -> list[Path]:
-    return [*project.out.glob("wandb/offline-run-*/run-*.wandb")]
-
-
-def programs(project) -> list[psutil.Process]:
-    """Every process that a run of the sweep has started and that still lives."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_program = process.status() != psutil.STATUS_ZOMBIE and "program.py" in process.cmdline()
-            if is_program and process.environ().get("WANDB_DIR") == str(project.out):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def check_each_point_finished_once(project, points: int) -> None:
-    runs = load_runs([str(project.out)])
-    assert sorted(run.config["x"] for run in runs) == [*range(points)]
-    assert {run.state for run in runs} == {"finished"}
-    ends = Counter(file.stem for file in records(project) if read_wandb_file(file).exit_code == 0)
-    assert set(ends.values()) == {1}
-    state = read_journal(project.out)
-    assert state
-    assert [run.state for run in state.runs.values()] == [RunState.FINISHED] * points
-    assert programs(project) == []
-
-
-@pytest.mark.slow
-def test_node_that_dies_loses_no_point_and_none_is_run_twice(project, cluster):
-    write_soak_sweep(project, points=5, seconds=3)
-    process = project.start("--cluster", "ray")
-    wait_until(lambda: len(records(project)) >= 2)
-    (node,) = cluster.worker_nodes
-    cluster.remove_node(node, allow_graceful=False)
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
-    assert "5 of 5 done" in output
-    assert "raylet" not in output  # Ray's own dozens of lines
-    check_each_point_finished_once(project, 5)
-    logs = "".join(file.read_text() for file in project.out.glob("logs/*.log"))
-    assert logs.count("Ray lost the node or worker") == 1
-
-
-@pytest.mark.slow
-def test_same_command_continues_after_a_killed_driver(project, cluster):
-    write_soak_sweep(project, points=4, seconds=3)
-    process = project.start("--cluster", "ray")
-    wait_until(lambda: len(records(project)) >= 3)
-    process.kill()
-    process.communicate()
-    code, output = project.sweep("--cluster", "ray")
-    assert code == 0, output
-    assert "4 of 4 done" in output
-    check_each_point_finished_once(project, 4)
 
 
 @pytest.mark.slow
@@ -125,9 +64,16 @@ def test_ctrl_c_lets_runs_save_and_leaves_nothing_of_the_local_cluster(project, 
     assert sorted(event["given"]["x"] for event in project.events("ended")) == ["1", "2"]
 
 
-def test_node_that_does_not_see_the_folder_trains_nothing_and_says_so(tmp_path):
-    launcher = RunLauncher(make_grid(1), tmp_path / "elsewhere", (), {}, False)
-    line = run_task(RayTask(launcher, (SweepRun(0, "r"),), None))
+@pytest.mark.parametrize("is_there", [False, True])
+def test_node_that_does_not_see_the_folder_trains_nothing_and_says_so(tmp_path, is_there):
+    """Also if it has a folder of its own there, with the journal of an earlier sweep of this name."""
+    folder = tmp_path / "elsewhere"
+    if is_there:
+        folder.mkdir()
+        with closing(Journal(folder, "s", {})) as journal:
+            journal.propose(SweepRun(0))
+    launcher = RunLauncher(make_grid(1), folder, (), {}, False)
+    line = run_task(RayTask(launcher, (SweepRun(0, "0123abcd"),), None))
     assert line.endswith("elsewhere; use a folder on a drive that all nodes share")
 
 

@@ -52,6 +52,8 @@ QUEUED_AT = 100.0
         # Exit code 0 of a program that was asked to end is no end.
         (RunEnd(0), RecordEnd(), FINISHED),
         (RunEnd(0, 150.0, DRIVER), RecordEnd(), PREEMPTED),
+        (RunEnd(0, 150.0, DRIVER), RecordEnd(0, 151.0), PREEMPTED),
+        (RunEnd(0, 150.0, DRIVER), RecordEnd(0, 149.0), FINISHED),  # the request came as it ended
         (RunEnd(0, 0.0, GUARD), RecordEnd(), PREEMPTED),
         # `mark_preempting` of this start, of an earlier one, and of an end that nobody has seen.
         (RunEnd(1), RecordEnd(1, QUEUED_AT, is_preempting=True), PREEMPTED),

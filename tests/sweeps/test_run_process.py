@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.faults import children_of, of_process
+from support.faults import children_of
 from support.outside import Outside
 from support.quick import ROOT
-from support.sweep_project import SweepProject, is_alive
+from support.sweep_project import is_alive
 from support.wandb_server.clients import wait_until
 
 from ampcompare.runs.run_state import RunState
@@ -212,19 +212,6 @@ def test_what_cannot_be_started_says_why_in_its_log(tmp_path):
         assert made.start([SweepRun(0, "r1")], guard) is None
     assert "cannot be started: " in made.log_file("r1").read_text()
     assert read_end(end_file(tmp_path, "r1", 1)) == RunEnd(NOT_STARTED)
-
-
-@pytest.mark.slow
-def test_a_sweep_goes_on_when_its_guard_is_killed(project: SweepProject):
-    project.write_file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
-    project.hold()
-    process = project.start("--workers", "2")
-    project.wait_for("began", 2)
-    (guard,) = [int(pid) for pid in children_of(process.pid) if b"\0-S\0" in of_process(int(pid), "cmdline")]
-    os.kill(guard, signal.SIGKILL)
-    project.release()
-    output, _ = process.communicate()
-    assert (process.returncode, len(project.events("began"))) == (0, 3), output
 
 
 def test_the_reason_of_a_failure_is_the_last_line_before_those_about_the_record(tmp_path: Path):

@@ -133,33 +133,6 @@ def test_at_the_time_limit_a_job_resumes_its_present_seed_and_then_trains_the_ot
     assert [run.starts for run in series.runs()] == [1] * 6  # a job that is requeued is the same start
 
 
-def test_with_wait_a_killed_process_and_a_killed_driver_lose_and_repeat_nothing(
-    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
-):
-    slurm.stop_starting()
-    driver = sweep.start("--wait")
-    wait_until(lambda: len(slurm.jobs()) == 2)
-    first, second, third = series.first_group()
-    holds = {name: series.hold_run(name) for name in (second, third)}
-    slurm.start_again()
-    # The driver sees that the second seed has begun, while the process goes on.
-    series.wait_until_began(second)
-    wait_until(lambda: series.runs()[1].state is RunState.RUNNING)
-    os.kill(series.wait_until_began(second), signal.SIGKILL)
-    holds[second].unlink()
-    # The job goes on with the third seed; the driver submits the second one again.
-    series.wait_until_began(third)
-    series.wait_until_began(second, times=2)
-    driver.kill()
-    driver.communicate()
-    holds[third].unlink()
-    output = sweep("--wait")
-    assert "6 of 6 done" in output or "6 already done" in output
-    series.check_each_run_finished_once()
-    assert {name_of(run): run.starts for run in series.runs()[:3]} == {first: 1, second: 2, third: 1}
-    assert [run.signal_ends for run in series.runs()] == [0, 1, 0, 0, 0, 0]
-
-
 def test_ctrl_c_cancels_the_jobs_and_the_same_command_trains_what_is_left(
     series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
 ):
@@ -200,7 +173,8 @@ def test_on_ray_a_killed_process_a_lost_node_and_a_killed_driver_lose_and_repeat
     cluster.remove_node(*cluster.worker_nodes, allow_graceful=False)
     wait_until(lambda: any(name in series.names("saved") for name in ("none-3", "native_bf16-2")))
     driver.kill()
-    driver.communicate()
+    output, _ = driver.communicate()
+    assert "raylet" not in output  # Ray's own dozens of lines
     series.wait_until_all_have_ended()
     for name in ALL:
         holds[name].unlink(missing_ok=True)

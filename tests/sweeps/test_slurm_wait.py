@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from support.quick import ROOT
-from support.slurm import OPEN, Slurm
+from support.slurm import Slurm
 from support.sweep_project import SweepProject
 
 from ampcompare import load_runs
@@ -52,22 +52,6 @@ def test_a_search_that_learns_goes_on_as_its_jobs_end(project: SweepProject, slu
     assert states == ["started", "finished"] * 3  # one after the other
 
 
-def test_ctrl_c_cancels_the_jobs_in_order_and_the_same_command_continues(project: SweepProject, slurm: Slurm):
-    project.write_file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
-    project.hold()
-    driver = start(project, slurm)
-    project.wait_for("began", 1)
-    driver.send_signal(signal.SIGINT)
-    output, _ = driver.communicate()
-    assert driver.returncode == 130, output
-    assert not [job for job in slurm.jobs() if job.state in OPEN]
-    project.release()
-    driver = start(project, slurm)
-    output, _ = driver.communicate()
-    assert driver.returncode == 0, output
-    assert xs(project, "ended") == ["1", "2"]
-
-
 def test_a_killed_program_a_killed_node_and_a_killed_driver_lose_and_repeat_nothing(
     project: SweepProject, slurm: Slurm
 ):
@@ -92,27 +76,6 @@ def test_a_killed_program_a_killed_node_and_a_killed_driver_lose_and_repeat_noth
     assert {run.state for run in runs} == {"finished"}
     # A job that Slurm has put back is the same start, and its end was not one by a signal.
     assert sorted((run.starts, run.signal_ends) for run in runs) == [(1, 0), (1, 0), (2, 1)]
-
-
-def test_the_driver_submits_a_run_that_a_signal_ended_three_times_in_all(project: SweepProject, slurm: Slurm):
-    """Its job does not start it again, so that there is one rule for all executors."""
-    project.prepend("import os, signal, sys\n")
-    program = project.folder / "program.py"
-    dies = "if given['x'] == '1': os.kill(os.getpid(), signal.SIGKILL)"
-    program.write_text(program.read_text().replace("def waits", f"{dies}\ndef waits"))
-    project.write_file(parameters={"x": {"values": [1, 2]}})
-    driver = start(project, slurm)
-    output, _ = driver.communicate()
-    assert driver.returncode == 1, output
-    assert "ended by a signal (1 of 3)" in output
-    began = [(event["given"]["x"], event["run"]) for event in project.events("began")]
-    assert sorted(x for x, _ in began) == ["1", "1", "1", "2"]
-    assert len({run for _, run in began}) == 2  # under one id
-    killed = [job.id for job in slurm.jobs() if job.state == "FAILED"]
-    assert [slurm.show(job, "Restarts") for job in killed] == ["0"] * 3
-    states = {run.parameters["x"]: run for run in read_journal(project.out).runs.values()}
-    assert (states[1].state, states[1].starts, states[1].signal_ends) == ("failed", 3, 3)
-    assert (states[2].state, states[2].starts) == ("finished", 1)
 
 
 @pytest.mark.parametrize(

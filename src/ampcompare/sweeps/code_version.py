@@ -7,6 +7,7 @@ These are the files that the sweep names (its program, files in its command, and
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,20 @@ def hash_files(files: Iterable[Path]) -> dict[str, str]:
     hashes = {}
     for path in files:
         try:
-            hashes[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+            status = path.stat()
+            version = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            hashes[str(path)] = _hash_file(path, version)
         except OSError as problem:
             raise UserError(
                 f"{path}: the sweep runs this file, but it cannot be read ({problem.strerror})"
             ) from None
     return hashes
+
+
+@lru_cache(maxsize=10_000)
+def _hash_file(path: Path, version: tuple[int, ...]) -> str:
+    """Return the SHA-256 of a file. It is read once for each version, not at every start of a run."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:

@@ -84,7 +84,7 @@ class SweepDriver:
         self.refusal = ""
         self._failures: list[str] = []  # the messages of the runs that failed
         self._records = records
-        self._handled_stops: set[bool] = set()  # whether at once
+        self._noticed_level = 0  # the `_stop_level` that the runs have been told of
         self._has_left = False  # the runs that could not be cancelled go on without this driver
 
     def run(self) -> None:
@@ -156,26 +156,27 @@ class SweepDriver:
         pause = 0.0 if has_changed else (time.monotonic() - began) / MAX_CORE_FRACTION
         self._follow_metrics()
         deadline = time.monotonic() + max(self.executor.poll_seconds, min(MAX_PAUSE_SECONDS, pause))
-        while not self._new_stops() and (left := deadline - time.monotonic()) > 0:
+        while self._stop_level() == self._noticed_level and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(STOP_POLL_SECONDS, left))
         self.notice_stop()
 
-    def _new_stops(self) -> list[bool]:
-        """Return the stop requests that the runs have not been told of: whether they are to be killed."""
-        made = {False: bool(self.stop.signal), True: self.stop.is_at_once}
-        return [at_once for at_once in made if made[at_once] and at_once not in self._handled_stops]
+    def _stop_level(self) -> int:
+        """Return 0 without a stop request, 1 if the runs are to end in order, 2 if they are to be killed."""
+        return bool(self.stop.signal) + self.stop.is_at_once
 
     def notice_stop(self) -> None:
         """Pass on a stop request; not in the signal's handler, which may interrupt a print."""
-        for at_once in self._new_stops():
-            self._handled_stops.add(at_once)
+        while self._noticed_level < self._stop_level():
+            self._noticed_level += 1
+            at_once = self._noticed_level > 1
             # Those that wait in a process may begin meanwhile.
             waiting = [index for indices in self.executor.assigned for index in indices]
             runs = [*self.journal.state.own_running, *self._runs_of(waiting)]
-            if runs and not self._has_left:
-                if not at_once:
-                    log.info("stopping: waiting for the runs to end; Ctrl-C again kills them")
-                self.cancel(runs, at_once=at_once)
+            if not runs or self._has_left:
+                continue
+            if not at_once:
+                log.info("stopping: waiting for the runs to end; Ctrl-C again kills them")
+            self.cancel(runs, at_once=at_once)
 
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
         """Ask runs to end, with a checkpoint; or kill them."""

@@ -132,36 +132,10 @@ class SweepState:
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take one event of the journal into account."""
-        kind, index = event["event"], event.get("index")
-        if not isinstance(index, int | None):
-            raise TypeError(f"index {index!r}: expected a number")
-        run = self.runs.get(index) if index is not None else None
-        match kind:
+        index = event.get("index")
+        match event["event"]:
             case "driver":
                 self.driver = event
-            case "proposed":
-                known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "drawn")}
-                self._keep(SweepRun(**known, queued_at=_seconds(event["time"])))
-            case "external":
-                known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "value")}
-                state = RunState(event["state"])
-                self._keep(SweepRun(**known, state=state, starts=1, is_external=True))
-            case "started" if run:
-                started = {"state": RunState.RUNNING, "starts": run.starts + 1, "process": event["process"]}
-                self._keep(replace(run, **started, exit_code=None))
-            case "band" if run:
-                bands = {**run.bands, event["band"]: event["value"]}
-                is_stopped = event.get("stopped", False)
-                self._keep(replace(run, bands=bands, is_stopped_early=is_stopped))
-            case "ended" if run:
-                ended: dict[str, Any] = {
-                    "state": RunState(event["state"]),
-                    "queued_at": _seconds(event["time"]),
-                }
-                ended |= {"value": event["value"], "exit_code": event["exit_code"]}
-                ended["signal_ends"] = run.signal_ends + event["by_signal"]
-                ended["refusals"] = run.refusals + (event["exit_code"] == EXIT_UNSUITABLE)
-                self._keep(replace(run, **ended))
             case "seeds":
                 group = SeedGroup(tuple(event["seeds"]), event["look"], tuple(event["messages"]))
                 self.seed_groups.append(group)
@@ -169,6 +143,15 @@ class SweepState:
                 self.code = event["hashes"]
             case "submission":
                 self._submit(event["mark"], event["indices"])
+            case "proposed":
+                known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "drawn")}
+                self._keep(SweepRun(**known, queued_at=_seconds(event["time"])))
+            case "external":
+                known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "value")}
+                state = RunState(event["state"])
+                self._keep(SweepRun(**known, state=state, starts=1, is_external=True))
+            case _ if index in self.runs:
+                self._keep(_after_event(self.runs[index], event))
 
     def _keep(self, run: SweepRun) -> None:
         """Take a run as it stands now."""
@@ -245,6 +228,28 @@ class SweepState:
     def count(self, *states: RunState) -> int:
         """Return the number of runs in one of these states."""
         return sum(len(self._indices[state]) for state in states)
+
+
+def _after_event(run: SweepRun, event: Mapping[str, Any]) -> SweepRun:
+    """Return the run as it stands after it was started, has reached a band of hyperband, or has ended."""
+    match event["event"]:
+        case "started":
+            process, starts = event["process"], run.starts + 1
+            return replace(run, state=RunState.RUNNING, starts=starts, process=process, exit_code=None)
+        case "band":
+            bands = {**run.bands, event["band"]: event["value"]}
+            return replace(run, bands=bands, is_stopped_early=event["stopped"])
+        case "ended":
+            return replace(
+                run,
+                state=RunState(event["state"]),
+                value=event["value"],
+                exit_code=event["exit_code"],
+                signal_ends=run.signal_ends + event["by_signal"],
+                refusals=run.refusals + (event["exit_code"] == EXIT_UNSUITABLE),
+                queued_at=_seconds(event["time"]),
+            )
+    return run
 
 
 class Journal:

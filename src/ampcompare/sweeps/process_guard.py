@@ -5,7 +5,7 @@ from its standard input: `["watch", PID, FILE]`, watch a run's process group, or
 has an escape for each character that the name of a file may have. When the input closes, its parent has
 ended, however that happened, and the guard ends the runs that are left: it notes in the run's FILE that the
 run was asked to end, sends SIGTERM to the run, so that it can save a checkpoint, and SIGKILL to its whole
-group after PATIENCE_SECONDS.
+group after STOP_SECONDS.
 
 `write_end` is here because the guard loads nothing but Python's standard library. What is written, and what
 it means, is in run_end.py.
@@ -20,14 +20,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 WATCH, FORGET = "watch", "forget"  # orders to the guard
 GUARD = "guard"  # who asked a run to end
-PATIENCE_SECONDS = 30.0
+POLL_SECONDS = 0.1
+EXIT_SECONDS = 0.5  # between the end of its input and that of a parent that was killed
+STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 CLOCK_TICK_SECONDS = 0.01  # to which the times of files are exact
 # A batch system sends these to every process of a job; they are not for the guard.
 IGNORED_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -75,29 +78,48 @@ def main() -> None:
     for name in IGNORED_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     files: dict[int, str] = {}  # by process group
+    parent = os.getppid()
     for line in sys.stdin:
         order, pid, file = json.loads(line)
         if order == WATCH:
             files[pid] = file
         else:
             files.pop(pid, None)
-    groups = set(files)
-    interrupted = [file for file in files.values() if file]
-    asked_at = time.time()
-    if interrupted:
-        time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
-    for file in interrupted:
-        note_stop(Path(file), asked_at, GUARD)
-    for pid in groups:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while groups and time.monotonic() < deadline:
-        time.sleep(0.1)
-        groups = {group for group in groups if _has_members(group)}
+    if files:
+        wait_for([parent], lambda pid: os.getppid() != pid, EXIT_SECONDS)
+    ask_to_end(files, [Path(file) for file in files.values() if file], GUARD)
+    for group in wait_for(files, lambda group: not send_to_group(group, 0), STOP_SECONDS):
+        send_to_group(group, signal.SIGKILL)
+
+
+def ask_to_end(groups: Collection[int], files: Iterable[Path], asked_by: str) -> None:
+    """Send SIGTERM to the leaders of these process groups, and note in the files that they were asked.
+
+    The groups stand still meanwhile: all that they have written before is older than the noted time, and what
+    they write because of the signal is clearly younger. Their parent must have ended, or stay: the kernel
+    sends SIGHUP to a stopped group whose parent ends.
+    """
     for group in groups:
-        with suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
+        send_to_group(group, signal.SIGSTOP)
+    try:
+        asked_at = time.time()
+        for file in files:
+            note_stop(file, asked_at, asked_by)
+        if groups:
+            time.sleep(2 * CLOCK_TICK_SECONDS)
+    finally:  # also after Ctrl-C: no group may stand still for ever
+        for group in groups:
+            with suppress(OSError):
+                os.kill(group, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
+            send_to_group(group, signal.SIGCONT)
+
+
+def wait_for(processes: Iterable[T], has_ended: Callable[[T], bool], seconds: float) -> list[T]:
+    """Wait until these have ended, at most so many seconds; return those that have not."""
+    left, deadline = [*processes], time.monotonic() + seconds
+    while (left := [each for each in left if not has_ended(each)]) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return left
 
 
 def note_stop(file: Path, asked_at: float, asked_by: str) -> None:
@@ -126,11 +148,13 @@ def write_end(file: Path, facts: Mapping[str, Any], *, is_first: bool = False) -
             temporary.replace(file)
 
 
-def _has_members(group: int) -> bool:
-    with suppress(OSError):
-        os.killpg(group, 0)
-        return True
-    return False
+def send_to_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; return whether the group exists."""
+    try:
+        os.killpg(group, number)
+    except OSError:  # no process, or a zombie on macOS
+        return False
+    return True
 
 
 if __name__ == "__main__":

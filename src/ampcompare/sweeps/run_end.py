@@ -167,15 +167,17 @@ def state_of_end(
     """
     if run.is_stopped_early:
         return RunState.STOPPED, False
-    was_asked = end.asked_at is not None
-    if end.exit_code == 0:  # another program may end with 0 when it is interrupted
-        return RunState.FINISHED if trains_here or not was_asked else RunState.PREEMPTED, False
+    if end.exit_code == 0 and (trains_here or end.asked_at is None):
+        return RunState.FINISHED, False
     if trains_here and end.exit_code == EXIT_UNSUITABLE:
         return RunState.PREEMPTED, False
     is_by_signal = end.exit_code is None or end.is_by_signal
     # The signal may have come between the end of the record and the end of the process.
-    if is_by_signal and _has_finished(run, end, read_record(), trains_here=trains_here):
+    may_have_finished = is_by_signal or end.exit_code == 0
+    if may_have_finished and _has_finished(run, end, read_record(), trains_here=trains_here):
         return RunState.FINISHED, False
+    if end.exit_code == 0:  # of another program that was interrupted
+        return RunState.PREEMPTED, False
     if has_lost_driver or end.asked_by in (DRIVER, SCHEDULER) or _is_preempting(run, end, read_record):
         return RunState.PREEMPTED, False
     if is_by_signal:

@@ -21,13 +21,19 @@ import psutil
 from ampcompare.config.run_series import read_progress
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import ProcessGuard, note_stop, write_end
+from ampcompare.sweeps.process_guard import (
+    POLL_SECONDS,
+    STOP_SECONDS,
+    ProcessGuard,
+    ask_to_end,
+    send_to_group,
+    wait_for,
+    write_end,
+)
 from ampcompare.sweeps.run_end import DRIVER, NOT_STARTED, RunEnd, end_file_of, exit_code_of
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.1
-STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL, as for W&B's agent
 LEFTOVER_SECONDS = 5.0  # for processes that a program leaves running when it ends
 # A scheduler that signals all processes of a job may reach the run before the process that started it.
 SAME_SIGNAL_SECONDS = 2.0
@@ -168,7 +174,7 @@ class RunProcess:
 
     def kill(self) -> None:
         """Kill the program and all its processes at once."""
-        _send_to_group(self.pid, signal.SIGKILL)
+        send_to_group(self.pid, signal.SIGKILL)
 
     def _follow(self, begun: Sequence[int], finished: Sequence[int]) -> None:
         """Take into account what a process of several runs has noted."""
@@ -220,7 +226,7 @@ def train_in_series(
 def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = False) -> None:
     """End the processes that runs or a killed driver left on this machine, and wait for their end.
 
-    The programs in the journal get SIGTERM and have STOP_SECONDS to save a checkpoint. Processes that they
+    The programs of the runs get SIGTERM and have STOP_SECONDS to save a checkpoint. Processes that they
     started (with the run's id and this folder in their environment) have LEFTOVER_SECONDS more: W&B's
     service completes the record. Then all are killed. The facts about the end of each run say that it was
     asked to end.
@@ -229,32 +235,29 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, *, announces: bool = F
         folder: Output folder of the sweep.
         announces: Whether to tell the user about the wait.
     """
-    asked_at = time.time()
     started = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
     found = _processes_of(runs, folder, started)
-    alive = {None, *(process.pid for process in found)}
+    pids = {process.pid for process in found}
+    interrupted = []
     for run in runs:
-        is_running = run.state is RunState.RUNNING and run.process.get("pid") in alive
-        has_begun = run.is_startable and run.run_id in found.values()  # though the journal does not say so
-        if is_running or has_begun:
-            note_stop(end_file_of(folder, run), asked_at, DRIVER)
-    left = [*found]
-    if not left:
-        return
-    if announces:
-        processes = "1 process" if len(left) == 1 else f"{len(left)} processes"
+        is_running = run.state is RunState.RUNNING
+        # A run that waits for a start by the journal may have begun: its driver was killed in between.
+        is_found = (is_running or run.is_startable) and run.run_id in found.values()
+        if is_found or (is_running and run.process.get("pid") in pids):
+            interrupted.append(end_file_of(folder, run))
+    if announces and found:
+        processes = "1 process" if len(found) == 1 else f"{len(found)} processes"
         log.info(f"waiting for {processes} left over from a sweep command that was killed")
     # By the pid alone: when the machine's clock is set, the start times of processes change.
-    programs = [process for process in left if process.pid in {pid for pid, _ in started}]
-    for process in programs:
-        with suppress(psutil.Error):
-            process.terminate()
-    _wait_for(programs, STOP_SECONDS)
-    left = _wait_for(left, LEFTOVER_SECONDS)
+    known = {pid for pid, _ in started}
+    programs = [process for process in found if process.pid in known or _leads_its_group(process)]
+    ask_to_end([process.pid for process in programs], interrupted, DRIVER)
+    wait_for(programs, has_ended, STOP_SECONDS)
+    left = wait_for(found, has_ended, LEFTOVER_SECONDS)
     for process in left:
         with suppress(psutil.Error):
             process.kill()
-    _wait_for(left, LEFTOVER_SECONDS)
+    wait_for(left, has_ended, LEFTOVER_SECONDS)
 
 
 def _processes_of(
@@ -275,12 +278,11 @@ def _processes_of(
     return found
 
 
-def _wait_for(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait for the end of these processes, at most `seconds`; return those that still run."""
-    deadline = time.monotonic() + seconds
-    while (left := [p for p in processes if not has_ended(p)]) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    return left
+def _leads_its_group(process: psutil.Process) -> bool:
+    """Return whether a process leads a group, but no session, as `RunProcess` starts a program."""
+    with suppress(OSError):
+        return os.getpgid(process.pid) == process.pid != os.getsid(process.pid)
+    return False
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -293,19 +295,10 @@ def has_ended(process: psutil.Process) -> bool:
 
 def _is_group_running(group: int) -> bool:
     """Return whether a process group has a member that has not ended."""
-    if not _send_to_group(group, 0):
+    if not send_to_group(group, 0):
         return False
     for pid in psutil.pids():
         with suppress(OSError, psutil.Error):
             if os.getpgid(pid) == group and not has_ended(psutil.Process(pid)):
                 return True
     return False
-
-
-def _send_to_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; return whether the group exists."""
-    try:
-        os.killpg(group, number)
-    except OSError:  # no process, or a zombie on macOS
-        return False
-    return True

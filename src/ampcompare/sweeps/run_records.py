@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ampcompare.runs.run_record import merge_parts
+from ampcompare.runs.run_record import RunRecord, merge_parts
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps.journal import SweepRun
@@ -51,11 +51,18 @@ class RunRecords:
 
     def record(self, run: SweepRun) -> RecordEnd:
         """Return what the newest record of a run tells about its end."""
-        files = self.files(run.run_id)
-        if not files:
-            return RecordEnd()
-        record, written_at = read_wandb_file(files[-1]), files[-1].stat().st_mtime
-        return RecordEnd(record.exit_code, written_at, record.state is RunState.PREEMPTED)
+        parts = self._parts(reversed(self.files(run.run_id)), run.run_id)
+        for file, record in parts:
+            return RecordEnd(record.exit_code, file.stat().st_mtime, record.state is RunState.PREEMPTED)
+        return RecordEnd()
+
+    @staticmethod
+    def _parts(files: Iterable[Path], run_id: str) -> Iterator[tuple[Path, RunRecord]]:
+        """Yield the files that are of the run by their content, too, and not by their names alone."""
+        for file in files:
+            record = read_wandb_file(file)
+            if record.id == run_id:
+                yield file, record
 
     def values(self, run_id: str) -> list[float]:
         """Return every value of the metric that a run has logged so far, NaN included, in order."""
@@ -64,8 +71,9 @@ class RunRecords:
         files = self.files(run_id)
         size = sum(file.stat().st_size for file in files)
         known_size, values = self._read.get(run_id, (0, []))
-        if size != known_size:
-            run = merge_parts([read_wandb_file(file) for file in files])
+        parts = [record for _, record in self._parts(files, run_id)] if size != known_size else []
+        if parts:
+            run = merge_parts(parts)
             values = run.logged_numbers(self.metric)[1].tolist()
             if not values and (summary := run.summary_number(self.metric)) is not None:
                 values = [summary]  # a metric of the summary alone, such as best/eval_accuracy

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare import metrics
+from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.external.metric_choice import is_quality
 from ampcompare.analysis.grouping.compared_metric import (
     GOALS,
@@ -261,8 +262,14 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: st
         return Look(
             True, (f"look at {seeds}: nothing could be compared, and more seeds would not change this",)
         )
+    lines = _describe_claims([comparison for comparison in analysis.comparisons if not comparison.is_control])
+    return Look(analysis.is_decided, tuple(f"look at {seeds}: {line}" for line in lines))
+
+
+def _describe_claims(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return which claims are decided, which cannot be made, and which more seeds may decide."""
     decided, undecided, not_claimed = [], [], []
-    for comparison in (c for c in analysis.comparisons if not c.is_control):
+    for comparison in comparisons:
         label = comparison.group.label
         if comparison.not_compared_reason:
             not_claimed.append(f"{label} is not compared: {comparison.not_compared_reason}")
@@ -282,5 +289,4 @@ def look_at_runs(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], bench: st
         first += "; nothing else can be decided"
     elif not undecided:
         first += "; all claims are decided"
-    lines = [first, *not_claimed, *undecided]
-    return Look(analysis.is_decided, tuple(f"look at {seeds}: {line}" for line in lines))
+    return [first, *not_claimed, *undecided]

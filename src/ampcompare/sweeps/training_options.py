@@ -95,6 +95,25 @@ def check(sweep: Sweep, overrides: Sequence[str], words: Sequence[str] = ()) -> 
     precision = [p for p in sweep.parameters if p.key == BACKEND or p.key.startswith("precision.")]
     # The parameters that decide whether two points train the same, or a point cannot run.
     deciding = [p for p in precision if sweep.is_grid and p.is_listed and p.grid_size() > 1]
+    configs, refusals = _try_points(sweep, deciding, overrides)
+    config = next(iter(configs.values()))
+    sweep, followed = _follow_task(sweep, words, config)
+    _check_metric(sweep, config)
+    distinct_points, notes = _same_runs(sweep, deciding, configs, refusals)
+    sweep = replace(sweep, distinct_points=distinct_points)
+    return CheckedOptions(sweep, config.plan, [*followed, *messages, *notes], config)
+
+
+def _try_points(
+    sweep: Sweep, deciding: Sequence[Parameter], overrides: Sequence[str]
+) -> tuple[dict[Numbers, Config], dict[Numbers, UserError]]:
+    """Return the config of each combination of the deciding values, or why it cannot run.
+
+    Not every backend takes every loss scale, so only the first point that can run is checked further.
+
+    Raises:
+        UserError: If no point can run, or the first run would have other values than the sweep chose.
+    """
     configs: dict[Numbers, Config] = {}
     refusals: dict[Numbers, UserError] = {}
     for numbers in islice(product(*(range(p.grid_size()) for p in deciding)), MAX_TRIED):
@@ -102,20 +121,14 @@ def check(sweep: Sweep, overrides: Sequence[str], words: Sequence[str] = ()) -> 
             configs[numbers] = _config_of(sweep, _point_of(sweep, deciding, numbers), overrides)
         except UserError as problem:
             refusals[numbers] = problem
-    # Not every backend takes every loss scale: check the first point that can run.
-    first = next(iter(configs), None)
     try:
-        if first is None:
+        if not configs:
             raise next(iter(refusals.values()))
-        check_parameters(configs[first], _point_of(sweep, deciding, first))
+        first, config = next(iter(configs.items()))
+        check_parameters(config, _point_of(sweep, deciding, first))
     except UserError as problem:
         raise UserError(f"{sweep.path}: the first run would fail: {problem}") from None
-    config = configs[first]
-    sweep, followed = _follow_task(sweep, words, config)
-    _check_metric(sweep, config)
-    distinct_points, notes = _same_runs(sweep, deciding, configs, refusals)
-    sweep = replace(sweep, distinct_points=distinct_points)
-    return CheckedOptions(sweep, config.plan, [*followed, *messages, *notes], config)
+    return configs, refusals
 
 
 def _follow_task(sweep: Sweep, words: Sequence[str], config: Config) -> tuple[Sweep, list[str]]:
@@ -195,11 +208,14 @@ def trains_on_cpu(sweep: Sweep, overrides: Sequence[str], config: Config | None)
 
 
 def machine_needs(sweep: Sweep, config: Config) -> list[tuple[Any, ...]]:
-    """Return every combination of values of MACHINE_OPTIONS that runs have.
+    """Return every combination of values of MACHINE_OPTIONS that runs of the sweep have, or may draw.
 
     Args:
         config: The options of the first run.
     """
+    if sweep.is_grid:
+        rows = [point.parameters for point in sweep.points]
+        return [*dict.fromkeys(tuple(row.get(k, config.value(k)) for k in MACHINE_OPTIONS) for row in rows)]
     values = {key: [config.value(key)] for key in MACHINE_OPTIONS}
     for p in sweep.parameters:
         if p.key in values:

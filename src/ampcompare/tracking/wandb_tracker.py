@@ -17,7 +17,7 @@ from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.signals import is_preemption, is_stopped
 from ampcompare.tracking.external_run_buffer import ExternalRunBuffer
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.write_monitor import WriteMonitor, last_written_step
+from ampcompare.tracking.write_monitor import WriteMonitor, is_part_of, last_written_row
 from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, service_errors, warn_if_slow
 
 log = logging.getLogger(__name__)
@@ -229,28 +229,44 @@ class WandbTracker(Tracker):
         if self._restart is None:
             return
         try:
-            last_step = last_written_step(self._monitor.path)
-            written = 0 if last_step is None else last_step + 1 - self._run.starting_step
+            rows = self._unwritten_rows()
             run = self._restart()
-            self._parts.append(Path(run.dir).parent)
-            for row in self._rows_from(written):
+            file = Path(run.settings.sync_file)
+            self._parts.append(file.parent)
+            for row in rows:
                 run.log({key: _logged(value) for key, value in row.items()})
             self._has_service_ended = False
             self._end(run, summary, exit_code)
+            if not is_part_of(file, self.run_id, len(rows)):
+                self._has_service_ended = True
         except Exception as problem:  # whatever it is, the run has a checkpoint, and has to end now
             self._has_service_ended = True
             log.debug(f"W&B could not be started again: {problem}")
 
-    def _rows_from(self, written: int) -> list[Mapping[str, Any]]:
-        """Return the rows of this part behind so many that are written, from the beginning of their step.
+    def _unwritten_rows(self) -> list[Mapping[str, Any]]:
+        """Return the rows of this part that its file lacks, from the beginning of their step.
 
         A reader drops the earlier part's rows from the first step of the later part on.
+
+        Raises:
+            ValueError: The file ends with another row than it should.
+            KeyError: A row that the file lacks is not kept any more.
         """
         if self._first_sent is None:
             return []
-        sent = [(number, row) for number, _, row in self._tail if number >= self._first_sent]
-        lost = [row for number, row in sent if number >= self._first_sent + written]
-        return [row for _, row in sent if lost and row[metrics.STEP] >= lost[0][metrics.STEP]]
+        last = last_written_row(self._monitor.path)
+        next_number = self._first_sent
+        sent = {number: row for number, _, row in self._tail if number >= self._first_sent}
+        if last is not None:
+            client_step, step = last
+            next_number += client_step + 1 - self._run.starting_step
+            before = sent.get(next_number - 1)
+            if before is not None and before[metrics.STEP] != step:
+                raise ValueError(f"row {next_number - 1} is of step {before[metrics.STEP]}, not {step}")
+        if next_number > self._count:
+            return []
+        first_step = sent[next_number][metrics.STEP]
+        return [row for row in sent.values() if row[metrics.STEP] >= first_step]
 
     def _end(self, run: Any, summary: Mapping[str, Any], exit_code: int) -> None:
         stopped = is_stopped(exit_code)

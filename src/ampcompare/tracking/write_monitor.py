@@ -11,9 +11,10 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.wandb_client.framing import BLOCK_BYTES, LogReader, NotWandbFile
-from ampcompare.wandb_client.protocol import Record
+from ampcompare.wandb_client.protocol import Item, Record
 
 POLL_SECONDS = 5.0  # between two looks at the file; the client writes each second
 PROBE_BYTES = 65_536
@@ -74,10 +75,28 @@ def ends_whole(path: Path) -> bool:
     return is_whole and any(record.HasField("exit") for record in records)
 
 
-def last_written_step(path: Path) -> int | None:
-    """Return the client's own step (`_step`) of the last row in the file; None: there is none."""
+def last_written_row(path: Path) -> tuple[int, int | None] | None:
+    """Return the client's own step (`_step`) of the last row in the file, and its optimizer step.
+
+    Returns:
+        The second one is None where the row has none. None: the file has no row.
+    """
     records, _ = _last_records(path, blocks=32)
-    return next((record.history.step.num for record in reversed(records) if record.HasField("history")), None)
+    rows = [record.history for record in records if record.HasField("history")]
+    if not rows:
+        return None
+    items = map(Item.FromString, rows[-1].item)
+    steps = [int(item.value_json) for item in items if metrics.STEP in (item.key, *item.nested_key)]
+    return rows[-1].step.num, next(iter(steps), None)
+
+
+def is_part_of(path: Path, run_id: str, rows: int) -> bool:
+    """Return whether the file is a complete record of this run with so many rows."""
+    records, is_whole = _last_records(path, blocks=path.stat().st_size // BLOCK_BYTES)
+    run_ids = {record.run.run_id for record in records if record.HasField("run")}
+    has_rows = sum(record.HasField("history") for record in records) == rows
+    has_end = any(record.HasField("exit") for record in records)
+    return is_whole and has_end and has_rows and run_ids == {run_id}
 
 
 def _last_records(path: Path, blocks: int) -> tuple[list[Record], bool]:

@@ -13,7 +13,6 @@ from typing import Any
 from ampcompare.errors import UserError
 from ampcompare.sweeps.executors.ray_cluster import (
     FIRST_TASK_SECONDS,
-    RayCluster,
     call_on_every_node,
     check_nodes,
     choose_slots,
@@ -23,17 +22,13 @@ from ampcompare.sweeps.executors.ray_cluster import (
     short_message,
     task_options,
 )
-from ampcompare.sweeps.executors.ray_task import (
-    RayTask,
-    end_leftovers_here,
-    run_task,
-)
+from ampcompare.sweeps.executors.ray_task import RayTask, run_task
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
-from ampcompare.sweeps.process_guard import note_stop, write_end
+from ampcompare.sweeps.process_guard import STOP_SECONDS, note_stop, write_end
 from ampcompare.sweeps.run_end import DRIVER, NOT_STARTED, RunEnd, end_file_of, read_end, runs_left
 from ampcompare.sweeps.run_launcher import RunLauncher
-from ampcompare.sweeps.run_process import STOP_SECONDS
+from ampcompare.sweeps.run_process import end_leftovers
 
 KILL_REPEAT_SECONDS = 1.0  # between requests to kill a run: Ray may merge two in quick succession
 
@@ -43,20 +38,35 @@ class RayExecutor:
 
     Args:
         launcher: Starts the runs, within the tasks.
+        options: Ray's options for each task.
+        slots: Number of runs at a time.
+        max_signal_ends: After this number of ends by a signal, or with its node, a run has failed; None:
+            never.
         working_folder: Where relative paths of the runs begin; None where Ray's `runtime_env` has a folder.
+        is_connected_here: Whether this process connected to the cluster, and has to disconnect.
     """
 
     poll_seconds = 0.1
 
-    def __init__(self, launcher: RunLauncher, cluster: RayCluster, working_folder: str | None) -> None:
+    def __init__(
+        self,
+        launcher: RunLauncher,
+        options: Mapping[str, Any],
+        slots: int,
+        max_signal_ends: int | None,
+        working_folder: str | None,
+        *,
+        is_connected_here: bool,
+    ) -> None:
         import ray
 
-        self.slots = cluster.slots
-        self.max_signal_ends = cluster.max_signal_ends
-        self._launcher, self._cluster = launcher, cluster
-        self._working_folder = working_folder
+        self.slots, self.max_signal_ends = slots, max_signal_ends
+        self._launcher, self._working_folder = launcher, working_folder
+        self._is_connected_here = is_connected_here
+        # Ray leaves all GPUs visible to a task that asks for none.
+        self._gpu = "" if options["num_gpus"] == 0 else None
         # The driver starts a run again, by the one rule for all executors.
-        self._function = ray.remote(run_task).options(**cluster.task_options, max_retries=0)
+        self._function = ray.remote(run_task).options(**options, max_retries=0)
         # The runs of each task at submission, by Ray's reference to the result of the task.
         self._tasks: dict[Any, Sequence[SweepRun]] = {}
         self.assigned: list[list[int]] = []
@@ -65,16 +75,9 @@ class RayExecutor:
 
     def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, Any]]:
         """Submit these groups to Ray, which starts each when its resources are free; return their tasks."""
-        # Ray leaves all GPUs visible to a task that asks for none.
-        gpu = "" if self._cluster.task_options["num_gpus"] == 0 else None
         places = []
         for runs in groups:
-            task = RayTask(
-                self._launcher,
-                tuple(runs),
-                self._working_folder,
-                gpu,
-            )
+            task = RayTask(self._launcher, tuple(runs), self._working_folder, self._gpu)
             reference = self._function.remote(task)
             self._tasks[reference] = runs
             self.assigned.append([run.index for run in runs[1:]])
@@ -123,7 +126,7 @@ class RayExecutor:
         while self._tasks and time.monotonic() < deadline:
             self.alive()
             time.sleep(self.poll_seconds)
-        if self._cluster.is_connected_here:
+        if self._is_connected_here:
             ray.shutdown()
 
     def _interrupt(self, indices: Container[int]) -> None:
@@ -194,10 +197,10 @@ def end_leftovers_on_nodes(journal: Journal, *, is_own: bool) -> None:
     left = [run for run in journal.state.own_running if "ray" in run.process]
     if not left:
         return
-    end_leftovers_here(left, journal.folder)
+    end_leftovers(left, journal.folder)
     if not is_own:
         seconds = FIRST_TASK_SECONDS + STOP_SECONDS
-        call_on_every_node(end_leftovers_here, left, journal.folder, seconds=seconds)
+        call_on_every_node(end_leftovers, left, journal.folder, seconds=seconds)
 
 
 def ray_factory(
@@ -240,8 +243,14 @@ def ray_factory(
         total = prepared.sweep.total()
         slots_needed = min(slots, max(1, total)) if total and not prepared.looks else slots
         max_signal_ends = None if max_retries < 0 else max_retries + 1
-        cluster = RayCluster(options, slots_needed, is_connected_here, max_signal_ends)
         end_leftovers_on_nodes(journal, is_own=is_own)
-        return RayExecutor(prepared.launcher(journal.folder), cluster, working_folder)
+        return RayExecutor(
+            prepared.launcher(journal.folder),
+            options,
+            slots_needed,
+            max_signal_ends,
+            working_folder,
+            is_connected_here=is_connected_here,
+        )
 
     return make

@@ -11,7 +11,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +35,6 @@ OPTION_HELP = {
 DEFAULTS = {"num_cpus": 1, "max_retries": 3}
 # Ray's worker would kill its children when it ends: the run without a checkpoint, and the guard.
 KEEP_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
-
-
-@dataclass(frozen=True)
-class RayCluster:
-    """A cluster to which this process is connected.
-
-    Attributes:
-        task_options: Ray's options for each task.
-        slots: Number of runs at a time.
-        is_connected_here: Whether this process connected to it, and has to disconnect.
-        max_signal_ends: After this number of ends by a signal, or with its node, a run has failed; None:
-            never.
-    """
-
-    task_options: Mapping[str, Any]
-    slots: int
-    is_connected_here: bool
-    max_signal_ends: int | None
 
 
 def connect(environment: Mapping[str, Any]) -> None:

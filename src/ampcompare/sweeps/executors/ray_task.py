@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.journal import EVENTS_FILE, SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard, write_end
 from ampcompare.sweeps.run_end import RunEnd, end_file, end_file_of, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher
@@ -52,7 +52,7 @@ def run_task(task: RayTask) -> str:
         Why no run could start; empty if one started.
     """
     folder = task.launcher.folder
-    if not folder.is_dir():
+    if not _has_run(folder, task.runs[0]):
         return f"node {socket.gethostname()} does not see output_dir={folder}; {SHARE_FOLDER}"
     # A sweep without files of the user can run where the driver's folder does not exist.
     if task.working_folder and Path(task.working_folder).is_dir():
@@ -63,11 +63,18 @@ def run_task(task: RayTask) -> str:
     return ""
 
 
+def _has_run(folder: Path, run: SweepRun) -> bool:
+    """Return whether the journal in this folder has the run: a node may have a folder of its own there."""
+    with suppress(OSError):
+        return run.run_id.encode() in (folder / EVENTS_FILE).read_bytes()
+    return False
+
+
 def _run_in_output_folder(task: RayTask, stop: SweepStopRequest) -> None:
     if any(run.starts for run in task.runs):
         # Ray may have lost the node or the worker of the start before. A worker that was killed on this
         # machine has left the run to its guard, which may be ending it now.
-        end_leftovers_here(task.runs, task.launcher.folder)
+        end_leftovers(task.runs, task.launcher.folder)
     _train(task, [run for run in task.runs if not _has_finished(run, task.launcher)], stop)
 
 
@@ -118,8 +125,3 @@ def sees_token(path: Path, token: str) -> bool:
     with suppress(OSError, ValueError):
         return path.read_text() == token
     return False
-
-
-def end_leftovers_here(runs: Sequence[SweepRun], folder: Path) -> None:
-    """End the processes that a killed driver or worker left of these runs on this machine."""
-    end_leftovers(runs, folder)

@@ -20,10 +20,10 @@ from typing import Any
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.signals import StopRequest
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.process_guard import POLL_SECONDS, ProcessGuard
 from ampcompare.sweeps.run_end import SCHEDULER, RunEnd, end_file_of, read_end, state_of_end
 from ampcompare.sweeps.run_launcher import RunLauncher
-from ampcompare.sweeps.run_process import POLL_SECONDS, RunProcess, train_in_series
+from ampcompare.sweeps.run_process import RunProcess, train_in_series
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.sweep import Sweep
 
