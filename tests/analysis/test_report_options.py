@@ -395,5 +395,5 @@ def test_a_file_that_is_no_benchmark_is_refused_in_one_line(content: str, why: s
 
 @pytest.mark.parametrize("metric", ["eval/bleu", "zzzz"])
 def test_an_unknown_metric_names_the_results_of_evaluations_first(metric: str):
-    with pytest.raises(UserError, match=rf"'{metric}': no run has this metric; .*logged: eval/"):
+    with pytest.raises(UserError, match=rf"'{metric}': no run logged this key as a number; .*logged: eval/"):
         analyse_runs(RECORDS, metric=metric)

@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from ampcompare.analysis import verdict
+from ampcompare.analysis.baselines import compare_all
 from ampcompare.analysis.bench_results import BenchResults, read_bench
-from ampcompare.analysis.caveats import describe_correlations, find_caveats, find_limits
-from ampcompare.analysis.comparison import Comparison, compare_all
+from ampcompare.analysis.caveats import CAVEATS, NOTES
 from ampcompare.analysis.costs import describe_work
-from ampcompare.analysis.distinct_arms import count_once, interval_levels
+from ampcompare.analysis.distinct_arms import find_identical_arms, interval_levels
 from ampcompare.analysis.external.inferred_grouping import BASELINE
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.gates import Gate, check_gates, parse_gates
@@ -24,23 +24,23 @@ from ampcompare.analysis.grouping.run_metrics import (
     COMPARED_METRICS,
     MEMORY,
     QUALITY,
-    SPEED,
 )
 from ampcompare.analysis.grouping.run_table import GROUP, ON_CPU, RUN, build_run_table
 from ampcompare.analysis.grouping.training_recipe import read_recipe
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
+from ampcompare.analysis.methods import write_basis, write_caption, write_methods
 from ampcompare.analysis.next_step import write_next_step
 from ampcompare.analysis.numerics import describe_numerics
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.analysis.reasons import has_too_few_values
 from ampcompare.analysis.recommendation import Recommendation, recommend
 from ampcompare.analysis.reproduction import assess_reproduction
-from ampcompare.analysis.scale import CHANGE
+from ampcompare.analysis.sweep_plan import OLD_RULE
 from ampcompare.analysis.task import resolve_task
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.publications.publication import load_publication
 from ampcompare.runs import RunRecord
-from ampcompare.runtime.formatting import capital, listed
+from ampcompare.runtime.formatting import capital
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the W&B run that holds a report; it is no training
 DEFAULT_OPTIONS = AnalysisOptions()
@@ -66,9 +66,9 @@ class Analysis(Findings):
         super().__post_init__()
         self.answers = tuple(verdict.write_headline(self))
         self.headline = " ".join(self.answers)
-        self.basis = verdict.write_basis(self)
-        self.caption = verdict.write_caption(self)
-        self.methods = verdict.write_methods(self)
+        self.basis = write_basis(self)
+        self.caption = write_caption(self)
+        self.methods = write_methods(self)
         self.gate_results = check_gates(self, self.gates)
 
     def badge(self, group: Group) -> str:
@@ -96,7 +96,7 @@ class Analysis(Findings):
     @cached_property
     def caveats(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, one sentence for each cause."""
-        return tuple(find_caveats(self))
+        return tuple(sentence for rule in CAVEATS for sentence in rule(self))
 
     @property
     def how_read(self) -> list[str]:
@@ -106,11 +106,7 @@ class Analysis(Findings):
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Return how the runs were read, notes on controls, and the limits of the size."""
-        notes = [*self.how_read]
-        notes += [_describe_control(c) for c in self.comparisons if c.is_control and c.baseline]
-        notes += describe_correlations(self)
-        notes += find_limits(self)
-        return tuple(notes)
+        return (*self.how_read, *(sentence for rule in NOTES for sentence in rule(self)))
 
     @cached_property
     def recommendation(self) -> Recommendation:
@@ -126,21 +122,6 @@ class Analysis(Findings):
     def advice(self) -> str:
         """Return what would decide the open claims, "" if every claim is decided."""
         return write_next_step(self)
-
-
-def _describe_control(control: Comparison) -> str:
-    """Return how a control of the baseline differs from it in throughput and memory."""
-    names = {SPEED: "throughput", MEMORY: "peak memory"}
-    ratios = [
-        f"{name} {CHANGE.value_and_interval(control.estimates[question])}"
-        for question, name in names.items()
-        if question in control.estimates
-    ]
-    parts = listed(ratios) or "nothing was measured"
-    drift = ""
-    if control.drift:
-        drift = f"; throughput from its first to its last runs {CHANGE.value_and_interval(control.drift)}"
-    return f"{control.group.display_name}, relative to the baseline: {parts}{drift}."
 
 
 def analyse_runs(
@@ -178,9 +159,9 @@ def analyse_runs(
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
         raise UserError("the sources contain no training runs, only an earlier report; name other sources")
-    options = replace(options, **named)
     if baseline is not None:
-        options = replace(options, baseline=baseline)
+        named["baseline"] = baseline
+    options = replace(options, **named)
     task = resolve_task(runs, options)
     plan = task.plan
     grouping = task.grouping
@@ -195,12 +176,13 @@ def analyse_runs(
     if options.baseline is not None:
         _check_baseline(value, groups)
     bench = read_bench(options.bench, groups) if options.bench else None
-    groups = _with_bench_values(groups, value, bench)
+    if bench is not None:
+        groups = _with_bench_values(groups, value, bench)
     group_of = {index: group.label for group in groups for index in group.all_rows.index}
 
-    bases = [group for group in groups if group.value == value and not group.is_control]
+    bases = [group for group in groups if group.value == value]
     arms = [group for group in groups if group.value != value and not group.is_control]
-    identical_arms = count_once(arms, plan)
+    identical_arms = [] if plan.rule == OLD_RULE else find_identical_arms(arms)
     share = plan.share_at(count_ended_seeds([*bases, *arms]))
     levels = interval_levels(arms, identical_arms, share)
 
@@ -234,15 +216,14 @@ def analyse_runs(
     )
 
 
-def _with_bench_values(groups: Sequence[Group], baseline: str, bench: BenchResults | None) -> list[Group]:
+def _with_bench_values(groups: list[Group], baseline: str, bench: BenchResults) -> list[Group]:
     """Return the groups with the speed of a benchmark, if it measured the training of their baseline.
 
     The memory of all groups is from the benchmark, too, if the runs of one of them have too few values. The
     memory of a process on a CPU is no result of a benchmark: PyTorch itself is most of it.
     """
-    bases = [group for group in groups if group.value == baseline and not group.is_control]
-    if bench is None or not any(bench.ratios(base, base) for base in bases):
-        return list(groups)
+    if not any(bench.ratios(base, base) for base in groups if base.value == baseline):
+        return groups
     arms = [group for group in groups if not group.is_control]
     on_cpu = any(group.rows[ON_CPU].any() for group in arms)
     has_memory = not on_cpu and any(has_too_few_values(group, COMPARED_METRICS[MEMORY]) for group in arms)

@@ -111,10 +111,11 @@ class BenchResults(BenchFile):
                 and not identity_differences(fingerprint, arm.facts, group)
             )
 
-        def count_differences(arm: BenchArm) -> int:
-            return len(tolerated_differences(fingerprint, arm.options, group))
-
-        return min(filter(is_same, self.arms), key=count_differences, default=None)
+        return min(
+            filter(is_same, self.arms),
+            key=lambda arm: len(tolerated_differences(fingerprint, arm.options, group)),
+            default=None,
+        )
 
     def caveats(self, groups: Sequence[Group]) -> list[str]:
         """Return what a reader must know about the benchmark of these groups, one sentence each."""

@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterable, Iterator
 import pandas as pd
 
 from ampcompare import metrics
+from ampcompare.analysis import phrases
+from ampcompare.analysis.baselines import MAX_KEYS
 from ampcompare.analysis.chaos_control import describe_equal_losses, describe_unresolved
 from ampcompare.analysis.claims import WITHIN_MARGIN, Finding
-from ampcompare.analysis.comparison import MAX_KEYS
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
 from ampcompare.analysis.grouping.backend_info import display_name, list_tf32
 from ampcompare.analysis.grouping.groups import BACKEND, Group, Kind, name_run
 from ampcompare.analysis.grouping.run_metrics import (
     IMAGES,
+    MEMORY,
     QUALITY,
     SCORE,
     SPEED,
@@ -23,6 +25,7 @@ from ampcompare.analysis.grouping.run_metrics import (
 )
 from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
+from ampcompare.analysis.plan_deviations import describe_plan_deviations
 from ampcompare.analysis.reasons import explain_degenerate, no_native_arithmetic
 from ampcompare.analysis.scale import CHANGE
 from ampcompare.analysis.statistics.multiplicity import highest_failure_rate
@@ -34,46 +37,20 @@ from ampcompare.runtime.formatting import listed, plural, some
 MAX_NAMED = 4
 MAX_PROBLEMS = 3  # problems of records, one sentence each
 AGREE = 1e-6  # fraction of the resolution; smaller differences are rounding errors
-ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth")
 CHOSEN = ". If poor runs were stopped, the finished runs look better than they should"
 TF32_WORDS = dict(
     zip(metrics.TF32_SWITCHES, ("matrix products", "convolutions", "recurrent layers"), strict=True)
 )
-TAILS = {
-    RunState.FAILED.value: "",
-    run_table.REFUSED: "",
-    RunState.STOPPED.value: CHOSEN,
-    RunState.PREEMPTED.value: "",
-    RunState.RUNNING.value: "",
-    RunState.QUEUED.value: "",
-}
-
-
-def find_caveats(findings: Findings) -> list[str]:
-    """Return the reasons for doubt, gravest first."""
-    return [sentence for rule in CAVEATS for sentence in rule(findings)]
-
-
-def find_limits(findings: Findings) -> list[str]:
-    """Return what holds of every comparison of this size, a sentence each: no reason to doubt this one."""
-    return [sentence for rule in LIMITS for sentence in rule(findings)]
+UNFINISHED: tuple[str, ...] = (
+    *(RunState.FAILED, run_table.REFUSED, RunState.STOPPED),
+    *(RunState.PREEMPTED, RunState.RUNNING, RunState.QUEUED),
+)
 
 
 def _compared_groups(findings: Findings) -> list[Group]:
     """Return the groups that are compared, each once and after its baseline, without controls."""
     pairs = [(c.group, c.baseline) for c in findings.comparisons if c.baseline is not None]
     return list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
-
-
-def _plan(findings: Findings) -> Iterator[str]:
-    """Yield how the comparison deviates from its plan, that it is not complete, and doubts about the plan."""
-    deviations = _find_deviations(findings)
-    if deviations:
-        yield f"Not as planned: {listed(deviations)}."
-    progress = _describe_progress(findings)
-    if progress:
-        yield f"{progress}."
-    yield from findings.plan.doubts
 
 
 def _bench(findings: Findings) -> Iterator[str]:
@@ -95,11 +72,9 @@ def _control_drift(findings: Findings) -> Iterator[str]:
 
 def _arithmetic(findings: Findings) -> Iterator[str]:
     """Yield that a CPU has no 16-bit instructions, or that the records do not say whether it has them."""
-    compared = _compared_groups(findings)
     rows = findings.table
-    reasons = [(group.display_name, no_native_arithmetic([group])) for group in compared]
-    slow = [(label, why) for label, why in reasons if why]
-    for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
+    slow = phrases.group_by_text(_compared_groups(findings), lambda group: no_native_arithmetic([group]))
+    for labels, why in slow:
         yield f"The throughput of {labels} is not compared: {why}."
     on_cpu = rows[rows[run_table.ON_CPU]]
     unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
@@ -128,11 +103,12 @@ def _tf32(findings: Findings) -> Iterator[str]:
 def _ended(findings: Findings) -> Iterator[str]:
     """Yield how many runs did not finish, by outcome and reason."""
     groups = findings.groups
-    for outcome, tail in TAILS.items():
+    for outcome in UNFINISHED:
         counts = [text for text in (_count_ended(group, outcome) for group in groups) if text]
         if counts:
             is_refused = outcome == run_table.REFUSED
             title = "Refused before the first step" if is_refused else formatting.capital(outcome)
+            tail = CHOSEN if outcome == RunState.STOPPED else ""
             yield f"{title}: {some(counts, MAX_NAMED)}{tail}."
     unfinished = some([group.display_name for group in groups if group.is_unfinished])
     if unfinished:
@@ -153,22 +129,15 @@ def _count_ended(group: Group, outcome: str) -> str:
 def _learned(findings: Findings) -> Iterator[str]:
     """Yield the groups whose metric says nothing: at chance, or constant."""
     finished = [group for group in _compared_groups(findings) if not group.is_unfinished]
-    found = [(group.display_name, explain_degenerate(group)) for group in finished]
-    reasons = [(name, reason.text) for name, reason in found if reason]
-    for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
+    for labels, why in phrases.group_by_text(
+        finished, lambda group: reason.text if (reason := explain_degenerate(group)) else ""
+    ):
         yield f"{findings.metric.title} is uninformative for {labels}: {why}."
-
-
-def _reading(findings: Findings) -> Iterator[str]:
-    """Yield the doubts about how runs of other programs were read."""
-    yield from findings.reading_doubts
 
 
 def _flat_losses(findings: Findings) -> Iterator[str]:
     """Yield the groups with a run whose training loss has hardly moved from its first value."""
-    compared = _compared_groups(findings)
-    changes = [(group.display_name, validity_checks.describe_flat_loss(group)) for group in compared]
-    flat = formatting.group_by_reason([pair for pair in changes if pair[1]], MAX_NAMED)
+    flat = phrases.group_by_text(_compared_groups(findings), validity_checks.describe_flat_loss)
     if flat:
         parts = "; ".join(f"{labels} {change}" for labels, change in flat)
         yield (
@@ -194,10 +163,7 @@ def _chaos(findings: Findings) -> Iterator[str]:
 
 def _lengths(findings: Findings) -> Iterator[str]:
     """Yield which groups trained for different lengths, and what that means for their quality."""
-    for comparison in findings.comparisons:
-        base = comparison.baseline
-        if comparison.is_control or base is None:
-            continue
+    for comparison, base in findings.arms:
         pair = (base, comparison.group)
         lengths = unequal_lengths(pair)
         # Where runs failed, that is the reason why nothing is claimed, and --best would change nothing.
@@ -259,16 +225,12 @@ def _separate_groups(findings: Findings) -> Iterator[str]:
 def _speed(findings: Findings) -> Iterator[str]:
     """Yield the groups with another speed-up by their whole training time."""
     gaps = []
-    for comparison in findings.comparisons:
+    for comparison, base in findings.arms:
         group = comparison.group
-        base = comparison.baseline
-        if base is None or SPEED not in comparison.estimates or findings.has_bench_speed:
+        if SPEED not in comparison.estimates or findings.has_bench_speed or len(comparison.devices) != 1:
             continue
-        if group.is_control or len(group.devices | base.devices) != 1:
-            continue
-        gap = validity_checks.median_gap(group, base)
-        if gap is not None:
-            _, by_seconds = gap
+        by_seconds = validity_checks.other_speedup(group, base)
+        if by_seconds is not None:
             gaps.append(f"{formatting.ratio(by_seconds)} for {group.display_name}")
     if gaps:
         yield f"Including start-up and stalls, the speed-up is {some(gaps, MAX_NAMED)}."
@@ -281,7 +243,7 @@ def _ignored(findings: Findings) -> Iterator[str]:
 
 
 def _records(findings: Findings) -> Iterator[str]:
-    """Yield problems of the records, and that the runs are of several states of the code."""
+    """Yield problems of the records."""
     rows = findings.table
     rows_of_table = [row for _, row in rows.iterrows()]
     # The reason of a failure already says what a run without history lacks.
@@ -294,6 +256,11 @@ def _records(findings: Findings) -> Iterator[str]:
     hidden = len(reasons) - MAX_PROBLEMS
     if hidden > 0:
         yield f"The page's table of runs lists {plural(hidden, 'further problem')} of records."
+
+
+def _versions(findings: Findings) -> Iterator[str]:
+    """Yield that the runs are of several states of the code."""
+    rows = findings.table
     recorded = (run.environment.get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in recorded if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
@@ -372,6 +339,39 @@ def _rare_failures(findings: Findings) -> Iterator[str]:
         )
 
 
+def _controls(findings: Findings) -> Iterator[str]:
+    """Yield how each control of the baseline differs from it in throughput and memory."""
+    names = {SPEED: "throughput", MEMORY: "peak memory"}
+    for control in findings.comparisons:
+        if not control.is_control or control.baseline is None:
+            continue
+        ratios = [
+            f"{name} {CHANGE.value_and_interval(control.estimates[question])}"
+            for question, name in names.items()
+            if question in control.estimates
+        ]
+        parts = listed(ratios) or "nothing was measured"
+        if control.drift:
+            drift = CHANGE.value_and_interval(control.drift)
+            parts = f"{parts}; throughput from its first to its last runs {drift}"
+        yield f"{control.group.display_name}, relative to the baseline: {parts}."
+
+
+def _correlations(findings: Findings) -> Iterator[str]:
+    """Yield how far the quality of a seed is common to a group and its baseline.
+
+    Pairing by seed narrows an interval only as far as the two correlate; near 0 it gains nothing.
+    """
+    texts = [
+        f"{comparison.group.display_name} {formatting.signed(comparison.seed_correlation)}"
+        for comparison in findings.comparisons
+        if comparison.seed_correlation is not None and not comparison.is_control
+    ]
+    if texts:
+        noun = findings.metric.noun
+        yield f"Correlation of {noun} with that of the baseline over the seeds: {some(texts)}."
+
+
 def _identical_arms(findings: Findings) -> Iterator[str]:
     """Yield which groups cannot be told apart by their quality and count as one comparison."""
     noun = findings.metric.noun
@@ -420,63 +420,16 @@ def _run_label(row: pd.Series) -> str:
     return name if name == run_id else f"{name} ({run_id})"
 
 
-def _find_deviations(findings: Findings) -> list[str]:
-    """Return how the comparison deviates from its plan."""
-    plan = findings.plan
-    metric = findings.metric
-    target = findings.metric.target
-    comparisons = findings.comparisons
-    seeds = findings.ended_seeds
-    deviations = []
-    if plan.margin is not None and metric.margin != plan.margin:
-        planned = metric.with_unit(f"{plan.margin:g}")
-        deviations.append(f"the margin is {metric.tolerance or 'not set'} instead of {planned}")
-    if plan.target is not None and target is not None and target != metric.as_shown(plan.target):
-        planned = metric.show_value(metric.as_shown(plan.target))
-        deviations.append(f"the target is {metric.show_value(target)} instead of {planned}")
-    if plan.looks and seeds and seeds not in plan.looks:
-        deviations.append(
-            f"no look was planned at {plural(seeds, 'seed')}, but at {listed(plan.looks)} seeds "
-            "(plan.looks of the sweep file)"
-        )
-    spent = plan.spent_until(seeds)
-    if spent > 1 + 1e-9:
-        deviations.append(
-            "seeds were added after a look that had spent the whole error, so that all looks together err in "
-            f"up to {5 * spent:.2g}% instead of 5%"
-        )
-    if plan.max_seeds is not None and seeds > plan.max_seeds:
-        deviations.append(f"{seeds} seeds ran instead of at most {plan.max_seeds}")
-    if plan.has_control and not any(c.is_control for c in comparisons):
-        name = f"control {plan.control}" if plan.control == "chaos" else "A/A control"
-        deviations.append(f"the {name} is missing")
-    return deviations
-
-
-def _describe_progress(findings: Findings) -> str:
-    """Return `First look (3 of up to 10 seeds)` while claims are undecided, else ""."""
-    plan = findings.plan
-    seeds = findings.ended_seeds
-    if plan.max_seeds is None or not seeds or seeds >= plan.max_seeds or not findings.undecided:
-        return ""
-    name = "Interim result"
-    if seeds in plan.looks:
-        number = plan.looks.index(seeds)
-        ordinal = ORDINALS[number] if number < len(ORDINALS) else f"{number + 1}th"
-        name = f"{ordinal} look"
-    return f"{name} ({seeds} of up to {plan.max_seeds} seeds)"
-
-
 Rule = Callable[[Findings], Iterable[str]]
 # Gravest first.
 CAVEATS: tuple[Rule, ...] = (
     _ended,
     _learned,
-    _reading,
+    lambda findings: findings.reading_doubts,  # about how runs of other programs were read
     _chaos,
     _flat_losses,
     _lengths,
-    _plan,
+    describe_plan_deviations,
     _bench,
     _separate_groups,
     _machine,
@@ -485,24 +438,11 @@ CAVEATS: tuple[Rule, ...] = (
     _tf32,
     _speed,
     _records,
+    _versions,
     _ignored,
     _reached,
     _assumed_spreads,
     _startup,
 )
-LIMITS: tuple[Rule, ...] = (_identical_arms, _rare_failures, _test_set)
-
-
-def describe_correlations(findings: Findings) -> list[str]:
-    """Return how far the quality of a seed is common to a group and its baseline, in one sentence.
-
-    Pairing by seed narrows an interval only as far as the two correlate; near 0 it gains nothing.
-    """
-    texts = [
-        f"{comparison.group.display_name} {formatting.signed(comparison.seed_correlation)}"
-        for comparison in findings.comparisons
-        if comparison.seed_correlation is not None and not comparison.is_control
-    ]
-    if not texts:
-        return []
-    return [f"Correlation of {findings.metric.noun} with that of the baseline over the seeds: {some(texts)}."]
+# What holds of every comparison of this size is no reason to doubt this one.
+NOTES: tuple[Rule, ...] = (_controls, _correlations, _identical_arms, _rare_failures, _test_set)

@@ -7,13 +7,27 @@ from enum import Enum
 from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED
-from ampcompare.analysis.reasons import Reason
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.statistics.sample_size import forecast_further_seeds
 
 SPEED_MARGIN = 0.02  # speeds whose ratio lies within this fraction of 1 are the same
 INCONCLUSIVE, NO_VERDICT, NOT_COMPARED = "inconclusive", "no verdict", "not compared"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why nothing is claimed.
+
+    Attributes:
+        text: The reason, as part of a sentence.
+        may_pass: Whether more seeds may remove it.
+        badge: What it says of the group in a badge, such as `at chance`; "" for nothing.
+    """
+
+    text: str
+    may_pass: bool = False
+    badge: str = ""
 
 
 class Finding(Enum):
@@ -42,6 +56,7 @@ GAINS = {Finding.FASTER, Finding.FASTER_WITHIN, Finding.SMALLER}  # must hold re
 SAME_SPEED = {Finding.SAME_SPEED, Finding.FASTER_WITHIN, Finding.SLOWER_WITHIN}
 WITHIN_MARGIN = {Finding.EQUIVALENT, Finding.BETTER_WITHIN, Finding.WORSE_WITHIN}
 KEEPS_QUALITY = {Finding.NOT_WORSE, Finding.BETTER, *WITHIN_MARGIN}
+NOT_FINISHED = Reason("not finished", may_pass=True)
 GAIN_WITHIN_CONTROL = Reason("the gain is not shown to exceed the A/A control", may_pass=True)
 WITHOUT_SIDE = {
     Finding.BETTER: Finding.NOTHING,

@@ -1,66 +1,16 @@
-"""Compare one group with the baseline, and state what the intervals show.
+"""What is known of a group relative to its baseline: estimates, claims, and why there are none.
 
-For each question (speed, memory, quality) the intervals of all groups hold together in 95%, over all planned
-looks. Every claim is read from one two-sided interval: on one side of "no change" it shows faster, slower,
-smaller, larger, better or worse; above the lower margin it shows "not lower by more than the margin"; within
-both margins it shows "the same". This is stricter than two one-sided tests at 5%.
+Every claim is read from one two-sided interval (`claims`); why there is none is decided in `reasons`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from ampcompare.analysis.bench_results import BenchResults
-from ampcompare.analysis.chaos_control import is_unresolved
-from ampcompare.analysis.claims import (
-    KEEPS_QUALITY,
-    Claim,
-    Finding,
-    claim_quality,
-    claim_ratio,
-    with_forecast,
-)
-from ampcompare.analysis.grouping.distinguishing_settings import (
-    BACKEND,
-    NOT_SET,
-    dependent_prefixes,
-    differing_keys,
-)
-from ampcompare.analysis.grouping.groups import Group, Kind
-from ampcompare.analysis.grouping.run_metrics import (
-    COMPARED_METRICS,
-    MEMORY,
-    QUALITY,
-    SCORE,
-    SPEED,
-    TIME,
-    TO_TARGET,
-    RunMetric,
-)
-from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, measure_speed_resolution
-from ampcompare.analysis.reasons import (
-    NOT_FINISHED,
-    UNRESOLVED,
-    Asked,
-    Reason,
-    counts_processes,
-    explain_degenerate,
-    explain_quality,
-    find_reason,
-    is_memory_of_shared_process,
-    no_native_arithmetic,
-)
+from ampcompare.analysis.claims import KEEPS_QUALITY, NOT_FINISHED, Claim, Finding, Reason
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import estimate_difference, seed_correlation
 from ampcompare.analysis.statistics.sample_size import pool_deviations
-from ampcompare.config.schema import TF32
-from ampcompare.runs.loader import ARM
-from ampcompare.runtime.formatting import listed, some
-
-ENVIRONMENT = "environment."
-DEVICE_KEYS = f"{ENVIRONMENT}device_"
-MAX_KEYS = 6
-Levels = Mapping[str, float]
-TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
 
 
 @dataclass(eq=False)
@@ -106,6 +56,16 @@ class Comparison:
         return self.group.is_control
 
     @property
+    def sides(self) -> tuple[Group, ...]:
+        """The group, and its baseline if it has one."""
+        return (self.group,) if self.baseline is None else (self.group, self.baseline)
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Names of the devices of all runs, "" for a run without a recorded device."""
+        return frozenset().union(*(side.devices for side in self.sides))
+
+    @property
     def no_claim_reason(self) -> str:
         """Return why nothing can be claimed about quality, whatever the values are; "" if something can."""
         return self.no_quality.text if self.no_quality else ""
@@ -149,58 +109,6 @@ class Comparison:
         )
 
 
-def compare_all(
-    groups: Sequence[Group], baseline: str, key: str, levels: Levels, bench: BenchResults | None
-) -> list[Comparison]:
-    """Compare every group except the baselines with the baseline that matches it.
-
-    Args:
-        groups: All groups.
-        baseline: The value of the baseline.
-        key: The compared key.
-        levels: Level of each interval by question, 0..1.
-        bench: Speeds of a benchmark.
-
-    Returns:
-        The comparisons; none without a baseline.
-    """
-    bases = [group for group in groups if group.value == baseline and not group.is_control]
-    if not bases:
-        return []
-    comparisons = []
-    for group in groups:
-        if group.value == baseline:
-            continue
-        base, not_compared_reason = _baseline_of(group, bases, key)
-        if base is None:
-            comparisons.append(Comparison(group, None, not_compared_reason))
-            continue
-        control = None if group.is_control else _control_of(base, groups, key)
-        uncontrolled = uncontrolled_settings(group, base, key)
-        comparisons.append(compare(group, base, levels, control, uncontrolled, bench))
-    spreads = pool_spreads(comparisons)
-    unresolved = [
-        comparison.baseline
-        for comparison in comparisons
-        if comparison.group.kind is Kind.CHAOS and is_unresolved(comparison.estimates.get(QUALITY))
-    ]
-    for comparison in comparisons:
-        reason = UNRESOLVED if comparison.baseline in unresolved else None
-        comparison.claims = _make_claims(comparison, reason, spreads)
-    return comparisons
-
-
-def _control_of(base: Group, groups: Sequence[Group], key: str) -> Group | None:
-    """Return the A/A control of a baseline, one with finished runs if there are several; None without one."""
-    controls = [
-        group
-        for group in groups
-        if (group.kind, group.base_value) == (Kind.AA, base.value)
-        and not uncontrolled_settings(base, group, key)
-    ]
-    return min(controls, key=lambda control: not control.outcomes.finished, default=None)
-
-
 def pool_spreads(comparisons: Sequence[Comparison]) -> dict[str, tuple[float, float]]:
     """Return the standard deviation of one pair over all groups and its degrees of freedom, by question.
 
@@ -214,207 +122,3 @@ def pool_spreads(comparisons: Sequence[Comparison]) -> dict[str, tuple[float, fl
         if pooled is not None:
             spreads[question] = pooled
     return spreads
-
-
-def _make_claims(
-    comparison: Comparison, unresolved: Reason | None, spreads: Mapping[str, tuple[float, float]]
-) -> dict[str, Claim]:
-    """Return the claims on all questions, with forecasts of the seeds that would decide the open ones.
-
-    Args:
-        unresolved: Why no difference in quality may be claimed; None if it may.
-        spreads: As `pool_spreads` returns them.
-    """
-    group = comparison.group
-    base = comparison.baseline
-    if base is None or comparison.is_control or group.is_unfinished or base.is_unfinished:
-        return {}
-    claims = {}
-    for question, run_metric in COMPARED_METRICS.items():
-        if not run_metric.sides:
-            continue
-        # Forecasts are numbers of seeds, and more seeds in a process are no more measurements of it.
-        is_forecast = not counts_processes((group, base), run_metric)
-        spread = spreads.get(question) if is_forecast else None
-        claim = _make_claim(comparison, base, run_metric, unresolved)
-        claims[question] = with_forecast(claim, group.metric, spread)
-    return claims
-
-
-def _make_claim(
-    comparison: Comparison, base: Group, run_metric: RunMetric, unresolved: Reason | None
-) -> Claim:
-    """Return what the interval of a question shows, or why it shows nothing."""
-    question = run_metric.question
-    estimate = comparison.estimates.get(question)
-    metric = comparison.group.metric
-    asked = Asked(
-        comparison.group,
-        base,
-        run_metric,
-        estimate,
-        comparison.no_quality,
-        comparison.degenerate,
-        comparison.is_missing_in_bench,
-    )
-    reason = find_reason(asked)
-    if estimate is None or reason:
-        return Claim(question, estimate, reason=reason)
-    if question == QUALITY:
-        return claim_quality(estimate, metric, comparison.degenerate, unresolved)
-    control = comparison.relative_to_control.get(question)
-    return claim_ratio(question, estimate, metric, comparison.has_control, control)
-
-
-def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:
-    """Return the one baseline that differs from a group only in what is compared, or why there is none.
-
-    Software may differ: the nearest of several baselines is taken.
-    """
-
-    def rank(base: Group) -> tuple[bool, bool, int]:
-        keys = uncontrolled_settings(group, base, key)
-        has_other_options = not all(name.startswith(ENVIRONMENT) for name in keys)
-        return has_other_options, not base.n, len(keys)
-
-    nearest = min(bases, key=rank)
-    has_other_options, *_ = rank(nearest)
-    if has_other_options:
-        differences = []
-        for name in uncontrolled_settings(group, nearest, key):
-            if not name.startswith(ENVIRONMENT):
-                own = group.settings.get(name, NOT_SET)
-                other = nearest.settings.get(name, NOT_SET)
-                differences.append(f"{name} ({own} and {other})")
-        names = f"{group.display_name} and {nearest.display_name}"
-        return None, f"{names} also differ in {some(differences, MAX_KEYS)}"
-    candidates = [base for base in bases if rank(base) == rank(nearest)]
-    if len(candidates) == 1:
-        return nearest, ""
-    varied = listed(differing_keys([base.settings for base in candidates])[:MAX_KEYS])
-    names = listed(base.display_name for base in candidates)
-    return None, f"{names} are equally good baselines, but differ in {varied}"
-
-
-def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
-    """Return the settings that differ between two groups and are not what is compared."""
-    keys = differing_keys([group.settings, base.settings])
-    dependent = dependent_prefixes(key)
-    # The backend `tf32` sets this switch, so the switch is no other difference.
-    if key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key)):
-        dependent = (*dependent, "tf32", "environment.tf32")
-    # Recorder(backend=args.mode): the recorded backend is the compared setting under another name.
-    if all(one.base_value == one.settings.get(BACKEND) for one in (group, base)):
-        dependent = (*dependent, *dependent_prefixes(ARM))
-    return [name for name in keys if name != key and not name.startswith(dependent)]
-
-
-def compare(
-    group: Group,
-    base: Group,
-    levels: Levels,
-    control: Group | None,
-    uncontrolled_differences: Sequence[str],
-    bench: BenchResults | None,
-) -> Comparison:
-    """Return a group relative to a baseline, without claims.
-
-    Speed, memory and energy are compared on one device only. Times and energy count only for runs that had
-    the machine to themselves.
-
-    Args:
-        base: The baseline.
-        levels: Level of each interval by question, 0..1.
-        control: The A/A control of the baseline, None without one.
-        uncontrolled_differences: Settings that differ besides the compared key.
-        bench: Speeds of a benchmark, None without one.
-    """
-    no_quality = explain_quality(group, base)
-    relative_to_control = {}
-    if control is not None and control.outcomes.finished:
-        relative_to_control = _estimates(group, control, levels, bench)
-    return Comparison(
-        group,
-        base,
-        uncontrolled_differences=tuple(k for k in uncontrolled_differences if not k.startswith(DEVICE_KEYS)),
-        estimates=_estimates(group, base, levels, bench),
-        relative_to_control=relative_to_control,
-        has_control=control is not None,
-        drift=estimate_control_drift(group, levels[SPEED]) if group.is_control else None,
-        no_quality=no_quality,
-        degenerate=None if no_quality else explain_degenerate(group),
-        is_missing_in_bench=is_missing_in_bench(group, base, bench),
-        seed_correlation=seed_correlation(group.sample(SCORE), base.sample(SCORE)),
-    )
-
-
-def is_missing_in_bench(group: Group, base: Group, bench: BenchResults | None) -> bool:
-    """Return whether a benchmark has the speed of the baseline but not that of the group."""
-    return bench is not None and bool(bench.ratios(base, base)) and not bench.ratios(group, base)
-
-
-def _estimates(group: Group, base: Group, levels: Levels, bench: BenchResults | None) -> dict[str, Estimate]:
-    """Return the estimates of a group relative to a baseline, by question."""
-    sides = (group, base)
-    bench_ratios = bench.ratios(group, base) if bench else {}
-    leaves_out_times = bool(no_native_arithmetic(sides)) or is_missing_in_bench(group, base, bench)
-    estimates = {}
-    for question, run_metric in COMPARED_METRICS.items():
-        if leaves_out_times and question in TIMED:
-            continue
-        if run_metric.column in base.bench_estimates:  # then the values of the runs are not shown, either
-            if question in bench_ratios:
-                estimates[question] = bench_ratios[question]
-        elif _is_comparable(group, base, run_metric):
-            estimate = _estimate_from_runs(group, base, run_metric)
-            if estimate is not None:
-                estimates[question] = replace(estimate, level=levels[question])
-    return estimates
-
-
-def _is_comparable(group: Group, base: Group, run_metric: RunMetric) -> bool:
-    """Return whether two groups can be compared by a metric of their runs.
-
-    Quality needs finished runs. Metrics of the machine need one device. The time to a target needs runs that
-    all reached it: the runs that missed it would be left out.
-    """
-    if run_metric.is_of_seed:
-        return not group.is_unfinished and not base.is_unfinished
-    devices = group.devices | base.devices
-    if len(devices) > 1 or "" in devices:
-        return False
-    if run_metric.question == MEMORY and is_memory_of_shared_process((group, base)):
-        return False
-    return run_metric.question != TIME or (reaches_in_all_runs(group) and reaches_in_all_runs(base))
-
-
-def _estimate_from_runs(group: Group, base: Group, run_metric: RunMetric) -> Estimate | None:
-    """Return the estimate of a metric of the runs; None where one of the groups has no value."""
-    question = run_metric.question
-    resolution = 0.0
-    if question == QUALITY:
-        resolution = group.metric.resolution
-    elif run_metric.is_timed:
-        resolution = measure_speed_resolution((group, base))
-    # The runs of an A/A control are at the ends of a sweep, so they are not paired with other runs.
-    is_unpaired = any(side.kind is Kind.AA for side in (group, base))
-    estimate = estimate_difference(
-        group.sample(run_metric.column),
-        base.sample(run_metric.column),
-        log=run_metric.is_ratio,
-        paired_by="" if is_unpaired else "seed",
-        resolution=resolution,
-    )
-    if estimate is None:
-        return None
-    # Seeds, or speeds, that agree are no evidence of a spread of zero.
-    if question in (QUALITY, SPEED) and not estimate.error:
-        estimate = replace(estimate, error=None)
-    if question == QUALITY and group.metric.is_percentage:
-        estimate = replace(estimate, bounds=(-100.0, 100.0))
-    return estimate
-
-
-def reaches_in_all_runs(group: Group) -> bool:
-    """Return whether every counted run reached the target of the training time, and after its start-up."""
-    return bool(group.rows[TO_TARGET].notna().all())

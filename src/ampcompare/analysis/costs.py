@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import EPOCHS, SPEED, STEPS, THROUGHPUT, summary_or_maximum
@@ -58,26 +59,27 @@ def sum_hours(findings: Findings) -> dict[str, float]:
     return hours
 
 
-def compare_work(findings: Findings) -> list[WorkCost]:
-    """Return time and energy of an epoch for each group whose speed is compared with its baseline.
+def _count_processes(run: RunRecord) -> float:
+    """Return the number of devices that a run used at a time."""
+    recorded: Any = run.environment.get("processes")
+    count = as_float(recorded) if is_number(recorded) else 1.0
+    return count if 1 <= count < math.inf else 1.0
+
+
+def compare_work(findings: Findings) -> Iterator[tuple[Comparison, WorkCost]]:
+    """Yield each comparison of a speed, with time and energy of an epoch of both groups.
 
     They follow from throughput, energy per sample and the number of samples, so they agree with the speed
     that the report shows: start-up and evaluation are not included. Where no whole epoch is recorded, it is
     the cost of 1,000 steps.
     """
-    return [cost for _, _, cost in _compared_work(findings)]
-
-
-def _compared_work(findings: Findings) -> Iterator[tuple[Group, Group, WorkCost]]:
-    """Yield each group whose speed is compared, its baseline, and the costs of both."""
     if findings.has_bench_speed and findings.bench is not None and not findings.bench.is_even:
         return  # the machine was not stable
-    for comparison in findings.comparisons:
-        if comparison.is_control or comparison.baseline is None or SPEED not in comparison.estimates:
-            continue
-        cost = _compare_work(findings, comparison.group, comparison.baseline)
-        if cost is not None:
-            yield comparison.group, comparison.baseline, cost
+    for comparison, base in findings.arms:
+        if SPEED in comparison.estimates:
+            cost = _compare_work(findings, comparison.group, base)
+            if cost is not None:
+                yield comparison, cost
 
 
 def _compare_work(findings: Findings, group: Group, base: Group) -> WorkCost | None:
@@ -106,12 +108,14 @@ def _count_items(group: Group, unit: str, item: str) -> float | None:
     """Return how many of the items that throughput counts an epoch or 1,000 steps have; None if unknown."""
     if item not in ITEMS:
         return None
-    steps = np.full(group.n, float(PER_STEPS))
-    if unit == EPOCH:
-        epochs = group.rows[EPOCHS].to_numpy(float)
-        steps = group.rows[STEPS].to_numpy(float) / np.where(epochs >= 1, epochs, np.nan)
     items = np.ones(group.n) if item == "step" else np.array([_images_per_step(run) for run in group.records])
-    return _mean(steps * items)
+    if unit == EPOCH:
+        epochs = group.rows[EPOCHS].where(group.rows[EPOCHS] >= 1)
+        counts = (group.rows[STEPS] / epochs).to_numpy(float) * items
+    else:
+        counts = PER_STEPS * items
+    counts = counts[np.isfinite(counts) & (counts > 0)]
+    return float(counts.mean()) if len(counts) else None
 
 
 def _watt_hours(group: Group, items: float) -> float | None:
@@ -134,39 +138,21 @@ def _images_per_step(run: RunRecord) -> float:
     return as_float(batch) * (as_float(parts) if is_number(parts) else 1.0)
 
 
-def _count_processes(run: RunRecord) -> float:
-    """Return the number of devices that a run used at a time."""
-    recorded: Any = run.environment.get("processes")
-    count = as_float(recorded) if is_number(recorded) else 1.0
-    return count if 1 <= count < math.inf else 1.0
-
-
-def _mean(values: np.ndarray) -> float | None:
-    """Return the mean of the positive numbers; None without one."""
-    values = values[np.isfinite(values) & (values > 0)]
-    return float(values.mean()) if len(values) else None
-
-
 def describe_work(findings: Findings) -> list[str]:
     """Return a sentence for each amount of training and baseline, of the groups whose speed is decided.
 
     For example: `An epoch takes 71 s (1.8 Wh) with fp32 (none) and 41 s (0.9 Wh) with native.`
     """
     compared: dict[tuple[str, str], list[tuple[str, float, float | None]]] = {}
-    for group, base, cost in _compared_work(findings):
-        if not _is_speed_shown(findings, group):
+    for comparison, cost in compare_work(findings):
+        base = comparison.baseline
+        claim = comparison.claims.get(SPEED)
+        if base is None or claim is None or not claim.shown:
             continue
         of_baseline = (base.display_name, cost.baseline_seconds, cost.baseline_watt_hours)
         costs = compared.setdefault((cost.unit, base.label), [of_baseline])
-        costs.append((group.display_name, cost.seconds, cost.watt_hours))
+        costs.append((comparison.group.display_name, cost.seconds, cost.watt_hours))
     return [f"{SUBJECTS[unit]} {_describe_costs(costs)}." for (unit, _), costs in compared.items()]
-
-
-def _is_speed_shown(findings: Findings, group: Group) -> bool:
-    """Return whether the speed of a group is decided, so that its times can be set against each other."""
-    comparison = findings.comparison(group.label)
-    claim = comparison.claims.get(SPEED) if comparison else None
-    return claim is not None and bool(claim.shown)
 
 
 def _describe_costs(costs: Sequence[tuple[str, float, float | None]]) -> str:
@@ -188,4 +174,4 @@ def _describe_costs(costs: Sequence[tuple[str, float, float | None]]) -> str:
 def costs_as_values(findings: Findings) -> dict[str, Any]:
     """Return hours by device, and the cost of an epoch by group, for JSON."""
     hours = [{"device": name, "hours": hours} for name, hours in sum_hours(findings).items()]
-    return {"hours": hours, "work": [vars(cost) for cost in compare_work(findings)]}
+    return {"hours": hours, "work": [vars(cost) for _, cost in compare_work(findings)]}

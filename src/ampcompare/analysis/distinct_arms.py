@@ -6,7 +6,6 @@ from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, QUALITY, SCORE
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.analysis.statistics.multiplicity import joint_level
-from ampcompare.analysis.sweep_plan import OLD_RULE, Plan
 
 
 def find_identical_arms(arms: Sequence[Group]) -> list[list[Group]]:
@@ -48,8 +47,3 @@ def interval_levels(
     repeated = sum(len(members) - 1 for members in identical)
     levels = {question: joint_level(len(arms), share=share) for question in COMPARED_METRICS}
     return levels | {QUALITY: joint_level(len(arms) - repeated, share=share)}
-
-
-def count_once(arms: Sequence[Group], plan: Plan) -> list[list[Group]]:
-    """Return the sets of arms that count once; none by the rule of version 0.3."""
-    return [] if plan.rule == OLD_RULE else find_identical_arms(arms)

@@ -44,8 +44,9 @@ class Findings:
         reproduction: Whether the runs reproduce a publication.
         sweep_command: The command that adds seeds to the sweep of these runs, "" if it is not known.
         baseline: The first group of the baseline, None without one.
-        undecided: The open claims on speed and quality, each with its label. If there is none, more seeds
-            change no answer.
+        arms: The comparisons that have a baseline, each with its baseline; without controls.
+        undecided: The open claims on speed and quality, each with its comparison. If there is none, more
+            seeds change no answer.
         is_decided: Whether something was compared and no claim is open.
         ended_seeds: The smallest number of seeds with an ended run among the compared groups and their
             baselines.
@@ -76,11 +77,12 @@ class Findings:
     def __post_init__(self) -> None:
         self.baseline = next((g for g in self.groups if g.value == self.baseline_value), None)
 
-        self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
+        self.arms = [(c, c.baseline) for c in self.comparisons if c.baseline and not c.is_control]
+        self.undecided = [(c, claim) for c in self.comparisons for claim in c.open_claims]
         has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
         self.is_decided = has_answers and not self.undecided
         compared = [c for c in self.comparisons if not c.is_control]
-        self.ended_seeds = count_ended_seeds([g for c in compared for g in (c.group, c.baseline) if g])
+        self.ended_seeds = count_ended_seeds([side for c in compared for side in c.sides])
 
     @property
     def has_bench_speed(self) -> bool:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampcompare.analysis import phrases
-from ampcompare.analysis.claims import GAINS, NO_VERDICT, Claim, is_same_speed, largest_loss
+from ampcompare.analysis.claims import GAINS, NO_VERDICT, NOT_FINISHED, Claim, is_same_speed, largest_loss
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
-from ampcompare.analysis.reasons import NOT_FINISHED
 from ampcompare.analysis.scale import DIFFERENCE, RATIO
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.errors import UserError, did_you_mean
@@ -124,16 +123,8 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
         return False, f"no run of the baseline {findings.baseline_name} to compare with"
     if comparison.not_compared_reason:
         return False, f"not compared: {comparison.not_compared_reason}"
-    metric = comparison.group.metric
-    if gate.kind == NOT_LOWER and metric.lower_is_better:
-        raise UserError(
-            f"--require '{gate.label}: {gate.text}': lower is better for {metric.key}; use '{NOT_HIGHER}'"
-        )
-    if gate.kind == NOT_HIGHER and not metric.lower_is_better:
-        raise UserError(
-            f"--require '{gate.label}: {gate.text}': higher is better for {metric.key}; use '{NOT_LOWER}'"
-        )
     question = QUESTIONS.get(gate.kind, QUALITY)
+    _check_direction(gate, group.metric)
     claim = comparison.claims.get(question)
     if claim is None:
         return False, "this group is the A/A control" if comparison.is_control else NOT_FINISHED.text
@@ -141,13 +132,27 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
         return False, comparison.degenerate.text
     if claim.estimate is None or not claim.estimate.has_interval or claim.answer == NO_VERDICT:
         return False, f"{NO_VERDICT}: {claim.why}"
-    if question == QUALITY:
-        return _check_quality(gate, claim.estimate, metric)
-    return _check_ratio(gate, claim.estimate, claim)
+    return _check_interval(gate, claim.estimate, claim, group.metric)
 
 
-def _check_quality(gate: Gate, estimate: Estimate, metric: ComparedMetric) -> tuple[bool, str]:
-    """Return whether the interval of a difference in quality keeps within the bound of a gate."""
+def _check_direction(gate: Gate, metric: ComparedMetric) -> None:
+    """Refuse a gate for the other direction of the metric.
+
+    Raises:
+        UserError: It is one.
+    """
+    right = NOT_HIGHER if metric.lower_is_better else NOT_LOWER
+    if gate.kind in {NOT_HIGHER, NOT_LOWER} - {right}:
+        raise UserError(
+            f"--require '{gate.label}: {gate.text}': {metric.better} is better for {metric.key}; use "
+            f"'{right}'"
+        )
+
+
+def _check_interval(gate: Gate, estimate: Estimate, claim: Claim, metric: ComparedMetric) -> tuple[bool, str]:
+    """Return whether the interval of a claim lies on the required side of the bound of a gate."""
+    if claim.question != QUALITY:
+        return _check_ratio(gate, estimate, claim)
     low, high = estimate.span
     worst = largest_loss(estimate, metric)
     if gate.kind == EQUIVALENT:

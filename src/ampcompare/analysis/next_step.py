@@ -5,11 +5,8 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from ampcompare.analysis.external.inferred_grouping import SEED_IN_SETTINGS_FILE
 from ampcompare.analysis.findings import Findings
-from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import SEED
 from ampcompare.analysis.grouping.validity_checks import explain_chance
@@ -60,16 +57,12 @@ def _missing_seed(findings: Findings) -> list[str]:
     groups = [comparison.group for comparison in findings.comparisons]
     if not groups or any(group.rows[SEED].notna().any() for group in groups):
         return []
-    if _has_recorded_runs(findings):
+    if any(run.is_recorded for run in findings.table["run"]):
         return ["No run records a seed, so runs are not paired: Recorder(seed=...) pairs them."]
     return [
         "No run records a seed, so runs are not paired: --seed KEY pairs them if a setting has the seed; if "
         f"none has it, {SEED_IN_SETTINGS_FILE}."
     ]
-
-
-def _has_recorded_runs(findings: Findings) -> bool:
-    return any(run.is_recorded for run in findings.table["run"])
 
 
 def _further_seeds(findings: Findings) -> list[str]:
@@ -146,12 +139,11 @@ def _open_by_range(findings: Findings) -> dict[tuple[tuple[int, int] | None, boo
     if not findings.is_own:
         nouns[SPEED] = "throughput"
     by_range: dict[tuple[tuple[int, int] | None, bool], list[str]] = {}
-    for comparison in findings.comparisons:
-        for claim in comparison.open_claims:
-            if claim.question in nouns and claim.estimate is not None:
-                subject = f"the {nouns[claim.question]} of {comparison.group.display_name}"
-                key = (claim.more_seeds, claim.estimate.has_interval)
-                by_range.setdefault(key, []).append(subject)
+    for comparison, claim in findings.undecided:
+        if claim.question in nouns and claim.estimate is not None:
+            subject = f"the {nouns[claim.question]} of {comparison.group.display_name}"
+            key = (claim.more_seeds, claim.estimate.has_interval)
+            by_range.setdefault(key, []).append(subject)
     return by_range
 
 
@@ -165,7 +157,8 @@ def _last_look(findings: Findings) -> int:
 
 def _duration(findings: Findings, low: int, high: int) -> str:
     """Return how long so many more seeds of every group take, one run after the other; "" if unknown."""
-    seconds = [_seconds_per_run(group) for group in findings.groups if group.n and not group.is_control]
+    counted = [group for group in findings.groups if group.n and not group.is_control]
+    seconds = [float(group.rows[SECONDS_IN_ALL].mean()) for group in counted]  # without runs that record none
     if not seconds or not all(map(math.isfinite, seconds)):
         return ""
     hours = sum(seconds) / 3600  # of one more seed
@@ -173,18 +166,11 @@ def _duration(findings: Findings, low: int, high: int) -> str:
     return f"{count_range(max(1, round(low * per_seed)), max(1, round(high * per_seed)))} {unit}"
 
 
-def _seconds_per_run(group: Group) -> float:
-    """Return the mean duration of a run in seconds; NaN if it is not recorded."""
-    values = group.rows[SECONDS_IN_ALL].dropna()
-    return float(np.mean(values)) if len(values) else math.nan
-
-
 def _benchmark(findings: Findings) -> list[str]:
     """Return how a benchmark decides the throughput of our own training."""
     labels = [
         comparison.group.display_name
-        for comparison in findings.comparisons
-        for claim in comparison.open_claims
+        for comparison, claim in findings.undecided
         if claim.question == SPEED and claim.estimate is not None
     ]
     if not labels or not findings.is_own or findings.bench is not None:

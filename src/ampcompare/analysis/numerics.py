@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.analysis import phrases
 from ampcompare.analysis.grouping.backend_info import dtype_16bit_of
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import SKIPPED, STEPS, skipped_steps, summary_or_maximum
@@ -17,7 +18,6 @@ from ampcompare.runtime import formatting
 LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # fraction of all elements below which underflow is not mentioned
 NEAR = 16  # activations above 1/16 of fp16's largest number are mentioned
-MAX_NAMED = 4
 IN_FP16 = ", flushed to zero"
 FLUSHED = "A gradient element that is flushed to zero changes no weight."
 
@@ -32,8 +32,7 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
     """
     sentences = {}
     for name, (title, describe_group, meaning) in PHENOMENA.items():
-        described = [(group.display_name, describe_group(group)) for group in groups]
-        reasons = formatting.group_by_reason([pair for pair in described if pair[1]], MAX_NAMED)
+        reasons = phrases.group_by_text(groups, describe_group)
         if not reasons:
             continue
         parts = "; ".join(f"with {labels}: {text}" for labels, text in reasons)
@@ -131,15 +130,11 @@ def scaled_run(group: Group) -> RunRecord | None:
     """
     rows = group.rows.sort_values(STARTED, kind="stable")
     pairs = zip(rows[SEED], rows[RUN], strict=True)
-    candidates = [(seed, run) for seed, run in pairs if _is_scaled(run)]
+    candidates = [(seed, run) for seed, run in pairs if (run.values(metrics.SCALE) > 1).any()]
     if not candidates:
         return None
     _, first = min(candidates, key=lambda pair: _order(pair[0]))
     return first
-
-
-def _is_scaled(run: RunRecord) -> bool:
-    return bool((run.values(metrics.SCALE) > 1).any())
 
 
 def _order(seed: str | None) -> tuple[bool, int, str]:

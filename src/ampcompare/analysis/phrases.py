@@ -1,4 +1,6 @@
-"""Phrases that several sentences share: differences in quality, and what became of runs."""
+"""Phrases that several sentences share: differences in quality, what became of runs, names of groups."""
+
+from collections.abc import Callable, Iterable
 
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group
@@ -7,19 +9,9 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.runtime import formatting
 
 
-def worse(metric: ComparedMetric) -> str:
-    """Return the direction in which the metric is worse: `lower` or `higher`."""
-    return "higher" if metric.lower_is_better else "lower"
-
-
-def better(metric: ComparedMetric) -> str:
-    """Return the direction in which the metric is better: `lower` or `higher`."""
-    return "lower" if metric.lower_is_better else "higher"
-
-
 def not_worse(metric: ComparedMetric) -> str:
     """Return `not lower by more than 0.5 points`; the metric needs a margin."""
-    return f"not {worse(metric)} by more than {metric.tolerance}"
+    return f"not {metric.worse} by more than {metric.tolerance}"
 
 
 def difference(estimate: Estimate, metric: ComparedMetric, *marks: float) -> str:
@@ -45,6 +37,14 @@ def failed_runs(group: Group, name: str) -> str:
     if outcomes.ended == 1:
         return f"the only run of {name} failed"
     return f"{outcomes.failed} of {outcomes.ended} runs of {name} failed"
+
+
+def group_by_text(
+    groups: Iterable[Group], describe: Callable[[Group], str], limit: int = 4
+) -> list[tuple[str, str]]:
+    """Return the names of the groups that a text describes, with the text. A group may have none."""
+    described = ((group.display_name, describe(group)) for group in groups)
+    return formatting.group_by_reason([pair for pair in described if pair[1]], limit)
 
 
 def not_finished(group: Group, name: str) -> str:

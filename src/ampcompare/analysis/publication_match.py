@@ -126,13 +126,17 @@ def match_runs(
         texts = listed(one.text for one in found)
         raise UserError(f"{publication.name}: the runs differ ({texts}); pass the runs of one of these alone")
     left_out = [f"{names}: {reason}" for names, reason in group_by_reason(refused, 3)]
-    arms: dict[str, Group] = {}
-    for arm in publication.arms:
-        groups = _groups_by_size(rows.iloc[numbers_by_arm.get(arm, [])], metric, ignored)
-        if groups:
-            arms[arm] = groups[0]
-        for one in groups[1:]:
-            left_out.append(f"{plural(len(one.all_rows), 'run')} of {arm}: {one.display_name}")
+    groups_by_arm = {
+        arm: _groups_by_size(rows.iloc[numbers_by_arm[arm]], metric, ignored)
+        for arm in publication.arms
+        if arm in numbers_by_arm
+    }
+    left_out += [
+        f"{plural(len(group.all_rows), 'run')} of {arm}: {group.display_name}"
+        for arm, groups in groups_by_arm.items()
+        for group in groups[1:]
+    ]
+    arms = {arm: groups[0] for arm, groups in groups_by_arm.items() if groups}
     if not arms:
         raise UserError(f"{publication.name}: the matching runs have no values yet")
     devices = {name for group in arms.values() for name in group.devices}
@@ -147,8 +151,6 @@ def match_runs(
 
 def _groups_by_size(rows: pd.DataFrame, metric: ComparedMetric, ignored: frozenset[str]) -> list[Group]:
     """Return the groups of an arm's runs that have values, without controls, largest first."""
-    if rows.empty:
-        return []
     pooled = group_runs(rows, metric, (BACKEND,), ignored)
     groups = [group for group in pooled if group.n and not group.is_control]
     return sorted(groups, key=lambda group: -group.n)
@@ -159,7 +161,10 @@ def _conditions_of(
 ) -> tuple[RunConditions, str, str]:
     """Return the conditions of a run and its arm, or why it belongs to no arm."""
     scaled = _scale_of(publication, run)
-    measured = _identity_of(run)
+    identity = RunIdentity.of_run(run.config, run.environment)
+    # A network or data that are not recorded are no default.
+    lacking = {key: "not recorded" for key in NAMES if run.option(key) is None}
+    measured = RunIdentity({**identity.options, **lacking}, identity.facts)
     arm_keys = {BACKEND, *publication.arm_keys}
     # The backend `tf32` sets the switch `tf32`, so arms with and without it differ in the switch.
     if any(arm.options[BACKEND] == TF32 for arm in published.values()):
@@ -169,7 +174,11 @@ def _conditions_of(
     if scaled:  # options that scaling changes
         arm_keys = {key for key in arm_keys if not key.startswith(SHRUNK)}
         others = {key: text for key, text in others.items() if not key.startswith(SHRUNK)}
-    deviations = [(key, text) for key, text in others.items() if _is_reported(key)]
+    deviations = [
+        (key, text)
+        for key, text in others.items()
+        if key in PUBLICATION.reported_keys or role_of(key) in PUBLICATION.reported
+    ]
     device = as_text(run.environment.get("device_name") or "")
     conditions = RunConditions(scaled, device, tuple(deviations))
 
@@ -182,17 +191,6 @@ def _conditions_of(
     options = measured.options
     settings = some([f"{key} {_shown(options[key])}" for key in sorted(arm_keys) if key in options], 3)
     return conditions, "", f"{settings} matches no arm of the publication ({some(list(published), 6)})"
-
-
-def _is_reported(key: str) -> bool:
-    return key in PUBLICATION.reported_keys or role_of(key) in PUBLICATION.reported
-
-
-def _identity_of(run: RunRecord) -> RunIdentity:
-    """Return the identity of a run, in which a network or data that are not recorded are no default."""
-    identity = RunIdentity.of_run(run.config, run.environment)
-    lacking = {key: "not recorded" for key in NAMES if run.option(key) is None}
-    return RunIdentity({**identity.options, **lacking}, identity.facts)
 
 
 def _unlike(published: RunIdentity, measured: RunIdentity) -> dict[str, str]:
@@ -243,12 +241,9 @@ def is_same_card(published: str, devices: Iterable[str]) -> bool:
     """
     name = _name_parts(published)
     others = [_name_parts(device) for device in devices]
-    return bool(name and others) and all(_is_same_name(name, other) for other in others)
-
-
-def _is_same_name(name: frozenset[str], other: frozenset[str]) -> bool:
-    is_one_shorter = name <= other or other <= name
-    return is_one_shorter and all(map(_MORE.fullmatch, name ^ other))
+    return bool(name and others) and all(
+        (name <= other or other <= name) and all(map(_MORE.fullmatch, name ^ other)) for other in others
+    )
 
 
 def _name_parts(name: str) -> frozenset[str]:

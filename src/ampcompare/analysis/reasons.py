@@ -1,4 +1,4 @@
-"""Why a question about two groups has no answer, whatever its interval would show.
+"""Why a question about a group and its baseline has no answer, whatever its interval would show.
 
 `CHECKS` has every such reason, in the order in which they count. Cells, gates, the recommendation and the
 headline show the reason of a claim; none of them looks for one. What an interval does not show has its reason
@@ -6,10 +6,11 @@ in `claims`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ampcompare.analysis import phrases
 from ampcompare.analysis.bench_results import BenchEstimate
+from ampcompare.analysis.claims import Reason
+from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.grouping import run_table
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED, RunMetric
@@ -20,189 +21,118 @@ from ampcompare.analysis.grouping.validity_checks import (
     explain_constant,
     explain_placeholder,
 )
-from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.runtime.formatting import listed, some
 
-
-@dataclass(frozen=True)
-class Reason:
-    """Why nothing is claimed.
-
-    Attributes:
-        text: The reason, as part of a sentence.
-        may_pass: Whether more seeds may remove it.
-        badge: What it says of the group in a badge, such as `at chance`; "" for nothing.
-    """
-
-    text: str
-    may_pass: bool = False
-    badge: str = ""
-
-
-NOT_FINISHED = Reason("not finished", may_pass=True)
 NOT_IN_BENCH = Reason("the benchmark has no matching arm")
 UNRESOLVED = Reason("the baseline with changed last bits differs from the baseline, too")
+Check = Callable[[Comparison, RunMetric], Reason | None]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One question about a group and its baseline.
+def find_reason(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    """Return the first reason why nothing can be claimed; None if the interval decides.
 
-    Attributes:
-        group: The compared group.
-        base: Its baseline.
+    Args:
+        comparison: The estimates of a group that has a baseline.
         run_metric: What is asked about.
-        estimate: The estimate; None without one.
-        quality: Why nothing can be claimed about quality, whatever the values are.
-        degenerate: Why the metric of the group says nothing, although that of the baseline does.
-        is_missing_in_bench: Whether a benchmark has the speed of the baseline and not that of the group.
     """
-
-    group: Group
-    base: Group
-    run_metric: RunMetric
-    estimate: Estimate | None
-    quality: Reason | None
-    degenerate: Reason | None
-    is_missing_in_bench: bool
-
-    @property
-    def sides(self) -> tuple[Group, Group]:
-        """The group and its baseline."""
-        return self.group, self.base
-
-    @property
-    def is_external(self) -> bool:
-        """Return whether other programs trained all of the runs."""
-        runs = [run for side in self.sides for run in side.all_rows["run"]]
-        return not any(run.is_own_training or run.is_recorded for run in runs)
-
-    @property
-    def is_by_benchmark(self) -> bool:
-        """Return whether a benchmark gave the estimate."""
-        return isinstance(self.estimate, BenchEstimate)
-
-    @property
-    def is_constant(self) -> bool:
-        """Return whether enough runs agree exactly, so that they show no spread."""
-        estimate = self.estimate
-        if estimate is None or self.is_by_benchmark:
-            return False
-        return estimate.n >= MIN_RUNS and not estimate.has_interval
+    checks = CHECKS if run_metric.question in comparison.estimates else CHECKS_WITHOUT_ESTIMATE
+    reasons = (check(comparison, run_metric) for check in checks[run_metric.question])
+    return next((reason for reason in reasons if reason), None)
 
 
-def find_reason(asked: Asked) -> Reason | None:
-    """Return the first reason why nothing can be claimed; None if the interval decides."""
-    checks = CHECKS_WITHOUT_ESTIMATE if asked.estimate is None else CHECKS
-    return next((reason for check in checks if (reason := check(asked))), None)
-
-
-def _no_speed_is_read(asked: Asked) -> Reason | None:
-    is_empty = all(side.sample(asked.run_metric.column).empty for side in asked.sides)
-    if asked.run_metric.question != SPEED or not asked.is_external or not is_empty:
+def _no_speed_is_read(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    is_empty = all(side.sample(run_metric.column).empty for side in comparison.sides)
+    if not is_empty or not _is_external(comparison):
         return None
     text = "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds:each"
     return Reason(text)
 
 
-def _other_or_unknown_device(asked: Asked) -> Reason | None:
-    devices = asked.group.devices | asked.base.devices
-    if asked.run_metric.question == QUALITY:
-        return None
+def _is_external(comparison: Comparison) -> bool:
+    """Return whether other programs trained all of the runs."""
+    runs = [run for side in comparison.sides for run in side.all_rows["run"]]
+    return not any(run.is_own_training or run.is_recorded for run in runs)
+
+
+def _other_or_unknown_device(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    devices = comparison.devices
     if "" in devices:
         unknown = "the device of some runs is not recorded" if any(devices) else "the device is not recorded"
-        advice = ": if all runs had the same one, add --ignore device" if asked.is_external else ""
+        is_external = _is_external(comparison)
+        advice = ": if all runs had the same one, add --ignore device" if is_external else ""
         return Reason(f"{unknown}{advice}")
-    if len(devices) > 1:
-        return Reason("the runs used different devices")
-    return None
+    return Reason("the runs used different devices") if len(devices) > 1 else None
 
 
-def _memory_of_a_shared_process(asked: Asked) -> Reason | None:
-    if asked.run_metric.question != MEMORY or not is_memory_of_shared_process(asked.sides):
+def _memory_of_a_shared_process(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    if not is_memory_of_shared_process(comparison.sides):
         return None
     text = "the runs of a group share a process, and on a CPU its memory is that of the whole process"
     return Reason(text)
 
 
-def _incomparable_speed(asked: Asked) -> Reason | None:
-    if asked.run_metric.question != SPEED:
-        return None
-    not_native = no_native_arithmetic(asked.sides)
+def _incomparable_speed(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    not_native = no_native_arithmetic(comparison.sides)
     if not_native:
         return Reason(not_native)
-    if asked.is_missing_in_bench:
+    if comparison.is_missing_in_bench:
         return NOT_IN_BENCH
-    if any(side.n and is_machine_shared(side.rows).all() for side in asked.sides):
+    if any(side.n and is_machine_shared(side.rows).all() for side in comparison.sides):
         return Reason("the runs overlapped on one GPU or CPU")
     return None
 
 
-def _no_value(asked: Asked) -> Reason:
-    empty = [side.display_name for side in asked.sides if side.sample(asked.run_metric.column).empty]
+def _no_value(comparison: Comparison, run_metric: RunMetric) -> Reason:
+    empty = [side.display_name for side in comparison.sides if side.sample(run_metric.column).empty]
     return Reason(f"no value is recorded for {some(empty, 2)}")
 
 
-def _too_few_processes(asked: Asked) -> Reason | None:
-    if asked.estimate is None or asked.is_by_benchmark:
+def _too_few_processes(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    estimate = comparison.estimates[run_metric.question]
+    if isinstance(estimate, BenchEstimate) or not has_too_few_processes(comparison.sides, run_metric):
         return None
-    if not has_too_few_processes(asked.sides, asked.run_metric):
+    return Reason(too_few_values(comparison.sides, run_metric, estimate.n))
+
+
+def _no_spread(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    """Enough runs agree exactly, so that they show no spread."""
+    estimate = comparison.estimates[run_metric.question]
+    if isinstance(estimate, BenchEstimate) or estimate.n < MIN_RUNS or estimate.has_interval:
         return None
-    return Reason(too_few_values(asked.sides, asked.run_metric, asked.estimate.n))
-
-
-def _constant_speed(asked: Asked) -> Reason | None:
-    if asked.run_metric.question != SPEED or not asked.is_constant:
-        return None
-    return Reason("the throughput is the same in all runs and its resolution is unknown")
-
-
-def _quality_that_says_nothing(asked: Asked) -> Reason | None:
-    return asked.quality if asked.run_metric.question == QUALITY else None
-
-
-def _constant_quality(asked: Asked) -> Reason | None:
-    if asked.run_metric.question != QUALITY or not asked.is_constant:
-        return None
-    name = asked.group.metric.name
+    name = "the throughput" if run_metric.question == SPEED else comparison.group.metric.name
     return Reason(f"{name} is the same in all runs and its resolution is unknown")
 
 
-def _degenerate_group(asked: Asked) -> Reason | None:
+def _quality_that_says_nothing(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    return comparison.no_quality
+
+
+def _degenerate_group(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
     """With an interval, the group may be shown to be worse."""
-    if asked.run_metric.question != QUALITY or asked.estimate is None or asked.estimate.has_interval:
-        return None
-    return asked.degenerate
+    return None if comparison.estimates[QUALITY].has_interval else comparison.degenerate
 
 
-def _no_interval(asked: Asked) -> Reason | None:
-    estimate = asked.estimate
-    if estimate is None or estimate.has_interval:
+def _no_interval(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+    estimate = comparison.estimates[run_metric.question]
+    if estimate.has_interval:
         return None
     if isinstance(estimate, BenchEstimate):
         return Reason(f"{estimate.basis} gave no confidence interval", may_pass=True)
-    text = too_few_values(asked.sides, asked.run_metric, estimate.n)
-    return Reason(text, may_pass=True)
+    return Reason(too_few_values(comparison.sides, run_metric, estimate.n), may_pass=True)
 
 
-Check = Callable[[Asked], Reason | None]
-CHECKS_WITHOUT_ESTIMATE: tuple[Check, ...] = (
-    _no_speed_is_read,
-    _other_or_unknown_device,
-    _memory_of_a_shared_process,
-    _incomparable_speed,
-    _no_value,
-)
-CHECKS: tuple[Check, ...] = (
-    _too_few_processes,
-    _constant_speed,
-    _quality_that_says_nothing,
-    _constant_quality,
-    _degenerate_group,
-    _no_interval,
-)
+CHECKS_WITHOUT_ESTIMATE: dict[str, tuple[Check, ...]] = {
+    SPEED: (_no_speed_is_read, _other_or_unknown_device, _incomparable_speed, _no_value),
+    MEMORY: (_other_or_unknown_device, _memory_of_a_shared_process, _no_value),
+    QUALITY: (_no_value,),
+}
+CHECKS: dict[str, tuple[Check, ...]] = {
+    SPEED: (_too_few_processes, _no_spread, _no_interval),
+    MEMORY: (_too_few_processes, _no_interval),
+    QUALITY: (_quality_that_says_nothing, _no_spread, _degenerate_group, _no_interval),
+}
 
 
 def explain_quality(group: Group, base: Group) -> Reason | None:

@@ -36,7 +36,7 @@ def recommend(findings: Findings) -> Recommendation:
     without other differences from the baseline. The baseline is recommended if every other backend is shown
     to be no faster, or to lose quality.
     """
-    compared = [c for c in findings.comparisons if not c.is_control and c.baseline is not None and c.claims]
+    compared = [comparison for comparison, _ in findings.arms if comparison.claims]
     if not compared:
         return Recommendation()
     if findings.setting.is_synthetic:
@@ -44,7 +44,7 @@ def recommend(findings: Findings) -> Recommendation:
             text=f"No recommendation: the data are synthetic, so the {findings.metric.noun} shows that "
             "training works, not how good the model is."
         )
-    bases = list(dict.fromkeys(c.baseline for c in compared if c.baseline is not None))
+    bases = list(dict.fromkeys(base for comparison, base in findings.arms if comparison.claims))
     names = listed(base.display_name for base in bases)
     if all(map(explain_chance, bases)):
         return Recommendation(text=f"No recommendation before {names} learns.")
@@ -95,7 +95,7 @@ def _rank(comparison: Comparison) -> float:
 
 def _write_choice(best: Comparison, compared: Sequence[Comparison], metric: ComparedMetric) -> str:
     """Return `Use native: 1.90× as fast, accuracy not lower by more than 0.5 points.`, and what is open."""
-    text = f"Use {best.group.display_name}: {_speed(best)}, {_kept(best, metric)}."
+    text = f"Use {best.group.display_name}: {ratio(best.speedup or 0.0)} as fast, {_kept(best, metric)}."
     faster = [
         c.group.display_name
         for c in compared
@@ -113,7 +113,7 @@ def _write_choice(best: Comparison, compared: Sequence[Comparison], metric: Comp
 def _kept(comparison: Comparison, metric: ComparedMetric) -> str:
     """Return what is shown of the quality that is kept."""
     if metric.margin is None or comparison.claims[QUALITY].finding is Finding.BETTER:
-        return f"{metric.noun} {phrases.better(metric)}"
+        return f"{metric.noun} {metric.better}"
     return f"{metric.noun} {phrases.not_worse(metric)}"
 
 
@@ -131,11 +131,11 @@ def _find_missing(comparison: Comparison, metric: ComparedMetric) -> str:
         return f"{name} also differs from the baseline in {some([*comparison.uncontrolled_differences], 2)}"
     if not comparison.is_faster:
         if speed.estimate is None:
-            return f"no speed of {name} counts ({_reason(speed)})"
-        return f"the speed of {name} is not decided ({_reason(speed)})"
+            return f"no speed of {name} counts ({speed.why})"
+        return f"the speed of {name} is not decided ({speed.why})"
     if quality.estimate is None:
-        return f"no {metric.noun} of {name} counts ({_reason(quality)})"
-    reason = _describe_allowed_loss(quality, metric) or _reason(quality)
+        return f"no {metric.noun} of {name} counts ({quality.why})"
+    reason = _describe_allowed_loss(quality, metric) or quality.why
     return f"the {metric.noun} of {name} is not decided ({reason})"
 
 
@@ -156,11 +156,7 @@ def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
     if loss is None:
         return ""
     allowed = metric.with_unit(phrases.size(loss, estimate, metric))
-    return f"the interval allows {allowed} {phrases.worse(metric)}, the margin is {metric.tolerance}"
-
-
-def _reason(claim: Claim) -> str:
-    return claim.why or "no value is recorded"
+    return f"the interval allows {allowed} {metric.worse}, the margin is {metric.tolerance}"
 
 
 def _describe_loss(comparison: Comparison, metric: ComparedMetric) -> str:
@@ -169,7 +165,3 @@ def _describe_loss(comparison: Comparison, metric: ComparedMetric) -> str:
         return f"has a higher {metric.noun}" if metric.lower_is_better else f"loses {metric.noun}"
     is_slower = comparison.claims[SPEED].finding is Finding.SLOWER
     return "is slower" if is_slower else "is not faster"
-
-
-def _speed(comparison: Comparison) -> str:
-    return f"{ratio(comparison.speedup or 0.0)} as fast"

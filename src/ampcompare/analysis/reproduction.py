@@ -11,12 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pandas as pd
 
 from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.groups import Group, counts_processes, sample_measurement
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import PEAK
 from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.publication_match import PublicationMatch, match_runs
 from ampcompare.analysis.statistics.equivalence import PublishedEstimate, is_different, is_equivalent
@@ -25,7 +27,7 @@ from ampcompare.analysis.statistics.mean_difference import estimate_difference, 
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.sweep_plan import RULE
 from ampcompare.publications.printed_value import PrintedValue
-from ampcompare.publications.publication import Publication, PublishedMetric
+from ampcompare.publications.publication import MeasurementKind, Publication, PublishedMetric
 from ampcompare.runtime import formatting
 
 REPRODUCED, REFUTED = "reproduced", "not reproduced"
@@ -73,7 +75,6 @@ class AssessedValue:
         why: The reason of the verdict.
         sentence: The verdict as a sentence.
         between: The published interval in brackets, "" if it is narrower than what is shown.
-        counts_processes: Whether the measured values are those of processes with several runs.
     """
 
     published_metric: PublishedMetric
@@ -84,7 +85,6 @@ class AssessedValue:
     measured: Estimate | None
     verdict: str = OPEN
     why: str = ""
-    counts_processes: bool = False
 
     def __post_init__(self) -> None:
         self.sentence = f"{self.relation.label} of {display_name(self.arm)}: {self.verdict}"
@@ -102,17 +102,16 @@ def assess_values(
 ) -> list[AssessedValue]:
     """Return the rows with their verdicts; a row that has a reason keeps it.
 
-    All values that can be tested are one family.
+    All values without such a reason are one family.
 
     Args:
-        rows: The values without verdicts.
+        rows: The values without verdicts. One that cannot be tested has its reason.
         within: Margin of ratios, as a fraction.
         points: Margin of accuracies, in percentage points.
         rule: Version of the rule that decides (`sweep_plan`). Version 1 tested equivalence at 5% for each
             value.
     """
-    testable = [row for row in rows if row.measured and row.measured.has_interval and row.published]
-    count = sum(not row.why for row in testable)
+    count = sum(not row.why for row in rows)
     return [_assess(row, count, within, points, rule) for row in rows]
 
 
@@ -122,14 +121,6 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
     published = row.published
     if measured is None or published is None or row.why:
         return row
-    if not measured.has_interval and row.counts_processes:
-        why = (
-            f"a comparison needs at least 3 processes per arm (n = {measured.n}); runs that share a process "
-            "are one measurement of the machine"
-        )
-        return replace(row, why=why)
-    if not measured.has_interval:
-        return replace(row, why=f"a comparison needs at least 3 runs per arm (n = {measured.n})")
     show = row.relation.show
     level = joint_level(count)
     equivalence_level = 1 - 2 * ALPHA if rule == 1 else level
@@ -137,7 +128,8 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
     interval = formatting.between(measured.low, measured.high, show)
     values = f"measured {show(measured.value)}{interval}, published {show(published.value)}{row.between}"
     if is_equivalent(measured, published, margin, equivalence_level):
-        tolerance = f"{within * 100:g}%" if measured.log else _points(points)
+        in_points = "1 point" if points == 1 else f"{points:g} points"
+        tolerance = f"{within * 100:g}%" if measured.log else in_points
         return replace(row, verdict=REPRODUCED, why=f"{values}; equal within {tolerance}")
     if is_different(measured, published, level):
         deviation = measured.value - published.value
@@ -149,15 +141,6 @@ def _assess(row: AssessedValue, count: int, within: float, points: float, rule: 
         side = "above" if deviation > 0 else "below"
         return replace(row, verdict=REFUTED, why=f"{values}; {size}{unit} {side} the published value")
     return replace(row, why=values)
-
-
-def _show_points(difference: float) -> str:
-    """Format a difference of accuracies in points. All have the decimals that accuracies are shown with."""
-    return formatting.signed_fixed(difference, 2)
-
-
-def _points(points: float) -> str:
-    return "1 point" if points == 1 else f"{points:g} points"
 
 
 @dataclass
@@ -252,7 +235,6 @@ def _rows(
             measured=measured,
             verdict=ELSEWHERE if reason.startswith(BY_MACHINE) else OPEN,
             why=reason,
-            counts_processes=any(counts_processes(group, published_metric.measured) for group in groups),
         )
 
 
@@ -261,7 +243,9 @@ def _relation(published_metric: PublishedMetric, base: PrintedValue | None) -> R
     if kind.is_percentage and base is None:
         return Relation(kind.label, formatting.in_percent)
     if kind.is_percentage:
-        return Relation(f"difference in {kind.label}", _show_points)
+        # All have the decimals that accuracies are shown with.
+        show = partial(formatting.signed_fixed, decimals=2)
+        return Relation(f"difference in {kind.label}", show)
     if kind.is_time:
         return Relation(f"speed-up in {kind.label}", formatting.ratio, is_ratio=True)
     return Relation(kind.label, formatting.ratio, is_ratio=True)
@@ -286,28 +270,39 @@ def _unfit(
     missing = [display_name(arm) for arm in arms if arm not in match.arms]
     if missing:
         return f"no run of {formatting.listed(missing)}"
-    if published is None and base is None:
-        return "the publication has no value of the baseline"
     if published is None:
+        if base is None:
+            return "the publication has no value of the baseline"
         return "the published interval includes 0, so no ratio can be formed"
     kind = published_metric.kind
     if measured is None:
         return f"{kind.label} is not recorded"
     if match.scaled:
         return match.scaled
-    groups = [match.arms[arm] for arm in arms]
+    return _unfit_runs(kind, [match.arms[arm] for arm in arms], measured, match)
+
+
+def _unfit_runs(
+    kind: MeasurementKind, groups: Sequence[Group], measured: Estimate, match: PublicationMatch
+) -> str:
+    """Return why runs in full size are no evidence about a published value, "" if they are."""
     if any(group.is_unfinished for group in groups):
         return "no run of this arm has finished"
     lengths = [text for key, text in match.deviations.items() if key in ("epochs", "max_steps")]
     if kind.is_percentage and lengths:
         return f"different training length: {formatting.listed(lengths)}"
-    if match.same_card:
+    if not match.same_card and kind.is_time:
+        return f"{MEASURED_ON} {formatting.some(match.devices, 2)}, so times are not compared"
+    if not match.same_card and kind.column == PEAK and any(group.rows[ON_CPU].any() for group in groups):
+        return RESIDENT
+    if measured.has_interval:
         return ""
-    if kind.is_time:
-        devices = formatting.some(match.devices, 2)
-        return f"{MEASURED_ON} {devices}, so times are not compared"
-    on_cpu = any(group.rows[ON_CPU].any() for group in groups)
-    return RESIDENT if on_cpu and published_metric.measured == "peak_memory" else ""
+    if any(group.counts_processes(kind.column) for group in groups):
+        return (
+            f"a comparison needs at least 3 processes per arm (n = {measured.n}); runs that share a process "
+            "are one measurement of the machine"
+        )
+    return f"a comparison needs at least 3 runs per arm (n = {measured.n})"
 
 
 def _published_estimate(
@@ -332,7 +327,7 @@ def _published_estimate(
         value -= to_scale(base.value)
         low -= to_scale(base.high)
         high -= to_scale(base.low)
-        if kind.is_time and kind.lower_is_better:  # the speed-up is the inverse of the ratio of times
+        if kind.is_duration:  # the speed-up is the inverse of the ratio of times
             value = -value
             low, high = -high, -low
     return PublishedEstimate(from_scale(value), from_scale(low), from_scale(high), runs)
@@ -346,14 +341,15 @@ def _measured_estimate(
     It is not paired by seed, because a publication shares no seeds with the own runs.
     """
     kind = published_metric.kind
-    values = sample_measurement(group, published_metric.measured)
+    factor = 100 if kind.is_percentage else 1
+    values = factor * group.sample(kind.column)
     resolution = group.metric.resolution if kind.is_percentage else 0.0
     if base is None:
         estimate = estimate_mean(values, resolution=resolution)
         largest = 100.0 if kind.is_percentage else math.inf
         return estimate and replace(estimate, bounds=(0.0, largest))
-    base_values = sample_measurement(base, published_metric.measured)
-    if kind.is_time and kind.lower_is_better:
+    base_values = factor * base.sample(kind.column)
+    if kind.is_duration:
         values, base_values = base_values, values
     return estimate_difference(
         values, base_values, log=not kind.is_percentage, resolution=resolution, paired_by=""

@@ -102,10 +102,6 @@ class Plan:
             shares[seeds] = self.share_at(seeds)
         return sum(shares.values())
 
-    def is_planned_look(self, seeds: int) -> bool:
-        """Return whether a look at so many seeds was planned; without planned looks, any is."""
-        return not self.looks or seeds in self.looks
-
     def for_metric(self, metric: ComparedMetric, planned: ComparedMetric) -> Self:
         """Return the plan for the compared metric: its margin in the unit in which that metric is shown.
 

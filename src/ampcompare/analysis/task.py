@@ -4,8 +4,10 @@ Runs of ours are read as they record themselves, those of other programs as the 
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,24 +20,27 @@ from ampcompare.analysis.external.key_mapping import (
     TIME_UNITS,
     UNITS,
     KeyMapping,
+    apply_mappings,
     counts_rows,
     describe_growth,
-    parse_key_mappings,
+    parse_key_mapping,
     with_clock,
 )
 from ampcompare.analysis.external.metric_choice import choose_external_metric, choose_own_metric
-from ampcompare.analysis.external.row_kinds import apply_conditions, ask_about_kinds, parse_conditions
+from ampcompare.analysis.external.row_kinds import apply_conditions, ask_about_kinds, parse_condition
 from ampcompare.analysis.grouping.compared_metric import (
     OWN,
     SAMPLES,
     ComparedMetric,
     Quantities,
-    interleaved_placeholder,
-    is_logged,
-    placeholder_of,
-    without_value,
 )
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
+from ampcompare.analysis.grouping.logged_keys import finite_values, is_logged
+from ampcompare.analysis.grouping.placeholders import (
+    interleaved_placeholder,
+    negative_placeholder,
+    without_value,
+)
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.analysis.sweep_plan import Plan, read_plan
 from ampcompare.data import sources
@@ -95,7 +100,7 @@ def resolve_task(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
         UserError: An option names something that no run has.
     """
     task = _read_own(runs, options) if _are_own(runs) else _read_external(runs, options)
-    _drop_placeholder(task)
+    _drop_placeholders(task)
     metric = task.metric
     task.plan = read_plan(runs).for_metric(metric, _planned_metric(runs, options) or metric)
     margin = metric.margin
@@ -147,16 +152,16 @@ def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
             f"--where {options.where[0]!r}: these runs are of AMP Compare or its Recorder, whose keys have "
             "one meaning; leave it out"
         )
-    mappings = _measures(options, runs)
+    mappings = _measures(runs, options)
     metric = choose_own_metric(runs, options)
     grouping = group_own(runs, options)
     units = Quantities(speed=SAMPLES) if all(map(_has_other_data, runs)) else OWN
     notes = [f"read {mapping.text}" for mapping in mappings]
     notes += grouping.notes
     if metric.goal and not metric.is_accuracy:  # the direction of an accuracy is obvious
-        notes.append(f"{metric.name}: {_way(metric)} is better")
+        notes.append(f"{metric.name}: {metric.better} is better")
     return Task(
-        [_apply(run, mappings) for run in runs],
+        apply_mappings(runs, mappings),
         metric,
         grouping,
         quantities=_quantities(units, mappings),
@@ -167,7 +172,7 @@ def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
 
 
 def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
-    conditions = parse_conditions(options.where, runs)
+    conditions = [parse_condition(text, runs) for text in options.where]
     chosen = apply_conditions(runs, conditions)
     grouping, metric, mappings = _answers(chosen, options)
     speeds = [one.key for one in mappings if one.role != MEMORY and not one.is_cumulative]
@@ -176,12 +181,12 @@ def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
         raise MissingInput(questions, arguments)
 
     steps = [_step_key(run, metric.key) for run in chosen]
-    mapped = [with_clock(run, step) for run, step in zip(chosen, steps, strict=True)]
-    mapped = [_apply(run, mappings) for run in _with_machines(mapped, DEVICE in options.ignore)]
+    clocked = [with_clock(run, step) for run, step in zip(chosen, steps, strict=True)]
+    mapped = apply_mappings(_with_machines(clocked, DEVICE in options.ignore), mappings)
     units = Quantities("", "", step=_step_unit(mapped, steps))
 
     choice = "best" if options.best else "last"
-    parts = [f"the {choice} {printable(metric.key)} ({_way(metric)} is better) as the metric"]
+    parts = [f"the {choice} {printable(metric.key)} ({metric.better} is better) as the metric"]
     parts += [mapping.text for mapping in mappings]
     notes = [f"read {listed(parts)}", *grouping.notes]
     if conditions:
@@ -206,44 +211,28 @@ def _answers(
     Raises:
         MissingInput: The user has to name some of them: all questions are asked at once.
     """
+    answers: list[Any] = []
     lacking = []
-    grouping = Grouping()
-    metric = ComparedMetric()
-    mappings: list[KeyMapping] = []
-    try:
-        grouping = group_external(runs, options)
-    except MissingInput as missing:
-        lacking.append(missing)
-    try:
-        metric = choose_external_metric(runs, options)
-    except MissingInput as missing:
-        lacking.append(missing)
-    try:
-        mappings = _measures(options, runs)
-    except MissingInput as missing:
-        lacking.append(missing)
+    for answer in (group_external, choose_external_metric, _measures):
+        try:
+            answers.append(answer(runs, options))
+        except MissingInput as missing:
+            lacking.append(missing)
     if lacking:
         raise MissingInput(
             [question for one in lacking for question in one.questions],
             [argument for one in lacking for argument in one.arguments],
             [arm for one in lacking for arm in one.arms],
         )
+    grouping, metric, mappings = answers
     return grouping, metric, mappings
 
 
-def _way(metric: ComparedMetric) -> str:
-    return "lower" if metric.lower_is_better else "higher"
-
-
-def _measures(options: AnalysisOptions, runs: Sequence[RunRecord]) -> list[KeyMapping]:
+def _measures(runs: Sequence[RunRecord], options: AnalysisOptions) -> list[KeyMapping]:
+    if options.throughput and options.time:
+        raise UserError("--time: cannot be combined with --throughput; use one of the two")
     named = {THROUGHPUT: options.throughput, TIME: options.time, MEMORY: options.memory}
-    return parse_key_mappings(named, runs)
-
-
-def _apply(run: RunRecord, mappings: Sequence[KeyMapping]) -> RunRecord:
-    for mapping in mappings:
-        run = mapping.apply(run)
-    return run
+    return [parse_key_mapping(role, text, runs) for role, text in named.items() if text]
 
 
 def _quantities(quantities: Quantities, mappings: Sequence[KeyMapping]) -> Quantities:
@@ -275,12 +264,8 @@ def _are_own(runs: Sequence[RunRecord]) -> bool:
     """
     if not any(run.rows or OWN_KEYS & run.summary.keys() for run in runs):
         return any(as_text(run.option(BACKEND)) in REGISTRY for run in runs)
-    return any(_names_backend(run) and OWN_KEYS & {*run.logged, *run.summary} for run in runs)
-
-
-def _names_backend(run: RunRecord) -> bool:
-    backend = run.option(BACKEND)
-    return isinstance(backend, str) and bool(backend.strip())
+    named = [run for run in runs if isinstance(backend := run.option(BACKEND), str) and backend.strip()]
+    return any(OWN_KEYS & {*run.logged, *run.summary} for run in named)
 
 
 def _has_other_data(run: RunRecord) -> bool:
@@ -337,38 +322,28 @@ def _with_machines(runs: Sequence[RunRecord], is_one_device: bool) -> list[RunRe
     return completed
 
 
-def _drop_placeholder(task: Task) -> None:
+def _drop_placeholders(task: Task) -> None:
     """Remove the values of the metric that mean "no evaluation" (0, -1, NaN), and say so."""
     key = task.metric.key
-    recorded = [value for run in task.runs for value in (*run.values(key), run.summary_number(key))]
-    values = [float(value) for value in recorded if value is not None and np.isfinite(value)]
-    placeholder = placeholder_of(task.metric.scale, values)
+    recorded = finite_values(key, task.runs)
+    placeholder = negative_placeholder(recorded) if task.metric.is_percentage else None
     if placeholder is not None:
         task.runs = [without_value(run, key, placeholder) for run in task.runs]
-        rows = plural(values.count(placeholder), "row")
+        rows = plural(recorded.count(placeholder), "row")
         task.doubts.append(
             f"{printable(key)} is {placeholder:g} in {rows}, which is no percentage. The report treats it as "
             "a row without an evaluation."
         )
-    if not task.is_of_our_programs:
-        _drop_interleaved(task)
-
-
-def _drop_interleaved(task: Task) -> None:
-    """Remove placeholders that stand between results, run by run."""
-    key = task.metric.key
-    counts: dict[str, int] = {}
-    cleaned = []
-    for run in task.runs:
+    if task.is_of_our_programs:
+        return
+    counts: Counter[str] = Counter()
+    for index, run in enumerate(task.runs):
         _, values = run.logged_numbers(key)
         placeholder = interleaved_placeholder(values)
         if placeholder is not None:
-            run = without_value(run, key, placeholder)
-            _, kept = run.logged_numbers(key)
-            name = "NaN" if math.isnan(placeholder) else f"{placeholder:g}"
-            counts[name] = counts.get(name, 0) + len(values) - len(kept)
-        cleaned.append(run)
-    task.runs = cleaned
+            task.runs[index] = without_value(run, key, placeholder)
+            _, kept = task.runs[index].logged_numbers(key)
+            counts["NaN" if math.isnan(placeholder) else f"{placeholder:g}"] += len(values) - len(kept)
     for name, count in counts.items():
         task.doubts.append(
             f"{printable(key)} is {name} in {plural(count, 'row')}, between other values. The report treats "

@@ -1,17 +1,17 @@
-"""The findings in words: headline, badges, and the lines above and below the table.
+"""The findings in words: headline and badges.
 
 The headline and the badges answer accuracy, then speed. Each answer is what is shown, or that nothing is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampcompare.analysis import phrases
-from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.claims import (
     INCONCLUSIVE,
     NO_VERDICT,
     NOT_COMPARED,
+    NOT_FINISHED,
     SAME_SPEED,
     SPEED_MARGIN,
     WITHIN_MARGIN,
@@ -22,20 +22,16 @@ from ampcompare.analysis.claims import (
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.groups import BACKEND, Group
-from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, ENERGY, MEMORY, QUALITY, SPEED, TIME
-from ampcompare.analysis.grouping.training_recipe import describe_recipe
-from ampcompare.analysis.reasons import NOT_FINISHED, explain_degenerate
+from ampcompare.analysis.grouping.groups import BACKEND
+from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, QUALITY, SPEED
+from ampcompare.analysis.reasons import explain_degenerate
 from ampcompare.analysis.scale import RATIO
-from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
-from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
-from ampcompare.analysis.sweep_plan import describe_plan
+from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.runs.loader import ARM
 from ampcompare.runtime import formatting
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a part of a badge
 NOT_SHOWN = (INCONCLUSIVE, NO_VERDICT)
-QUESTION_NAMES = {SPEED: "speed", MEMORY: "memory", ENERGY: "energy", TIME: "time"}
 MAX_LABEL_CHARS = 40  # in the headline
 
 
@@ -67,34 +63,20 @@ def write_badge(comparison: Comparison) -> list[BadgePart]:
     known = [estimate for estimate in estimates if estimate is not None]
     if known and comparison.degenerate is None and not any(estimate.has_interval for estimate in known):
         return [BadgePart(INCONCLUSIVE, OPEN)]
-    parts = [
-        BadgePart(_brief_quality(comparison), _quality_tone(comparison)),
-        BadgePart(_brief_speed(comparison.claims[SPEED]), _speed_tone(comparison.claims[SPEED])),
-    ]
+    tone = GOOD if comparison.keeps_quality else OPEN
+    quality = BadgePart(_brief_quality(comparison), BAD if comparison.is_quality_lost else tone)
+    parts = [quality, _brief_speed(comparison.claims[SPEED])]
     return [part for part in parts if part.text]
 
 
-def _quality_tone(comparison: Comparison) -> str:
-    if comparison.is_quality_lost:
-        return BAD
-    return GOOD if comparison.keeps_quality else OPEN
-
-
-def _speed_tone(claim: Claim) -> str:
-    if claim.finding is Finding.NOTHING:
-        return OPEN
-    return BAD if claim.finding is Finding.SLOWER else GOOD
-
-
-def _brief_speed(claim: Claim) -> str:
+def _brief_speed(claim: Claim) -> BadgePart:
     """Return `faster`, `slower` or `as fast`; an inconclusive speed only if more runs may decide it."""
-    if claim.estimate is None:
-        return ""
     if claim.finding in SAME_SPEED:
-        return "as fast"
+        return BadgePart("as fast", GOOD)
     if claim.shown:
-        return claim.shown[0]
-    return f"speed {INCONCLUSIVE}" if claim.is_open else ""
+        return BadgePart(claim.shown[0], BAD if claim.finding is Finding.SLOWER else GOOD)
+    is_open = claim.estimate is not None and claim.is_open
+    return BadgePart(f"speed {INCONCLUSIVE}" if is_open else "", OPEN)
 
 
 def _brief_quality(comparison: Comparison) -> str:
@@ -111,10 +93,9 @@ def _brief_quality(comparison: Comparison) -> str:
     if claim.finding is Finding.EQUIVALENT:
         return f"same {metric.noun}"
     if claim.finding is Finding.NOT_WORSE:
-        return f"{metric.noun} not {phrases.worse(metric)}"
-    difference = (
-        f"{phrases.size(claim.estimate.value, claim.estimate, metric)} {phrases.side(claim.estimate)}"
-    )
+        return f"{metric.noun} not {metric.worse}"
+    size = phrases.size(claim.estimate.value, claim.estimate, metric)
+    difference = f"{size} {phrases.side(claim.estimate)}"
     if claim.finding in WITHIN_MARGIN:
         return f"same within {metric.margin or 0:g}, {difference}"
     return f"{metric.noun} {difference}"
@@ -140,13 +121,11 @@ class Answer:
     """The answer for one group to one question of the headline.
 
     Attributes:
-        name: The name of the group.
         text: What is shown, or a word that nothing is. Groups with the same text share a clause.
         is_shown: Whether something is shown.
         detail: The estimate, where nothing is shown; "" without one.
     """
 
-    name: str
     text: str
     is_shown: bool = True
     detail: str = ""
@@ -175,11 +154,13 @@ def write_headline(findings: Findings) -> list[str]:
     if not compared:
         return ["Nothing is compared: every group differs from the baseline in other settings, too"]
     claimed = [c for c in compared if c.claims]
+    failed = [group for group in (*bases, *(c.group for c in comparisons)) if group.outcomes.failed]
+    unfinished = [c.group for c in compared if not c.claims and not c.group.outcomes.failed]
     sentences = [
         _answer_quality(claimed, findings),
         _answer_speed(claimed, findings),
-        *_describe_failures([*bases, *(c.group for c in comparisons)]),
-        *_describe_unfinished(compared),
+        *(phrases.failed_runs(group, _shorten(group.display_name)) for group in failed),
+        *(phrases.not_finished(group, _shorten(group.display_name)) for group in unfinished),
         _describe_not_compared(comparisons),
     ]
     answers = [f"{sentence}." for sentence in sentences if sentence]
@@ -190,33 +171,30 @@ def _answer_quality(claimed: Sequence[Comparison], findings: Findings) -> str:
     """Return what is shown of the quality of each arm; "" if no arm has a value."""
     if all(c.claims[QUALITY].estimate is None for c in claimed):
         return ""
-    metric = findings.metric
-    title = formatting.capital(metric.noun) if metric.is_titled else metric.noun
-    degenerate = [explain_degenerate(c.baseline) if c.baseline is not None else None for c in claimed]
-    if degenerate[0] is not None and all(degenerate):
-        base = claimed[0].baseline
-        assert base is not None
-        return f"{title}: no verdict, because {_shorten(base.display_name)} is {degenerate[0].text}"
-    return f"{title}: {_join_answers([_quality_answer(c, findings) for c in claimed])}"
+    title = findings.metric.noun_title
+    bases = [c.baseline for c in claimed if c.baseline is not None]
+    degenerate = [reason for base in bases if (reason := explain_degenerate(base))]
+    if bases and len(degenerate) == len(bases):
+        return f"{title}: no verdict, because {_shorten(bases[0].display_name)} is {degenerate[0].text}"
+    return f"{title}: {_join_answers([(_arm_name(c, findings), _quality_answer(c)) for c in claimed])}"
 
 
-def _quality_answer(comparison: Comparison, findings: Findings) -> Answer:
+def _quality_answer(comparison: Comparison) -> Answer:
     metric = comparison.group.metric
     claim = comparison.claims[QUALITY]
-    name = _arm_name(comparison, findings)
     degenerate = _describe_degenerate(comparison)
     if claim.estimate is None:
-        return Answer(name, NOT_COMPARED, is_shown=False)
+        return Answer(NOT_COMPARED, is_shown=False)
     if degenerate:
-        return Answer(name, degenerate)
+        return Answer(degenerate)
     if claim.answer in NOT_SHOWN:
         detail = "" if comparison.no_quality else _open_quality(claim.estimate, metric)
-        return Answer(name, claim.answer, is_shown=False, detail=detail)
+        return Answer(claim.answer, is_shown=False, detail=detail)
     if claim.finding is Finding.EQUIVALENT:
-        return Answer(name, f"the same within {metric.tolerance}")
+        return Answer(f"the same within {metric.tolerance}")
     if claim.finding is Finding.NOT_WORSE:
-        return Answer(name, phrases.not_worse(metric))
-    return Answer(name, _describe_difference(claim, claim.estimate, metric))
+        return Answer(phrases.not_worse(metric))
+    return Answer(_describe_difference(claim, claim.estimate, metric))
 
 
 def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetric) -> str:
@@ -235,67 +213,46 @@ def _open_quality(estimate: Estimate, metric: ComparedMetric) -> str:
         return f"n = {estimate.n}"
     at_most = _at_most(estimate, metric)
     difference = phrases.difference(estimate, metric)
-    return f"{difference}; {at_most} {phrases.worse(metric)}" if at_most else difference
+    return f"{difference}; {at_most} {metric.worse}" if at_most else difference
 
 
 def _answer_speed(claimed: Sequence[Comparison], findings: Findings) -> str:
     """Return what is shown of the speed of each arm; "" if no speed is recorded."""
-    groups = [side for c in claimed for side in (c.group, c.baseline) if side is not None]
-    is_recorded = any(COMPARED_METRICS[SPEED].column in group.estimates for group in groups)
+    column = COMPARED_METRICS[SPEED].column
+    is_recorded = any(column in side.estimates for c in claimed for side in c.sides)
     if not is_recorded and all(c.claims[SPEED].estimate is None for c in claimed):
         return ""
-    return f"Speed: {_join_answers([_speed_answer(c, findings) for c in claimed])}"
+    return f"Speed: {_join_answers([(_arm_name(c, findings), _speed_answer(c)) for c in claimed])}"
 
 
-def _speed_answer(comparison: Comparison, findings: Findings) -> Answer:
+def _speed_answer(comparison: Comparison) -> Answer:
     claim = comparison.claims[SPEED]
-    name = _arm_name(comparison, findings)
     if claim.estimate is None:
-        return Answer(name, NOT_COMPARED, is_shown=False)
+        return Answer(NOT_COMPARED, is_shown=False)
     if claim.finding in SAME_SPEED:
-        return Answer(name, f"the same within {100 * SPEED_MARGIN:g}%")
+        return Answer(f"the same within {100 * SPEED_MARGIN:g}%")
     if claim.shown:
-        return Answer(name, f"{formatting.ratio(claim.estimate.value)} as fast")
-    detail = _ratio_between(claim.estimate) if claim.estimate.has_interval else ""
-    if detail and claim.no_side_reason:
-        detail = f"{detail}; {claim.no_side_reason.text}"
-    return Answer(name, claim.answer, is_shown=False, detail=detail)
+        return Answer(f"{formatting.ratio(claim.estimate.value)} as fast")
+    detail = ""
+    if claim.estimate.has_interval:  # `1.05×, CI 0.98 to 1.15`
+        detail = f"{RATIO.value(claim.estimate)}, CI {RATIO.interval(claim.estimate)}"
+    return Answer(claim.answer, is_shown=False, detail=detail)
 
 
-def _ratio_between(estimate: Estimate) -> str:
-    """Return `1.05×, CI 0.98 to 1.15`, with enough digits to tell the ends from 1."""
-    return f"{RATIO.value(estimate)}, CI {RATIO.interval(estimate)}"
-
-
-def _join_answers(answers: Sequence[Answer]) -> str:
-    """Return a clause for each text, with all groups of which it is true; what is shown comes first.
+def _join_answers(answers: Sequence[tuple[str, Answer]]) -> str:
+    """Return a clause for each text, with the names of all groups of which it is true, what is shown first.
 
     For example `native and apex_o1 the same within 0.5 points; inconclusive for fp16 (n = 2)`.
     """
     shown: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
-    for answer in answers:
+    for name, answer in answers:
         names_by_text = shown if answer.is_shown else others
-        name = f"{answer.name} ({answer.detail})" if answer.detail else answer.name
-        names_by_text.setdefault(answer.text, []).append(name)
+        told = f"{name} ({answer.detail})" if answer.detail else name
+        names_by_text.setdefault(answer.text, []).append(told)
     clauses = [f"{formatting.listed(names)} {text}" for text, names in shown.items()]
     clauses += [f"{text} for {formatting.listed(names)}" for text, names in others.items()]
     return "; ".join(clauses)
-
-
-def _describe_failures(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield which runs failed: `2 of 5 runs of fp16 failed`."""
-    for group in groups:
-        if group.outcomes.failed:
-            yield phrases.failed_runs(group, _shorten(group.display_name))
-
-
-def _describe_unfinished(compared: Sequence[Comparison]) -> Iterator[str]:
-    """Yield which arms have no finished run, unless all of their runs failed."""
-    for comparison in compared:
-        group = comparison.group
-        if not comparison.claims and not group.outcomes.failed:
-            yield phrases.not_finished(group, _shorten(group.display_name))
 
 
 def _describe_not_compared(comparisons: Sequence[Comparison]) -> str:
@@ -312,135 +269,6 @@ def _arm_name(comparison: Comparison, findings: Findings) -> str:
     if findings.keys[0] in (BACKEND, ARM):
         return name
     return f"{findings.keys[0].rpartition('.')[2]} {name}"
-
-
-def write_basis(findings: Findings) -> str:
-    """Return setting, sample size, recipe, machine and margin or plan, in one line."""
-    margin = f"margin {findings.metric.tolerance}" if findings.metric.margin is not None else ""
-    parts = [
-        f"{findings.setting.text}, {_describe_size(findings.groups)} each",
-        describe_recipe(findings.recipe),
-        findings.setting.machine,
-        describe_plan(findings.plan, findings.metric) or margin,
-    ]
-    return " · ".join(part for part in parts if part)
-
-
-def _describe_size(groups: Sequence[Group]) -> str:
-    """Return the number of seeds per group, or of runs where a group has no seed: `3 to 5 seeds`."""
-    counted = [group for group in groups if group.n and not group.is_control]
-    counts = sorted({group.seeds for group in counted})
-    noun = "seed"
-    if not counts or counts[0] == 0:
-        counts = sorted({group.n for group in counted}) or [0]
-        noun = "run"
-    if counts == [1]:
-        return f"1 {noun}"
-    return f"{formatting.count_range(counts[0], counts[-1])} {noun}s"
-
-
-def write_caption(findings: Findings) -> str:
-    """Return in one sentence what the intervals of the table are, and which of them come from a benchmark."""
-    estimates = _estimates_of_runs(findings) or _with_interval(findings.comparisons)
-    bench = findings.bench
-    is_shown = findings.has_bench_speed and any(SPEED in c.estimates for c in findings.comparisons)
-    source = f"; {bench.caption}" if bench and is_shown else ""
-    if not estimates:
-        return (
-            f"A confidence interval needs at least {MIN_RUNS} runs per group: the ranges go from the lowest "
-            f"to the highest run{source}."
-        )
-    level = formatting.level(findings.level)
-    others = _other_levels(findings)
-    if others:
-        names = formatting.listed(QUESTION_NAMES[question] for question in others)
-        level = f"{level} ({findings.metric.noun}) or {formatting.level(max(others.values()))} ({names})"
-    return f"CI: {level} confidence interval, {_describe_pairing(estimates)}{source}."
-
-
-def _other_levels(findings: Findings) -> dict[str, float]:
-    """Return the questions whose intervals have another level than those of quality, with that level.
-
-    Groups with identical quality count once there, and each by itself in every other question. The speed of a
-    benchmark has a level of its own, and no time is shown beside it.
-    """
-    compared = {question for c in findings.comparisons for question in c.estimates}
-    if findings.has_bench_speed:
-        compared -= {SPEED, TIME}
-    return {
-        question: level
-        for question, level in findings.levels.items()
-        if question in compared and level != findings.level
-    }
-
-
-def write_methods(findings: Findings) -> list[str]:
-    """Return how the intervals were made and what counts as a difference, a sentence each."""
-    claimed = [c for c in findings.comparisons if not c.is_control and c.claims]
-    sentences: list[str] = []
-    if _estimates_of_runs(findings):
-        sentences += _describe_levels(findings)
-        sentences += _describe_directions(findings.metric, claimed)
-    elif any(group.shares_processes for group in findings.groups):
-        sentences.append(
-            f"Speed, memory, energy and time need at least {MIN_RUNS} processes per group, because runs "
-            "that share a process are one measurement of the machine."
-        )
-    if findings.bench and findings.has_bench_speed:
-        sentences.append(findings.bench.text)
-    return sentences
-
-
-def _estimates_of_runs(findings: Findings) -> list[Estimate]:
-    """Return the estimates of arms with an interval over runs, not over the rounds of a benchmark."""
-    return _with_interval([c for c in findings.comparisons if not c.is_control and c.claims])
-
-
-def _with_interval(comparisons: Sequence[Comparison]) -> list[Estimate]:
-    estimates = [estimate for c in comparisons for estimate in c.estimates.values()]
-    return [e for e in estimates if e.has_interval and not isinstance(e, BenchEstimate)]
-
-
-def _describe_pairing(estimates: Sequence[Estimate]) -> str:
-    if all(estimate.is_paired for estimate in estimates):
-        return "paired by seed"
-    if any(estimate.is_paired for estimate in estimates):
-        return "paired where seeds are shared"
-    return "not paired"
-
-
-def _describe_levels(findings: Findings) -> Iterator[str]:
-    """Yield for what the level of the intervals is corrected, and which questions have another one."""
-    count = sum(g.value != findings.baseline_value and not g.is_control for g in findings.groups)
-    looks = len(findings.plan.looks)
-    numbers = []
-    if count > 1:
-        numbers.append(formatting.plural(count, "comparison"))
-    if looks > 1:
-        numbers.append(formatting.plural(looks, "planned look"))
-    seeds = findings.ended_seeds
-    is_as_planned = findings.plan.is_planned_look(seeds) and findings.plan.spent_until(seeds) <= 1 + 1e-9
-    if numbers and is_as_planned:
-        yield (
-            f"The level is corrected for {formatting.listed(numbers)}, so that together the intervals of "
-            f"each column have {formatting.level(1 - ALPHA)} confidence."
-        )
-    if _other_levels(findings):
-        yield f"Groups with identical {findings.metric.noun} count as one comparison of it."
-
-
-def _describe_directions(metric: ComparedMetric, claimed: Sequence[Comparison]) -> Iterator[str]:
-    """Yield for each compared question which direction is which."""
-    questions = {question for comparison in claimed for question in comparison.estimates}
-    if SPEED in questions and any(c.claims[SPEED].finding in SAME_SPEED for c in claimed):
-        yield f"Throughput: above 1× is faster. Within {100 * SPEED_MARGIN:g}% it counts as the same."
-    elif SPEED in questions:
-        yield "Throughput: above 1× is faster."
-    if MEMORY in questions:
-        yield "Memory: below 0% is less."
-    if QUALITY in questions and metric.margin is not None:
-        noun = formatting.capital(metric.noun) if metric.is_titled else metric.noun
-        yield f"{noun}: a difference within ±{metric.tolerance} counts as the same."
 
 
 def _shorten(label: str) -> str:

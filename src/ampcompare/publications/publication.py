@@ -48,29 +48,36 @@ class MeasurementKind:
     """A kind of measurement that publications report.
 
     Attributes:
+        column: Its name in the report's table of runs.
         label: Its name in tables.
-        is_time: Whether it is a time, which differs between machines.
-        is_percentage: Whether it is shown in percent. `unit` in a file says whether it was printed as a
-            fraction.
+        unit: The unit in which it is compared. `unit` in a file is that of the printed text.
+        is_time: Whether it is a time or a speed, which differ between machines.
     """
 
+    column: str
     label: str
     unit: str
-    lower_is_better: bool
     is_time: bool = False
-    is_percentage: bool = False
+
+    @property
+    def is_percentage(self) -> bool:
+        """Whether it is shown in percent."""
+        return self.unit == "%"
+
+    @property
+    def is_duration(self) -> bool:
+        """Whether it is a time of which less is better, so that its inverse is a speed."""
+        return self.is_time and self.unit == "s"
 
 
 MEASUREMENTS = {
-    "seconds": MeasurementKind("training time", "s", lower_is_better=True, is_time=True),
-    "seconds_in_all": MeasurementKind("time with evaluations", "s", lower_is_better=True, is_time=True),
-    "seconds_per_epoch": MeasurementKind("time of an epoch", "s", lower_is_better=True, is_time=True),
-    "images_per_second": MeasurementKind("throughput", "images/s", lower_is_better=False, is_time=True),
-    "peak_memory": MeasurementKind("peak memory", "MiB", lower_is_better=True),
-    "final_accuracy": MeasurementKind(
-        "accuracy after the last epoch", "%", lower_is_better=False, is_percentage=True
-    ),
-    "best_accuracy": MeasurementKind("best accuracy", "%", lower_is_better=False, is_percentage=True),
+    "seconds": MeasurementKind("train_seconds", "training time", "s", is_time=True),
+    "seconds_in_all": MeasurementKind("seconds_in_all", "time with evaluations", "s", is_time=True),
+    "seconds_per_epoch": MeasurementKind("seconds_per_epoch", "time of an epoch", "s", is_time=True),
+    "images_per_second": MeasurementKind("images_per_second", "throughput", "images/s", is_time=True),
+    "peak_memory": MeasurementKind("peak_mib", "peak memory", "MiB"),
+    "final_accuracy": MeasurementKind("final_accuracy", "accuracy after the last epoch", "%"),
+    "best_accuracy": MeasurementKind("best_accuracy", "best accuracy", "%"),
 }
 # Factors from units in files to the unit of a measurement.
 UNITS: dict[str, dict[str, float]] = {

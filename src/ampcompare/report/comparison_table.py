@@ -4,7 +4,7 @@ Terminal, Markdown and page show the same cells. No value is computed here: a ce
 analysis.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampcompare import metrics
@@ -154,26 +154,13 @@ def _make_columns(analysis: Analysis) -> list[Column]:
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
         shown.discard(run_metrics.TIME)
     # On a CPU, the memory of a process that trained several runs is no result.
-    if run_metrics.MEMORY not in compared and _is_memory_of_shared_process(analysis):
-        shown.discard(run_metrics.MEMORY)
-    if run_metrics.SPEED not in compared and _is_speed_meaningless(analysis):
-        shown.discard(run_metrics.SPEED)
+    if any(is_memory_of_shared_process(comparison.sides) for comparison in analysis.comparisons):
+        shown -= {run_metrics.MEMORY} - compared
+    arms = [comparison for comparison in analysis.comparisons if not comparison.is_control]
+    # This CPU may lack the instructions for every compared dtype.
+    if arms and all(no_native_arithmetic(comparison.sides) for comparison in arms):
+        shown -= {run_metrics.SPEED} - compared
     return [column for column in every if column.key in shown]
-
-
-def _is_memory_of_shared_process(analysis: Analysis) -> bool:
-    return any(is_memory_of_shared_process(_sides(comparison)) for comparison in analysis.comparisons)
-
-
-def _is_speed_meaningless(analysis: Analysis) -> bool:
-    """Return whether this CPU lacks the instructions for every compared dtype."""
-    compared = [comparison for comparison in analysis.comparisons if not comparison.is_control]
-    return bool(compared) and all(no_native_arithmetic(_sides(comparison)) for comparison in compared)
-
-
-def _sides(comparison: Comparison) -> list[Group]:
-    """Return the group and its baseline, if it has one."""
-    return [side for side in (comparison.group, comparison.baseline) if side is not None]
 
 
 def comparison_table(analysis: Analysis) -> ComparisonTable:
@@ -187,19 +174,8 @@ def comparison_table(analysis: Analysis) -> ComparisonTable:
 
 def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     comparison = analysis.comparison(group.label)
-    cells = {column.key: _make_cell(column, group, comparison) for column in columns}
-    # Where a benchmark has the values of other groups, those of these runs must not stand beside them.
-    for column in columns:
-        name = column.run_metric.column
-        if name in group.bench_estimates or not any(name in g.bench_estimates for g in analysis.groups):
-            continue
-        claim = comparison.claims.get(column.key) if comparison else None
-        cells[column.key] = Cell(
-            formatting.NOTHING, answer=NOT_COMPARED, why=claim.why if claim else NOT_IN_BENCH.text
-        )
-    # The speed of a dtype that the CPU has no instructions for says nothing; a caveat gives the reason once.
-    if no_native_arithmetic([group]) and run_metrics.SPEED in cells:
-        cells[run_metrics.SPEED] = Cell(formatting.NOTHING)
+    in_bench = {name for one in analysis.groups for name in one.bench_estimates}
+    cells = {column.key: _make_cell(column, group, comparison, in_bench) for column in columns}
     runs = group.outcomes.text
     failures = group.outcomes.failures
     if failures and failures.k:
@@ -214,13 +190,31 @@ def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> Gr
     )
 
 
-def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> Cell:
+def _make_cell(
+    column: Column, group: Group, comparison: Comparison | None, in_bench: Collection[str]
+) -> Cell:
+    """Return the value of a group, relative to the baseline where it is compared.
+
+    Args:
+        in_bench: The metrics whose values are from a benchmark, for the groups that it measured.
+    """
+    name = column.run_metric.column
+    claim = comparison.claims.get(column.key) if comparison else None
+    # The speed of a dtype that the CPU has no instructions for says nothing; a caveat gives the reason once.
+    if column.key == run_metrics.SPEED and no_native_arithmetic([group]):
+        return Cell(formatting.NOTHING)
+    # The values of runs must not stand beside those of a benchmark.
+    if name in in_bench and name not in group.bench_estimates:
+        why = claim.why if claim else NOT_IN_BENCH.text
+        return Cell(formatting.NOTHING, answer=NOT_COMPARED, why=why)
     text, unit = _own_value(column, group)
     if comparison is None:
         return Cell(text, unit)
     estimate = comparison.estimates.get(column.key)
     if estimate is None:
-        reason = _why_not_compared(column, group, comparison)
+        reason = ""
+        if name in group.estimates:
+            reason = comparison.not_compared_reason or (claim.why if claim else "")
         return Cell(text, unit, answer=NOT_COMPARED if reason else "", why=reason)
     cell = Cell(
         column.scale.value(estimate, column.zone),
@@ -228,25 +222,14 @@ def _make_cell(column: Column, group: Group, comparison: Comparison | None) -> C
         mark=estimate,
         also=f"{text} {unit}".strip(),
     )
-    claim = comparison.claims.get(column.key)
     is_open = not estimate.side_of(column.run_metric.null)
     if claim is not None:
         return replace(cell, answer=claim.answer, why=claim.why, is_open=is_open or not claim.shown)
     # Nothing is claimed of energy and time, and nothing at all of the control.
     if not comparison.claims or estimate.has_interval:
         return replace(cell, is_open=is_open)
-    why = too_few_values(_sides(comparison), column.run_metric, estimate.n)
+    why = too_few_values(comparison.sides, column.run_metric, estimate.n)
     return replace(cell, answer=NO_VERDICT, why=why, is_open=is_open)
-
-
-def _why_not_compared(column: Column, group: Group, comparison: Comparison) -> str:
-    """Return why a value is not compared, "" for a value that the group does not have."""
-    if column.run_metric.column not in group.estimates:
-        return ""
-    if comparison.not_compared_reason:
-        return comparison.not_compared_reason
-    claim = comparison.claims.get(column.key)
-    return claim.why if claim else ""
 
 
 def _span_text(column: Column, estimate: Estimate) -> str:

@@ -11,7 +11,6 @@ from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.claims import largest_loss
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.costs import costs_as_values
-from ampcompare.analysis.gates import GateResult
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.compared_metric import OWN
 from ampcompare.analysis.grouping.groups import Group
@@ -54,8 +53,8 @@ def to_json(analysis: Analysis) -> str:
         "basis": analysis.basis,
         "decided": analysis.is_decided,
         "undecided": [
-            {"label": label, **_attributes(c, "question", "why", "more_seeds")}
-            for label, c in analysis.undecided
+            {"label": comparison.group.label, **_attributes(claim, "question", "why", "more_seeds")}
+            for comparison, claim in analysis.undecided
         ],
         "notes": analysis.notes,
         "numerics": analysis.numerics,
@@ -65,7 +64,7 @@ def to_json(analysis: Analysis) -> str:
         "metric_shown_times": metric.factor,
         "margin": metric.margin,
         "target": metric.target,
-        "plan": _plan(analysis.plan) if analysis.plan.is_planned else None,
+        "plan": _plan(analysis.plan),
         "confidence": analysis.level,
         "intervals": " ".join([analysis.caption, *analysis.methods]),
         "group_by": analysis.keys,
@@ -80,18 +79,22 @@ def to_json(analysis: Analysis) -> str:
         names = {"throughput": units.speed, "memory": units.memory or None, "energy": f"J per {units.item}"}
         content["units"] = names
     if analysis.gates:
-        content["requirements"] = [_requirement(answer) for answer in analysis.gate_results]
+        content["requirements"] = [
+            {"group": one.gate.label, "term": one.gate.text}
+            | _attributes(one.gate, "kind", "bound")
+            | {"shown": one.is_shown, "why": one.why}
+            for one in analysis.gate_results
+        ]
     if analysis.reproduction is not None:
         content["published"] = _published(analysis.reproduction)
     return json.dumps(finite(content), indent=1, allow_nan=False, default=str) + "\n"
 
 
-def _plan(plan: Plan) -> dict[str, Any]:
-    looks = [vars(look_plan) for look_plan in plan.look_plans]
-    return {
-        **_attributes(plan, "margin", "target", "looks", "max_seeds", "control", "doubts"),
-        "look_plans": looks,
-    }
+def _plan(plan: Plan) -> dict[str, Any] | None:
+    if not plan.is_planned:
+        return None
+    planned = _attributes(plan, "margin", "target", "looks", "max_seeds", "control", "doubts")
+    return planned | {"look_plans": [vars(look_plan) for look_plan in plan.look_plans]}
 
 
 def to_csv(analysis: Analysis) -> str:
@@ -109,7 +112,7 @@ def to_csv(analysis: Analysis) -> str:
         row |= {f"failure_{key}": (group["failures"] or {}).get(key) for key in ("share", "low", "high")}
         row |= {"metric": analysis.metric.key, "margin": analysis.metric.margin, "confidence": analysis.level}
         row["not_compared_because"] = compared.get("not_compared_because")
-        row |= {f"recipe_{name}": _joined(group["recipe"].get(name)) for name in KEYS}
+        row |= {f"recipe_{name}": group["recipe"].get(name) for name in KEYS}
         rows.append({key: _cell_text(value) for key, value in row.items()})
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
@@ -123,15 +126,12 @@ def _flat_cells(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict
     return cells
 
 
-def _joined(value: Any) -> Any:
-    """Return a setting as one cell: its value, or all values if runs differ."""
-    return "; ".join(map(str, value)) if isinstance(value, list) else value
-
-
 def _cell_text(value: Any) -> Any:
-    """Return a value that a spreadsheet reads as text: an apostrophe before what begins like a formula."""
-    if isinstance(value, tuple):
+    """Return a value as one cell, which a spreadsheet reads as text if it begins like a formula."""
+    if isinstance(value, tuple):  # what is shown
         value = " ".join(value)
+    if isinstance(value, list):  # a setting in which runs differ
+        value = "; ".join(map(str, value))
     is_formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
     return f"'{value}" if is_formula else value
 
@@ -200,12 +200,6 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
         "seen": estimate.observed_range,
         "next_run": prediction and {"low": prediction[0], "high": prediction[1]},
     }
-
-
-def _requirement(answer: GateResult) -> dict[str, Any]:
-    term = answer.gate
-    asked = {"group": term.label, "term": term.text, "kind": term.kind, "bound": term.bound}
-    return asked | {"shown": answer.is_shown, "why": answer.why}
 
 
 def _run(row: pd.Series) -> dict[str, Any]:

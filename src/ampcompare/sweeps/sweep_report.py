@@ -13,12 +13,9 @@ from ampcompare.analysis.external.metric_choice import is_quality
 from ampcompare.analysis.grouping.compared_metric import (
     GOALS,
     MAXIMIZE,
-    is_logged,
-    logged_keys,
-    nearest_key,
     own_goal,
-    sample_of,
 )
+from ampcompare.analysis.grouping.logged_keys import is_logged, logged_keys, nearest_key, sample_of
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.analysis.run_ranking import RankedRun, RunRanking, rank_runs

@@ -46,6 +46,8 @@ def test_a_placeholder_at_the_end_alone_is_said_and_not_compared(tmp_path, end):
         ([0.5, 0.6, 0.7], "acc:max"),
         ([2.0, 0.5, 0.002, 0], "acc:min"),  # an error that really falls to 0
         ([-3.0, -2.0, -1], "acc:max"),  # a score that may be negative
+        ([-0.2, 0.9, -1], "acc:max"),
+        ([0.9, 0.01, 0], "acc:max"),  # it fell to near 0 before
         ([0, 0.5, 0.7], "acc:max"),  # it began at 0
     ],
 )

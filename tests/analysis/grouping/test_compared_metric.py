@@ -1,11 +1,9 @@
 """The compared metric: which one it is, how it is read, and the target up to which training is timed."""
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from support.external import FULL, MIXED, external
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
@@ -43,28 +41,6 @@ def logged(backend: str, seed: int, key: str, *values: float) -> RunRecord:
 )
 def test_name_and_values_decide_the_unit(key: str, values: tuple[float, ...], scale: str):
     assert analyse_runs([logged("none", 1, key, *values)], metric=f"{key}:max").metric.scale.value == scale
-
-
-@pytest.mark.parametrize(
-    ("values", "is_doubted"),
-    [
-        ((0.5, 0.9, 0.0), True),
-        ((0.9, 0.01, 0.0), False),  # it fell to near 0 before
-        ((0.5, 0.9, -1.0), True),
-        ((-0.2, 0.9, -1.0), False),  # negative values are results
-        ((0.5, 0.0, 0.9), False),
-    ],
-)
-def test_a_last_value_of_0_or_minus_1_may_mean_that_nothing_was_evaluated(values, is_doubted: bool):
-    """In the logs of other programs."""
-    runs = []
-    for precision, seed in itertools.product((FULL, MIXED), (1, 2, 3)):
-        run = external(precision, seed, config={"arm": precision}).with_columns({})
-        rows, _ = run.logged["val_acc"]
-        run.logged["val_acc"] = rows[-3:], np.array(values)
-        runs.append(run)
-    analysis = analyse_runs(runs, metric="val_acc:max", group_by=["trainer.precision"], baseline=FULL)
-    assert ("in the last row" in analysis.comparison(MIXED).no_claim_reason) == is_doubted
 
 
 @pytest.mark.parametrize("key", ["accuracy_percent", "val/acc"])

@@ -61,22 +61,6 @@ def test_accuracies_at_chance_or_constant_give_no_claim(accuracies, size, why: s
     assert ("uninformative" in joined_caveats(analysis)) is bool(why)
 
 
-def test_identical_differences_of_a_small_test_set_show_nothing():
-    """Three pairs that differ by one answer each have no spread; the answer is known to one answer."""
-
-    def shown(better: int) -> frozenset[str]:
-        made = [
-            with_accuracies(*((n + seed + more) / 40 for n in (8, 12, 20)), seed=seed, backend=b, **size)
-            for seed in (1, 2, 3)
-            for b, more in (("none", 0), ("native", better))
-        ]
-        return analyse_runs(made).comparison("native").shown
-
-    size = {metrics.TEST_IMAGES: 40}
-    assert not (shown(1) | shown(0)) & {"better", "equivalent"}
-    assert "better" in shown(12)
-
-
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 def test_the_resolution_is_the_last_logged_decimal_also_after_float32(kind):
     made = [

@@ -120,15 +120,6 @@ def test_the_functions_of_a_report_claim_what_the_arrays_claim(k, plan):
             assert same == list(kept[number])
 
 
-@pytest.mark.parametrize(("k", "sides", "deviation", "n"), [(1, 2, 0.2, 5), (2, 2, 0.3, 9), (2, 1, 0.4, 11)])
-def test_the_seeds_of_the_table_decide_nine_of_ten_comparisons(k, sides, deviation, n):
-    chance = np.random.default_rng([k, n])
-    wanted = {"equivalent"} if sides == 2 else {"equivalent", "not worse", "better"}
-    level = joint_level(k)
-    decided = sum(bool(shown(one, level) & wanted) for one in chance.normal(0, deviation, (SETS, n)))
-    assert decided / SETS >= 0.9 - 3 * math.sqrt(0.09 / SETS)
-
-
 def runs_of(accuracies: Sequence[np.ndarray], plan: dict | None = None):
     """Return the records of these accuracies in percent, an array for each group."""
     quality = np.array(accuracies)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, MINIMIZE, Unit, is_logged
+from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, MINIMIZE, Unit
+from ampcompare.analysis.grouping.logged_keys import is_logged
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
 from ampcompare.runs.run_record import TIMESTAMP

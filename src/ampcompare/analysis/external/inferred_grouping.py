@@ -4,7 +4,7 @@ Runs of a named arm are repeats, whatever else differs between them. Differences
 `--split-by KEY` splits the runs by them. For our own training, each option declares its role.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,14 +76,16 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
     Raises:
         UserError: An option names a key that no run has.
     """
-    columns = _columns(runs)
+    columns = _columns([_texts(run.config) for run in runs])
     has_arms = ARM in columns
     keys = (*(options.group_by or [ARM if has_arms else BACKEND]), *options.split_by)
     baseline = options.baseline
     if baseline is None:
         baseline = columns[ARM][0] if keys[0] == ARM and has_arms else _of_fp32(runs)
     if options.seed is not None and options.seed not in columns:
-        columns = _columns_of_report(runs) | columns
+        # What the report lists besides the config: options that have their default, and the machine.
+        machines = [settings_of(run) | _texts(run.environment, ENVIRONMENT_PREFIX) for run in runs]
+        columns = _columns(machines) | columns
     seed = _seed_key(columns, options.seed)
     not_splitting: list[str] = []
     if any(run.is_recorded for run in runs):
@@ -95,6 +97,7 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
         own.pop(seed, None)
         settings.append(own)
     _leave_out_assumed(runs, settings)
+    in_config = [run.option(seed) for run in runs]
     known_keys = [BACKEND, *dict.fromkeys(key for own in settings for key in own)]
     _check_settings("--group-by", options.group_by or (), known_keys)
     _check_settings("--split-by", options.split_by, known_keys)
@@ -103,16 +106,19 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
         tuple(dict.fromkeys(keys)),
         baseline,
         settings,
-        _seeds_of_own(runs, columns, seed),
+        in_config if any(value is not None for value in in_config) else _seeds(runs, columns, seed),
         doubts=_differences(columns, not_splitting),
     )
 
 
-def _columns_of_report(runs: Sequence[RunRecord]) -> Columns:
-    """Return what the report lists besides the config: options that have their default, and the machine."""
-    shown = [settings_of(run) | _environment_of(run) for run in runs]
-    every = dict.fromkeys(key for one in shown for key in one)
-    return {key: tuple(one.get(key, NOT_SET) for one in shown) for key in every}
+def _texts(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as text, by dotted key."""
+    return {key: as_text(value) for key, value in flatten(tree, prefix)}
+
+
+def _columns(settings: Sequence[Mapping[str, str]]) -> Columns:
+    every = dict.fromkeys(key for own in settings for key in own)
+    return {key: tuple(own.get(key, NOT_SET) for own in settings) for key in every}
 
 
 def _not_splitting(columns: Columns, splitting: Collection[str]) -> list[str]:
@@ -143,19 +149,9 @@ def _check_settings(option: str, named: Sequence[str], known: Sequence[str]) -> 
             raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
 
 
-def _seeds_of_own(runs: Sequence[RunRecord], columns: Columns, seed: str) -> list[Any]:
-    """Return the seed of each run, None where it is not known."""
-    in_config = [run.option(seed) for run in runs]
-    is_in_config = any(value is not None for value in in_config)
-    return in_config if is_in_config or seed not in columns else _values_or_none(columns[seed])
-
-
-def _values_or_none(column: Sequence[str]) -> list[Any]:
-    return [None if value == NOT_SET else value for value in column]
-
-
-def _environment_of(run: RunRecord) -> dict[str, str]:
-    return {f"{ENVIRONMENT_PREFIX}{key}": as_text(value) for key, value in flatten(run.environment)}
+def _seeds(runs: Sequence[RunRecord], columns: Columns, seed: str) -> list[Any]:
+    """Return the seed of each run, None where no column has it."""
+    return [None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))]
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
@@ -179,16 +175,16 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
         MissingInput: Neither arms nor a compared setting is named, or no baseline is named for a setting.
         UserError: An option names a key or value that no run has.
     """
-    machine = _machine_columns(runs)
-    columns = _columns(runs)
+    machine = _columns([_texts(run.machine.facts, ENVIRONMENT_PREFIX) for run in runs])
+    columns = _columns([_texts(run.config) for run in runs])
     # The user can name everything in the list of differing settings: facts of the machine, shortened keys.
     named = {*(options.group_by or ()), *options.split_by, *options.ignore, options.seed or SEED}
     columns |= {key: column for key, column in machine.items() if key in named}
     columns = _constant_columns(runs, named) | columns
     _refuse_varying(runs, columns, options)
-    group_by = _find_keys("--group-by", options.group_by or (), columns)
-    split_by = _find_keys("--split-by", options.split_by, columns)
-    ignored = _find_keys("--ignore", [key for key in options.ignore if key != DEVICE_OPTION], columns)
+    group_by = [_find_key("--group-by", key, columns) for key in options.group_by or ()]
+    split_by = [_find_key("--split-by", key, columns) for key in options.split_by]
+    ignored = [_find_key("--ignore", key, columns) for key in options.ignore if key != DEVICE_OPTION]
     seed = _seed_key(columns, options.seed)
     keys = tuple(dict.fromkeys((*_compared_keys(runs, columns, group_by, seed), *split_by)))
     compared = columns[keys[0]]
@@ -198,7 +194,7 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
     others = {key: column for key, column in columns.items() if key not in not_splitting}
     splitting = (*keys, *_find_changed_code(others))
     settings = [{key: columns[key][index] for key in splitting} for index in range(len(runs))]
-    seeds = _values_or_none(columns.get(seed, (NOT_SET,) * len(runs)))
+    seeds = _seeds(runs, columns, seed)
 
     distinguishing = {
         key: column
@@ -219,12 +215,6 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
 def _find_changed_code(columns: Columns) -> list[str]:
     """Return the keys by which a sweep of 0.4 marked runs whose user had changed the code in between."""
     return [key for key in columns if key.startswith(CHANGED_CODE)]
-
-
-def _columns(runs: Sequence[RunRecord]) -> Columns:
-    configs = [{key: as_text(value) for key, value in flatten(run.config)} for run in runs]
-    every = dict.fromkeys(key for one in configs for key in one)
-    return {key: tuple(one.get(key, NOT_SET) for one in configs) for key in every}
 
 
 def _constant_columns(runs: Sequence[RunRecord], named: Collection[str | None]) -> Columns:
@@ -259,25 +249,12 @@ def _refuse_varying(runs: Sequence[RunRecord], columns: Columns, options: Analys
                 raise UserError(f"{option} {key!r}: no setting, its column has {values} in one run ({name})")
 
 
-def _machine_columns(runs: Sequence[RunRecord]) -> Columns:
-    """Return the facts about the machine of each run, under `environment.`."""
-    facts = [dict(flatten(run.machine.facts)) for run in runs]
-    every = dict.fromkeys(key for one in facts for key in one)
-    return {
-        f"{ENVIRONMENT_PREFIX}{key}": tuple(as_text(one.get(key, NOT_SET)) for one in facts) for key in every
-    }
-
-
-def _find_keys(option: str, named: Sequence[str], columns: Columns) -> list[str]:
-    """Return the keys of the runs that an option names, as they are or as a list of settings shows them.
+def _find_key(option: str, named: str, columns: Columns) -> str:
+    """Return the key of the runs that an option names, as it is or as a list of settings shows it.
 
     Raises:
         UserError: No run has the key. The message has the keys that differ.
     """
-    return [_find_key(option, key, columns) for key in named]
-
-
-def _find_key(option: str, named: str, columns: Columns) -> str:
     if named in columns:
         return named
     shown = [key for key in columns if short(printable(key)) == named]
@@ -314,8 +291,7 @@ def _compared_keys(
     swept = [key for key in runs[0].swept if key != seed and key in columns]
     if len(swept) == 1 and all(run.swept == runs[0].swept for run in runs):
         return (swept[0],)
-    question, arguments, arms = arms_question(runs, {k: v for k, v in columns.items() if k != seed})
-    raise MissingInput([question], arguments, arms)
+    raise arms_question(runs, {k: v for k, v in columns.items() if k != seed})
 
 
 def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence[RunRecord]) -> str:
@@ -344,16 +320,13 @@ def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence
 def _named_baseline(key: str, values: Sequence[str], named: str) -> str:
     if named in values:
         return named
-    equal = [value for value in values if _is_same(value.lower(), named.lower())]
-    if equal:
-        return equal[0]
+    for value in values:
+        pair = (value.lower(), named.lower())
+        if len({*map(numeric_sort_key, pair)}) == 1 or {*pair} == NULLS:
+            return value
     hint = did_you_mean(named, values, 0.5, end=" ")
     known = some([short(printable(value)) for value in sorted(values, key=numeric_sort_key)], MAX_KEYS)
     raise UserError(f"--baseline {named!r}: no run has this value of {key}; {hint}known values: {known}")
-
-
-def _is_same(value: str, named: str) -> bool:
-    return numeric_sort_key(value) == numeric_sort_key(named) or {value, named} == NULLS
 
 
 def _leave_out_assumed(runs: Sequence[RunRecord], settings: Sequence[dict[str, str]]) -> None:

@@ -5,14 +5,17 @@ become a KeyMapping. Its `apply` stores the values of the key under our name, in
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
+import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.analysis.external.declared_metrics import CUMULATIVE, EACH, declared_kind
-from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, logged_keys, nearest_key, sample_of
+from ampcompare.analysis.grouping.compared_metric import MIB
+from ampcompare.analysis.grouping.logged_keys import is_logged, not_logged
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, relative_resolution
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
@@ -122,6 +125,11 @@ class KeyMapping:
             return 1 / values if self.role == TIME else values
 
 
+def apply_mappings(runs: Iterable[RunRecord], mappings: Sequence[KeyMapping]) -> list[RunRecord]:
+    """Return the runs with the values of all mapped keys under our names."""
+    return [reduce(lambda mapped, mapping: mapping.apply(mapped), mappings, run) for run in runs]
+
+
 def _is_date(seconds: np.ndarray) -> bool:
     """Return whether times count from 1970 and not from the start of a run."""
     finite = seconds[np.isfinite(seconds)]
@@ -172,7 +180,7 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
     if not key or unit not in UNITS[role]:
         raise UserError(f"--{role} {text!r}: expected {FORMS[role]}")
     if not is_logged(key, runs):
-        raise _not_logged(role, key, runs)
+        raise not_logged(f"--{role}", key, runs)
     if role != TIME:
         return KeyMapping(role, key, unit)
     if unit != SECONDS and any(run.units.get(key) == SECONDS for run in runs):
@@ -261,30 +269,6 @@ def _grows(key: str, runs: Sequence[RunRecord]) -> bool:
     return bool(columns) and all(len(values) > 1 and (np.diff(values) > 0).all() for values in columns)
 
 
-def _not_logged(role: str, key: str, runs: Sequence[RunRecord]) -> UserError:
-    names = logged_keys(runs)
-    logged = ", ".join(names[:12]) or "nothing"
-    sample = sample_of(key, runs)
-    if sample:
-        return UserError(
-            f"--{role} {key!r}: its values are no numbers, such as {sample}; logged as numbers: {logged}"
-        )
-    hint = nearest_key(key, names, end=" ")
-    return UserError(f"--{role} {key!r}: no run logged this key as a number; {hint}logged: {logged}")
-
-
-def parse_key_mappings(options: dict[str, str | None], runs: Sequence[RunRecord]) -> list[KeyMapping]:
-    """Return a mapping for each role that is named.
-
-    Raises:
-        MissingInput: Nothing says of which kind a time is.
-        UserError: Both throughput and time are named.
-    """
-    if options.get(THROUGHPUT) and options.get(TIME):
-        raise UserError("--time: cannot be combined with --throughput; use one of the two")
-    return [parse_key_mapping(role, text, runs) for role, text in options.items() if text]
-
-
 def counts_rows(run: RunRecord) -> bool:
     """Return whether W&B's own step is only the row number, because the loop passed no `log(step=...)`."""
     return bool((np.diff(run.values(OWN_STEP), prepend=-1) == 1).all())
@@ -336,13 +320,11 @@ def _continued_steps(steps: np.ndarray, epochs: np.ndarray) -> np.ndarray | None
     if not has_epochs or len({*epoch_of_row}) < 2:  # no epoch is recorded: each fall begins one
         epoch_of_row = np.concatenate([[0], np.cumsum(np.diff(logged) < 0)])
 
-    total = steps.copy()
-    offset = 0.0
     uncounted = 1.0 if logged.min() == 0 else 0.0  # the step 0, where an epoch begins with it
-    for epoch in np.unique(epoch_of_row):
-        is_of_epoch = epoch_of_row == epoch
-        total[rows[is_of_epoch]] = logged[is_of_epoch] + offset
-        offset += logged[is_of_epoch].max() + uncounted
+    lengths = pd.Series(logged).groupby(epoch_of_row).max() + uncounted
+    before = lengths.cumsum().shift(fill_value=0.0)  # the steps of all earlier epochs
+    total = steps.copy()
+    total[rows] = logged + before[epoch_of_row].to_numpy()
     return total
 
 

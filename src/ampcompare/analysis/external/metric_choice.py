@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ampcompare import metrics
-from ampcompare.analysis.external.declared_metrics import DeclaredMetric, chosen_metric, declared_goal
+from ampcompare.analysis.external.declared_metrics import chosen_metric, declared_goal
 from ampcompare.analysis.external.missing_input import direction_question, metric_question
 from ampcompare.analysis.grouping.compared_metric import (
     DEFAULT_METRIC,
@@ -14,15 +14,14 @@ from ampcompare.analysis.grouping.compared_metric import (
     Unit,
     choose_metric,
     declared_unit,
-    is_logged,
     own_goal,
     parse_metric,
 )
+from ampcompare.analysis.grouping.logged_keys import is_logged
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.config import task_spec
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
-from ampcompare.runs.missing_input import MissingInput
 from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import plural, printable, short, some
 
@@ -35,7 +34,9 @@ def choose_external_metric(runs: Sequence[RunRecord], options: AnalysisOptions) 
         UserError: No run has the named metric.
     """
     if options.metric is None:
-        chosen = _chosen_by_format(runs)
+        chosen = chosen_metric(runs)
+        if chosen is None:
+            raise metric_question(runs)
         key, goal, unit = chosen.key, chosen.goal, chosen.unit
     else:
         key, goal, unit = parse_metric(options.metric, runs)
@@ -46,14 +47,6 @@ def choose_external_metric(runs: Sequence[RunRecord], options: AnalysisOptions) 
             raise direction_question(key, options.metric, runs)
     unit = unit or declared_unit(key, runs) or Unit.PLAIN
     return choose_metric(key, options.margin, runs, unit=unit, goal=goal or MAXIMIZE)
-
-
-def _chosen_by_format(runs: Sequence[RunRecord]) -> DeclaredMetric:
-    chosen = chosen_metric(runs)
-    if chosen is None:
-        question, arguments = metric_question(runs)
-        raise MissingInput([question], arguments)
-    return chosen
 
 
 def choose_own_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric:
@@ -194,6 +187,5 @@ def _only_score(runs: Sequence[RunRecord]) -> str:
     with_values = [key for key in keys if is_logged(key, runs)]
     scores = [key for key in with_values if key != metrics.EVAL_LOSS] or with_values
     if len(scores) > 1:
-        question, arguments = metric_question(runs, scores)
-        raise MissingInput([f"{question}; Recorder(metric=KEY, better=...) records it"], arguments)
+        raise metric_question(runs, scores, "; Recorder(metric=KEY, better=...) records it")
     return scores[0] if scores else ""

@@ -40,25 +40,28 @@ NUMBER_AT_END = re.compile(r"[-_ ]((seed|run|version)[-_ =]?)?\d+$", re.I)
 MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
 
 
-def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None) -> tuple[str, list[str]]:
-    """Return the question for the metric, and the arguments for its first candidate.
+def metric_question(
+    runs: Sequence[RunRecord], keys: Sequence[str] | None = None, advice: str = ""
+) -> MissingInput:
+    """Return the question for the metric, with the arguments for its first candidate.
 
     Args:
         runs: The runs whose last values are shown.
         keys: The candidates, None for everything that the runs logged.
+        advice: What else the user may do, after the question.
     """
     names = _candidates(runs) if keys is None else list(keys)
     texts = [f"{short(printable(key))} ({_last_values(key, runs)})" for key in names]
     logged = some(texts, MAX_CANDIDATES) if texts else "no numbers"
     question = (
         "metric: add --metric KEY:max or KEY:min (for an accuracy also :percent or :fraction); "
-        f"logged: {logged}"
+        f"logged: {logged}{advice}"
     )
     no_metrics = _no_metrics(runs)
     likely = [key for key in names if key not in no_metrics]
-    if not likely:
-        return question, ["--metric", "KEY:max"] if names else []
-    return question, ["--metric", f"{likely[0]}:{suggested_way(likely[0], runs)}"]
+    if likely:
+        return MissingInput([question], ["--metric", f"{likely[0]}:{_suggested_way(likely[0], runs)}"])
+    return MissingInput([question], ["--metric", "KEY:max"] if names else [])
 
 
 def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> MissingInput:
@@ -73,10 +76,10 @@ def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> Miss
         f"direction of {printable(key)}: add --metric {key}:max (higher is better) or --metric {key}:min "
         "(lower is better)"
     )
-    return MissingInput([question], ["--metric", f"{option}:{suggested_way(key, runs)}"])
+    return MissingInput([question], ["--metric", f"{option}:{_suggested_way(key, runs)}"])
 
 
-def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
+def _suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
     """Return `min` or `max` for an example to copy. The user decides."""
     goal = declared_goal(key, runs) or own_goal(key)
     return "min" if goal == MINIMIZE or (not goal and key.endswith(LOSS)) else "max"
@@ -127,17 +130,15 @@ def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
     return f"last {low}" if low == high else f"last {low} to {high}"
 
 
-def arms_question(
-    runs: Sequence[RunRecord], columns: Mapping[str, Sequence[str]]
-) -> tuple[str, list[str], list[str]]:
-    """Return the question for what is compared, example arguments, and example sources with names.
+def arms_question(runs: Sequence[RunRecord], columns: Mapping[str, Sequence[str]]) -> MissingInput:
+    """Return the question for what is compared, with example arguments or example sources with names.
 
     Raises:
         UserError: There is one run only, and no column that may tell several runs apart.
     """
     differing = differing_settings(columns)
     if len(runs) == 1:
-        return *_ask_for_runs(runs[0]), []
+        return _ask_for_runs(runs[0])
     if not differing:
         question = (
             "groups: name each source as NAME=SOURCE, baseline first, or add --group-by KEY --baseline VALUE"
@@ -145,9 +146,11 @@ def arms_question(
         )
         arms = _arms_by_place(runs)
         if arms:
-            return question, [], arms
-        pattern = _pattern_of_names(runs)
-        return f"{question}; --run-name {pattern!r} takes each name as a group", ["--run-name", pattern], []
+            return MissingInput([question], [], arms)
+        # By which each run, or else each folder, is a group.
+        pattern = "{arm}" if len({PurePath(run.name).name for run in runs}) > 1 else "*/{arm}/*"
+        question = f"{question}; --run-name {pattern!r} takes each name as a group"
+        return MissingInput([question], ["--run-name", pattern])
     settings = some(
         [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing], MAX_CANDIDATES
     )
@@ -156,11 +159,11 @@ def arms_question(
         f"; settings that differ: {settings}"
     )
     values = sorted(dict.fromkeys(columns[differing[0]]), key=is_other_than_fp32)
-    return question, ["--group-by", differing[0], "--baseline", values[0]], []
+    return MissingInput([question], ["--group-by", differing[0], "--baseline", values[0]])
 
 
-def _ask_for_runs(run: RunRecord) -> tuple[str, list[str]]:
-    """Return the question which column tells the runs in a table apart, and arguments for the first one.
+def _ask_for_runs(run: RunRecord) -> MissingInput:
+    """Return the question which column tells the runs in a table apart, with arguments for the first one.
 
     Raises:
         UserError: No column tells its rows apart.
@@ -184,13 +187,7 @@ def _ask_for_runs(run: RunRecord) -> tuple[str, list[str]]:
         f"groups: {name} is read as one run; add --run-by COLUMN if a column tells runs apart: {shown}"
         f"; --rows {RUNS} if each row is a run; or name a source for each group: NAME=SOURCE, baseline first"
     )
-    return question, ["--run-by", ",".join(telling or columns[:1])]
-
-
-def _pattern_of_names(runs: Sequence[RunRecord]) -> str:
-    """Return the pattern of `--run-name` by which each run, or else each folder, is a group."""
-    names = {PurePath(run.name).name for run in runs}
-    return "{arm}" if len(names) > 1 else "*/{arm}/*"
+    return MissingInput([question], ["--run-by", ",".join(telling or columns[:1])])
 
 
 def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
@@ -215,7 +212,9 @@ def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
     """
     folders = [path.parent for run in runs for path in run.paths[:1]]
     are_files = len({*folders}) < 2
-    places = _files(runs) if are_files else _folders(folders)
+    places = _folders(folders)
+    if are_files:
+        places = [(PurePath(run.name).name, [str(path) for path in run.paths]) for run in runs]
     named = [(name, paths) for name, paths in places if {*name}.isdisjoint("=:")]
     if are_files and len(named) != len(folders):
         return []
@@ -226,11 +225,6 @@ def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
         return []
     named.sort(key=lambda place: is_other_than_fp32(place[0]))
     return [f"{name}={path}" for name, paths in named for path in paths]
-
-
-def _files(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    """Return the name of each run with its files."""
-    return [(PurePath(run.name).name, [str(path) for path in run.paths]) for run in runs]
 
 
 def _folders(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:

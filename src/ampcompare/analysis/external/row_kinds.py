@@ -14,7 +14,7 @@ import numpy as np
 
 from ampcompare.analysis.external.declared_metrics import is_step_column
 from ampcompare.analysis.external.key_mapping import epoch_key
-from ampcompare.analysis.grouping.compared_metric import nearest_key
+from ampcompare.analysis.grouping.logged_keys import nearest_key
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.row_order import columns_of_runs, is_equal, row_labels
@@ -63,18 +63,18 @@ class Condition:
         return ~is_met if self.is_absent else is_met
 
 
-def parse_conditions(texts: Sequence[str], runs: Sequence[RunRecord]) -> list[Condition]:
-    """Return the conditions that `--where` names.
+def parse_condition(text: str, runs: Sequence[RunRecord]) -> Condition:
+    """Return the condition that a `--where` names.
 
     Raises:
         UserError: No run has the column, or no row has the value.
     """
-    return [_parse(text, runs) for text in texts]
-
-
-def _parse(text: str, runs: Sequence[RunRecord]) -> Condition:
     columns = list(dict.fromkeys(key for run in runs for key in run.logged))
-    key, test = _split_key(text, columns)
+    parts = text.split(":")
+    # Before a colon stands the key, the longest that a run has.
+    heads = [":".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
+    key = next((head for head in heads if head in columns), "")
+    test = text.removeprefix(f"{key}:") if key else text
     is_absent = test.startswith("!")
     bare = test.removeprefix("!")
     column = bare
@@ -88,23 +88,15 @@ def _parse(text: str, runs: Sequence[RunRecord]) -> Condition:
         raise UserError(f"--where {text!r}: no run has the column {column!r}; {hint}columns: {names}")
     condition = Condition(text, key, column, value, is_absent)
     if not any(condition.rows(run).any() for run in runs):
-        raise UserError(
-            f"--where {text!r}: no row has this value; {printable(column)} has {_values(column, runs)}"
-        )
+        values = some(_values(column, runs), MAX_KINDS)
+        raise UserError(f"--where {text!r}: no row has this value; {printable(column)} has {values}")
     return condition
 
 
-def _split_key(text: str, columns: Sequence[str]) -> tuple[str, str]:
-    """Return the key before a colon, "" without one, and the rest. The longest key that a run has counts."""
-    for position in reversed([index for index, sign in enumerate(text) if sign == ":"]):
-        if text[:position] in columns:
-            return text[:position], text[position + 1 :]
-    return "", text
-
-
-def _values(column: str, runs: Sequence[RunRecord]) -> str:
+def _values(column: str, runs: Sequence[RunRecord]) -> list[str]:
+    """Return the values of a column as text: `train`, `val`."""
     values = {label_of_value(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
-    return some([short(printable(value), 24) for value in sorted(values, key=numeric_sort_key)], MAX_KINDS)
+    return [short(printable(value), 24) for value in sorted(values, key=numeric_sort_key)]
 
 
 def apply_conditions(runs: Sequence[RunRecord], conditions: Sequence[Condition]) -> list[RunRecord]:
@@ -154,7 +146,8 @@ def ask_about_kinds(
         relevant = [one for one in conditions if one.key == key]
         if not relevant and (key == metric or not is_metric_chosen):
             relevant = general
-        kinds = _kinds(_apply_to_key(runs, key, relevant), key)
+        of_key = [replace(one, key=key) for one in relevant if one.column != key]
+        kinds = _kinds(apply_conditions(runs, of_key), key)
         if kinds:
             asked[key] = kinds
     questions = []
@@ -176,20 +169,10 @@ def ask_about_kinds(
     return questions, arguments
 
 
-def _apply_to_key(runs: Sequence[RunRecord], key: str, conditions: Sequence[Condition]) -> list[RunRecord]:
-    return apply_conditions(runs, [replace(one, key=key) for one in conditions if one.column != key])
-
-
 def _describe(kind: str, runs: Sequence[RunRecord]) -> str:
     column, equals, _ = kind.partition("=")
     name = printable(column.removeprefix("!"))
-    return f"{name} ({listed_values(column, runs)})" if equals else name
-
-
-def listed_values(column: str, runs: Sequence[RunRecord]) -> str:
-    """Return the values of a column in words: `train and val`."""
-    values = {label_of_value(value) for run in runs for value in run.logged.get(column, ((), ()))[1]}
-    return listed(short(printable(value), 24) for value in sorted(values, key=numeric_sort_key))
+    return f"{name} ({listed(_values(column, runs))})" if equals else name
 
 
 def _suggest(kinds: Sequence[str], words: Sequence[str]) -> str:
@@ -234,27 +217,25 @@ def _kinds_at_one_step(run: RunRecord, key: str) -> list[str]:
     have it, and others do not.
     """
     rows, _ = run.logged_numbers(key)
-    steps = _steps(run)[rows]
+    counter = next((name for name in STEP_KEYS if name in run.logged), "")
+    step = run.numbers(counter) if counter else np.arange(float(run.rows))
+    epoch_name = epoch_key(run)
+    # A step may restart in each epoch. Complex numbers are pairs; NaN would differ from itself.
+    epoch = run.numbers(epoch_name) if epoch_name else np.zeros(run.rows)
+    steps = (np.nan_to_num(step, nan=-1.0) + 1j * np.nan_to_num(epoch, nan=-1.0))[rows]
     begins = np.flatnonzero(np.diff(steps, prepend=np.nan) != 0)
     doubled = [group for group in np.split(rows, begins[1:]) if len(group) > 1]
     others = [name for name in run.logged if name != key and not is_step_column(name, [run])]
-    for column in others if doubled else ():
+    if not doubled:
+        return []
+    for column in others:
         labels = row_labels(run, column)
         names = set.intersection(*({*labels[group]} for group in doubled)) - {None}
         is_text = run.logged[column][1].dtype == object
         if len(names) > 1 and (is_text or len(doubled) > 1):
             return [f"{column}={name}" for name in sorted(names, key=numeric_sort_key)]
-    for column in others if doubled else ():
+    for column in others:
         kinds = _kinds_by_presence(column, [np.isin(group, run.logged[column][0]) for group in doubled])
         if kinds:
             return kinds
     return []
-
-
-def _steps(run: RunRecord) -> np.ndarray:
-    """Return a step for each row: with the epoch, where there is one, because a step may restart."""
-    step = next((run.numbers(name) for name in STEP_KEYS if name in run.logged), np.arange(float(run.rows)))
-    epoch_name = epoch_key(run)
-    epoch = run.numbers(epoch_name) if epoch_name else np.zeros(run.rows)
-    # Complex numbers are pairs that can be compared; NaN would differ from itself.
-    return np.nan_to_num(step, nan=-1.0) + 1j * np.nan_to_num(epoch, nan=-1.0)

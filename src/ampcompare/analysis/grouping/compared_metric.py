@@ -2,23 +2,20 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
-
-import numpy as np
 
 from ampcompare import metrics
+from ampcompare.analysis.grouping.logged_keys import finite_values, is_logged, not_logged
+from ampcompare.analysis.grouping.placeholders import negative_placeholder
 from ampcompare.config.task_spec import SAMPLE_COUNTS
-from ampcompare.errors import UserError, did_you_mean
+from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
-from ampcompare.runs.nested import flatten, lookup
+from ampcompare.runs.nested import lookup
 from ampcompare.runtime.formatting import (
     capital,
     in_percent,
     number,
-    printable,
-    short,
 )
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
@@ -28,9 +25,6 @@ GOALS = {metrics.HIGHER: MAXIMIZE, metrics.LOWER: MINIMIZE}
 PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
 # parts of a name; "accuracy" counts inside a part, too
 ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})
-MAX_NAMES = 12
-PLACEHOLDERS = (0.0, -1.0)  # what programs write for a metric that was not evaluated, besides NaN
-FAR_FROM_ZERO = 0.05  # of the largest result: a metric that falls to 0 comes closer before
 GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MAXIMIZE}
 GOAL_SUFFIXES = {"": "", MINIMIZE: ":min", MAXIMIZE: ":max"}
 
@@ -70,7 +64,10 @@ class ComparedMetric:
         title: The name at the beginning of a sentence, and above a chart.
         is_titled: Whether the name begins with a capital letter there. A logged key does not.
         axis: The name on an axis.
+        noun_title: The noun at the beginning of a sentence.
         lower_is_better: Whether lower values are better.
+        better: The direction in which values are better, `higher` or `lower`.
+        worse: The other direction.
         is_percentage: Whether it is shown in percent. Differences are then in percentage points.
         is_accuracy: Whether it is a percentage of which more is better.
         factor: Factor from logged to shown values.
@@ -96,6 +93,7 @@ class ComparedMetric:
         best = "best " if self.is_best else ""
 
         self.lower_is_better = self.goal == MINIMIZE
+        self.better, self.worse = ("lower", "higher") if self.lower_is_better else ("higher", "lower")
         self.is_percentage = self.scale is not Unit.PLAIN
         self.is_accuracy = self.is_percentage and not self.lower_is_better
 
@@ -104,6 +102,7 @@ class ComparedMetric:
         self.noun = f"{best}accuracy" if self.key == DEFAULT_METRIC else self.name
         self.is_titled = bool(best or listed)
         self.title = capital(self.name) if self.is_titled else self.name
+        self.noun_title = capital(self.noun) if self.is_titled else self.noun
         self.axis = f"{self.name}, %" if self.is_percentage else self.name
 
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0
@@ -238,12 +237,6 @@ def _check_named_unit(text: str, key: str, unit: Unit | None, runs: Sequence[Run
     )
 
 
-def finite_values(key: str, runs: Sequence[RunRecord]) -> list[float]:
-    """Return every finite value that runs have under a key, in their rows and summaries."""
-    candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
-    return [float(value) for value in candidates if value is not None and math.isfinite(value)]
-
-
 def declared_unit(key: str, runs: Sequence[RunRecord]) -> Unit | None:
     """Return the unit that the format of the runs declares for a key; None if it declares none."""
     return next((UNIT_WORDS[unit] for run in runs if (unit := run.units.get(key)) in UNIT_WORDS), None)
@@ -275,13 +268,13 @@ def choose_metric(
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
     if is_asked and key != DEFAULT_METRIC and not is_logged(key, runs):
-        raise _not_logged(key, runs)
+        raise _unknown_metric(key, runs)
     if unit is None:
         unit = declared_unit(key, runs)
     values = finite_values(key, runs)
-    placeholder = placeholder_of(unit, values)
-    values = [value for value in values if value != placeholder]
     if unit in (Unit.FRACTION, Unit.PERCENT):
+        placeholder = negative_placeholder(values)
+        values = [value for value in values if value != placeholder]
         _check_percentage(key, unit, values)
     scale = unit or unit_of(key, values)
     default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
@@ -320,27 +313,18 @@ def _largest_of_scale(scale: Unit, values: Sequence[float]) -> float:
     return 1.0 if is_within_one else math.inf
 
 
-def _not_logged(key: str, runs: Sequence[RunRecord]) -> UserError:
+def _unknown_metric(text: str, runs: Sequence[RunRecord]) -> UserError:
     """Return the error for a metric that no run logged as a number."""
-    logged = logged_keys(runs)
-    sample = sample_of(key, runs)
-    if sample:
-        numeric = ", ".join(logged[:MAX_NAMES]) or "nothing"
-        return UserError(
-            f"--metric {key!r}: its values are no numbers, such as {sample}; logged as numbers: {numeric}"
-        )
-    head = _logged_head(key, runs)
-    if head != key:
-        suffixes = ("min", "max", *UNIT_WORDS)
-        unknown = next(word for word in key.removeprefix(f"{head}:").split(":") if word not in suffixes)
-        return UserError(
-            f"--metric {key!r}: expected one of {', '.join(suffixes)} after the key, not {unknown!r}"
-        )
-    # The user looks for a result of an evaluation; a long record has dozens of keys before these.
-    evaluations_first = sorted(logged, key=lambda name: (not name.startswith(metrics.EVAL_PREFIX), name))
-    names = ", ".join(evaluations_first[:MAX_NAMES]) or "nothing"
-    hint = nearest_key(key, logged, end=" ")
-    return UserError(f"--metric {key!r}: no run has this metric; {hint}logged: {names}")
+    head = text
+    while ":" in head and not is_logged(head, runs):
+        head = head.rpartition(":")[0]
+    if head == text or not is_logged(head, runs):
+        return not_logged("--metric", text, runs)
+    suffixes = ("min", "max", *UNIT_WORDS)
+    unknown = next(word for word in text.removeprefix(f"{head}:").split(":") if word not in suffixes)
+    return UserError(
+        f"--metric {text!r}: expected one of {', '.join(suffixes)} after the key, not {unknown!r}"
+    )
 
 
 def _check_percentage(key: str, unit: Unit, values: Sequence[float]) -> None:
@@ -356,108 +340,6 @@ def _check_percentage(key: str, unit: Unit, values: Sequence[float]) -> None:
         raise UserError(
             f"--metric {key}:{unit.value}: it is logged as {low:g} to {high:g}; leave :{unit.value} out"
         )
-
-
-def _logged_head(text: str, runs: Sequence[RunRecord]) -> str:
-    """Return the logged key that `KEY:WORD:WORD` begins with, or the text itself if there is none."""
-    head = text
-    while ":" in head and not is_logged(head, runs):
-        head = head.rpartition(":")[0]
-    return head if is_logged(head, runs) else text
-
-
-def placeholder_of(unit: Unit | None, values: Iterable[float]) -> float | None:
-    """Return the value of a percentage or fraction that means "no evaluation", None if there is none.
-
-    It is the one negative value (-1) of a metric with other values that can all be percentages or fractions.
-    """
-    distinct = {*values}
-    negative = {value for value in distinct if value < 0}
-    has_bounds = unit in (Unit.FRACTION, Unit.PERCENT)
-    return negative.pop() if has_bounds and len(negative) == 1 and max(distinct) >= 0 else None
-
-
-def interleaved_placeholder(values: np.ndarray) -> float | None:
-    """Return the value (0, -1 or NaN) of the rows in which a metric was not evaluated, None if there is none.
-
-    Every second row, or more of them, must have this value between at least two results.
-    """
-    for placeholder in (*PLACEHOLDERS, math.nan):
-        results = np.flatnonzero(~_is_value(values, placeholder))
-        gaps = np.diff(results, prepend=-1)
-        if 2 <= len(results) < len(values) and np.median(gaps) >= 2:
-            return placeholder
-    return None
-
-
-def final_placeholder(values: np.ndarray) -> float | None:
-    """Return the last value if it is exactly 0 or -1 and may mean "not evaluated", None otherwise.
-
-    It may if the results before are far from 0, or for -1, if none of them is negative.
-    """
-    for placeholder in PLACEHOLDERS:
-        results = values[values != placeholder]
-        if not len(results) or values[-1] != placeholder:
-            continue
-        if placeholder == 0 and abs(results[-1]) >= FAR_FROM_ZERO * np.abs(results).max():
-            return placeholder
-        if placeholder < 0 and results.min() >= 0:
-            return placeholder
-    return None
-
-
-def _is_value(values: np.ndarray, value: float) -> np.ndarray:
-    return np.isnan(values) if math.isnan(value) else values == value
-
-
-def _is_same_number(one: Any, value: float) -> bool:
-    """Return whether two values are equal, or both NaN."""
-    return bool(one != one) if math.isnan(value) else bool(one == value)
-
-
-def without_value(run: RunRecord, key: str, value: float) -> RunRecord:
-    """Return the run without one value of a key, in its rows and its summary."""
-    rows, values = run.logged_numbers(key)
-    is_kept = ~_is_value(values, value)
-    logged = {name: column for name, column in run.logged.items() if name != key}
-    if is_kept.any():
-        logged[key] = (rows[is_kept], values[is_kept])
-    summary = dict(run.summary)
-    if key in summary and _is_same_number(summary[key], value):
-        del summary[key]
-    return replace(run, summary=summary, logged=logged)
-
-
-def logged_keys(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the keys that have a number in any run, sorted, without W&B's own."""
-    names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
-    return sorted(name for name in names if not name.startswith("_") and is_logged(name, runs))
-
-
-def sample_of(key: str, runs: Sequence[RunRecord]) -> str:
-    """Return a value that was logged under a key, as text; "" without one."""
-    values = (value for run in runs for value in run.logged.get(key, ((), ()))[1])
-    return next((short(printable(repr(value))) for value in values), "")
-
-
-def nearest_key(asked: str, keys: Sequence[str], *, end: str = "") -> str:
-    """Return `did you mean eval/accuracy?` for `acc`, "" if no key is near.
-
-    Args:
-        asked: What the user wrote.
-        keys: The known keys.
-        end: What follows the question in a longer message; left out without a question.
-    """
-    hint = did_you_mean(asked, keys, 0.5, end=end)
-    if hint:
-        return hint
-    containing = [key for key in keys if asked.lower() in key.lower()]
-    return f"did you mean {min(containing, key=len)}?{end}" if containing else ""
-
-
-def is_logged(key: str, runs: Sequence[RunRecord]) -> bool:
-    """Return whether a run has a number under a key, in its rows or its summary."""
-    return any(len(run.values(key)) or run.summary_number(key) is not None for run in runs)
 
 
 def unit_of(key: str, values: Iterable[float]) -> Unit:

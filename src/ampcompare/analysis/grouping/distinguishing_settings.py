@@ -17,8 +17,6 @@ from ampcompare.identity.agreement import REPEAT
 from ampcompare.identity.run_identity import (
     DATA,
     ENVIRONMENT,
-    FINGERPRINT,
-    SOURCE,
     RunIdentity,
     role_of,
     value_text,
@@ -150,14 +148,9 @@ def make_labels(
     # The name of the backend implies its precision settings.
     dependent = tuple(begins for key in differing for begins in dependent_prefixes(key))
     others = [key for key in differing if not key.startswith(dependent) and key not in always]
-    code = [key for key in (*always, *others) if key.startswith(CHANGED_CODE)]
-    always = [key for key in always if key not in code]
-    if code:  # name and date of a file are clearer than its hash
-        others = [key for key in others if key not in code and not key.endswith((SOURCE, FINGERPRINT))]
     labels: list[str] = []
     for number, own in enumerate(settings, 1):
         parts = [_label_part(key, own) for key in always]
-        parts += [_code_label(own, key, settings) for key in code]
         differing_parts = [_label_part(key, own) for key in others]
         if len(", ".join(differing_parts)) > SUFFIX_CHARS:
             differing_parts = [f"setting {number}"]
@@ -180,18 +173,6 @@ def short_key(key: str) -> str:
     """
     name = key.removesuffix(".name").rpartition(".")[2]
     return key if name in OPTIONS else name
-
-
-def _code_label(own: Mapping[str, str], key: str, settings: Sequence[Mapping[str, str]]) -> str:
-    """Return which version of a user's file a group ran: `net.py of 2026-11-26 16:21:22`.
-
-    Runs that were made before the first change do not record the file: `net.py before 2026-11-26 16:21:22`.
-    """
-    if own.get(key, NOT_SET) != NOT_SET:
-        return own[key]
-    changed = [other[key] for other in settings if other.get(key, NOT_SET) != NOT_SET]
-    file, _, first_change = min(changed, default="").partition(" of ")
-    return f"{file} before {first_change}" if changed else "before the change"
 
 
 def format_setting(value: str) -> str:

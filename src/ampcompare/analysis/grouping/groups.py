@@ -5,8 +5,9 @@ backend with different batch sizes, or on different machines, are in two groups,
 difference.
 """
 
+import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -28,13 +29,9 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     make_labels,
 )
 from ampcompare.analysis.grouping.run_metrics import (
-    BEST,
-    FINAL,
     METRICS_BY_COLUMN,
-    PEAK,
     RUN_METRICS,
     SCORE,
-    SECONDS,
     RunMetric,
 )
 from ampcompare.analysis.grouping.run_table import (
@@ -235,7 +232,9 @@ class Group:
         run_metric = METRICS_BY_COLUMN[column]
         counts = rows[column].notna()
         if run_metric.is_of_seed:
-            return _sample_by_seed(rows[counts & (rows[OUTCOME] != RunState.FAILED)], column)
+            values = rows[column][counts & (rows[OUTCOME] != RunState.FAILED)]
+            by_seed = values.groupby(_seed_labels(rows), sort=False)
+            return pd.Series({seed: math.fsum(own) / len(own) for seed, own in by_seed}, dtype=float)
         if run_metric.is_timed and own_times:
             counts &= ~is_machine_shared(rows)
         return _sample_by_process(rows, counts, run_metric)
@@ -271,15 +270,6 @@ def _seed_labels(rows: pd.DataFrame) -> dict[Any, str]:
     return {index: seed or f"run {index}" for index, seed in rows[SEED].items()}
 
 
-def _sample_by_seed(rows: pd.DataFrame, column: str) -> pd.Series:
-    """Return the mean of the values of each seed."""
-    seeds = _seed_labels(rows)
-    by_seed: dict[str, list[float]] = {}
-    for index, value in rows[column].items():
-        by_seed.setdefault(seeds[index], []).append(value)
-    return pd.Series({seed: math.fsum(v) / len(v) for seed, v in by_seed.items()}, dtype=float)
-
-
 def _sample_by_process(rows: pd.DataFrame, counts: pd.Series, run_metric: RunMetric) -> pd.Series:
     """Return the mean of the values of each process.
 
@@ -287,19 +277,14 @@ def _sample_by_process(rows: pd.DataFrame, counts: pd.Series, run_metric: RunMet
         rows: All runs of the processes: their seeds label the process.
         counts: Whether the value of a row counts.
     """
-    labels = list(_seed_labels(rows).values())
-    values = rows[run_metric.column].to_numpy(float)
-    is_counted = counts.to_numpy(bool)
-    positions: dict[str, list[int]] = {}
-    for position, process in enumerate(rows[PROCESS]):
-        positions.setdefault(process, []).append(position)
+    labels = _seed_labels(rows)
     by_seeds: dict[str, list[float]] = {}
-    for own in positions.values():
-        counted = values[own][is_counted[own]]
+    for _, own in rows.groupby(PROCESS, sort=False):
+        counted = own[run_metric.column][counts[own.index]].to_numpy(float)
         if not len(counted):
             continue
         mean = _geometric_mean(counted) if run_metric.is_ratio else float(counted.mean())
-        label = "+".join(sorted(labels[position] for position in own))
+        label = "+".join(sorted(labels[index] for index in own.index))
         by_seeds.setdefault(label, []).append(mean)
     numbered = {f"{label} ({n})": mean for label, means in by_seeds.items() for n, mean in enumerate(means)}
     return pd.Series(numbered, dtype=float)
@@ -328,7 +313,8 @@ def group_runs(
     """
     pools = _pool_rows(rows, keys, ignored)
     groups: list[Group] = []
-    for value, kind in _order_values(pools):
+    ordered = order_backends(value for value, _ in pools)
+    for value, kind in (pair for pair in itertools.product(ordered, Kind) if pair in pools):
         pools_of_value = pools[value, kind]
         name = kind.name_of(value)
         settings = [dict(pool) for pool in pools_of_value]
@@ -399,12 +385,6 @@ def _pool_of_refused(run: RunRecord, pool: Pool, pools: Iterable[Pool]) -> Pool:
     return next((candidate for candidate in pools if requested <= {*candidate}), pool)
 
 
-def _order_values(values: Collection[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
-    """Return the compared values with their kinds: known backends first, each followed by its controls."""
-    ordered = order_backends(value for value, _ in values)
-    return [(value, kind) for value in ordered for kind in Kind if (value, kind) in values]
-
-
 def count_ended_seeds(groups: Sequence[Group]) -> int:
     """Return the smallest number of seeds with an ended run among the groups; 0 without a group."""
     ended = [RunState.FINISHED.value, RunState.FAILED.value]
@@ -423,31 +403,6 @@ def _find_chaos_runs(rows: pd.DataFrame, keys: Sequence[str]) -> frozenset[Any]:
     changed = {index for index, run in rows[RUN].items() if is_perturbed(run)}
     repeated = {value for index, value in values.items() if index not in changed}
     return frozenset(index for index in changed if values[index] in repeated)
-
-
-# Columns of published measurements that have another name there.
-COLUMN_OF = {"seconds": SECONDS, "peak_memory": PEAK}
-
-
-def sample_measurement(group: Group, measurement: str) -> pd.Series:
-    """Return the values of a published measurement, in its unit.
-
-    They are per process; accuracies are per seed.
-
-    Args:
-        measurement: A key of `publication.MEASUREMENTS`.
-    """
-    values = group.sample(COLUMN_OF.get(measurement, measurement))
-    return 100 * values if measurement in (FINAL, BEST) else values
-
-
-def counts_processes(group: Group, measurement: str) -> bool:
-    """Return whether the values of a published measurement are those of processes with several runs.
-
-    Args:
-        measurement: A key of `publication.MEASUREMENTS`.
-    """
-    return group.counts_processes(COLUMN_OF.get(measurement, measurement))
 
 
 def name_run(group: Group, row: pd.Series) -> str:

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.compared_metric import ComparedMetric, final_placeholder
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import control_position
 from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.placeholders import final_placeholder
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, count_decimals, relative_resolution
 from ampcompare.analysis.grouping.run_metrics import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.analysis.grouping.run_table import CARDS, RUN, STARTED, is_machine_shared
@@ -149,8 +150,8 @@ def measure_speed_resolution(groups: Sequence[Group]) -> float:
     return max(resolutions)
 
 
-def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
-    """Return the speed-up by median throughput and by total training time, if they differ by more than 3%.
+def other_speedup(group: Group, base: Group) -> float | None:
+    """Return the speed-up by total training time, if that by median throughput differs by more than 3%.
 
     A median leaves out start-up and stalls. None if the speed-ups agree or are unknown.
     """
@@ -161,7 +162,7 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
     by_median = math.exp(own[0] - other[0])
     by_seconds = math.exp(own[1] - other[1])
     gap = abs(math.log(by_median / by_seconds))
-    return (by_median, by_seconds) if gap > math.log1p(MEDIAN_GAP) else None
+    return by_seconds if gap > math.log1p(MEDIAN_GAP) else None
 
 
 def _log_speeds(group: Group) -> tuple[float, float] | None:

@@ -12,10 +12,24 @@ from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE
 from ampcompare.analysis.reproduction import ReproductionResult
-from ampcompare.report.charts import vega
 from ampcompare.report.charts.forest import LEAST_REACH
 from ampcompare.report.charts.series import round_for_chart
-from ampcompare.report.charts.vega import GREY, HEIGHT, NUMBER, Spec, chart, line_at, quantity, tip, zone
+from ampcompare.report.charts.vega import (
+    GREY,
+    HEIGHT,
+    NAMES,
+    NUMBER,
+    PICKED,
+    Spec,
+    by_backend,
+    chart,
+    line_at,
+    nominal,
+    point,
+    quantity,
+    tip,
+    zone,
+)
 from ampcompare.report.palette import styles_of
 
 PREFIX = f"{metrics.ACTIVATION_LARGEST}/"
@@ -34,21 +48,22 @@ def paired_differences(analysis: Analysis) -> Spec | None:
     if not rows:
         return None
     metric = analysis.metric
-    reach = max(*(abs(row["x"]) for row in rows), metric.margin or LEAST_REACH * _baseline_value(analysis))
+    own = analysis.baseline.estimates.get(SCORE) if analysis.baseline else None
+    least = LEAST_REACH * (abs(own.value) if own else 1.0)
+    reach = max(*(abs(row["x"]) for row in rows), metric.margin or least)
     labels = list(dict.fromkeys(row["backend"] for row in rows))
     label = f"datum.value == 0 ? '0' : format(datum.value, '+{NUMBER}')"
     axis = {"grid": True, "title": None, "tickCount": 5, "labelExpr": label}
     x = quantity("x", axis, domain=[-1.1 * reach, 1.1 * reach], nice=False)
-    y = {"field": "backend", "type": "nominal", "sort": labels, "axis": {"title": None, "labelLimit": 110}}
     layers = [] if metric.margin is None else [zone(x, -metric.margin, metric.margin)]
     layers += [
         line_at(x, 0),
         {
-            "mark": {"type": "point", "size": 60, "strokeWidth": 2, "opacity": 1},
+            "mark": point(60, filled=False, strokeWidth=2),
             "encoding": {
                 "x": x,
-                "y": y,
-                "opacity": vega.if_picked(1, 0.1),
+                "y": nominal("backend", sort=labels, axis=NAMES),
+                "opacity": PICKED,
                 "tooltip": [tip("backend"), tip("seed"), tip("x", "difference", format=f"+{NUMBER}")],
             },
         },
@@ -61,31 +76,24 @@ def paired_differences(analysis: Analysis) -> Spec | None:
         layers,
         rows,
         height=max(HEIGHT, DIFFERENCE_HEIGHT * len(labels)),
-        encoding={"color": vega.by_backend(labels, styles_of(analysis), "colour")},
+        encoding={"color": by_backend(labels, styles_of(analysis), "colour")},
     )
 
 
 def _difference_rows(analysis: Analysis) -> list[dict[str, Any]]:
     """Return a datum for each shared seed of a group and its baseline, where they are paired by seed."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for comparison in analysis.comparisons:
         estimate = comparison.estimates.get(QUALITY)
         if comparison.baseline is None or estimate is None or not estimate.is_paired:
             continue
+        name = comparison.group.display_name
         differences = (comparison.group.sample(SCORE) - comparison.baseline.sample(SCORE)).dropna()
-        for seed, difference in differences.items():
-            row = {
-                "backend": comparison.group.display_name,
-                "seed": str(seed),
-                "x": round_for_chart(difference),
-            }
-            rows.append(row)
+        rows += [
+            {"backend": name, "seed": str(seed), "x": round_for_chart(difference)}
+            for seed, difference in differences.items()
+        ]
     return rows
-
-
-def _baseline_value(analysis: Analysis) -> float:
-    estimate = analysis.baseline.estimates.get(SCORE) if analysis.baseline else None
-    return abs(estimate.value) if estimate is not None else 1.0
 
 
 def largest_activations(analysis: Analysis) -> Spec | None:
@@ -98,14 +106,13 @@ def largest_activations(analysis: Analysis) -> Spec | None:
     order = sorted({row["layer"] for row in rows}, key=_natural)
     labels = list(dict.fromkeys(row["backend"] for row in rows))
     x = quantity("x", {"grid": True, "values": [10.0**n for n in range(-6, 39)]}, type="log", nice=False)
-    y = {"field": "layer", "type": "nominal", "sort": order, "axis": {"title": None, "labelLimit": 110}}
     dots = {
-        "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+        "mark": point(45),
         "encoding": {
             "x": x,
-            "y": y,
-            "yOffset": {"field": "backend", "type": "nominal", "sort": labels},
-            "opacity": vega.if_picked(1, 0.1),
+            "y": nominal("layer", sort=order, axis=NAMES),
+            "yOffset": nominal("backend", sort=labels),
+            "opacity": PICKED,
             "tooltip": [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)],
         },
     }
@@ -118,7 +125,7 @@ def largest_activations(analysis: Analysis) -> Spec | None:
         [line_at(x, FP16_MAX, strokeDash=[4, 3]), dots],
         rows,
         height=max(HEIGHT, LAYER_HEIGHT * len(order)),
-        encoding={"color": vega.by_backend(labels, styles_of(analysis), "colour")},
+        encoding={"color": by_backend(labels, styles_of(analysis), "colour")},
     )
 
 
@@ -151,8 +158,8 @@ def published_ratios(analysis: Analysis) -> Spec | None:
     # A log axis would leave out most labels between powers of ten.
     axis = {"grid": True, "labelExpr": f"format(datum.value, '{NUMBER}')"}
     x = quantity("x", axis, type="log", nice=False, padding=8)
-    y = {"field": "row", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 240}}
-    offset = {"field": "from", "type": "nominal", "sort": [PUBLISHED, MEASURED]}
+    y = nominal("row", sort=None, axis=NAMES | {"labelLimit": 240})
+    offset = nominal("from", sort=[PUBLISHED, MEASURED])
     tips = [
         tip("row", "value"),
         tip("from"),
@@ -167,7 +174,7 @@ def published_ratios(analysis: Analysis) -> Spec | None:
     }
     shape = _by_source(["diamond", "circle"])
     marks = {
-        "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
+        "mark": point(80),
         "encoding": {"x": x, "y": y, "yOffset": offset, "shape": shape, "tooltip": tips},
     }
     return chart(
@@ -205,5 +212,4 @@ def _ratio_rows(result: ReproductionResult) -> list[dict[str, Any]]:
 
 def _by_source(range_: list[str]) -> Spec:
     """Return a channel that distinguishes published and measured values."""
-    scale = {"domain": [PUBLISHED, MEASURED], "range": range_}
-    return {"field": "from", "type": "nominal", "legend": None, "scale": scale}
+    return nominal("from", legend=None, scale={"domain": [PUBLISHED, MEASURED], "range": range_})

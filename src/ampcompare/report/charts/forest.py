@@ -2,20 +2,23 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.groups import Kind
 from ampcompare.analysis.scale import CHANGE, DIFFERENCE, RATIO
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.report.charts.vega import (
+    NAMES,
     NUMBER,
     PAPER,
+    PICKED,
     Spec,
     by_backend,
     chart,
-    if_picked,
     line_at,
+    nominal,
+    point,
     quantity,
     tip,
     zone,
@@ -79,10 +82,48 @@ def _forest(
         margin=column.zone,
         least=_least_reach(column, analysis),
     )
+    rows, arrows = _rows_and_arrows(marks, low, high, analysis)
+    scale = {"type": "log"} if metric.is_ratio else {}
+    ticks = {"values": ratio_ticks(low, high)} if metric.is_ratio else {"tickCount": 4}
+    axis = {"grid": True, "labelExpr": TICKS[column.scale], **ticks}
+    x = quantity("x", axis, domain=[low, high], nice=False, **scale)
+    y = nominal("backend", scale={"domain": list(labels)}, axis=NAMES)
+    shown = {"x": x, "y": y, "opacity": PICKED}
+    shape = {"shape": nominal("shape", scale=None)}
+    dashed = {"strokeDash": nominal("dash", scale=None)}
+    tips = [tip("backend"), tip("effect", column.noun), tip("span", "interval")]
+    dots = shown | shape | {"tooltip": tips}
+    ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
+    layers = [zone(x, *column.zone)] if column.zone else []
+    layers += [
+        line_at(x, metric.null),
+        {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": shown | ends | dashed},
+        {"data": {"values": arrows}, "mark": point(70), "encoding": shown | shape},
+        {"transform": [{"filter": "!datum.open"}], "mark": point(70), "encoding": dots},
+        {
+            "transform": [{"filter": "datum.open"}],
+            "mark": point(70, filled=False, fill={"expr": PAPER}, strokeWidth=2),
+            "encoding": dots,
+        },
+    ]
+    return chart(
+        column.head,
+        "; ".join([EFFECTS[column.scale], *_key(rows, arrows, column.zone, high - low)]),
+        layers,
+        rows,
+        height=ROW_HEIGHT * len(labels),
+        encoding={"color": by_backend(labels, styles_of(analysis), "colour")},
+    )
+
+
+def _rows_and_arrows(
+    marks: Mapping[str, tuple[Cell, Estimate]], low: float, high: float, analysis: Analysis
+) -> tuple[list[Spec], list[Spec]]:
+    """Return a datum for each estimate, and one for each interval that goes on beyond an end of the axis."""
     controls = {group.display_name for group in analysis.groups if group.kind is not Kind.ARM}
     styles = styles_of(analysis)
-    rows = []
-    arrows = []
+    rows: list[Spec] = []
+    arrows: list[Spec] = []
     for label, (cell, mark) in marks.items():
         first, last = mark.span
         dash = styles[label].dash if label in controls else SOLID
@@ -103,50 +144,21 @@ def _forest(
             arrows.append({"backend": label, "x": low, "shape": "triangle-left"})
         if last > high:
             arrows.append({"backend": label, "x": high, "shape": "triangle-right"})
-    scale = {"type": "log"} if metric.is_ratio else {}
-    ticks = {"values": ratio_ticks(low, high)} if metric.is_ratio else {"tickCount": 4}
-    axis = {"grid": True, "labelExpr": TICKS[column.scale], **ticks}
-    x = quantity("x", axis, domain=[low, high], nice=False, **scale)
-    y = {
-        "field": "backend",
-        "type": "nominal",
-        "scale": {"domain": list(labels)},
-        "axis": {"title": None, "labelLimit": 110},
-    }
-    shown = {"x": x, "y": y, "opacity": if_picked(1, 0.1)}
-    shape = {"shape": {"field": "shape", "type": "nominal", "scale": None}}
-    dashed = {"strokeDash": {"field": "dash", "type": "nominal", "scale": None}}
-    tips = [tip("backend"), tip("effect", column.noun), tip("span", "interval")]
-    dots = shown | shape | {"tooltip": tips}
-    point = {"type": "point", "size": 70, "opacity": 1}
-    ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
-    layers = [zone(x, *column.zone)] if column.zone else []
-    layers += [
-        line_at(x, metric.null),
-        {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": shown | ends | dashed},
-        {"data": {"values": arrows}, "mark": point | {"filled": True}, "encoding": shown | shape},
-        {"transform": [{"filter": "!datum.open"}], "mark": point | {"filled": True}, "encoding": dots},
-        {
-            "transform": [{"filter": "datum.open"}],
-            "mark": point | {"fill": {"expr": PAPER}, "strokeWidth": 2},
-            "encoding": dots,
-        },
-    ]
-    key = {
-        "hollow: no difference shown": any(row["open"] for row in rows),
-        "shaded: the margin": column.zone and (column.zone[1] - column.zone[0]) / (high - low) >= MIN_ZONE,
-        "diamond: a control": any(row["shape"] == "diamond" for row in rows),
-        "dotted: the range of the values": any(row["dash"] == RANGE_DASH for row in rows),
-        "arrow: the interval goes on": arrows,
-    }
-    return chart(
-        column.head,
-        "; ".join([EFFECTS[column.scale], *(text for text, is_there in key.items() if is_there)]),
-        layers,
-        rows,
-        height=ROW_HEIGHT * len(labels),
-        encoding={"color": by_backend(labels, styles, "colour")},
-    )
+    return rows, arrows
+
+
+def _key(rows: Sequence[Spec], arrows: Sequence[Spec], zone: Sequence[float], length: float) -> Iterator[str]:
+    """Yield what a reader must know of the marks that are there; `length` is that of the axis."""
+    if any(row["open"] for row in rows):
+        yield "hollow: no difference shown"
+    if zone and (zone[1] - zone[0]) / length >= MIN_ZONE:
+        yield "shaded: the margin"
+    if any(row["shape"] == "diamond" for row in rows):
+        yield "diamond: a control"
+    if any(row["dash"] == RANGE_DASH for row in rows):
+        yield "dotted: the range of the values"
+    if arrows:
+        yield "arrow: the interval goes on"
 
 
 def _least_reach(column: Column, analysis: Analysis) -> float:

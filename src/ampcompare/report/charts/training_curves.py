@@ -20,10 +20,13 @@ from ampcompare.report.charts.series import (
 from ampcompare.report.charts.vega import (
     LINE_WIDTH,
     NUMBER,
+    PICKED,
     Spec,
     by_backend,
     chart,
     if_picked,
+    nominal,
+    point,
     quantity,
     tip,
 )
@@ -133,14 +136,14 @@ def loss_scale(analysis: Analysis) -> Spec | None:
     y = _log2_axis([value for scale in scales for value in scale["y"]])
     flat = [{"flatten": ["x", "y"]}]
     tips = [tip("backend"), tip("x", analysis.quantities.step, format=",")]
-    shown = {"y": y, "opacity": if_picked(1, 0.1)}
+    shown = {"y": y, "opacity": PICKED}
     dashed = shown | {"strokeDash": by_backend(labels, styles_of(analysis), "dash")}
     mark = {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}
     if any(len(scale["x"]) == 1 for scale in scales):  # a line of one point is invisible
         mark["point"] = True
     layers: list[Spec] = [{"transform": flat, "mark": mark, "encoding": dashed}]
     if crosses:
-        mark = {"type": "point", "shape": "cross", "angle": 45, "filled": True, "size": 55, "opacity": 1}
+        mark = point(55, shape="cross", angle=45)
         skipped = [tip("new", "steps skipped", format=","), tip("total", "skipped so far", format=",")]
         layer = {"data": {"values": crosses}, "transform": [{"flatten": ["x", "y", "new", "total"]}]}
         layers.append(layer | {"mark": mark, "encoding": shown | {"tooltip": [*tips, *skipped]}})
@@ -173,12 +176,11 @@ def line_chart(
     drawn = [line for line in lines if len(line.x)]
     if not drawn:
         return None
-    with_range = any(line.n > 1 for line in drawn)
-    limit = points_per_line(drawn)
-    rows = [line.to_datum(limit, with_range=with_range) for line in drawn]
+    with_range = any(one.n > 1 for one in drawn)
+    rows = [one.to_datum(points_per_line(drawn), with_range=with_range) for one in drawn]
     min_points = min(len(row["x"]) for row in rows)
     fields = ["x", "y", *(["low", "high"] if with_range else [])]
-    labels = list(dict.fromkeys(line.label for line in drawn))
+    labels = list(dict.fromkeys(one.label for one in drawn))
     begins: Spec = {} if y_min is None else {"domainMin": y_min}
     y_axis = quantity("y", **begins)
     layers: list[Spec] = []
@@ -188,35 +190,33 @@ def line_chart(
         if min_points == 1:  # a band of one point is invisible
             rule = {"y": ends["y"], "y2": ends["y2"], "opacity": if_picked(0.4, 0.05)}
             layers.append({"mark": {"type": "rule", "strokeWidth": LINE_WIDTH}, "encoding": rule})
-    shown = {"y": y_axis, "opacity": if_picked(1, 0.1)}
-    side: Spec = {"field": "side", "type": "nominal"}
-    scale = {"domain": [*SIDES], "range": [[1, 0], [4, 3]]}
-    has_sides = any(line.side for line in drawn)
+    shown = {"y": y_axis, "opacity": PICKED}
+    dash = by_backend(labels, styles_of(analysis), "dash")
+    has_sides = any(one.side for one in drawn)
     if has_sides:
-        dash = side | {"scale": scale, "legend": None}
-    else:
-        dash = by_backend(labels, styles_of(analysis), "dash")
-    mark: Spec = {"type": "line", "strokeWidth": LINE_WIDTH}
-    layers.append({"mark": mark, "encoding": shown | {"strokeDash": dash}})
+        dash = nominal("side", scale={"domain": [*SIDES], "range": [[1, 0], [4, 3]]}, legend=None)
+    line: Spec = {"type": "line", "strokeWidth": LINE_WIDTH}
+    layers.append({"mark": line, "encoding": shown | {"strokeDash": dash}})
     if min_points == 1 or max(len(row["x"]) for row in rows) <= MAX_MARKED:
-        mark = {"type": "point", "filled": True, "size": 28, "opacity": 1}
-        layers.append({"mark": mark, "encoding": shown})
+        layers.append({"mark": point(28), "encoding": shown})
     names = dict(zip(fields, (*axes, "lowest run", "highest run"), strict=False))
     tips = [tip(field, name, format=NUMBER) for field, name in names.items()]
     side_tips = [tip("side", "gradients")] if has_sides else []
     layers.append(_hover(y_axis, [tip("backend"), *side_tips, tip("of", "line"), *tips]))
     encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(analysis), "colour")}
     if has_sides:
-        encoding["detail"] = side
+        encoding["detail"] = nominal("side")
     return chart(title, subtitle, layers, rows, transform=[{"flatten": fields}], encoding=encoding)
 
 
 def _hover(y: Spec, tips: list[Spec]) -> Spec:
     select = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
     shown = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
-    encoding = {"y": y, "opacity": shown, "tooltip": tips}
-    mark = {"type": "point", "filled": True, "size": 60}
-    return {"params": [{"name": "hover", "select": select}], "mark": mark, "encoding": encoding}
+    return {
+        "params": [{"name": "hover", "select": select}],
+        "mark": {"type": "point", "filled": True, "size": 60},
+        "encoding": {"y": y, "opacity": shown, "tooltip": tips},
+    }
 
 
 def _unit(analysis: Analysis) -> str:

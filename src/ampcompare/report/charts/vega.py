@@ -27,6 +27,7 @@ PICTURE_HEIGHT = 250
 PPI = 300  # dots per inch of a PNG
 FONT = "DejaVu Sans, Arial, Helvetica, sans-serif"
 LINE_WIDTH = 2
+NAMES = {"title": None, "labelLimit": 110}  # an axis with names
 # What fits WIDTH.
 SUBTITLE_CHARS = 76
 LEGEND_CHARS = 60
@@ -62,12 +63,22 @@ def chart(
     }
 
 
+def nominal(field: str, **more: Any) -> Spec:
+    """Return a channel of names."""
+    return {"field": field, "type": "nominal", **more}
+
+
+def point(size: int, **more: Any) -> Spec:
+    """Return the mark of a filled point."""
+    return {"type": "point", "filled": True, "size": size, "opacity": 1, **more}
+
+
 def by_backend(labels: Sequence[str], styles: "Mapping[str, Style]", attribute: str) -> Spec:
     """Return a channel from label to an attribute of its style; the page has one legend for all charts."""
     values = [getattr(styles[label], attribute) for label in labels]
     range_ = [list(value) if isinstance(value, tuple) else value for value in values]
     scale = {"domain": list(labels), "range": range_}
-    return {"field": "backend", "type": "nominal", "scale": scale, "legend": None}
+    return nominal("backend", scale=scale, legend=None)
 
 
 def quantity(field: str, axis: Spec | None = None, **scale: Any) -> Spec:
@@ -89,6 +100,9 @@ def if_picked(full: float, faint: float) -> Spec:
         "condition": {"test": f"{PICK} === null || {PICK} === datum.backend", "value": full},
         "value": faint,
     }
+
+
+PICKED = if_picked(1, 0.1)  # the opacity of points and lines
 
 
 def zone(x: Spec, low: float, high: float) -> Spec:
