@@ -54,7 +54,8 @@ def test_a_file_without_a_run_is_left_out_among_others_and_refused_alone(tmp_pat
     write(tmp_path / "good.csv", TABLE)
     runs, notes = names_and_notes(tmp_path)
     assert runs == ["good.csv"]
-    if name not in ("a.json", "a.jsonl", "table.csv", "trainer_state.json"):  # which may be data, or is not looked into
+    # The others may be data, or are not looked into.
+    if name not in ("a.json", "a.jsonl", "table.csv", "trainer_state.json"):
         assert any(str(bad) in note and why in note for note in notes)
 
 

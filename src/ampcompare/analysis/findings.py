@@ -9,7 +9,7 @@ from ampcompare.analysis.bench_results import BenchResults
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantities
-from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, CommonSetting
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, CommonSetting, name_of_value
 from ampcompare.analysis.grouping.groups import Group, count_ended_seeds
 from ampcompare.analysis.grouping.run_metrics import METRICS_BY_COLUMN, THROUGHPUT
 from ampcompare.analysis.grouping.training_recipe import Recipe
@@ -92,7 +92,9 @@ class Findings:
     @property
     def baseline_name(self) -> str:
         """The value of the baseline as people read it."""
-        return display_name(self.baseline_value) if self.keys[0] == BACKEND else self.baseline_value
+        if self.keys[0] == BACKEND:
+            return display_name(self.baseline_value)
+        return name_of_value(self.keys[0], self.baseline_value)
 
     def level_of(self, column: str) -> float:
         """Return the level of the intervals of a column of the table of runs."""

@@ -60,8 +60,8 @@ def _missing_seed(findings: Findings) -> list[str]:
     if any(run.is_recorded for run in findings.table["run"]):
         return ["No run records a seed, so runs are not paired: Recorder(seed=...) pairs them."]
     return [
-        "No run records a seed, so runs are not paired: --seed KEY pairs them if a setting has the seed; if "
-        f"none has it, {SEED_IN_SETTINGS_FILE}."
+        "No run records a seed, so runs are not paired: --seed KEY pairs them by a setting, --run-name "
+        f"'*{{seed}}' by the end of their names; if neither has the seed, {SEED_IN_SETTINGS_FILE}."
     ]
 
 

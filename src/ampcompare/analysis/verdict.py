@@ -22,12 +22,10 @@ from ampcompare.analysis.claims import (
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.groups import BACKEND
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, QUALITY, SPEED
 from ampcompare.analysis.reasons import explain_degenerate
 from ampcompare.analysis.scale import RATIO
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.runs.loader import ARM
 from ampcompare.runtime import formatting
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a part of a badge
@@ -176,7 +174,9 @@ def _answer_quality(claimed: Sequence[Comparison], findings: Findings) -> str:
     degenerate = [reason for base in bases if (reason := explain_degenerate(base))]
     if bases and len(degenerate) == len(bases):
         return f"{title}: no verdict, because {_shorten(bases[0].display_name)} is {degenerate[0].text}"
-    return f"{title}: {_join_answers([(_arm_name(c, findings), _quality_answer(c)) for c in claimed])}"
+    return (
+        f"{title}: {_join_answers([(_shorten(c.group.display_name), _quality_answer(c)) for c in claimed])}"
+    )
 
 
 def _quality_answer(comparison: Comparison) -> Answer:
@@ -222,7 +222,7 @@ def _answer_speed(claimed: Sequence[Comparison], findings: Findings) -> str:
     is_recorded = any(column in side.estimates for c in claimed for side in c.sides)
     if not is_recorded and all(c.claims[SPEED].estimate is None for c in claimed):
         return ""
-    return f"Speed: {_join_answers([(_arm_name(c, findings), _speed_answer(c)) for c in claimed])}"
+    return f"Speed: {_join_answers([(_shorten(c.group.display_name), _speed_answer(c)) for c in claimed])}"
 
 
 def _speed_answer(comparison: Comparison) -> Answer:
@@ -261,14 +261,6 @@ def _describe_not_compared(comparisons: Sequence[Comparison]) -> str:
         return ""
     verb = "is" if len(names) == 1 else "are"
     return f"{formatting.listed(names)} {verb} not compared"
-
-
-def _arm_name(comparison: Comparison, findings: Findings) -> str:
-    """Return the name of an arm, with the compared key where the name alone says nothing."""
-    name = _shorten(comparison.group.display_name)
-    if findings.keys[0] in (BACKEND, ARM):
-        return name
-    return f"{findings.keys[0].rpartition('.')[2]} {name}"
 
 
 def _shorten(label: str) -> str:

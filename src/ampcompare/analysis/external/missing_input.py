@@ -28,13 +28,15 @@ LOSS = "loss"  # how every one of them ends the key of a loss
 NO_METRICS = frozenset(
     """
     seed lr learning_rate train/learning_rate base_lr lr-SGD lr-Adam lr-AdamW grad_norm train/grad_norm
-    time data_time memory eta total_flos train/total_flos wall train_wall wps ups gnorm
+    time data_time memory eta eta_seconds total_flos train/total_flos wall train_wall wps ups gnorm
     update num_updates train_num_updates valid_num_updates Created Runtime
     datetime_start datetime_complete duration
+    total_steps percentage elapsed_time remaining_time
+    time_this_iter_s time_total_s timestamp pid time/iterations time/time_elapsed time/fps
     eval_runtime eval_samples_per_second eval_steps_per_second eval/runtime eval/samples_per_second
     eval/steps_per_second train_runtime train_samples_per_second train_steps_per_second
     """.split()
-)
+) | {"Wall time"}  # of TensorBoard's downloads
 FP32 = frozenset({"32", "fp32", "float32", "none", "no", "false"})  # what formats call training without AMP
 NUMBER_AT_END = re.compile(r"[-_ ]((seed|run|version)[-_ =]?)?\d+$", re.I)
 MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
@@ -191,10 +193,18 @@ def _ask_for_runs(run: RunRecord) -> MissingInput:
 
 
 def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the settings that differ; first those with few values that several runs share."""
+    """Return the settings that differ.
+
+    Those that differ in every run come last. Of the others, those with a value that names fp32 come first,
+    then those with few values.
+    """
     counts = {key: len({*column}) for key, column in columns.items()}
-    differing = [key for key, count in counts.items() if count > 1]
-    return sorted(differing, key=lambda key: (counts[key] == len(columns[key]) > 2, counts[key], key))
+
+    def rank(key: str) -> tuple[Any, ...]:
+        is_unlike_precision = all(map(is_other_than_fp32, columns[key]))
+        return counts[key] == len(columns[key]) > 2, is_unlike_precision, counts[key], key
+
+    return sorted((key for key, count in counts.items() if count > 1), key=rank)
 
 
 def values_in(column: Sequence[str]) -> str:

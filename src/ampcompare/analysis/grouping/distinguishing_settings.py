@@ -24,6 +24,7 @@ from ampcompare.identity.run_identity import (
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.nested import as_text, flatten, is_number
+from ampcompare.runs.table_format import is_number_text
 from ampcompare.runtime.formatting import listed, printable, short
 
 BACKEND = "backend"
@@ -40,6 +41,7 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
 NAMES_OF_BACKEND = ("precision", *KEY_HINTS[BACKEND].split())
 NO_DATA = "data not recorded"
 CHANGED_CODE = "changed_code."  # prefix of keys for user files that changed during a sweep
+BARE_VALUES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
 SUFFIX_CHARS = 32  # a longer list of differing settings is replaced by a number
 
 
@@ -163,6 +165,16 @@ def make_labels(
 def _label_part(key: str, own: Mapping[str, str]) -> str:
     """Return a setting with the last part of its key: `tf32 on`, `lr 0.009`, `model resnet50`."""
     return f"{short_key(key)} {format_setting(own.get(key, NOT_SET))}"
+
+
+def name_of_value(key: str, value: str) -> str:
+    """Return a compared value, with its key where the value alone says nothing.
+
+    >>> name_of_value("trainer.amp", "True"), name_of_value("lr", "0.1"), name_of_value("precision", "bf16")
+    ('amp True', 'lr 0.1', 'bf16')
+    """
+    is_bare = is_number_text(value) or value.lower() in BARE_VALUES
+    return f"{short_key(key)} {value}" if is_bare else value
 
 
 def short_key(key: str) -> str:

@@ -27,6 +27,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     identity_of,
     is_perturbed,
     make_labels,
+    name_of_value,
 )
 from ampcompare.analysis.grouping.run_metrics import (
     METRICS_BY_COLUMN,
@@ -321,10 +322,10 @@ def group_runs(
         differing = differing_keys(settings)
         labels = make_labels(name, settings, keys[1:], differing, [group.label for group in groups])
         for label, own, indices in zip(labels, settings, pools_of_value.values(), strict=True):
-            shown = f"{kind.display_name_of(value)}{label.removeprefix(name)}"
+            own_name = kind.display_name_of(value) if keys[0] == BACKEND else name_of_value(keys[0], name)
             group = Group(
                 label=label,
-                display_name=shown if keys[0] == BACKEND else label,
+                display_name=f"{own_name}{label.removeprefix(name)}",
                 all_rows=rows[rows.index.isin(indices)],
                 metric=metric,
                 base_value=value,
