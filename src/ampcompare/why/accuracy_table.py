@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ampcompare.runtime.formatting import plural, printable, some
+from ampcompare.runtime.formatting import number, plural, printable, some
 from ampcompare.why.accuracy import (
     FACTOR,
     GRADIENTS,
@@ -33,7 +33,7 @@ def describe_verdict(result: AccuracyComparison) -> str:
         return _describe_no_fault(result)
     less = result.names[fault.variant]
     other = result.names[1 - fault.variant]
-    times = f"{fault.times:,.2g} times" if math.isfinite(fault.times) else "inf or nan"
+    times = f"{number(fault.times, 2)} times" if math.isfinite(fault.times) else "inf or nan"
     errors = f"{format_error(fault.errors[0])} and {format_error(fault.errors[1])}"
     if fault.part == UPDATES:
         return (
