@@ -64,7 +64,7 @@ GUARD_EPILOG = epilog(
         ),
     },
     {
-        0: "a set of modules was found, or no module has to stay in fp32",
+        0: "a remedy was found (modules in fp32, or an option), or none is needed",
         1: "no set of modules helps",
         **BAD_INPUT,
         **STOPPED,
