@@ -139,7 +139,7 @@ def write_headline(findings: Findings) -> list[str]:
     bases = [g for g in findings.groups if g.value == findings.baseline_value and not g.is_control]
     compared = [c for c in comparisons if not c.not_compared_reason]
     if not bases:
-        return [f"No run of the baseline {_shorten(findings.baseline_name)} to compare with"]
+        return [formatting.capital(findings.missing_baseline)]
     if not comparisons:
         count = sum(not group.is_control for group in findings.groups)
         if count > 1:

@@ -41,7 +41,7 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
 NAMES_OF_BACKEND = ("precision", *KEY_HINTS[BACKEND].split())
 NO_DATA = "data not recorded"
 CHANGED_CODE = "changed_code."  # prefix of keys for user files that changed during a sweep
-BARE_VALUES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
+BARE_VALUES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null", NOT_SET})
 SUFFIX_CHARS = 32  # a longer list of differing settings is replaced by a number
 
 
