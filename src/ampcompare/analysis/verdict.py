@@ -236,6 +236,8 @@ def _speed_answer(comparison: Comparison) -> Answer:
     detail = ""
     if claim.estimate.has_interval:  # `1.05×, CI 0.98 to 1.15`
         detail = f"{RATIO.value(claim.estimate)}, CI {RATIO.interval(claim.estimate)}"
+        if claim.estimate.side_of(1.0):
+            detail = f"{detail}; {claim.why}"
     return Answer(claim.answer, is_shown=False, detail=detail)
 
 
