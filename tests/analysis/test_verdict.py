@@ -340,10 +340,11 @@ def test_a_compared_value_that_says_nothing_alone_has_its_key_in_every_name():
     analysis = analyse_runs(made, group_by=["optimizer.lr"], baseline="0.1", require=gates)
     assert [g.display_name for g in analysis.groups] == ["lr 0.1", "lr 0.1 again (A/A)", "lr 0.2"]
     assert [result.is_shown for result in analysis.gate_results] == [True] * 3
-    for run in made[:5]:
-        run.config["amp"] = True
+    for run in made:
+        run.config |= {0.1: {"amp": True}, 0.2: {"amp": ""}}[run.option("optimizer.lr")]
+    del made[0].config["amp"]
     names = {group.display_name for group in analyse_runs(made, group_by=["amp"], baseline="True").groups}
-    assert {name.partition(" · ")[0] for name in names} >= {"amp True", "amp not set"}
+    assert {name.partition(" · ")[0] for name in names} >= {"amp True", "amp not set", "amp ''"}
 
 
 def test_without_a_baseline_of_the_compared_setting_the_user_is_asked_for_one():
