@@ -12,6 +12,7 @@ from support.fakes import make
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
 from ampcompare import analyse_runs
+from ampcompare.report.comparison_table import comparison_table
 from ampcompare.runs import RunRecord
 
 NOISY = (0.90, 0.96, 0.92, 0.94, 0.93)
@@ -115,6 +116,15 @@ TABLE: dict[str, tuple[list[RunRecord], tuple[str, ...], dict[str, str]]] = {
         [*runs("none", BASE), *runs("none", SAME, arms=["first"] * 5)],
         ("nothing to compare",),
         {"none": "baseline", "none again (A/A)": "control"},
+    ),
+    "a gain that its control does not leave": (
+        [
+            *runs("none", BASE),
+            *runs("none", SAME, (45, 46, 47, 45, 46), arms=ARMS),
+            *runs("native", SAME, (46, 47, 48, 45, 46)),
+        ],
+        ("inconclusive for native (1.14×, CI", "; the gain is not shown to exceed the A/A control)"),
+        {"native": "same accuracy · speed inconclusive"},
     ),
     "another setting": (
         [*runs("none", BASE), *runs("native", SAME, FAST, config={"batch_size": 64})],
@@ -318,3 +328,29 @@ def test_the_intervals_of_a_control_alone_are_called_intervals():
     assert control.caption == "CI: 95% confidence interval, not paired."
     few = analyse_runs([*runs("none", BASE[:2]), *runs("none", SAME[:2], arms=["first"] * 2)])
     assert "the ranges go from the lowest to the highest run" in few.caption
+
+
+def test_a_compared_value_that_says_nothing_alone_has_its_key_in_every_name():
+    made = [
+        *runs("none", BASE, lr=[0.1] * 5),
+        *runs("none", SAME, SLOW, lr=[0.1] * 5, arms=ARMS),
+        *runs("none", SAME, FAST, lr=[0.2] * 5),
+    ]
+    gates = ["lr 0.2: speedup >= 1.5", "0.2: speedup >= 1.5", "lr 0.1: failures <= 0"]
+    analysis = analyse_runs(made, group_by=["optimizer.lr"], baseline="0.1", require=gates)
+    assert [g.display_name for g in analysis.groups] == ["lr 0.1", "lr 0.1 again (A/A)", "lr 0.2"]
+    assert [result.is_shown for result in analysis.gate_results] == [True] * 3
+    for run in made:
+        run.config |= {0.1: {"amp": True}, 0.2: {"amp": ""}}[run.option("optimizer.lr")]
+    del made[0].config["amp"]
+    names = {group.display_name for group in analyse_runs(made, group_by=["amp"], baseline="True").groups}
+    assert {name.partition(" · ")[0] for name in names} >= {"amp True", "amp not set", "amp ''"}
+
+
+def test_without_a_baseline_of_the_compared_setting_the_user_is_asked_for_one():
+    made = [*runs("none", BASE, lr=[0.1] * 5), *runs("none", SAME, FAST, lr=[0.2] * 5)]
+    gates = ["0.2: speedup >= 1.5"]
+    analysis = analyse_runs(made, group_by=["optimizer.lr"], require=gates)
+    asked = "o baseline is named: --baseline VALUE names a value of optimizer.lr"
+    assert (analysis.headline, analysis.gate_results[0].why) == (f"N{asked}", f"n{asked}")
+    assert comparison_table(analysis).columns[0].head == "Throughput"

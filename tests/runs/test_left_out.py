@@ -39,6 +39,8 @@ def names_and_notes(folder: Path) -> tuple[list[str], list[str]]:
         ("a.jsonl", "loss 1\n", "none of its lines is a JSON object"),
         ("a.json", '{"loss": 1, "acc": 2}\n{"loss": 0.5, "acc": 3}\n', "none of its columns is a step"),
         ("a.json", '{"loss": 1, "acc": 2}\n', "it is no log of JSON lines"),
+        ("a.json", '[\n{"loss": 1},\n{"loss": 0.5}\n]\n', "none of its columns is a step"),
+        ("a.json", '{\n"train": {"loss": 1},\n"eval": {"loss": 2}\n}\n', "it is no log of JSON lines"),
         ("table.csv", "1,0.5\n2,0.25\n", "it has no header: its first line is all numbers"),
         ("trainer_state.json", '{"log_history": []}', "it holds no value"),
     ],

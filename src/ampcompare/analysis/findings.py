@@ -96,6 +96,13 @@ class Findings:
             return display_name(self.baseline_value)
         return name_of_value(self.keys[0], self.baseline_value)
 
+    @property
+    def missing_baseline(self) -> str:
+        """Why nothing is compared where no group is the baseline."""
+        if self.keys[0] == BACKEND:
+            return f"no run of the baseline {self.baseline_name} to compare with"
+        return f"no baseline is named: --baseline VALUE names a value of {self.keys[0]}"
+
     def level_of(self, column: str) -> float:
         """Return the level of the intervals of a column of the table of runs."""
         return self.levels.get(METRICS_BY_COLUMN[column].question, max(self.levels.values()))

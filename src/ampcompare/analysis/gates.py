@@ -36,7 +36,7 @@ class Gate:
     """One requirement on a group.
 
     Attributes:
-        label: The label of the group, or its value of the compared key.
+        label: The label of the group, its value of the compared key, or its name in the report.
         kind: One of GATE_KINDS.
         bound: The number of the requirement.
         text: The requirement as it was written.
@@ -120,7 +120,7 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
         )
     comparison = findings.comparison(group.label)
     if comparison is None:
-        return False, f"no run of the baseline {findings.baseline_name} to compare with"
+        return False, findings.missing_baseline
     if comparison.not_compared_reason:
         return False, f"not compared: {comparison.not_compared_reason}"
     question = QUESTIONS.get(gate.kind, QUALITY)
@@ -189,9 +189,9 @@ def _group(groups: Sequence[Group], gate: Gate) -> Group:
     by_label = {group.label: group for group in groups}
     if gate.label in by_label:
         return by_label[gate.label]
-    with_value = [group for group in groups if group.value == gate.label]
-    if len(with_value) == 1:
-        return with_value[0]
+    named = [group for group in groups if gate.label in (group.value, group.display_name)]
+    if len(named) == 1:
+        return named[0]
     hint = did_you_mean(gate.label, by_label, 0.5, end=" ")
     known = formatting.some([*map(repr, by_label)], 8)
     raise UserError(f"--require {gate.label!r}: no such group; {hint}known groups: {known}")

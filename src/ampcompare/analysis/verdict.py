@@ -139,7 +139,7 @@ def write_headline(findings: Findings) -> list[str]:
     bases = [g for g in findings.groups if g.value == findings.baseline_value and not g.is_control]
     compared = [c for c in comparisons if not c.not_compared_reason]
     if not bases:
-        return [f"No run of the baseline {_shorten(findings.baseline_name)} to compare with"]
+        return [formatting.capital(findings.missing_baseline)]
     if not comparisons:
         count = sum(not group.is_control for group in findings.groups)
         if count > 1:
@@ -236,6 +236,8 @@ def _speed_answer(comparison: Comparison) -> Answer:
     detail = ""
     if claim.estimate.has_interval:  # `1.05×, CI 0.98 to 1.15`
         detail = f"{RATIO.value(claim.estimate)}, CI {RATIO.interval(claim.estimate)}"
+        if claim.estimate.side_of(1.0):
+            detail = f"{detail}; {claim.why}"
     return Answer(claim.answer, is_shown=False, detail=detail)
 
 

@@ -134,8 +134,10 @@ def _make_columns(analysis: Analysis) -> list[Column]:
     target = formatting.NOTHING if metric.target is None else metric.show_value(metric.target)
     title = formatting.capital(name) if metric.is_titled else name
     quality = f"{title}, {metric.unit}" if metric.unit else title
-    baseline = formatting.short(formatting.printable(analysis.baseline_name), MAX_BASELINE_CHARS)
-    speed = f"Throughput relative to {FP32 if baseline == FP32_NAME else baseline}"
+    speed = "Throughput"
+    if analysis.baseline is not None:
+        baseline = formatting.short(formatting.printable(analysis.baseline_name), MAX_BASELINE_CHARS)
+        speed = f"Throughput relative to {FP32 if baseline == FP32_NAME else baseline}"
     on_cpu = bool(analysis.table[run_table.ON_CPU].all())
     memory = "Peak memory of the process" if on_cpu else "Peak memory"
     every = (

@@ -309,8 +309,12 @@ def _recognize_unknown(path: Path, options: ReadingOptions) -> _FileForm:
 
 
 def _recognize_json(head: bytes, options: ReadingOptions) -> _FileForm:
-    """Return what a JSON file lacks: the step in its lines, or the lines."""
-    if len(json_rows(head)) > 1:
+    """Return what a JSON file lacks: the step in its lines, or the lines.
+
+    An object after a name (`"train": {...}`) is a part of one JSON value that has several lines.
+    """
+    whole = b"\n".join(line for line in head.splitlines() if line.lstrip().startswith(b"{"))
+    if len(json_rows(whole)) > 1:
         return _FileForm(problem=describe_missing_step(json_keys(head), options.step), lacks_step=True)
     return _FileForm(
         problem="it is no log of JSON lines: write one JSON object per line, each with a step and its values"

@@ -41,7 +41,7 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
 NAMES_OF_BACKEND = ("precision", *KEY_HINTS[BACKEND].split())
 NO_DATA = "data not recorded"
 CHANGED_CODE = "changed_code."  # prefix of keys for user files that changed during a sweep
-BARE_VALUES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
+BARE_VALUES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null", "", NOT_SET})
 SUFFIX_CHARS = 32  # a longer list of differing settings is replaced by a number
 
 
@@ -172,9 +172,11 @@ def name_of_value(key: str, value: str) -> str:
 
     >>> name_of_value("trainer.amp", "True"), name_of_value("lr", "0.1"), name_of_value("precision", "bf16")
     ('amp True', 'lr 0.1', 'bf16')
+    >>> name_of_value("precision", "")
+    "precision ''"
     """
     is_bare = is_number_text(value) or value.lower() in BARE_VALUES
-    return f"{short_key(key)} {value}" if is_bare else value
+    return f"{short_key(key)} {value or repr(value)}" if is_bare else value
 
 
 def short_key(key: str) -> str:

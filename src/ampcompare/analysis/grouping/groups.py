@@ -322,7 +322,9 @@ def group_runs(
         differing = differing_keys(settings)
         labels = make_labels(name, settings, keys[1:], differing, [group.label for group in groups])
         for label, own, indices in zip(labels, settings, pools_of_value.values(), strict=True):
-            own_name = kind.display_name_of(value) if keys[0] == BACKEND else name_of_value(keys[0], name)
+            own_name = kind.name_of(name_of_value(keys[0], value))
+            if keys[0] == BACKEND:
+                own_name = kind.display_name_of(value)
             group = Group(
                 label=label,
                 display_name=f"{own_name}{label.removeprefix(name)}",
