@@ -250,8 +250,8 @@ def _join_answers(answers: Sequence[tuple[str, Answer]]) -> str:
     others: dict[str, list[str]] = {}
     for name, answer in answers:
         names_by_text = shown if answer.is_shown else others
-        told = f"{name} ({answer.detail})" if answer.detail else name
-        names_by_text.setdefault(answer.text, []).append(told)
+        detailed = f"{name} ({answer.detail})" if answer.detail else name
+        names_by_text.setdefault(answer.text, []).append(detailed)
     clauses = [f"{formatting.listed(names)} {text}" for text, names in shown.items()]
     clauses += [f"{text} for {formatting.listed(names)}" for text, names in others.items()]
     return "; ".join(clauses)

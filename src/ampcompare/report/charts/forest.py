@@ -147,11 +147,11 @@ def _rows_and_arrows(
     return rows, arrows
 
 
-def _key(rows: Sequence[Spec], arrows: Sequence[Spec], zone: Sequence[float], length: float) -> Iterator[str]:
+def _key(rows: Sequence[Spec], arrows: Sequence[Spec], margin: Sequence[float], length: float) -> Iterator[str]:
     """Yield what a reader must know of the marks that are there; `length` is that of the axis."""
     if any(row["open"] for row in rows):
         yield "hollow: no difference shown"
-    if zone and (zone[1] - zone[0]) / length >= MIN_ZONE:
+    if margin and (margin[1] - margin[0]) / length >= MIN_ZONE:
         yield "shaded: the margin"
     if any(row["shape"] == "diamond" for row in rows):
         yield "diamond: a control"
