@@ -97,7 +97,7 @@ def _too_few_processes(comparison: Comparison, run_metric: RunMetric) -> Reason 
 
 
 def _no_spread(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    """Return the reason that enough runs agree exactly, so that they show no spread."""
+    """Return why runs that agree exactly have no interval: they show no spread."""
     estimate = comparison.estimates[run_metric.question]
     if isinstance(estimate, BenchEstimate) or estimate.n < MIN_RUNS or estimate.has_interval:
         return None

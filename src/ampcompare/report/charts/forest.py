@@ -147,7 +147,9 @@ def _rows_and_arrows(
     return rows, arrows
 
 
-def _key(rows: Sequence[Spec], arrows: Sequence[Spec], margin: Sequence[float], length: float) -> Iterator[str]:
+def _key(
+    rows: Sequence[Spec], arrows: Sequence[Spec], margin: Sequence[float], length: float
+) -> Iterator[str]:
     """Yield what a reader must know of the marks that are there; `length` is that of the axis."""
     if any(row["open"] for row in rows):
         yield "hollow: no difference shown"
