@@ -70,7 +70,7 @@ def test_a_row_of_its_own_beside_the_baseline():
 @pytest.mark.parametrize(
     ("key", "value", "display"),
     [
-        ("batch_size", "128", "128 again (last bits changed)"),
+        ("batch_size", "128", "batch_size 128 again (last bits changed)"),
         ("backend", "native", "native again, last bits changed"),
     ],
 )
