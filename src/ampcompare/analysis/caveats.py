@@ -444,5 +444,5 @@ CAVEATS: tuple[Rule, ...] = (
     _assumed_spreads,
     _startup,
 )
-# What holds of every comparison of this size is no reason to doubt this one.
+# A fact that holds of every comparison of this size is no reason to doubt this one.
 NOTES: tuple[Rule, ...] = (_controls, _correlations, _identical_arms, _rare_failures, _test_set)

@@ -1,4 +1,4 @@
-"""What is known of a group relative to its baseline: estimates, claims, and why there are none.
+"""Holds what is known of a group relative to its baseline: estimates, claims, and why there are none.
 
 Every claim is read from one two-sided interval (`claims`); why there is none is decided in `reasons`.
 """

@@ -1,4 +1,4 @@
-"""How a comparison was made: the line under the headline, the caption of the table, and the methods."""
+"""Says how a comparison was made: below the headline, in the caption of the table, and in the methods."""
 
 from collections.abc import Iterator, Sequence
 

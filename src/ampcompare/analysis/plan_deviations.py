@@ -1,4 +1,4 @@
-"""How a comparison deviates from its plan, and how far it has come."""
+"""Says how a comparison deviates from its plan, and how far it has come."""
 
 from collections.abc import Iterator
 

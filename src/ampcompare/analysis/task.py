@@ -36,7 +36,7 @@ from ampcompare.analysis.grouping.compared_metric import (
 )
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
 from ampcompare.analysis.grouping.logged_keys import finite_values, is_logged
-from ampcompare.analysis.grouping.placeholders import (
+from ampcompare.analysis.grouping.unevaluated_values import (
     interleaved_placeholder,
     negative_placeholder,
     without_value,

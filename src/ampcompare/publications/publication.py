@@ -61,12 +61,12 @@ class MeasurementKind:
 
     @property
     def is_percentage(self) -> bool:
-        """Whether it is shown in percent."""
+        """Return whether it is shown in percent."""
         return self.unit == "%"
 
     @property
     def is_duration(self) -> bool:
-        """Whether it is a time of which less is better, so that its inverse is a speed."""
+        """Return whether it is a time of which less is better, so that its inverse is a speed."""
         return self.is_time and self.unit == "s"
 
 

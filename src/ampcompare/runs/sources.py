@@ -1,4 +1,4 @@
-"""What the sources of a command mean: the arm that NAME=SOURCE names, and the paths of a pattern."""
+"""Reads the sources of a command: the arm that NAME=SOURCE names, and the paths of a pattern."""
 
 import glob
 import os

@@ -83,7 +83,7 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
     if baseline is None:
         baseline = columns[ARM][0] if keys[0] == ARM and has_arms else _of_fp32(runs)
     if options.seed is not None and options.seed not in columns:
-        # What the report lists besides the config: options that have their default, and the machine.
+        # The report lists more than the config: options that have their default, and the machine.
         machines = [settings_of(run) | _texts(run.environment, ENVIRONMENT_PREFIX) for run in runs]
         columns = _columns(machines) | columns
     seed = _seed_key(columns, options.seed)

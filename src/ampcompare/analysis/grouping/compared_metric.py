@@ -7,7 +7,7 @@ from enum import Enum
 
 from ampcompare import metrics
 from ampcompare.analysis.grouping.logged_keys import finite_values, is_logged, not_logged
-from ampcompare.analysis.grouping.placeholders import negative_placeholder
+from ampcompare.analysis.grouping.unevaluated_values import negative_placeholder
 from ampcompare.config.task_spec import SAMPLE_COUNTS
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord

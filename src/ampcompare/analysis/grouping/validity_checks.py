@@ -11,10 +11,10 @@ from ampcompare import metrics
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import control_position
 from ampcompare.analysis.grouping.groups import Group
-from ampcompare.analysis.grouping.placeholders import final_placeholder
 from ampcompare.analysis.grouping.rounding import THROUGHPUT_RESOLUTION, count_decimals, relative_resolution
 from ampcompare.analysis.grouping.run_metrics import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.analysis.grouping.run_table import CARDS, RUN, STARTED, is_machine_shared
+from ampcompare.analysis.grouping.unevaluated_values import final_placeholder
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference, estimate_mean
 from ampcompare.runtime.formatting import number, plural
