@@ -12,7 +12,8 @@ from support.quick import QUICK
 
 from ampcompare.cli import main
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.why.diff import SAMPLES, ModuleDifference, StepDifference, compare_step, summarize
+from ampcompare.why.diff import SAMPLES, ModuleDifference, StepDifference, compare_step
+from ampcompare.why.diff_answer import summarize
 from ampcompare.why.step import from_options
 
 NET = """

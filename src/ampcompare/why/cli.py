@@ -207,7 +207,8 @@ def diff(
 
     from ampcompare.runtime.console import messages_on
     from ampcompare.why.accuracy_table import explain_accuracy
-    from ampcompare.why.diff import SAMPLES, explain_difference
+    from ampcompare.why.diff import SAMPLES
+    from ampcompare.why.diff_answer import explain_difference
     from ampcompare.why.output import show
     from ampcompare.why.step import from_options
     from ampcompare.why.value_pair import split_pair
