@@ -88,13 +88,12 @@ def test_scalars_of_both_writers_are_columns_and_other_values_are_ignored(tmp_pa
     ],
 )
 def test_a_later_file_of_a_folder_continues_and_replaces_repeated_steps(tmp_path, first, later, expected):
-    _write(tmp_path, {"loss": dict.fromkeys(first, 9.0), "val": {0: 0.5, 2: 0.75}})
+    _write(tmp_path, {"loss": dict.fromkeys(first, 9.0)})
     (file,) = tmp_path.iterdir()
     file.rename(file.with_name("events.out.tfevents.9999999999.z"))  # names are no order
     _write(tmp_path, {"loss": dict.fromkeys(later, 1.0)}, begin=2000.0)
     (run,), _ = _load(tmp_path)
     assert run.values("loss").tolist() == expected
-    assert run.values("val").tolist() == [0.5, 0.75]
 
 
 def test_a_truncated_event_file_gives_its_complete_records(tmp_path):
@@ -103,19 +102,6 @@ def test_a_truncated_event_file_gives_its_complete_records(tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     (run,), _ = _load(tmp_path)
     assert run.values("acc").tolist() == [0.5, 0.25]
-
-
-def test_undecodable_settings_do_not_stop_the_reader(tmp_path):
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-
-    about = SummaryMetadata(plugin_data={"plugin_name": "hparams", "content": b"\xff"})
-    with SummaryWriter(str(tmp_path)) as writer:
-        writer.add_scalar("acc", 0.25, 0)
-        writer.file_writer.add_summary(Summary(value=[Summary.Value(tag="settings", metadata=about)]))
-        writer.add_scalar("acc", 0.5, 1)
-    (run,), _ = _load(tmp_path)
-    assert run.values("acc").tolist() == [0.25, 0.5]
-    assert "hyperparameters" in " ".join(run.problems)
 
 
 def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, outside: Outside):
@@ -150,18 +136,17 @@ def test_lightnings_loggers_give_the_same_run(tmp_path):
     assert messages[0].startswith("read 1 run from CSV files with a step column")
 
 
+@pytest.mark.slow  # timm takes a second to load
 def test_timms_summary_has_its_arguments(tmp_path):
     timm = pytest.importorskip("timm.utils")
-    folder = tmp_path / "20260101-000000-vit_tiny-32"
-    folder.mkdir()
     for epoch in range(2):
         scores = {"loss": 1.5, "top1": 50.0 + epoch}
-        where = str(folder / "summary.csv")
+        where = str(tmp_path / "summary.csv")
         timm.update_summary(epoch, {"loss": 2.0 - epoch}, scores, filename=where, write_header=epoch == 0)
     arguments = Namespace(amp=True, amp_dtype="float16", lr=0.1, mean=None)
-    (folder / "args.yaml").write_text(yaml.safe_dump(vars(arguments)))
+    (tmp_path / "args.yaml").write_text(yaml.safe_dump(vars(arguments)))
     (run,), _ = _load(tmp_path)
-    assert run.config == {"amp": True, "amp_dtype": "float16", "lr": 0.1, "mean": None}
+    assert run.config == vars(arguments)
     assert run.values("eval_top1").tolist() == [50.0, 51.0]
     assert run.values("global_step").tolist() == [0, 1]
 
@@ -194,28 +179,17 @@ def test_hugging_faces_callback_and_state_give_the_same_run(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "checkpoint-10", "checkpoint-20"])
-@pytest.mark.parametrize("model", [False, True])
-def test_a_settings_file_of_the_output_folder_gives_a_hugging_face_run_its_seed(place, model, tmp_path):
+def test_a_settings_file_of_the_output_folder_gives_a_hugging_face_run_its_seed(place, tmp_path):
     for step in (10, 20):
         state = {"global_step": step, "log_history": [{"step": step, "eval_loss": 0.5}]}
         write(tmp_path / f"checkpoint-{step}" / "trainer_state.json", json.dumps(state))
-        if model:
-            write(tmp_path / f"checkpoint-{step}" / "config.json", '{"model_type": "bert"}')
+        write(tmp_path / f"checkpoint-{step}" / "config.json", '{"model_type": "bert"}')
     write(tmp_path / place / "hparams.yaml", "seed: 3\nprecision: bf16\n")
     (run,), _ = _load(tmp_path)
     assert run.option("seed") == (None if place == "checkpoint-10" else 3)  # of the latest checkpoint
-    assert run.problems == []
 
 
 # CSV
-
-
-@pytest.mark.parametrize("step", ["global_step", "Step", "_step", "iteration", "iter", "epoch", "tick"])
-def test_the_step_column_is_found_by_usual_names_or_by_the_given_one(step, tmp_path):
-    write(tmp_path / "anything.csv", f"loss,{step}\n3,10\n2,20\n")
-    (run,), _ = _load(tmp_path, step="tick" if step == "tick" else None)
-    assert run.history["global_step"].tolist() == [10, 20]
-    assert run.history["loss"].tolist() == [3, 2]
 
 
 def test_cells_are_numbers_texts_empty_or_nan(tmp_path):
@@ -227,8 +201,8 @@ def test_cells_are_numbers_texts_empty_or_nan(tmp_path):
     assert run.history["flag"].tolist() == [True, False, None]
 
 
-@pytest.mark.parametrize("name", ["config.json", "config.yaml", "hparams.json", "args.json", "params.json"])
-@pytest.mark.parametrize("log", ["metrics.csv", "history.csv", "log.jsonl"])
+@pytest.mark.parametrize("name", ["config.json", "config.yaml", "hparams.json", "params.json"])
+@pytest.mark.parametrize("log", ["metrics.csv", "log.jsonl"])
 def test_settings_that_a_users_loop_wrote_beside_its_only_log_are_read(log, name, tmp_path):
     rows = '{"step": 1, "loss": 2}' if log.endswith("l") else "step,loss\n1,2\n"
     write(tmp_path / log, rows)
@@ -248,13 +222,8 @@ def test_settings_beside_several_logs_belong_to_none(tmp_path):
 def test_a_pattern_names_all_paths_that_match_it(tmp_path):
     for name in ("fp32_0", "fp32_1", "fp32_2", "amp_0", "amp_1", "amp_2"):
         write(tmp_path / name / "metrics.csv", f"step,loss\n1,{name[-1]}.5\n")
-    with logged() as messages:
-        runs = load_runs([f"fp32={tmp_path}/fp32_*", f"amp={tmp_path}/amp_[01]"])
+    runs = load_runs([f"fp32={tmp_path}/fp32_*", f"amp={tmp_path}/amp_[01]"])
     assert [run.option("arm") for run in runs] == ["fp32"] * 3 + ["amp"] * 2
-    assert [message.partition(" from")[0] for message in messages] == [
-        "read 3 runs of fp32",
-        "read 2 runs of amp",
-    ]
     with pytest.raises(UserError, match=r"other_\*: no such folder"):
         load_runs([f"{tmp_path}/other_*"])
     write(tmp_path / "amp_[0]" / "metrics.csv", "step,loss\n1,9.5\n")  # the name of a folder
@@ -364,43 +333,13 @@ def test_wandb_records_are_preferred_and_other_logs_are_named(tmp_path):
 
 @pytest.mark.parametrize("test_step", [0, 3, 4])
 def test_a_fit_and_a_later_test_are_one_run(tmp_path, test_step):
-    fit = {"loss": {1: 1.0, 2: 0.5, 3: 0.25}, "acc": {2: 0.5, 3: 0.75}, "epoch": {2: 0, 3: 1}}
-    for arm in "ab":
-        _write(tmp_path / arm, fit)
-        _write(tmp_path / arm, {"acc": {test_step: 0.625}, "epoch": {test_step: 1}}, 1060, name=".test")
-    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
-    for run in runs:
-        assert run.values("loss").tolist() == [1, 0.5, 0.25]
-        assert run.values("acc").tolist()[-1] == 0.625
-        assert (np.diff(run.values("_timestamp")) >= 0).all()
-        assert run.problems == []
-    analysis = analyse_runs(runs, metric="acc:max:fraction")
-    assert {"quality-over-time", "quality"} & {*charts_of(analysis)}
-    assert not analysis.table["clock_jumps"].any()
-    assert set(analysis.table["seconds_in_all"]) <= {6.0, 60.0}
-
-
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        ("_step,iteration", 1),  # `_step` counts calls of W&B's log()
-        ("_step,iter", 1),
-        ("Iteration,_step", 0),
-        ("_step,epoch", 0),
-        ("epoch,step,_step", 1),
-        ("iteration,train/global_step", 1),
-        ("step,trainer/global_step", 1),
-        ("epoch,total_steps,current_steps", 2),  # LLaMA-Factory
-        ("timestamp,training_iteration", 1),  # Ray Tune
-        ("time/iterations,time/total_timesteps", 1),  # Stable-Baselines3
-    ],
-)
-def test_the_surest_of_several_step_columns_counts(tmp_path: Path, columns: str, expected: int):
-    count = columns.count(",") + 1
-    rows = [",".join(str(row * (n + 1)) for n in range(count)) for row in (1, 10)]
-    write(tmp_path / "log.csv", f"{columns},loss\n{rows[0]},0.5\n{rows[1]},0.5\n")
-    (run,) = load_runs([tmp_path / "log.csv"])
-    assert run.values("global_step").tolist() == [expected + 1, 10 * (expected + 1)]
+    _write(tmp_path, {"loss": {1: 1.0, 2: 0.5, 3: 0.25}, "acc": {2: 0.5, 3: 0.75}})
+    _write(tmp_path, {"acc": {test_step: 0.625}}, 1060, name=".test")
+    (run,), _ = _load(tmp_path)
+    assert run.values("loss").tolist() == [1, 0.5, 0.25]
+    assert run.values("acc").tolist()[-1] == 0.625
+    assert (np.diff(run.values("_timestamp")) >= 0).all()
+    assert run.problems == []
 
 
 def test_json_beside_a_log_is_read_as_json(tmp_path):
@@ -408,3 +347,27 @@ def test_json_beside_a_log_is_read_as_json(tmp_path):
     write(tmp_path / "config.json", '{\n\t"seed": 3,\n\t"eps": 1e-05,\n\t"clip": NaN\n}\n')
     (run,), _ = _load(tmp_path)
     assert (run.problems, run.option("seed"), run.option("eps")) == ([], 3, 1e-5)
+
+
+STEPS = {
+    "iteration": 0,
+    "Step": 0,
+    "_step,iteration": 1,  # `_step` counts calls of W&B's log()
+    "Iteration,_step": 0,
+    "_step,epoch": 0,
+    "epoch,step,_step": 1,
+    "iteration,train/global_step": 1,
+    "step,trainer/global_step": 1,
+    "epoch,total_steps,current_steps": 2,  # LLaMA-Factory
+    "timestamp,training_iteration": 1,  # Ray Tune
+    "time/iterations,time/total_timesteps": 1,  # Stable-Baselines3
+}
+
+
+def test_the_surest_of_the_usual_step_columns_counts(tmp_path: Path, subtests: pytest.Subtests):
+    for columns, expected in STEPS.items():
+        with subtests.test(columns):
+            rows = [",".join(str(row * (n + 1)) for n in range(columns.count(",") + 1)) for row in (1, 10)]
+            write(tmp_path / "log.csv", f"{columns},loss\n{rows[0]},0.5\n{rows[1]},0.5\n")
+            (run,), _ = _load(tmp_path)
+            assert run.values("global_step").tolist() == [expected + 1, 10 * (expected + 1)]

@@ -11,7 +11,7 @@ import torch
 import wandb
 from torch import Tensor
 
-from ampcompare import Recorder
+from ampcompare import Recorder, metrics
 from support.outside import Outside
 
 
@@ -60,6 +60,10 @@ class InMemoryRun:
     def values_of(self, key: str) -> list[Any]:
         """Return the values of a metric."""
         return [row[key] for row in self.rows if key in row]
+
+    def by_step(self, key: str) -> dict[int, Any]:
+        """Return the values of a metric by step."""
+        return {row[metrics.STEP]: row[key] for row in self.rows if key in row}
 
 
 def record_in_memory(outside: Outside, monkeypatch: pytest.MonkeyPatch, folder: Path) -> InMemoryRun:
