@@ -18,49 +18,20 @@ def record(**parts: Any) -> None:
 
 @pytest.mark.parametrize("given", ["model", "optimizer"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("backend", ["none", "fp32", "32-true", "native", "native_bf16", "apex_o1"])
+@pytest.mark.parametrize("backend", ["none", "32-true", "native_bf16"])
 def test_16_bit_weights_under_another_backend_are_warned_of_and_recorded(
     tracker: InMemoryRun, caplog: pytest.LogCaptureFixture, backend: str, dtype: str, given: str
 ):
     model = nn.Linear(2, 1).to(getattr(torch, dtype))
-    parts = (
-        {"model": model} if given == "model" else {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
-    )
-    record(backend=backend, **parts)
-    warnings = [message for message in caplog.messages if "float32 weights" in message]
-    assert len(warnings) == 1
-    assert dtype in warnings[0]
+    parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    record(backend=backend, **{given: parts[given]})
+    (warning,) = [message for message in caplog.messages if "float32 weights" in message]
+    assert dtype in warning
     environment = tracker.config["environment"]
     assert environment["weight_dtypes"] == [dtype]
     assert tracker.config["recorder"]["backend"] is None
-    if backend in ("none", "fp32", "32-true"):
+    if backend != "native_bf16":
         assert environment["precision_dtype"] == dtype
-
-
-@pytest.mark.parametrize(
-    ("backend", "dtype"),
-    [
-        ("none", "float32"),
-        ("native", "float32"),
-        ("bf16", "bfloat16"),
-        ("fp16", "float16"),
-        ("mine", "bfloat16"),
-    ],
-)
-def test_weights_of_the_backend_are_recorded_without_a_warning(
-    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture, backend: str, dtype: str
-):
-    record(backend=backend, model=nn.Linear(2, 1).to(getattr(torch, dtype)))
-    assert not [message for message in caplog.messages if "weights" in message]
-    assert tracker.config["environment"]["weight_dtypes"] == [dtype]
-    assert "frozen_weights" not in tracker.config["environment"]
-
-
-def test_fp16_and_bf16_weights_are_told_apart(tracker: InMemoryRun, caplog: pytest.LogCaptureFixture):
-    record(backend="fp16", model=nn.Linear(2, 1).bfloat16())
-    (warning,) = [message for message in caplog.messages if "weights" in message]
-    assert "float16" in warning
-    assert "bfloat16" in warning
 
 
 def test_a_frozen_16_bit_part_is_named_and_does_not_count(
@@ -83,3 +54,26 @@ def test_a_precision_that_keeps_16_bit_weights_is_not_recorded_as_fp32(tracker: 
     record(scaler=precision, model=model, optimizer=optimizer)
     assert tracker.config["environment"]["precision_dtype"] == "bfloat16"
     assert tracker.config["recorder"]["backend"] is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "warned"),
+    [
+        ("native", "float32", ""),
+        ("bf16", "bfloat16", ""),
+        ("mine", "bfloat16", ""),
+        ("bf16", "float32", "native_bf16"),
+        ("fp16", "float32", "native_bf16"),
+        ("fp16", "bfloat16", "bfloat16"),
+    ],
+)
+def test_weights_of_another_dtype_than_the_backends_make_it_a_name_of_the_users_own(
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture, backend: str, dtype: str, warned: str
+):
+    record(backend=backend, model=nn.Linear(2, 1).to(getattr(torch, dtype)))
+    warnings = [message for message in caplog.messages if "weights" in message]
+    assert [warned in message for message in warnings] == [True] * bool(warned)
+    assert tracker.config["backend"] == backend
+    assert tracker.config["environment"]["weight_dtypes"] == [dtype]
+    known = None if warned or backend == "mine" else backend
+    assert tracker.config["recorder"]["backend"] == known

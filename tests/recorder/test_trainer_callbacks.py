@@ -1,9 +1,13 @@
-"""A callback of the Recorder neither ends nor changes a training of Lightning or of Hugging Face.
+"""The trainers of Lightning, Hugging Face and accelerate, recorded. No callback ends or changes a training.
 
 Expected values are computed with plain PyTorch on the same batches.
 """
 
+import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,21 @@ from support.outside import Outside
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from ampcompare import load_runs, metrics
+from ampcompare import analyse_runs, load_runs, metrics
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+ROOT = Path(__file__).resolve().parents[2]
 EVERY_STEP: dict[str, Any] = {"every": 1, "warmup_steps": 0}
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "logger": False,
+    "max_epochs": 1,
+}
 SAMPLES, BATCH = 40, 16  # two full batches and one of 8
 
 
@@ -31,16 +44,19 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def samples_by_step(run: RunRecord) -> dict[int, int]:
     """Compute the samples of each timed step from throughput and step time."""
-    if metrics.THROUGHPUT not in run.history:
-        return {}
-    rows = run.history[run.history[metrics.THROUGHPUT].notna()]
-    samples = (rows[metrics.THROUGHPUT] * rows[metrics.STEP_TIME] / 1e3).round().astype(int)
-    return dict(zip(rows[metrics.STEP].astype(int), samples, strict=True))
+    rates, times = by_step(run, metrics.THROUGHPUT), by_step(run, metrics.STEP_TIME)
+    return {step: round(rate * times[step] / 1e3) for step, rate in rates.items()}
 
 
 def by_step(run: RunRecord, key: str) -> dict[int, float]:
     rows = run.history[run.history[key].notna()] if key in run.history else run.history[:0]
     return dict(zip(rows[metrics.STEP].astype(int), rows[key], strict=True)) if len(rows) else {}
+
+
+def read(folder: Path, exit_code: int = 0) -> RunRecord:
+    (run,) = load_runs([folder])
+    assert run.exit_code == exit_code
+    return run
 
 
 # Lightning
@@ -102,7 +118,9 @@ def read_batch(batch: Any) -> tuple[Tensor, Tensor]:
     return (batch["x"], batch["y"]) if isinstance(batch, dict) else tuple(batch)
 
 
-def build_net(library: Any, *, manual: int = 0, **returns: Any) -> Any:
+def build_net(library: Any, *, manual: int = 0, value: Any = "loss") -> Any:
+    """Return a module, which with `manual` optimizes itself after so many batches, and returns a value."""
+
     class Net(library.LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -117,21 +135,26 @@ def build_net(library: Any, *, manual: int = 0, **returns: Any) -> Any:
             x, y = read_batch(batch)
             loss = (self.layer(x) - y).square().mean()
             self.losses.append(float(loss))
-            if manual:
-                self.manual_backward(loss)
-                if (number + 1) % manual == 0:
-                    self.optimizers().step()
-                    self.optimizers().zero_grad()
-                return returns.get("value", loss.detach())
-            return loss
+            self.log("train_loss", 0.5)
+            if not manual:
+                return loss
+            self.manual_backward(loss)
+            if (number + 1) % manual == 0:
+                self.optimizers().step()
+                self.optimizers().zero_grad()
+            return loss.detach() if value == "loss" else value
 
-        def on_before_optimizer_step(self, optimizer: Any) -> None:
+        def validation_step(self, batch: Any, number: int) -> None:
+            self.log_dict({"val_loss": 0.5, "val_acc": 0.25, "f1": 0.75})
+
+        def configure_gradient_clipping(self, optimizer: Any, *given: Any, **named: Any) -> None:
+            super().configure_gradient_clipping(optimizer, *given, **named)
             gradients = [p.grad.double().flatten() for p in self.parameters()]
             self.norms.append(float(torch.cat(gradients).norm()))
             self.rates.append(optimizer.param_groups[0]["lr"])
 
         def configure_optimizers(self) -> Any:
-            optimizer = returns.get("optimizer", torch.optim.SGD)(self.parameters(), lr=0.05)
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
             scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
             return {
                 "optimizer": optimizer,
@@ -141,23 +164,30 @@ def build_net(library: Any, *, manual: int = 0, **returns: Any) -> Any:
     return Net()
 
 
-def fit(folder: Path, net: Any, loader: Any, callback: Any = None, **how: Any) -> RunRecord:
+def fit(
+    folder: Path,
+    net: Any,
+    loader: Any,
+    callback: Any = None,
+    *,
+    others: Any = (),
+    saved: Any = None,
+    **how: Any,
+) -> Any:
+    """Train, and return the trainer."""
     import lightning.pytorch as library
 
     from ampcompare.recorder.lightning import RecorderCallback
 
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    options = {"accelerator": "cpu", "enable_checkpointing": False, "max_epochs": 1} | quiet | how
     callback = callback or RecorderCallback(output_dir=folder, **EVERY_STEP, diagnostics=1)
-    library.Trainer(default_root_dir=folder, callbacks=[callback], **options).fit(net, loader)
-    (run,) = load_runs([folder])
-    assert run.exit_code == 0
-    return run
+    trainer = library.Trainer(default_root_dir=folder, callbacks=[callback, *others], **QUIET | how)
+    trainer.fit(net, loader, DataLoader(Rows(), 40), ckpt_path=saved)
+    return trainer
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize(
+    ("accumulate", "precision", "clip"), [(1, "32-true", None), (2, "32-true", 0.5), (2, "bf16-mixed", None)]
+)
 def test_lightnings_gradient_norms_losses_and_rates_are_those_of_the_updates(
     tmp_path: Path, accumulate: int, precision: str, clip: float | None
 ):
@@ -165,31 +195,97 @@ def test_lightnings_gradient_norms_losses_and_rates_are_those_of_the_updates(
     import lightning.pytorch as library
 
     net = build_net(library)
-    clipped: list[float] = []
-    own = net.configure_gradient_clipping
-
-    def clip_and_measure(optimizer: Any, **options: Any) -> None:
-        own(optimizer, **options)
-        gradients = [p.grad.double().flatten() for p in net.parameters()]
-        clipped.append(float(torch.cat(gradients).norm()))
-
-    net.configure_gradient_clipping = clip_and_measure
     how = {"precision": precision, "accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
-    run = fit(tmp_path, net, DataLoader(Rows(), BATCH), max_epochs=2, **how)
-    steps = range(1, len(net.norms) + 1)
-    assert len(clipped) == (6 if accumulate == 1 else 4)
-    assert by_step(run, metrics.GRADIENT_NORM_AT_UPDATE) == pytest.approx(
-        dict(zip(steps, clipped, strict=True))
-    )
-    assert by_step(run, metrics.LEARNING_RATE) == pytest.approx(dict(zip(steps, net.rates, strict=True)))
-    if accumulate == 1:
-        means = net.losses
-    else:
+    fit(tmp_path, net, DataLoader(Rows(), BATCH), max_epochs=2, **how)
+    run = read(tmp_path)
+    steps = range(1, 7 if accumulate == 1 else 5)
+    means, samples = net.losses, [16, 16, 8] * 2
+    if accumulate == 2:
         first, second = net.losses[:3], net.losses[3:]
-        means = [sum(first[:2]) / 2, first[2], sum(second[:2]) / 2, second[2]]
-    assert by_step(run, metrics.LOSS) == pytest.approx(dict(zip(steps, means, strict=True)), rel=1e-6)
-    samples = [16, 16, 8] * 2 if accumulate == 1 else [32, 8] * 2
+        means, samples = [sum(first[:2]) / 2, first[2], sum(second[:2]) / 2, second[2]], [32, 8] * 2
+    expected = {
+        metrics.GRADIENT_NORM_AT_UPDATE: net.norms,
+        metrics.LEARNING_RATE: net.rates,
+        metrics.LOSS: means,
+    }
+    for key, values in expected.items():
+        assert by_step(run, key) == pytest.approx(dict(zip(steps, values, strict=True)), rel=1e-6)
     assert samples_by_step(run) == dict(zip(steps, samples, strict=True))
+    evaluated = {key: run.values(key)[-1] for key in run.history if key.startswith("eval/")}
+    assert evaluated == {metrics.EVAL_LOSS: 0.5, metrics.EVAL_ACCURACY: 0.25, "eval/f1": 0.75}
+
+
+def test_lightning_runs_are_compared_by_their_precision(tmp_path: Path):
+    import lightning.pytorch as library
+    from lightning.pytorch.plugins.precision import MixedPrecision
+
+    library.seed_everything(3, verbose=False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    for how in ({"precision": "32-true"}, {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)]}):
+        fit(tmp_path, build_net(library), DataLoader(Rows(), BATCH), max_epochs=3, **how)
+    runs = load_runs([tmp_path])
+    analysis = analyse_runs(runs, metric=metrics.EVAL_ACCURACY)
+    by_name = {group.label: group.records[0] for group in analysis.groups}
+    assert {*by_name} == {"32-true", "16-mixed"}
+    assert analysis.baseline_value == "32-true"  # which we take for fp32
+    for name, run in by_name.items():
+        scales, skipped = run.values(metrics.SCALE), run.values(metrics.SKIPPED)
+        assert (run.exit_code, run.problems, run.config["seed"]) == (0, [], 3)
+        assert run.config["batch_size"] == BATCH
+        assert scales[-1] == (scaler.get_scale() if name == "16-mixed" else 1)
+        # Each overflow halves the scale, and it never grows here.
+        assert skipped[-1] == (127 - np.log2(scales[-1]) if name == "16-mixed" else 0)
+    assert by_name["16-mixed"].values(metrics.SKIPPED)[-1] > 0
+
+
+def test_a_lightning_run_that_resumes_from_its_checkpoint_is_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import lightning.pytorch as library
+
+    monkeypatch.setenv("WANDB_RUN_ID", "again")
+    saved = tmp_path / "saved.ckpt"
+    net = build_net(library, manual=1)  # a batch in three has no loss
+    fit(tmp_path, net, DataLoader(Rows(), BATCH)).save_checkpoint(saved)
+    fit(tmp_path, net, DataLoader(Rows(), BATCH), max_epochs=2, saved=saved)
+    assert [*by_step(read(tmp_path), metrics.LOSS)] == [1, 2, 3, 4, 5, 6]
+
+
+OLD_NAME = """
+import sys, torch, pytorch_lightning as library
+from torch.utils.data import DataLoader, TensorDataset
+from ampcompare.recorder.lightning import RecorderCallback
+
+class Net(library.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, number):
+        return self.layer(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+callback = RecorderCallback(output_dir=".", every=1)
+trainer = library.Trainer(accelerator="cpu", logger=False, max_epochs=1, callbacks=[callback])
+trainer.fit(Net(), DataLoader(TensorDataset(torch.randn(40, 4)), 16))
+assert "lightning.pytorch" not in sys.modules
+"""
+
+
+def test_pytorch_lightning_under_its_old_name_is_recorded_too(tmp_path: Path):
+    pytest.importorskip("pytorch_lightning")
+    subprocess.run([sys.executable, "-c", OLD_NAME], check=True, capture_output=True)
+    assert len(by_step(read(tmp_path), metrics.LOSS)) == 3
+
+
+def test_a_failing_lightning_module_ends_its_record_as_failed(tmp_path: Path):
+    import lightning.pytorch as library
+
+    broken = library.Callback()
+    broken.on_train_batch_end = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, build_net(library), DataLoader(Rows(), BATCH), others=[broken])
+    assert [*by_step(read(tmp_path, exit_code=1), metrics.LOSS)] == [1]
 
 
 LOADERS: dict[str, Any] = {
@@ -216,7 +312,8 @@ def test_lightnings_samples_come_from_the_data_loader_or_there_is_no_throughput(
 ):
     import lightning.pytorch as library
 
-    run = fit(tmp_path, build_net(library), LOADERS[loader]())
+    fit(tmp_path, build_net(library), LOADERS[loader](), limit_val_batches=0)
+    run = read(tmp_path)
     assert samples_by_step(run) == dict(enumerate(COUNTED.get(loader, []), 1))
     lines = [line for line in caplog.messages if "throughput is not recorded" in line]
     assert len(lines) == (loader not in COUNTED)
@@ -224,70 +321,45 @@ def test_lightnings_samples_come_from_the_data_loader_or_there_is_no_throughput(
     assert (metrics.EPOCH in run.history) == (loader not in ("an iterable data set", "not PyTorch's"))
 
 
-def test_a_batch_sampler_of_the_users_own_is_counted_by_the_users_function_alone(tmp_path: Path):
-    import lightning.pytorch as library
-
-    from ampcompare.recorder.lightning import RecorderCallback
-
-    class Growing(BatchSampler):
-        def __iter__(self) -> Iterator[list[int]]:
-            return iter([[0], [1, 2], [3, 4, 5]])
-
-        def __len__(self) -> int:
-            return 3
-
-    def build() -> DataLoader:
-        sampler = Growing(SequentialSampler(range(SAMPLES)), 2, drop_last=False)
-        return DataLoader(Rows(), batch_sampler=sampler)
-
-    assert samples_by_step(fit(tmp_path / "a", build_net(library), build())) == {}
-    callback = RecorderCallback(samples=lambda batch: len(batch[0]), output_dir=tmp_path / "b", **EVERY_STEP)
-    run = fit(tmp_path / "b", build_net(library), build(), callback)
-    assert samples_by_step(run) == {1: 1, 2: 2, 3: 3}
-
-
-@pytest.mark.parametrize("counted", [lambda batch: batch["nothing"], lambda batch: None, lambda batch: -1])
-def test_a_function_that_cannot_count_costs_the_throughput_and_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, counted: Any
+@pytest.mark.parametrize(
+    ("counted", "samples"),
+    [(lambda batch: len(batch[0]) + 1, {1: 17, 2: 17, 3: 9}), (lambda batch: batch["nothing"], {})],
+)
+def test_samples_are_those_of_the_users_function_or_one_line_says_why_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, counted: Any, samples: dict[int, int]
 ):
     import lightning.pytorch as library
 
     from ampcompare.recorder.lightning import RecorderCallback
 
     callback = RecorderCallback(samples=counted, output_dir=tmp_path, **EVERY_STEP)
-    run = fit(tmp_path, build_net(library), DataLoader(Rows(), BATCH), callback)
-    assert samples_by_step(run) == {}
+    fit(tmp_path, build_net(library), DataLoader(Rows(), BATCH), callback)
+    run = read(tmp_path)
+    assert samples_by_step(run) == samples
     assert len(by_step(run, metrics.LOSS)) == 3
-    assert len([line for line in caplog.messages if "throughput is not recorded" in line]) == 1
+    assert len([line for line in caplog.messages if "throughput is not recorded" in line]) == (not samples)
 
 
-@pytest.mark.parametrize("batches", [1, 2])
-def test_a_loss_of_manual_optimization_is_recorded_if_the_step_has_one_batch(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, batches: int
+@pytest.mark.parametrize(
+    ("batches", "value"),
+    [(1, "loss"), (2, "loss"), (1, torch.ones(3)), (1, {"loss": torch.ones(2)})],
+    ids=repr,
+)
+def test_a_loss_of_manual_optimization_is_recorded_if_it_is_one_number_of_one_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, batches: int, value: Any
 ):
     import lightning.pytorch as library
 
-    net = build_net(library, manual=batches)
-    run = fit(tmp_path, net, DataLoader(Rows(), 10), max_epochs=2)
-    expected = dict(enumerate(net.losses, 1)) if batches == 1 else {}
+    net = build_net(library, manual=batches, value=value)
+    fit(tmp_path, net, DataLoader(Rows(), 10), max_epochs=2)
+    run = read(tmp_path)
+    expected = dict(enumerate(net.losses, 1)) if batches == 1 and isinstance(value, str) else {}
     assert by_step(run, metrics.LOSS) == pytest.approx(expected)
     assert len([line for line in caplog.messages if "without its loss" in line]) == (batches > 1)
-    steps = 8 // batches
-    assert samples_by_step(run) == dict.fromkeys(range(1, steps + 1), 10 * batches)
-    assert len(by_step(run, metrics.GRADIENT_NORM_AT_UPDATE)) == steps
+    assert samples_by_step(run) == dict.fromkeys(range(1, 8 // batches + 1), 10 * batches)
 
 
-@pytest.mark.parametrize("value", [torch.ones(3), {"loss": torch.ones(2)}, None], ids=repr)
-def test_whatever_a_module_returns_in_manual_optimization_ends_nothing(tmp_path: Path, value: Any):
-    import lightning.pytorch as library
-
-    run = fit(tmp_path, build_net(library, manual=1, value=value), DataLoader(Rows(), 10))
-    assert run.history[metrics.STEP].max() == 4
-    assert by_step(run, metrics.LOSS) == {}
-    assert len(samples_by_step(run)) == 4
-
-
-@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_start", "on_validation_end"])
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end"])
 def test_a_failure_of_the_record_ends_the_record_and_not_lightnings_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, outside: Outside, hook: str
 ):
@@ -301,18 +373,12 @@ def test_a_failure_of_the_record_ends_the_record_and_not_lightnings_training(
     setattr(breaks, hook, lambda *_: setattr(clock, "is_broken", True))
     setattr(mends, hook, lambda *_: setattr(clock, "is_broken", False))
     net = build_net(library)
-    net.validation_step = lambda *_: net.log("val_loss", 0.5)
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    callback = RecorderCallback(output_dir=tmp_path, **EVERY_STEP)
-    options = {"accelerator": "cpu", "enable_checkpointing": False, "max_epochs": 2, **quiet}
-    loader = DataLoader(Rows(), BATCH)
-    callbacks = [breaks, callback, mends]
-    library.Trainer(callbacks=callbacks, num_sanity_val_steps=0, **options).fit(net, loader, loader)
+    others = [RecorderCallback(output_dir=tmp_path, **EVERY_STEP), mends]
+    fit(tmp_path, net, DataLoader(Rows(), BATCH), breaks, others=others, max_epochs=2, num_sanity_val_steps=0)
     assert len(net.losses) == 6
     (line,) = [line for line in caplog.messages if "the record ends here" in line]
     assert "the clock is broken" in line
-    (run,) = load_runs([tmp_path])
-    assert run.exit_code == 1
+    read(tmp_path, exit_code=1)
 
 
 def test_settings_of_a_trainer_that_contradict_the_open_run_are_left_out(
@@ -327,14 +393,10 @@ def test_settings_of_a_trainer_that_contradict_the_open_run_are_left_out(
     settings = wandb.Settings(console="off", quiet=True)
     config = {"batch_size": 999, "seed": 5, "precision": "mine"}
     monkeypatch.setenv("PL_GLOBAL_SEED", "3")  # as Lightning's `seed_everything` sets it
-    net = build_net(library)
-    loader = DataLoader(Rows(), BATCH)
     with wandb.init(dir=tmp_path, config=config, settings=settings):
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        options = {"accelerator": "cpu", "enable_checkpointing": False, "max_epochs": 1, **quiet}
-        library.Trainer(callbacks=[RecorderCallback(**EVERY_STEP)], **options).fit(net, loader)
+        fit(tmp_path, build_net(library), DataLoader(Rows(), BATCH), RecorderCallback(**EVERY_STEP))
     end_service()
-    (run,) = load_runs([tmp_path])
+    run = read(tmp_path)
     assert (run.config["batch_size"], run.config["seed"]) == (999, 5)
     assert len(by_step(run, metrics.LOSS)) == 3
     assert len([line for line in caplog.messages if "is not recorded" in line]) == 2
@@ -371,10 +433,27 @@ def collate_without_padding(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     return {name: tensor[None] for name, tensor in collate(rows).items()}
 
 
+class Endless(IterableDataset):
+    """A data set without a length."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(ITEMS[:23])
+
+
+class Large(Classifier):
+    """A network that needs much memory."""
+
+    def forward(self, x: Any = None, labels: Any = None, position_ids: Any = None) -> dict[str, Tensor]:
+        if len(x) > 4:
+            raise RuntimeError("CUDA out of memory. Tried to allocate")
+        return super().forward(x, labels)
+
+
 def train(
     folder: Path,
     *,
     trainer: Any = None,
+    model: Any = Classifier,
     data: Any = ITEMS,
     collator: Any = collate,
     scores: Any = None,
@@ -393,14 +472,12 @@ def train(
         "per_device_train_batch_size": BATCH,
         "num_train_epochs": 1,
         "learning_rate": 0.05,
-        "lr_scheduler_type": "linear",
     }
     if scores is not None:
         options["eval_strategy"] = "epoch"
-    arguments = TrainingArguments(output_dir=str(folder / "out"), **options | how)
     made = (trainer or Trainer)(
-        model=Classifier(),
-        args=arguments,
+        model=model(),
+        args=TrainingArguments(output_dir=str(folder / "out"), **options | how),
         train_dataset=data,
         eval_dataset=ITEMS[:8],
         data_collator=collator,
@@ -408,22 +485,48 @@ def train(
         callbacks=[callback or RecorderCallback(output_dir=folder, **EVERY_STEP, diagnostics=1)],
     )
     made.train()
-    (run,) = load_runs([folder])
-    assert run.exit_code == 0
-    return run
+    return read(folder)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("collator", [collate, collate_without_padding])
-def test_hugging_faces_samples_are_those_of_the_data_loader(tmp_path: Path, collator: Any, accumulate: int):
-    how = {"gradient_accumulation_steps": accumulate, "num_train_epochs": 2}
-    run = train(tmp_path, collator=collator, **how)
+@pytest.mark.parametrize(("accumulate", "collator"), [(1, collate_without_padding), (2, collate)])
+def test_hugging_faces_trainer_is_recorded(tmp_path: Path, collator: Any, accumulate: int):
+    how = {"gradient_accumulation_steps": accumulate, "num_train_epochs": 2, "bf16": accumulate == 2}
+    run = train(tmp_path, collator=collator, logging_steps=3, seed=7, **how)
     samples = [16, 16, 8] * 2 if accumulate == 1 else [32, 8] * 2
     assert samples_by_step(run) == dict(enumerate(samples, 1))
+    assert (run.config["backend"], run.config["seed"]) == ("32-true" if accumulate == 1 else "bf16-mixed", 7)
+    assert [*by_step(run, metrics.LOSS)] == ([3, 6] if accumulate == 1 else [3])
+    for key in (metrics.GRADIENT_NORM_AT_UPDATE, metrics.LEARNING_RATE, metrics.EPOCH):
+        assert len(by_step(run, key)) >= len(samples)
+    assert "task" not in run.environment
 
 
-@pytest.mark.parametrize("by_function", [False, True])
-def test_a_model_that_is_called_twice_counts_a_batch_once(tmp_path: Path, by_function: bool):
+def test_the_metric_of_hugging_faces_best_model_is_recorded(tmp_path: Path):
+    run = train(tmp_path, metric_for_best_model="eval_f1", greater_is_better=True)
+    assert run.environment["task"]["metric"] == "eval/f1"
+    assert run.environment["task"]["metrics"]["eval/f1"]["better"] == "higher"
+
+
+@pytest.mark.parametrize("count", [None, lambda batch: len(batch["labels"])])
+def test_samples_that_hugging_faces_data_loader_does_not_tell_are_counted_by_the_users_function(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: Any
+):
+    """The last step is short, which is not known beforehand. Nor is there a length in epochs."""
+    from ampcompare.recorder.transformers import RecorderCallback
+
+    callback = RecorderCallback(count, output_dir=tmp_path, **EVERY_STEP)
+    run = train(tmp_path, data=Endless(), callback=callback, max_steps=2)
+    assert samples_by_step(run) == ({} if count is None else {1: 16, 2: 7})
+    assert metrics.EPOCH not in run.history
+    assert len([line for line in caplog.messages if "throughput is not recorded" in line]) == (count is None)
+
+
+def test_an_attempt_at_a_batch_size_is_no_run(tmp_path: Path):
+    run = train(tmp_path, model=Large, auto_find_batch_size=True)
+    assert {*samples_by_step(run).values()} <= {1, 2, 3, 4}
+
+
+def test_a_model_that_is_called_twice_counts_a_batch_once(tmp_path: Path):
     from transformers import Trainer
 
     from ampcompare.recorder.transformers import RecorderCallback
@@ -433,31 +536,9 @@ def test_a_model_that_is_called_twice_counts_a_batch_once(tmp_path: Path, by_fun
             loss = (model(**inputs)["loss"] + model(**inputs)["loss"]) / 2
             return (loss, None) if return_outputs else loss
 
-    count = (lambda batch: len(batch["labels"])) if by_function else None
-    callback = RecorderCallback(samples=count, output_dir=tmp_path, **EVERY_STEP)
+    callback = RecorderCallback(samples=lambda batch: len(batch["labels"]), output_dir=tmp_path, **EVERY_STEP)
     run = train(tmp_path, trainer=Twice, callback=callback, gradient_accumulation_steps=2)
     assert samples_by_step(run) == {1: 32, 2: 8}
-
-
-def test_hugging_faces_learning_rate_and_gradient_norm_are_those_of_the_update(tmp_path: Path):
-    from transformers import Trainer, TrainerCallback
-
-    found: list[tuple[float, float]] = []
-
-    class Reads(TrainerCallback):
-        def on_pre_optimizer_step(self, *_: Any, model: Any, optimizer: Any, **__: Any) -> None:
-            gradients = [p.grad.double().flatten() for p in model.parameters()]
-            found.append((float(torch.cat(gradients).norm()), optimizer.param_groups[0]["lr"]))
-
-    class WithReader(Trainer):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            self.add_callback(Reads())
-
-    run = train(tmp_path, trainer=WithReader, num_train_epochs=2, max_grad_norm=0.3)
-    norms, rates = zip(*found, strict=True)
-    assert by_step(run, metrics.GRADIENT_NORM_AT_UPDATE) == pytest.approx(dict(enumerate(norms, 1)))
-    assert by_step(run, metrics.LEARNING_RATE) == pytest.approx(dict(enumerate(rates, 1)))
 
 
 SCORES: dict[str, Any] = {
@@ -468,11 +549,9 @@ SCORES: dict[str, Any] = {
     "tensor": torch.tensor(0.125),
     "confusion": [[1, 2], [3, 4]],
     "by_class": np.ones(2),
-    "report": "precision 0.5",
     "digits": "0.5",
     "nothing": None,
     "nested": {"a": 1.0},
-    "many": torch.ones(2),
 }
 NUMBERS = {"f1": 0.25, "self": 0.5, "count": 3.0, "one": 0.75, "tensor": 0.125}
 
@@ -489,38 +568,26 @@ def test_results_that_are_no_numbers_are_left_out_of_hugging_faces_evaluations(
     assert all(name in line for name in SCORES.keys() - NUMBERS.keys())
 
 
-def test_a_failure_of_the_record_ends_the_record_and_not_hugging_faces_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, outside: Outside
-):
-    """The clock is broken only while the callback of the record runs, between two others."""
-    from transformers import Trainer, TrainerCallback
-
-    steps: list[int] = []
-    clock = outside.break_clock()
-
-    class Breaks(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-            clock.is_broken = state.global_step == 3
-
-    class Mends(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-            clock.is_broken = False
-            steps.append(state.global_step)
-
-    class BetweenOthers(Trainer):
-        def __init__(self, *, callbacks: list[TrainerCallback], **options: Any) -> None:
-            super().__init__(callbacks=[Breaks(), *callbacks, Mends()], **options)
-
-    with pytest.raises(AssertionError):  # its exit code is 1
-        train(tmp_path, trainer=BetweenOthers, num_train_epochs=2)
-    assert steps == [1, 2, 3, 4, 5, 6]
-    (run,) = load_runs([tmp_path])
-    assert (run.exit_code, run.history[metrics.STEP].max()) == (1, 2)
-    assert len([line for line in caplog.messages if "the record ends here" in line]) == 1
-
-
 def test_an_invalid_option_of_a_callback_is_refused_before_the_first_step(tmp_path: Path):
     from ampcompare.recorder.transformers import RecorderCallback
 
     with pytest.raises(UserError, match="every=0"):
         train(tmp_path, callback=RecorderCallback(output_dir=tmp_path, every=0))
+
+
+def test_the_accelerate_example_counts_the_steps_that_accelerate_skips(tmp_path: Path, outside: Outside):
+    outside.replace(sys, "argv", ["accelerate_loop.py", str(tmp_path)])
+    found = runpy.run_path(str(ROOT / "docs" / "examples" / "accelerate_loop.py"), run_name="__main__")
+    run = read(tmp_path)
+    assert run.config["backend"] == "native"
+    assert {16} == {*samples_by_step(run).values()}
+    assert run.values(metrics.SKIPPED)[-1] == found["skipped"] > 3
+
+
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_an_adapter_without_its_library_says_what_to_install(library: str, outside: Outside):
+    outside.uninstall(library)
+    outside.uninstall("pytorch_lightning")
+    sys.modules.pop(f"ampcompare.recorder.{library}", None)
+    with pytest.raises(UserError, match=f"pip install {library}"):
+        import_module(f"ampcompare.recorder.{library}")
