@@ -1,32 +1,27 @@
 """`ampcompare bench`: trainings in turns, what it reports of one that fails, its table and JSON."""
 
 import io
-import json
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
-from support.bench_results import arm, failed, result_of
+from support.bench_results import arm, result_of
 from support.outside import Outside
 
 import ampcompare
 from ampcompare.analysis.bench_file import BenchFile
-from ampcompare.analysis.statistics.median_interval import interval, is_even, ratio_of, smallest_difference
+from ampcompare.analysis.statistics.median_interval import interval, is_even, smallest_difference
 from ampcompare.bench import output
 from ampcompare.bench.cli import build_arms
 from ampcompare.bench.doctor import default_backends
 from ampcompare.bench.runner import Schedule, run_benchmark
-from ampcompare.cli import main
 from ampcompare.errors import UserError
 from ampcompare.training.run_context import make_config, prepare_run
 
 TINY = ["model.name=tiny", "data.source=synthetic", "data.train_limit=64", "device=cpu", "batch_size=16"]
-FIELDS = ("label", "ratio", "low", "high", "step_ms", "images_per_second", "peak_mib", "rounds", "failed")
 # The rounds end it, not the minutes, which a busy machine may need.
 SHORT = Schedule(5, looks=(3, 6, 12), turn_seconds=0.02, slow_fraction=0.01)
 NETWORK = """
@@ -62,18 +57,6 @@ def measure(*overrides: str, schedule: Schedule = SHORT) -> tuple[BenchFile, str
     return run_benchmark(build_arms([*overrides]), schedule, lines.append), "\n".join(lines)
 
 
-@pytest.mark.slow
-def test_a_training_leaves_the_terminal_and_ctrl_c_to_the_command(tmp_path: Path):
-    """A terminal sends Ctrl-C to every process; the command then ends with what was measured."""
-    words = [*network(tmp_path, "os.kill(os.getpid(), 2)"), "backend=none,native", "--minutes", "0.1"]
-    command = [sys.executable, "-m", "ampcompare", "bench", *words, "--json", tmp_path / "bench.json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "a line of the network's own" not in done.stdout
-    found = json.loads((tmp_path / "bench.json").read_text())
-    assert {one["label"]: one["failed"] for one in found["arms"]} == {"none": None, "native": None}
-
-
 def printed(result: BenchFile) -> list[str]:
     console = Console(file=io.StringIO(), width=40)
     output.print_table(result, console)
@@ -91,13 +74,6 @@ def test_an_interval_has_its_nominal_coverage(n: int, level: float):
     spans = [interval([draw.lognormvariate(0, 1) for _ in range(n)], level) for _ in range(2000)]
     held = sum(low <= 1 <= high for low, high in spans) / len(spans)  # the median of this distribution is 1
     assert held >= level - 0.01
-
-
-def test_below_twelve_rounds_there_is_no_interval_and_a_ratio_is_of_rounds_that_both_have():
-    assert interval([1.0] * 11) is None
-    assert interval([1.0] * 12) == (1.0, 1.0)
-    assert interval([1.0] * 12, 0.9999) is None
-    assert ratio_of([4.0, 2.0, 9.0, 100.0], [2.0, 2.0, 3.0]) == (2.0, None, None)
 
 
 def test_lists_are_arms_with_fp32_first():
@@ -165,22 +141,12 @@ def test_a_control_is_uneven_when_its_interval_excludes_1_by_more_than_a_percent
 
 
 def test_each_varied_option_has_a_column_and_no_value_is_broken():
-    labels = [
-        f"{backend} execution={execution} batch_size=128 memory_format=channels_last"
-        for backend in ("none", "apex_o1_bf16")
-        for execution in ("cuda_graph", "compile_graph")
-    ]
+    labels = [f"{name} execution={way} batch_size=9" for name in ("none", "apex_o1_bf16") for way in "ab"]
     head, *rows = printed(benchmark(*labels))
-    assert re.findall(r"backend|execution|memory_format|batch", head) == ["backend", "execution"]
-    assert [row.split()[0:2] for row in rows[:4]] == [
-        label.replace("execution=", "").split()[:2] for label in labels
-    ]
+    assert re.findall(r"backend|execution|batch", head) == ["backend", "execution"]
+    expected = [label.replace("execution=", "").split()[:2] for label in labels]
+    assert [row.split()[:2] for row in rows[:4]] == expected
     assert rows[4].split()[0] == "control"
-
-
-def test_a_varied_option_is_no_common_setting_even_if_one_value_failed():
-    result = result_of(arm("none"), failed("tf32", "no TF32 here"))
-    assert output.common_settings(result) == "batch_size 128"
 
 
 def test_dtypes_computed_in_fp32_get_a_caveat_and_no_explain_command():
@@ -221,16 +187,6 @@ def test_a_baseline_in_mixed_precision_is_named_in_the_command_that_explains():
     assert command.endswith(" --against native")
 
 
-def test_many_speed_ups_that_are_not_precise_are_counted_and_three_are_named():
-    others = [arm(f"native execution={number}", 2.0, spread=0.2) for number in range(8)]
-    result = result_of(arm("none"), *others)
-    (line,) = (line for line in output.sentences(result) if "within 5%" in line)
-    assert line == (
-        "8 of 9 speed-ups not known to within 5%: native execution=0, native execution=1, native execution=2 "
-        "and 5 more. For narrower intervals, measure longer: --minutes 4"
-    )
-
-
 @pytest.mark.parametrize(
     ("word", "said"),
     [
@@ -249,31 +205,6 @@ def test_many_speed_ups_that_are_not_precise_are_counted_and_three_are_named():
 def test_wrong_input_is_one_line_before_anything_starts(word: str, said: str):
     with pytest.raises(UserError, match=re.escape(said)):
         build_arms([*TINY, word])
-
-
-@pytest.mark.slow
-def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    overrides = [*TINY, "backend=none,native", "memory_format=channels_last,auto", "--minutes", "0.1"]
-    file = tmp_path / "bench.json"
-    with pytest.raises(SystemExit) as end:
-        main(["bench", *overrides, "--json", str(file)])
-    assert end.value.code == 0
-    text = capfd.readouterr().out
-    plan = (
-        "Measuring 4 trainings and an A/A control, interleaved, for up to 0.1 minutes: backend=none,native "
-    )
-    assert text.startswith(plan)
-    assert "Control (none memory_format=channels_last, measured a second time): " in text
-    found = json.loads(file.read_text())
-    assert (found["baseline"], found["varied"]) == (
-        "none memory_format=channels_last",
-        ["backend", "memory_format"],
-    )
-    for one in [*found["arms"], found["control"]]:
-        assert set(FIELDS) <= one.keys()
-    layouts = [one["options"]["memory_format"] for one in found["arms"]]
-    assert layouts == ["channels_last", "contiguous"] * 2
-    assert [one["options"]["batch_size"] for one in found["arms"]] == ["16"] * 4
 
 
 @pytest.mark.slow
@@ -305,16 +236,6 @@ def test_synthetic_images_in_the_place_of_a_data_set_have_no_fingerprint():
     assert (found["data"], found["test_set"], found["train_data"]) == ("cifar100", None, None)
 
 
-@pytest.mark.slow
-def test_preparation_may_take_longer_than_the_rounds(tmp_path: Path):
-    overrides = [*network(tmp_path, "time.sleep(1.5)"), "backend=none,native"]
-    source = (tmp_path / "net.py").read_text()
-    (tmp_path / "net.py").write_text(source.replace("    return Net(", "    time.sleep(7)\n    return Net("))
-    result, progress = measure(*overrides, schedule=Schedule(0.1, turn_seconds=0.02, slow_fraction=1.0))
-    assert {arm.label: arm.failed for arm in result.arms} == {"none": None, "native": None}
-    assert "first steps of training 3/3, native: 1 s (limit 600 s)" in progress
-
-
 def test_the_limit_of_the_preparation_names_the_option_that_raises_it():
     expected = "loading PyTorch, network and data did not finish within 0 s; raise --prepare-minutes"
     with pytest.raises(UserError, match=expected):
@@ -326,7 +247,8 @@ def test_one_that_fails_one_that_is_slow_and_one_that_does_not_fit_do_not_stop_t
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    body = """if x.shape[0] == 8:
+    body = """os.kill(os.getpid(), 2)  # a terminal sends Ctrl-C to every process
+            if x.shape[0] == 8:
                 raise ValueError("no half here")
             if x.shape[0] == 16:
                 time.sleep(5)
@@ -349,15 +271,3 @@ def test_one_that_fails_one_that_is_slow_and_one_that_does_not_fit_do_not_stop_t
     assert next(row for row in printed(result) if row.split()[:2] == ["native", "8"]).split()[-1] == "failed"
     said = capfd.readouterr()
     assert "of the network's own" not in said.out + said.err
-
-
-@pytest.mark.slow
-def test_with_a_slow_baseline_each_training_is_measured_by_one_step(tmp_path: Path):
-    overrides = network(tmp_path, "return self.body(x)")
-    text = (tmp_path / "net.py").read_text()
-    slow = "\n        time.sleep(5)\n        return self.body(x)\n\n"
-    (tmp_path / "net.py").write_text(text.replace("\n        return self.body(x)\n\n", slow))
-    base, native = measure(*overrides, "batch_size=8", "backend=none,native")[0].arms
-    assert (base.rounds, base.failed) == (1, None)
-    assert (native.rounds, native.low, native.failed) == (1, None, None)
-    assert native.ratio > 1

@@ -51,13 +51,6 @@ def test_bench_prints_the_table_and_the_sentences_of_the_page():
         assert any(FIGURE.sub("#", line) in FIGURE.sub("#", said) for said in output), line
 
 
-@pytest.mark.slow
-def test_doctor_has_the_lines_of_the_page():
-    shown = CONSOLE["doctor"].splitlines()
-    topics = [line.split()[0] for line in shown if not line.startswith(" ")]
-    assert [line.split()[0] for line in run("doctor") if not line.startswith(" ")] == topics
-
-
 def test_every_example_of_a_gpu_says_that_it_needs_one():
     parts = re.split(r"^```sh\n", TEXT, flags=re.M)
     needing = [before for before, after in pairwise(parts) if "_graph" in after.partition("```")[0]]

@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import random
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -90,17 +89,13 @@ def test_from_three_starts_on_the_process_is_the_unit(measure):
     base = [flat(100), flat(101), flat(98), flat(100), flat(102), flat(100)]
     own = [flat(200), flat(190), flat(210)]
     result, lines = measure(3, none=base, native=own)
-    assert result.starts == 3
-    level = 1 - 0.05 / 2
-    assert result.level == level
-    speed_ups = sorted([200 / 100, 190 / 98, 210 / 102])
+    assert (result.starts, result.level) == (3, 1 - 0.05 / 2)
     picks = itertools.product((0, 1), repeat=3)
     possible = [sorted(own[n][0] / base[2 * n + pick[n]][0] for n in range(3)) for pick in picks]
-    (native,) = result.arms[1:]
+    first, native = result.arms
     assert sorted(native.start_ratios) in [pytest.approx(one) for one in possible]
-    assert speed_ups in possible
     assert (native.rounds, native.images_per_second, native.peak_mib) == (3 * ROUNDS, 200, 102.0)
-    assert (result.arms[0].ratio, result.arms[0].low, result.arms[0].high) == (1, 1, 1)
+    assert (first.ratio, first.low, first.high) == (1, 1, 1)
     assert len(result.control.start_ratios) == 3
     text = " ".join(output.sentences(result))
     assert "started 3 times" in text
@@ -109,19 +104,15 @@ def test_from_three_starts_on_the_process_is_the_unit(measure):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("starts", [1, 2])
-def test_below_three_starts_the_round_is_the_unit_and_nothing_below_two_per_cent_is_claimed(measure, starts):
-    result, _ = measure(starts, none=[flat(100)] * 4, native=[flat(101), flat(103)])
+def test_below_three_starts_the_round_is_the_unit_and_nothing_below_two_per_cent_is_claimed(measure):
+    result, _ = measure(2, none=[flat(100)] * 4, native=[flat(101), flat(103)])
     (native,) = result.arms[1:]
-    rounds = [1.01] * ROUNDS + [1.03] * ROUNDS * (starts - 1)
-    assert (result.starts, native.rounds) == (starts, ROUNDS * starts)
-    assert native.ratio == pytest.approx(statistics.median(rounds))
-    assert native.low == pytest.approx(1.01)
-    assert native.high == pytest.approx(max(rounds))
+    assert (result.starts, native.rounds) == (2, 2 * ROUNDS)
+    assert native.ratio == pytest.approx(1.02)
+    assert (native.low, native.high) == (pytest.approx(1.01), pytest.approx(1.03))
     text = " ".join(output.sentences(result))
     assert "for these processes only" in text
     assert "The smallest difference that this measurement resolves is 2.0%" in text
-    assert result.control.smallest_difference == 0.02
 
 
 @pytest.mark.slow

@@ -1,13 +1,9 @@
 """A backend from outside, whose type is not fp16: training, record, sweep and report take it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.plugins import BF16
-from support.quick import QUICK, ROOT
 from support.refusals import line_of
 from support.training import play
 
@@ -15,13 +11,6 @@ from ampcompare import analyse_runs, load_runs
 from ampcompare.runs import RunRecord
 
 MINE = "backend=./mine.py:Mine"
-SWEEP = """program: {program}
-method: grid
-metric: {{name: eval/accuracy, goal: maximize}}
-parameters:
-  backend: {{values: [none, {backend}]}}
-command: ["${{env}}", "${{interpreter}}", "${{program}}", "${{args_no_hyphens}}"]
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -75,26 +64,3 @@ def test_a_plug_in_is_recorded_by_its_label_and_the_report_pools_only_equal_sour
     assert labels[0] == "none"
     assert len(labels) == 3
     assert all(label.startswith("mine_bf16 · backend_source ") for label in labels[1:]), labels
-
-
-def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **environment}
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=env, check=False)
-
-
-@pytest.mark.slow
-def test_a_sweep_accepts_a_plug_in_without_torch_and_trains_it(here: Path):
-    (here / "sweep.yaml").write_text(
-        SWEEP.format(program=ROOT / "run_experiment.py", backend="./mine.py:Mine")
-    )
-    check = (
-        "import sys; from ampcompare.sweeps.prepare import prepare; "
-        "prepare('sweep.yaml', []); assert 'torch' not in sys.modules"
-    )
-    done = command("-c", check)
-    assert not done.returncode, done.stderr
-    words = [word for word in QUICK if not word.startswith("wandb")]
-    done = command("-m", "ampcompare.cli", "sweep", "sweep.yaml", *words, "epochs=1", "output_dir=runs")
-    assert not done.returncode, done.stdout + done.stderr
-    labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
-    assert labels == ["none", "mine_bf16"]

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 from support import warm_python
-from support.outside import Outside
 from support.plugins import BACKEND
 from support.quick import QUICK
 from support.refusals import line_of
@@ -45,16 +43,6 @@ def test_an_object_of_a_module_is_loaded_with_the_hash_of_its_own_file():
     found = load(KIND, "json:JSONDecoder")
     assert found.value is json.JSONDecoder
     assert found.source == hashlib.sha256(Path(json.decoder.__file__).read_bytes()).hexdigest()[:16]
-
-
-def test_an_object_of_a_file_is_loaded_with_the_hash_of_the_code_that_ran(here: Path, outside: Outside):
-    outside.replace(sys, "dont_write_bytecode", False)
-    for text in ("A = 1\n", "A = 2\n"):
-        (here / "mine.py").write_text(text)
-        os.utime("mine.py", (1, 1))  # same size, same second: Python's own cache would not see it
-        found = load(KIND, "./mine.py:A")
-        assert found.value == int(text[4])
-        assert found.source == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(

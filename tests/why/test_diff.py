@@ -205,34 +205,29 @@ def by_title(difference: StepDifference) -> dict[str, ModuleDifference]:
     return {line.title: line for line in difference.lines}
 
 
+CASES = [*zip(range(7), WHERE, ["Fp32", "Native"] * 3 + ["Fp32"], strict=True)]
+
+
 def test_rounding_alone_is_not_called_large_in_a_network_without_a_fault():
     for backend in ("native", "bf16"):
         messages = summarize(compare([*IMAGES, f"backend={backend}"]))
         assert any(line.startswith("no own error is large") for line in messages), messages
 
 
-@pytest.mark.parametrize("base", ["Fp32", "Native"])
-@pytest.mark.parametrize(("number", "where"), [*enumerate(WHERE)])
+@pytest.mark.parametrize(("number", "where", "base"), CASES)
 def test_a_planted_fault_has_the_largest_own_error(number: int, where: str, base: str):
     difference = compare([*FAULTY, f"backend=./faults.py:{base}_{number}", "precision.init_scale=256"])
     worst, second = difference.by_worst()[:2]
     assert worst.title == where
     assert worst.size > 1e-3
-    assert second.size < worst.size / 2
+    assert second.size < worst.size / 2  # of the modules behind it, the outputs alone are wrong
     unit = torch.finfo(getattr(torch, difference.dtype)).eps / 2
-    is_large = math.inf > worst.size > 20 * unit
     large = [line for line in summarize(difference) if line.startswith("large own errors, above ")]
-    assert [line.endswith(f": {where}") for line in large] == [True] * is_large
+    assert [line.endswith(f": {where}") for line in large] == [True] * (math.inf > worst.size > 20 * unit)
     assert f" {where}" in summarize(difference)[0]
     if where == "twice":
         assert (worst.calls, worst.call) == (2, 1)
         assert "twice (call 2 of 2)" in summarize(difference)[0]
-
-
-def test_errors_propagate_in_the_step_and_not_into_own_errors():
-    after = by_title(compare([*FAULTY, "backend=./faults.py:Fp32_1"]))["second.out"]
-    assert after.output.size > 1e-3
-    assert after.size < 1e-6
 
 
 def test_the_first_gradient_that_is_not_finite_is_named():
@@ -258,7 +253,7 @@ def test_every_backend_is_measured(backend: str):
     assert difference.not_called == []
 
 
-@pytest.mark.parametrize("backend", ["native", "native_bf16", "apex_o1"])
+@pytest.mark.parametrize("backend", ["native_bf16", "apex_o1"])
 def test_odd_modules_are_measured_random_ones_are_not_and_idle_ones_are_named(backend: str):
     difference = compare(
         ["model.name=./odd.py:build", *TOKENS, "precision.init_scale=256", f"backend={backend}"]
@@ -270,18 +265,8 @@ def test_odd_modules_are_measured_random_ones_are_not_and_idle_ones_are_named(ba
     assert lines["dropped"].output.size < 0.02  # its mask is that of fp32
     assert lines["shared"].calls == 2
     assert "again" not in lines
-    assert set(difference.not_called) == {"idle", "layer.self_attn.out_proj"}
+    assert {*difference.not_called} == {"idle", "layer.self_attn.out_proj"}
     assert lines["shared"].gradient is not None  # an in-place ReLU comes after it
-
-
-def test_gradients_without_a_scale_are_flushed_to_zero():
-    """In fp16, of a loss that is small: what the loss scale is for."""
-    loss = "def loss(outputs, targets):\n    return outputs.square().mean() * 1e-6"
-    Path("loss.py").write_text(loss)
-    words = [*IMAGES, "task.loss=./loss.py:loss", "task.metrics=[]", "backend=apex_o2"]
-    bare, scaled = (compare([*words, f"precision.loss_scale={scale}"]).lines[0] for scale in (1, 65536))
-    assert bare.gradient.flushed > 0.9
-    assert scaled.gradient.flushed < 0.1
 
 
 @pytest.mark.parametrize("word", ["training.accumulate=2", "training.gradient_penalty=0.1"])
@@ -311,16 +296,6 @@ def test_the_same_question_has_the_same_answer_in_eighty_columns(tmp_path: Path,
     assert len(rows) >= 10
     assert max(map(len, rows)) <= 80
     assert "the optimizer step was skipped" in output
-
-
-def test_the_reference_is_strict_fp32_even_with_tf32(
-    capsys: pytest.CaptureFixture[str],
-):
-    output = []
-    for words in ((), ("tf32=true",)):  # which a CPU does not have, so that all is the same
-        assert diff(*QUICK, "backend=native_bf16", *words) == 0
-        output.append(capsys.readouterr().out)
-    assert output[0] == output[1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`why ... --weights FILE`: the step starts from trained weights, of a run or of another program."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -98,25 +99,22 @@ def test_explain_and_guard_take_weights(capsys: pytest.CaptureFixture[str]):
         (["model.kwargs.width=8"], None, "other shapes: 1.weight [16, 3072] in the file, [8, 3072] in the"),
         ([], {"epoch": 3}, "has no state dict"),
         (["--at", "abc"], None, "--at abc has weights already; leave one of them out"),
+        (["--weights", "none.pt"], None, "--weights none.pt: cannot be read"),
+        (["--weights", "net.py"], None, "--weights net.py: cannot be read"),
+        (["--weights", "none.safetensors"], None, "--weights none.safetensors: cannot be read"),
     ],
 )
 def test_weights_that_do_not_fit_are_one_line(words, state, expected: str, capsys):
     torch.save(trained().state_dict() if state is None else state, "w.pt")
     assert why("diff", *WORDS, "backend=native", "--weights", "w.pt", *words) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
+    assert re.fullmatch(r"error: [^\n]+\n", error)
     assert expected in error
 
 
-@pytest.mark.parametrize("file", ["none.pt", "net.py", "none.safetensors"])
-def test_a_file_that_cannot_be_read_is_one_line(file: str, capsys):
-    assert why("diff", *WORDS, "backend=native", "--weights", file) == 2
-    assert capsys.readouterr().err.startswith(f"error: --weights {file}: cannot be read")
-
-
-@pytest.mark.parametrize("backend", ["native", "native_bf16", "fp16"])
-@pytest.mark.parametrize(("name", "module"), [("1.weight", "1"), ("4.bias", "4")])
+@pytest.mark.parametrize(
+    ("backend", "name", "module"), [("native", "1.weight", "1"), ("fp16", "4.bias", "4")]
+)
 def test_weights_that_are_not_finite_are_no_overflow_of_fp32(capsys, backend: str, name: str, module: str):
     """Another backend may well have kept these weights finite."""
     state = trained().state_dict()
