@@ -1,10 +1,12 @@
 """Records are cached, and a cached record is never used for another run, or for an older state of a run."""
 
+import dataclasses
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support.fakes import plan
 from support.outside import Outside
@@ -52,41 +54,26 @@ def write(folder: Path, count: int = 1, **changes: Any) -> list[Path]:
     return paths
 
 
-def as_text(run: RunRecord) -> str:
-    """Return everything that a record holds as text."""
-    logged = {key: (rows.tolist(), values.tolist()) for key, (rows, values) in run.logged.items()}
-    fields = (
-        run.id,
-        run.state,
-        run.config,
-        run.summary,
-        run.problems,
-        run.paths,
-        run.started_at,
-        run.machine,
-    )
-    return repr((logged, run.rows, *fields))
-
-
 def test_a_second_load_uses_the_cache_and_gives_the_same_records(tmp_path, load):
     write(tmp_path / "runs", 3)
-    first = load(tmp_path / "runs")
-    again = load(tmp_path / "runs")
+    first, again = (load(tmp_path / "runs") for _ in range(2))
     assert load.reads == 3
-    assert [as_text(run) for run in again] == [as_text(run) for run in first]
+    for run, other in zip(first, again, strict=True):
+        pd.testing.assert_frame_equal(run.history, other.history)
+        assert dataclasses.replace(run, logged={}) == dataclasses.replace(other, logged={})
 
 
 def test_a_changed_file_is_read_again_even_with_the_same_size_and_time(tmp_path, load):
     (path,) = write(tmp_path)
     status = path.stat()
-    (before,) = load(path)
+    load(path)
     time.sleep(0.02)  # a time of change of its own
     records = client_records(plan("native", 0, steps=100))
     path.write_bytes(frame([record.replace(b"0.1", b"0.2", 1) for record in records]))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-    (run,) = load(path)
-    assert (load.reads, as_text(run) == as_text(before)) == (2, False)
+    load(path)
+    assert load.reads == 2
 
 
 def test_a_run_that_may_still_be_written_to_is_not_cached(tmp_path, load):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampcompare import analyse_runs, load_runs
+from ampcompare import load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.missing_input import MissingInput
@@ -60,18 +60,11 @@ def test_values_in_rows_without_a_step_are_not_read_beside_others(tmp_path):
     assert run.problems == ["Column acc has values in rows without a step; these are not read."]
 
 
-def test_a_table_of_one_column_is_read_in_the_order_of_its_rows(tmp_path):
-    assert table(tmp_path, "acc\n0.5\n0.75\n", step="none").values("global_step").tolist() == [1, 2]
-
-
 def test_percentages_are_numbers_in_percent(tmp_path):
     for text in ("epoch,acc,loss\n1,85.3%,1\n2,86 %,2\n", "epoch;acc\n1;85,3%\n2;86,0 %\n"):
         run = table(tmp_path, text)
         assert run.values("acc").tolist() == [85.3, 86.0]
-        run.config["arm"] = "a"
-        analysis = analyse_runs([run], metric="acc:max")
-        assert analysis.metric.is_percentage
-        assert analysis.groups[0].estimates["quality"].value == 86.0
+        assert run.units == {"acc": "percent"}
 
 
 @pytest.mark.parametrize("cells", [("85.3%", "0.5"), ("0.5", "85,3"), ("85.3%", "n/a")])
@@ -79,26 +72,6 @@ def test_cells_that_are_no_numbers_are_named(tmp_path, cells):
     run = table(tmp_path, "epoch,acc\n" + "".join(f'{n},"{cell}"\n' for n, cell in enumerate(cells)))
     (problem,) = run.problems
     assert "Column acc has cells that are no numbers, such as" in problem
-
-
-@pytest.mark.parametrize(
-    ("column", "last", "failed"),
-    [
-        ("nan 0.5 nan 0.75", 0.75, False),
-        ("nan nan 0.5 nan nan 0.75 nan", 0.75, False),  # an evaluation every third row
-        ("nan nan 0.5 nan", 0.5, False),
-        ("nan 0.5 nan 0.75 nan nan", np.nan, True),  # one was due, and was NaN
-        ("0.5 0.75 nan", np.nan, True),
-    ],
-)
-def test_nan_in_rows_without_an_evaluation_makes_no_failure(tmp_path, column, last, failed):
-    values = column.split()
-    rows = [f"{step},{1 / step},{value}" for step, value in enumerate(values, 1)]
-    run = table(tmp_path, "\n".join(["step,loss,acc", *rows]))
-    run.config["arm"] = "a"
-    analysis = analyse_runs([run], metric="acc:max:fraction")
-    assert run.logged_numbers("acc")[1][-1] == pytest.approx(last, nan_ok=True)
-    assert analysis.groups[0].outcomes.failed == failed
 
 
 @pytest.mark.parametrize(
@@ -159,11 +132,6 @@ def test_numbers_as_text_are_numbers_in_tables_and_in_json_lines(tmp_path):
         assert run.problems == []
 
 
-def test_a_list_with_one_object_per_line_is_read(tmp_path):
-    text = '[\n{"epoch": 1, "acc": 0.5},\n{"epoch": 2, "acc": 0.75}\n]\n'
-    assert table(tmp_path, text, "log.json").values("acc").tolist() == [0.5, 0.75]
-
-
 # Steps
 
 
@@ -182,18 +150,6 @@ def test_a_step_whose_meaning_is_plain_is_read(tmp_path, steps, expected):
         assert run.values("global_step").tolist() == expected
         assert run.values("acc").tolist() == [0, 1, 2, 3]
         assert run.problems == []
-
-
-def test_the_step_of_nvidias_logger_is_a_list(tmp_path):
-    text = """\
-DLLL {"type": "LOG", "step": "PARAMETER", "data": {"batch_size": 64}}
-DLLL {"type": "LOG", "step": [1, 50], "data": {"train.loss": 1}}
-DLLL {"type": "LOG", "step": [2, 50], "data": {"train.loss": 0.5}}
-DLLL {"type": "LOG", "step": [], "data": {"train.best": 0.25}}
-"""
-    run = table(tmp_path, text, "dllogger.json")
-    assert run.values("global_step").tolist() == [1, 2]
-    assert run.values("data.train.loss").tolist() == [1, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -215,8 +171,6 @@ def test_a_column_that_is_no_step_is_asked_about(tmp_path, name, steps, problem)
     run = table(tmp_path, text, step="none")
     assert run.values("global_step").tolist() == [1, 2, 3]
     assert run.values("acc").tolist() == [0, 0.1, 0.2]
-    other = table(tmp_path, "iter,epoch,acc\n30,1,0.5\n20,2,0.75\n")  # one that falls, one that does not
-    assert other.values("global_step").tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -232,3 +186,38 @@ def test_a_column_without_a_name_can_be_the_step(tmp_path, text, step):
         table(tmp_path, text)
     assert table(tmp_path, text, step=step).values("global_step").tolist() == [0, 1]
     assert table(tmp_path, text, step="none").values("global_step").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("column", "last"),
+    [
+        ("nan 0.5 nan 0.75", 0.75),
+        ("nan nan 0.5 nan nan 0.75 nan", 0.75),  # an evaluation every third row
+        ("nan nan 0.5 nan", 0.5),
+        ("nan 0.5 nan 0.75 nan nan", np.nan),  # one was due, and was NaN
+        ("0.5 0.75 nan", np.nan),
+    ],
+)
+def test_nan_in_rows_without_an_evaluation_is_no_value(tmp_path, column, last):
+    rows = [f"{step},{value}" for step, value in enumerate(column.split(), 1)]
+    run = table(tmp_path, "\n".join(["step,acc", *rows]))
+    assert run.logged_numbers("acc")[1][-1] == pytest.approx(last, nan_ok=True)
+
+
+def test_a_list_and_log_lines_with_one_object_each_are_read(tmp_path):
+    lines = '[\n{"epoch": 1, "acc": 0.5},\n{"epoch": 2, "acc": 0.75}\n]\n'
+    nvidia = """\
+DLLL {"type": "LOG", "step": "PARAMETER", "data": {"batch_size": 64}}
+DLLL {"type": "LOG", "step": [1, 50], "acc": 0.5}
+DLLL {"type": "LOG", "step": [2, 50], "acc": 0.75}
+DLLL {"type": "LOG", "step": [], "data": {"train.best": 0.25}}
+"""
+    for text in (lines, nvidia):
+        run = table(tmp_path, text, "log.json")
+        assert run.values("global_step").tolist() == [1, 2]
+        assert run.values("acc").tolist() == [0.5, 0.75]
+
+
+def test_of_two_step_columns_the_one_that_does_not_fall_counts(tmp_path):
+    run = table(tmp_path, "iter,epoch,acc\n30,1,0.5\n20,2,0.75\n")
+    assert run.values("global_step").tolist() == [1, 2]

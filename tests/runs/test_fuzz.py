@@ -33,7 +33,7 @@ def payloads(data: st.DataObject) -> list[bytes]:
     return [begin.SerializeToString(), *rows, end.SerializeToString()]
 
 
-@examples(40, 1000)
+@examples(20, 200)
 def test_mutated_records_are_analysed_or_refused_in_a_sentence(tmp_path: Path, examples: int):
     seen: Counter[str] = Counter()
     path = tmp_path / "offline-run-20260101_000000-one" / "run-one.wandb"
@@ -64,5 +64,5 @@ def test_mutated_records_are_analysed_or_refused_in_a_sentence(tmp_path: Path, e
 
     check()
     # Far below what is usual: that inputs go deep enough to find anything. The fractions of few inputs vary.
-    assert seen["read"] > (0.5 if examples >= 1000 else 0.2) * seen["inputs"], seen
-    assert seen["analysed"] > (0.2 if examples >= 1000 else 0.0) * seen["inputs"], seen
+    assert seen["read"] > (0.5 if examples >= 200 else 0.2) * seen["inputs"], seen
+    assert seen["analysed"] > (0.2 if examples >= 200 else 0.0) * seen["inputs"], seen

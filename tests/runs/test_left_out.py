@@ -61,15 +61,6 @@ def test_a_file_without_a_run_is_left_out_among_others_and_refused_alone(tmp_pat
         assert any(str(bad) in note and why in note for note in notes)
 
 
-@pytest.mark.parametrize("name", ["wandb-summary.json", "all_results.json"])
-def test_the_summary_of_a_run_is_not_announced_as_a_log(tmp_path, name):
-    write(tmp_path / "metrics.csv", TABLE)
-    write(tmp_path / name, '{"_step": 2, "step": 2, "loss": 0.25}\n')
-    runs, notes = names_and_notes(tmp_path)
-    assert runs == ["metrics.csv"]
-    assert not any("JSON lines" in note for note in notes)
-
-
 def test_tables_in_files_of_text_are_read_in_a_folder(tmp_path):
     write(tmp_path / "log.tsv", TABLE.replace(",", "\t"))
     write(tmp_path / "notes.txt", "Dear diary, today I trained, and trained.\nIt was fine.\n")
@@ -114,23 +105,20 @@ def test_a_run_of_wandb_that_was_copied_is_one_run(tmp_path):
 def test_kinds_are_recognised_by_content_under_any_name(tmp_path):
     write(tmp_path / "a" / "trainer_state (1).json", STATE_FILE)
     write(tmp_path / "a" / "settings.json", '{"step": "no log"}')
-    assert names_and_notes(tmp_path / "a")[0] == ["trainer_state (1).json"]
+    write(tmp_path / "a" / "all_results.json", '{"_step": 2, "step": 2, "loss": 0.25}\n')  # a summary
+    runs, notes = names_and_notes(tmp_path / "a")
+    assert runs == ["trainer_state (1).json"]
+    assert not any("JSON lines" in note for note in notes)
     (path,) = write_runs(tmp_path / "b", [plan("none")])
     moved = tmp_path / "c" / "downloaded.wandb"
     moved.parent.mkdir()
     path.rename(moved)
     assert names_and_notes(tmp_path / "c")[0] == ["downloaded.wandb"]
-    assert load_runs([write(tmp_path / "log", TABLE)])[0].values("loss").tolist() == [0.5, 0.25]
-
-
-@pytest.mark.parametrize("name", ["log.jsonl", "log.txt", "20260101.log.json"])
-def test_json_lines_are_rows_with_nested_keys_joined(tmp_path, name):
-    write(tmp_path / name, f"{LINES}no JSON\n")
-    write(tmp_path / "data.jsonl", '{"text": "a", "label": 1}\n')
-    (run,) = load_runs([tmp_path])
-    assert run.values("global_step").tolist() == [1, 2]
+    write(tmp_path / "d" / "log.txt", f"{LINES}no JSON\n")
+    (run,) = load_runs([tmp_path / "d"])
     assert run.values("val.acc").tolist() == [0.75]
     assert run.problems == ["1 line is not a JSON object and was skipped."]
+    assert load_runs([write(tmp_path / "log", TABLE)])[0].values("loss").tolist() == [0.5, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +163,6 @@ def test_a_named_file_without_a_run_is_left_out_beside_others(tmp_path, content)
     ("backend", "config", "option"),
     [
         ("native", {"precision": {"dtype": "float16"}}, "precision.dtype=float16"),
-        ("native", {"precision": {"enabled": False}}, "precision.enabled=False"),
         ("none", {"tf32": True}, "backend=none tf32=true"),
     ],
 )
@@ -184,14 +171,7 @@ def test_a_record_of_a_version_before_0_3_is_left_out_by_name(tmp_path, backend,
     reason = f"(old): left out: {option} is of a version before 0.3; AMP Compare 0.4 reads this record"
     with pytest.raises(UserError, match=rf"{re.escape(reason)}; no run is left to read$"):
         load_runs([tmp_path])
-    write_runs(tmp_path / "new", [plan("native", 2, id="new")])
-    runs, notes = names_and_notes(tmp_path)
+    write_runs(tmp_path / "new", [plan("native", 2, id="new", config={"recorder": {"every": 50}} | config)])
+    runs, notes = names_and_notes(tmp_path)  # a recorded loop may have any options
     assert len(runs) == 1
     assert any(note.endswith(reason) for note in notes)
-    assert [run.id for run in load_runs([tmp_path])] == ["new"]
-
-
-def test_the_same_options_in_a_recorded_loop_are_no_reason_to_leave_it_out(tmp_path):
-    config = {"recorder": {"every": 50}, "precision": {"dtype": "bfloat16"}}
-    write_runs(tmp_path, [plan("native", config=config)])
-    assert [run.option("precision.dtype") for run in load_runs([tmp_path])] == ["bfloat16"]

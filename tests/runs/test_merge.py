@@ -1,6 +1,5 @@
 """The parts of a run, one for each resume, become one run."""
 
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -83,9 +82,3 @@ def test_a_part_without_any_record_is_no_problem_if_another_names_the_run():
     problems = [f"offline-run-02: {NAMELESS}"]
     assert merge_parts([early, part(2, {"global_step": [1]}, **LOST)]).problems == problems
     assert merge_parts([part(1, **LOST)]).problems == [NAMELESS]
-
-
-def test_summary_number_unwraps_what_define_metric_makes():
-    run = part(1, summary={"m": {"max": 3}, "n": True, "t": "x", "huge": 10**400, "i": 2})
-    numbers = {key: run.summary_number(key) for key in ("m", "n", "t", "huge", "i", "absent")}
-    assert numbers == {"m": 3, "n": None, "t": None, "huge": math.inf, "i": 2, "absent": None}

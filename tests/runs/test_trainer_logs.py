@@ -16,9 +16,8 @@ from support.logs import logged
 from support.outside import Outside
 from support.wandb_files import write_runs
 
-from ampcompare import analyse_runs, load_runs
+from ampcompare import load_runs
 from ampcompare.errors import UserError
-from ampcompare.report.charts import charts_of
 from ampcompare.runs import RunRecord
 
 tensorboard = pytest.importorskip("tensorboard")

@@ -359,7 +359,7 @@ def plainly(payloads: list[bytes]) -> dict[str, list[tuple[int, str]]]:
     return {name: sorted(cells.items()) for name, cells in found.items()}
 
 
-@examples(25, 600)
+@examples(25, 200)
 def test_records_of_any_form_are_read_as_by_protobuf(tmp_path, examples):
     @settings(max_examples=examples)
     @given(data=st.data())
