@@ -214,11 +214,16 @@ def _leave_out_old(runs: Sequence[RunRecord]) -> list[RunRecord]:
     if left_out and not readable:
         rest = f", and {len(left_out) - 1:,} more like it" if left_out[1:] else ""
         raise UserError(f"{left_out[0]}{rest}; no run is left to read")
-    for line in left_out[:MAX_LEFT_OUT]:
-        log.warning(one_line(line))
-    if len(left_out) > MAX_LEFT_OUT:
-        log.warning(f"runs that were left out, too: {len(left_out) - MAX_LEFT_OUT:,}")
+    _warn(left_out, "runs that were left out, too")
     return readable
+
+
+def _warn(lines: Sequence[str], more: str) -> None:
+    """Log the first lines, and how many there are more."""
+    for line in lines[:MAX_LEFT_OUT]:
+        log.warning(one_line(line))
+    if len(lines) > MAX_LEFT_OUT:
+        log.warning(one_line(f"{more}: {len(lines) - MAX_LEFT_OUT:,}"))
 
 
 def _option_before_0_3(run: RunRecord) -> str:
@@ -269,10 +274,7 @@ def _read_folders(sources: Sequence[str], options: ReadingOptions, arm: str) -> 
         )
     if refused and not parts:
         raise refused[0]
-    for problem in refused[:MAX_LEFT_OUT]:
-        log.warning(one_line(f"left out: {problem}"))
-    if len(refused) > MAX_LEFT_OUT:
-        log.warning(f"files without a run that were left out, too: {len(refused) - MAX_LEFT_OUT:,}")
+    _warn([f"left out: {problem}" for problem in refused], "files without a run that were left out, too")
     return [_join_parts(parts_of_run) for parts_of_run in _group_by_run(parts)]
 
 
@@ -379,11 +381,8 @@ def _folders_of(parts: Iterable[RunRecord]) -> set[Path]:
 def _warn_of_files_not_read(source: str, discovery: Discovery) -> None:
     for program, folder in discovery.programs.items():
         log.warning(one_line(f"{folder}: not read: a folder of {program}; {EXPORT} ({EXPORT_HELP})"))
-    for path, problem in discovery.left_out[:MAX_LEFT_OUT]:
-        log.warning(one_line(f"{path}: left out: {problem}"))
-    more = len(discovery.left_out) - MAX_LEFT_OUT
-    if more > 0:
-        log.warning(one_line(f"{source}: files that were left out, too: {more:,}"))
+    left_out = [f"{path}: left out: {problem}" for path, problem in discovery.left_out]
+    _warn(left_out, f"{source}: files that were left out, too")
 
 
 def _group_by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:

@@ -5,7 +5,7 @@ question: the steps of each kind of row are looked at alone.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -258,31 +258,16 @@ def _is_interleaved(run: RunRecord, positions: Sequence[tuple[float, float] | No
 
 
 def columns_of_runs(run: RunRecord) -> list[str]:
-    """Return the fewest columns by which no step comes twice in a run, empty if none tell its rows apart.
-
-    Texts come first, then whole numbers with few values.
-    """
+    """Return the fewest columns by which no step comes twice in a run, empty if none tell its rows apart."""
     steps = {row: position for row, position in enumerate(_positions(run)) if position is not None}
     labels = {
         column: row_labels(run, column)[[*steps]].tolist()
         for column, (rows, values) in run.logged.items()
         if column not in NO_KIND and _may_be_label(values) and {*steps} <= {*rows.tolist()}
     }
-
-    def are_apart(columns: Sequence[str]) -> bool:
-        of_rows = [*zip(steps.values(), *(labels[column] for column in columns), strict=True)]
-        return len({*of_rows}) == len(of_rows)
-
-    columns = sorted(
-        labels, key=lambda column: (run.logged[column][1].dtype != object, len({*labels[column]}))
-    )
-    if are_apart([]) or not are_apart(columns):
-        return []
-    for column in reversed(columns):
-        rest = [other for other in columns if other != column]
-        if are_apart(rest):
-            columns = rest
-    return columns
+    positions = [*steps.values()]
+    columns, count = _distinguishing(run, labels, positions)
+    return columns if count == len(positions) else []
 
 
 def _may_be_label(values: np.ndarray) -> bool:
@@ -303,50 +288,58 @@ def _question(
         column: values
         for column in run.logged
         if column not in NO_KIND
-        and len({*(values := row_labels(run, column))}) > 1
+        and len({*(values := row_labels(run, column).tolist())}) > 1
         and None not in values
-        and _is_constant_within(values, starts)
+        and len({*zip(starts.tolist(), values, strict=True)}) == len({*starts.tolist()})
     }
     first = next(position for position in positions if position is not None)
     later = [position for position, start in zip(positions, starts, strict=True) if start and position]
     is_shortest = len({*starts.tolist()}) == run.rows
     if not labels or is_shortest:
         return _starts_question(run, starts, is_table_of_results=is_shortest or min(later) < first)
-    columns = _distinguishing(labels, starts)
+    columns, _ = _distinguishing(run, labels, [None] * run.rows)
     shown = [f"{short(printable(column))} ({_values(labels[column])})" for column in columns]
     verb = "tells" if len(columns) == 1 else "tell"
     run_by = ",".join([*options.run_columns, *columns])
     question = (
         f"runs: {run.paths[0]}: {_begins_again(run, starts)}; {listed(shown)} {verb} the rows apart: add "
         f"--run-by {run_by} to read a run for each, or --where {columns[0]}=VALUE to read the "
-        f"rows with one value ({_other_answers()})"
+        f"rows with one value (if each row is a run: --rows {RUNS}; if it is one run: --starts last for its "
+        f"last start, --starts joined if it was resumed; --step {NO_STEP} if the step counts anew in each "
+        "epoch)"
     )
     return MissingInput([question], ["--run-by", run_by])
 
 
-def _is_constant_within(values: np.ndarray, starts: np.ndarray) -> bool:
-    pairs = {*zip(starts.tolist(), values.tolist(), strict=True)}
-    return len(pairs) == len({*starts.tolist()})
+def _distinguishing(
+    run: RunRecord, labels: Mapping[str, Sequence[str]], positions: Sequence[Any]
+) -> tuple[list[str], int]:
+    """Return a few columns that tell apart as many rows as all of them, and how many that are.
 
-
-def _distinguishing(labels: dict[str, np.ndarray], starts: np.ndarray) -> list[str]:
-    """Return a few columns that together tell apart as many runs as all of them."""
+    Args:
+        labels: The columns that may tell the rows apart, with the label of each row.
+        positions: The position of each row, which tells rows apart as well.
+    """
 
     def count(columns: Sequence[str]) -> int:
-        return len({*zip(*(labels[column].tolist() for column in columns), strict=True)})
+        return len({*zip(positions, *(labels[column] for column in columns), strict=True)})
 
-    # The surest first: a number with a fraction may be a measured value that happens to be the same.
-    columns = sorted(labels, key=lambda column: any("." in value for value in labels[column]))
+    def doubt(column: str) -> tuple[bool, bool, int]:
+        """Return how doubtful a column is: a number with a fraction may be a measured value."""
+        values = {*labels[column]}
+        return any("." in value for value in values), run.logged[column][1].dtype != object, len(values)
+
+    columns = sorted(labels, key=doubt)
     every = count(columns)
-    for column in reversed(columns[1:]):
+    for column in reversed(columns):
         rest = [other for other in columns if other != column]
         if count(rest) == every:
             columns = rest
-    return columns
+    return columns, every
 
 
-def _values(values: np.ndarray) -> str:
-    distinct = sorted({*values.tolist()} - {None}, key=numeric_sort_key)
+def _values(labels: Iterable[str | None]) -> str:
+    distinct = sorted({*labels} - {None}, key=numeric_sort_key)
     return some([short(printable(value), 24) for value in distinct], 4)
 
 
@@ -354,13 +347,6 @@ def _begins_again(run: RunRecord, starts: np.ndarray) -> str:
     row = int(np.flatnonzero(starts)[0])
     step = run.numbers(metrics.STEP)[row]
     return f"the step begins again at {step:g} in row {row + 1:,}"
-
-
-def _other_answers() -> str:
-    return (
-        f"if each row is a run: --rows {RUNS}; if it is one run: --starts last for its last start, --starts "
-        f"joined if it was resumed; --step {NO_STEP} if the step counts anew in each epoch"
-    )
 
 
 def _starts_question(run: RunRecord, starts: np.ndarray, *, is_table_of_results: bool) -> MissingInput:

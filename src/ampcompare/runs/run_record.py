@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_KEYS_SHOWN = 5
+LABELS = ("group", "project", "entity", "job_type", "sweep_id", "notes", "tags")  # the newest of each counts
 TIMESTAMP = "_timestamp"  # W&B's column of seconds since 1970
 NAMELESS = "It holds no run record: its name and config are not known."
 Column = tuple[np.ndarray, np.ndarray]  # row numbers, ascending, and the value in each row
@@ -252,14 +253,7 @@ def merge_parts(parts: Sequence[RunRecord]) -> RunRecord:
         )
     return replace(
         last,
-        name=_newest(ordered, "name") or last.id,
-        group=_newest(ordered, "group"),
-        project=_newest(ordered, "project"),
-        entity=_newest(ordered, "entity"),
-        job_type=_newest(ordered, "job_type"),
-        sweep_id=_newest(ordered, "sweep_id"),
-        notes=_newest(ordered, "notes"),
-        tags=_newest(ordered, "tags"),
+        **{name: _newest(ordered, name) for name in LABELS} | {"name": _newest(ordered, "name") or last.id},
         started_at=next((part.started_at for part in ordered if part.started_at), None),
         config=config,
         summary=summary,

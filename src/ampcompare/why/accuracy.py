@@ -78,9 +78,9 @@ class GroupErrors:
 
     part: str
     group: str
-    errors: tuple[float, float]
+    errors: Errors
     worst: str | None = None
-    worst_errors: tuple[float, float] | None = None
+    worst_errors: Errors | None = None
 
 
 @dataclass(frozen=True)
@@ -154,19 +154,16 @@ def compare_accuracy(state: StepState, pair: ValuePair) -> AccuracyComparison:
         UserError: If fp64 does not fit into memory, or if a step cannot be compiled.
     """
     allow_tf32(False)  # a backend that uses TF32 turns it on for its own step
-    return judge(StepComparison(state, pair))
-
-
-def judge(comparison: StepComparison) -> AccuracyComparison:
-    """Return the errors of the two ways, and which way is less accurate."""
+    comparison = StepComparison(state, pair)
     steps = comparison.take()
     first, second, fp64 = steps
-    config = comparison.state.config
+    config = state.config
     errors = StepErrors(steps, comparison.unit_roundoff)
-    judged_parts = {quantity.part for quantity in _measure(errors)}
+    judged = _measure(errors)
+    judged_parts = {quantity.part for quantity in judged}
     first_backend, second_backend = (get_backend(way.backend) for way in comparison.configs)
     return AccuracyComparison(
-        option=comparison.pair.key,
+        option=pair.key,
         names=comparison.names,
         backends=(first_backend.label, second_backend.label),
         network=config.model.name,
@@ -180,7 +177,7 @@ def judge(comparison: StepComparison) -> AccuracyComparison:
         groups=_group_errors(errors),
         not_judged=[part for part in (LOSS, GRADIENTS, UPDATES) if part not in judged_parts],
         left_out=[name or NETWORK for name in comparison.left_out],
-        fault=find_fault(comparison),
+        fault=judge(comparison, judged),
     )
 
 
@@ -197,11 +194,8 @@ class StepErrors:
         self._has_updates = not any(step.skipped for step in steps)
         # Where a gradient cancels out, its rounding errors are those of other gradients.
         self._floors = {
-            part: unit * _root_mean_square(self._reference(part)) for part in (GRADIENTS, UPDATES)
+            part: unit * _root_mean_square(_values_of(self._fp64, part)) for part in (GRADIENTS, UPDATES)
         }
-
-    def _reference(self, part: str) -> dict[str, Tensor]:
-        return _values_of(self._fp64, part)
 
     def list_parameters(self, part: str) -> list[str]:
         """Return the names of the parameters with a gradient, or with an update: a skipped step has none."""
@@ -209,11 +203,12 @@ class StepErrors:
 
     def of_loss(self) -> Errors:
         """Return the error of the loss in each way; nan where it is not finite in fp64."""
-        return tuple(_error_of([_as_tensor(way.loss)], [_as_tensor(self._fp64.loss)]) for way in self._ways)
+        *losses, fp64 = (torch.tensor(step.loss, dtype=torch.float64) for step in (*self._ways, self._fp64))
+        return tuple(_error_of([loss], [fp64]) for loss in losses)
 
     def of_parameters(self, part: str, names: Sequence[str]) -> Errors:
         """Return the error of parameters together in each way; nan where none is finite in fp64."""
-        reference = [self._reference(part)[name] for name in names]
+        reference = [_values_of(self._fp64, part)[name] for name in names]
         floor = self._floors[part] * sum(tensor.numel() for tensor in reference) ** 0.5
         values = [[_values_of(way, part).get(name) for name in names] for way in self._ways]
         return tuple(_error_of(of_way, reference, floor) for of_way in values)
@@ -221,10 +216,6 @@ class StepErrors:
 
 def _values_of(step: TakenStep, part: str) -> dict[str, Tensor]:
     return step.gradients if part == GRADIENTS else step.updates
-
-
-def _as_tensor(number: float) -> Tensor:
-    return torch.tensor(number, dtype=torch.float64)
 
 
 def _error_of(tensors: Sequence[Tensor | None], reference: Sequence[Tensor], floor: float = 0.0) -> float:
@@ -242,27 +233,25 @@ def _root_mean_square(tensors: Mapping[str, Tensor]) -> float:
 def _measure(errors: StepErrors) -> dict[Quantity, Errors]:
     """Return the errors of every quantity that is finite in fp64 and in one of the two ways."""
     measured = {Quantity(LOSS, ""): errors.of_loss()}
-    for module, names in _group(errors.list_parameters(GRADIENTS), lambda name: name.rpartition(".")[0]):
-        measured[Quantity(GRADIENTS, module)] = errors.of_parameters(GRADIENTS, names)
     # The update of a single number may be all wrong, as Adam's is where the gradient is almost 0.
-    for _, names in _group(errors.list_parameters(UPDATES), lambda name: ""):
-        measured[Quantity(UPDATES, "")] = errors.of_parameters(UPDATES, names)
+    for part, owner in ((GRADIENTS, lambda name: name.rpartition(".")[0]), (UPDATES, lambda name: "")):
+        for module, names in _group(errors.list_parameters(part), owner):
+            measured[Quantity(part, module)] = errors.of_parameters(part, names)
     return {q: e for q, e in measured.items() if not math.isnan(sum(e)) and min(e[:2]) < math.inf}
 
 
 def _group_errors(errors: StepErrors) -> list[GroupErrors]:
     """Return the errors by group: the loss, all parameters together, and the groups of the network."""
-    rows = [GroupErrors(LOSS, "", _pair(errors.of_loss()))]
+    rows = [GroupErrors(LOSS, "", errors.of_loss())]
     for part in (GRADIENTS, UPDATES):
         every = errors.list_parameters(part)
         for group, names in (
             *_group(every, lambda name: ""),
             *_group(every, lambda name: name.partition(".")[0]),
         ):
-            each = {name: _pair(errors.of_parameters(part, [name])) for name in names}
+            each = {name: errors.of_parameters(part, [name]) for name in names}
             worst = max(each, key=lambda name: max(each[name]))
-            whole = _pair(errors.of_parameters(part, names))
-            rows.append(GroupErrors(part, group, whole, worst, each[worst]))
+            rows.append(GroupErrors(part, group, errors.of_parameters(part, names), worst, each[worst]))
     return rows
 
 
@@ -274,14 +263,13 @@ def _group(names: Iterable[str], key: Callable[[str], str]) -> list[tuple[str, l
     return [*groups.items()]
 
 
-def _pair(errors: Errors) -> tuple[float, float]:
-    return errors[0], errors[1]
+def judge(comparison: StepComparison, first_errors: Mapping[Quantity, Errors]) -> Fault | None:
+    """Return the worst quantity of the way that is less accurate, and where the way departs from fp64.
 
-
-def find_fault(comparison: StepComparison) -> Fault | None:
-    """Return the worst quantity of the way that is less accurate, and where the way departs from fp64."""
+    Args:
+        first_errors: The errors of the steps from the weights as they are.
+    """
     unit = comparison.unit_roundoff
-    first_errors = _measure(StepErrors(comparison.take(), unit))
     if not any(exceeds([each], index, unit) for each in first_errors.values() for index in (0, 1)):
         return None
     starts = [comparison.weights]

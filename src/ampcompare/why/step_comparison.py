@@ -77,7 +77,8 @@ class StepComparison:
         Raises:
             UserError: The draws differ also without these modules.
         """
-        self.left_out = self.find_random_modules()
+        step, model = self.take_fp64_calls()
+        self.left_out = sorted(measure_own_errors(step, step, model, fp64_arithmetic).random)
         self._steps = self._build_steps()
         self._first = self._take(None)
         if not self._draws_are_equal():
@@ -86,11 +87,6 @@ class StepComparison:
                 f"{self.pair.key}={','.join(self.pair.values)}: the steps draw other random numbers in "
                 f"{names}, also in evaluation mode, so they cannot be compared; draw only if self.training"
             )
-
-    def find_random_modules(self) -> list[str]:
-        """Return the modules whose replay in fp64 is not repeatable."""
-        step, model = self.take_fp64_calls()
-        return sorted(measure_own_errors(step, step, model, fp64_arithmetic).random)
 
     def take_fp64_calls(self) -> tuple[TakenStep, nn.Module]:
         """Return the step in fp64 with its calls, and the network in fp64 from before the step."""
@@ -109,16 +105,7 @@ class StepComparison:
         """Return the step in fp64, with the random rounding of `add_rounding`."""
         if self._rounded is None:
             self._rounded = self.build_step(ROUNDED)
-        self._rounded.batches = self._batches_for(None)
         return self._take_fp64(self._rounded, weights)
-
-    def restart(self, weights: Sequence[Tensor], batches: Sequence[Batch]) -> None:
-        """Begin with other weights and micro-batches, of the same shapes, from now on."""
-        self.weights = [*weights]
-        self.batches = [*batches]
-        for step, config in zip(self._steps, [*self.configs, None], strict=True):
-            step.batches = self._batches_for(config)
-        self._first = self._take(self.weights)
 
     def build_step(self, index: int) -> RepeatableStep:
         """Return one of the two steps (0 or 1), FP64 or ROUNDED, ready to be taken."""
