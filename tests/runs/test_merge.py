@@ -57,21 +57,14 @@ def test_each_step_has_the_rows_of_the_last_part_that_logged_it(parts: list[list
 
 
 def test_later_config_and_summary_win_and_a_change_is_a_problem():
-    early = part(1, config={"lr": 0.1, "seed": 1}, summary={"a": 1, "b": 1}, problems=["Torn."])
-    late = part(2, config={"lr": 0.2, "seed": 1}, summary={"b": 2})
-    run = merge_parts([early, late])
-    assert run.config == {"lr": 0.2, "seed": 1}
-    assert run.summary == {"a": 1, "b": 2}
-    change = "Its parts differ in config: lr; the later values are shown."
-    assert run.problems == ["offline-run-01: Torn.", change]
-    assert merge_parts([early]).problems == ["Torn."]
-
-
-def test_another_process_of_a_resumed_run_is_no_change():
     process = [{"run": {"process": name, "position_in_process": n}} for n, name in enumerate("ab", start=1)]
-    run = merge_parts([part(1, config=process[0]), part(2, config=process[1])])
-    assert run.problems == []
-    assert run.config == process[1]
+    early = part(1, config={"lr": 0.1} | process[0], summary={"a": 1, "b": 1}, problems=["Torn."])
+    late = part(2, config={"lr": 0.2} | process[1], summary={"b": 2})
+    run = merge_parts([early, late])
+    assert run.config == {"lr": 0.2} | process[1]
+    assert run.summary == {"a": 1, "b": 2}
+    change = "Its parts differ in config: lr; the later values are shown."  # another process is no change
+    assert run.problems == ["offline-run-01: Torn.", change]
 
 
 def test_a_part_without_any_record_is_no_problem_if_another_names_the_run():

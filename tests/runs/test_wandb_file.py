@@ -4,12 +4,10 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from google.protobuf.json_format import ParseDict
 from hypothesis import given, settings
@@ -17,17 +15,15 @@ from hypothesis import strategies as st
 from support.fakes import plan
 from support.log_templates import write
 from support.properties import examples
-from support.wandb_files import ODD, VALUES, client_records, frame, leet, leet_rows, odd_records, write_runs
+from support.wandb_files import ODD, VALUES, frame, leet, leet_rows, odd_records, write_runs
 from wandb.proto.wandb_internal_pb2 import Record
 
-from ampcompare import analyse_runs, load_runs
+from ampcompare import load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
 from ampcompare.runs.nested import parse_json
 from ampcompare.training.checkpoint.store import CheckpointStore
-
-BY_CLOCK = ("_runtime", "_timestamp", "_wandb.runtime")  # their values are of the moment
 
 
 def read(path: Path) -> RunRecord:
@@ -82,7 +78,14 @@ def test_config_and_summary_equal_those_of_wandbs_reader(real_runs, name):
     summary = {k: v for k, v in _as_leet_says(run.summary).items() if v is not None}
     assert summary == without_nulls(expected["summary"])
     assert (run.id, run.name, run.project) == (expected["run_id"], expected["name"], expected["project"])
-    assert run.exit_code == expected["exit_code"]
+    assert (run.exit_code, run.problems) == (expected["exit_code"], [])
+    if name == "usual":  # what that reader does not tell
+        assert (run.group, run.job_type, run.notes, run.tags) == (
+            "together",
+            "train",
+            "a note",
+            ("one", "two"),
+        )
 
 
 @pytest.mark.parametrize(
@@ -105,33 +108,6 @@ def test_a_damaged_file_gives_the_rows_of_wandbs_reader(real_runs, tmp_path, spo
     assert problem in read(spoilt).problems[0]
 
 
-def test_the_record_of_a_usual_run_is_complete(real_runs):
-    run = read(real_runs["usual"])
-    assert (run.name, run.group, run.job_type, run.notes) == ("usual", "together", "train", "a note")
-    assert (run.tags, run.project) == (("one", "two"), "comparison-amp")
-    assert (run.state, run.problems, run.paths) == ("finished", [], (real_runs["usual"],))
-    assert run.started_at is not None
-    assert (run.option("late.added"), run.option("batch_size")) == (
-        1,
-        256,
-    )  # the update of what init was given
-    assert run.summary["environment"]["device_name"] == "Test Device 9000"
-    assert run.history["global_step"].dtype == np.float64
-
-
-def test_the_tests_writer_writes_what_the_client_does(real_runs, tmp_path):
-    """What is measured on its records is true of real ones."""
-    run = written(tmp_path, client_records(plan("native", name="usual")))
-    expected = read(real_runs["usual"])
-    assert run.logged.keys() == expected.logged.keys()
-    for name in set(run.logged) - set(BY_CLOCK):
-        assert run.logged[name][0].tolist() == expected.logged[name][0].tolist()
-        assert run.values(name).tolist() == expected.values(name).tolist()
-    assert (run.name, run.exit_code, run.problems) == (expected.name, expected.exit_code, expected.problems)
-    own = {key: value for key, value in run.summary.items() if key not in BY_CLOCK}
-    assert own == {key: value for key, value in expected.summary.items() if key in own}
-
-
 def set_back(path: Path, seconds: float) -> None:
     """Move the time of a file into the past."""
     os.utime(path, (time.time() - seconds,) * 2)
@@ -150,9 +126,6 @@ def test_exit_code_age_and_lock_decide_the_state(real_runs, tmp_path):
         for age in (0, 1e6):  # of the file, which a copy changes
             set_back(killed, age)
             assert (read(killed).state, read(killed).rows) == (state, 1)
-    shutil.copy(real_runs["killed"], killed)
-    assert read(killed).rows == len(plan("none", 3)["rows"])
-    killed.write_bytes(rows_at(70))
     store = CheckpointStore(tmp_path / "checkpoints" / read(killed).id)
     assert store.lock()
     assert read(killed).state == "running"
@@ -200,18 +173,6 @@ def test_definitions_of_keys_and_patterns_are_read(tmp_path):
     assert [key for key, one in definitions.items() if one.is_best] == ["val/acc"]
 
 
-@pytest.mark.parametrize("declared", [True, False])
-def test_steps_come_from_log_or_define_metric(tmp_path, declared):
-    for arm in "ab":
-        rows = [row(_step=str(100 * n), epoch=str(n // 2), acc=str(n / 10), loss="1") for n in range(1, 7)]
-        records = [defined("acc", "epoch")] if declared else []
-        write(tmp_path / arm / "offline-run-1-one" / f"run-{arm}.wandb", frame([*records, *rows]))
-    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
-    analysis = analyse_runs(runs, metric="acc:max:fraction")
-    assert set(analysis.table["steps"]) == {3.0 if declared else 600.0}
-    assert analysis.quantities.step == ("epoch" if declared else "step")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -228,9 +189,9 @@ def test_a_file_without_a_run_is_a_failed_run_among_others_and_refused_alone(tmp
     with pytest.raises(UserError, match=message):
         read(tmp_path)
     write_runs(tmp_path, [plan("none")])
-    run = next(run for run in load_runs([tmp_path]) if run.id == "abc")
+    (run,) = [run for run in load_runs([tmp_path]) if run.id == "abc"]
     assert message in " ".join(run.problems)
-    assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "failed", 0)
+    assert (run.state, run.rows) == ("failed", 0)
 
 
 def test_a_pipe_with_the_name_of_a_record_is_not_opened(tmp_path):
@@ -249,15 +210,13 @@ def row(**values: str) -> bytes:
 
 def test_an_invalid_value_is_skipped_alone_and_null_is_no_value(tmp_path):
     texts = ["1.5", "null", '"x"', "2", "true", "[1, 2]", '"NaN"', '{"a": "Infinity"}', "9" * 400, "1,2"]
-    numbers = [repr(n / 7) for n in range(50)]
-    payloads = [*(row(a=text, b='"x"') for text in texts), row(a__b="3"), *(row(c=n) for n in numbers)]
+    payloads = [*(row(a=text, b='"x"') for text in texts), row(a__b="3")]
     payloads[3] = payloads[3].replace(b'"x"', b'"\xff"')  # not UTF-8
     payloads[5] = payloads[5].replace(b"\x01b", b"\x01\xff")
     run = written(tmp_path, payloads)
     cells = run.history["a"].tolist()
     assert cells[:6] + cells[7:11] == [1.5, None, "x", 2, True, [1, 2], {"a": math.inf}, math.inf, None, None]
     assert (run.nonfinite("a").tolist(), run.values("a.b").tolist()) == ([6, 8], [3])
-    assert run.values("c").tolist() == [float(n) for n in numbers]
     assert len(run.logged["b"][0]) == 8
     assert "3 values were not valid JSON" in " ".join(run.problems)
 
@@ -292,6 +251,29 @@ def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
     return written(folder, records).machine.facts
 
 
+DEVICES = [  # what the client wrote, as one or several records or into a file, and device and kind
+    ([{"apple": {"name": "Apple M2 Pro"}}, {"cpu_count": 8}], {}, "Apple M2 Pro", ""),
+    ([{"cpu_count": 8}, {"gpu_amd": [{"series": "MI300X"}]}], {}, "MI300X", ""),
+    ([{"tpu": {"name": "v5e"}, "cpu_count": 8}], {}, "v5e", ""),
+    ([{"gpu_nvidia": [{"name": "NVIDIA L4"}], "cpu_count": 8}], {}, "NVIDIA L4", "cuda"),
+    ([{"cpu_count": 8}], {}, "CPU with 8 cores", "cpu"),
+    ([], {"gpu": "Tesla T4", "gpu_count": 1, "cpu_count": 2}, "Tesla T4", ""),
+    ([], {"gpu_devices": [{"name": "Tesla V100"}], "cpu_count": 2}, "Tesla V100", ""),
+    ([], {"gpuapple": {"type": "arm", "vendor": "Apple"}, "cpu_count": 8}, "Apple GPU", ""),
+    ([], {"gpu_count": 2, "cpu_count": 8}, None, None),
+    ([], {"cpu_count": 8}, "CPU with 8 cores", "cpu"),
+    ([], ["no mapping"], None, None),
+]
+
+
+@pytest.mark.parametrize(("records", "metadata", "device", "kind"), DEVICES)
+def test_a_machine_is_a_cpu_only_without_any_other_accelerator(tmp_path, records, metadata, device, kind):
+    """Older clients write the name of the GPU beside the record."""
+    write(tmp_path / "files" / "wandb-metadata.json", json.dumps(metadata))
+    facts = environment(tmp_path, *records)
+    assert (facts.get("device_name"), facts.get("device_type")) == (device, kind)
+
+
 def test_the_machine_is_hashed_and_one_of_several_gpus_is_not_identified(tmp_path: Path):
     gpus = [{"name": "NVIDIA A100", "uuid": f"GPU-{number}"} for number in range(2)]
     box = {"host": "box", "gpu": "NVIDIA A100", "cuda_version": "13.0"}
@@ -300,41 +282,6 @@ def test_the_machine_is_hashed_and_one_of_several_gpus_is_not_identified(tmp_pat
     assert set(one["machine"]) == {"host", "gpu_uuid"}
     assert set(two["machine"]) == {"host"}
     assert "box" not in json.dumps(one)
-
-
-@pytest.mark.parametrize(
-    ("recorded", "device", "kind"),
-    [
-        ({"apple": {"name": "Apple M2 Pro"}}, "Apple M2 Pro", ""),
-        ({"gpu_amd": [{"series": "Instinct MI300X", "unique_id": "0x1"}]}, "Instinct MI300X", ""),
-        ({"tpu": {"name": "v5e"}}, "v5e", ""),
-        ({"gpu_nvidia": [{"name": "NVIDIA L4"}]}, "NVIDIA L4", "cuda"),
-        ({}, "CPU with 8 cores", "cpu"),
-    ],
-)
-def test_a_machine_is_a_cpu_only_without_any_other_accelerator(tmp_path, recorded, device, kind):
-    cpu = {"cpu_count": 8, "host": "box"}
-    for number, order in enumerate([(cpu, recorded), (recorded, cpu), (cpu | recorded,)]):
-        facts = environment(tmp_path / str(number), *order)
-        assert (facts["device_name"], facts["device_type"]) == (device, kind)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "device"),
-    [
-        ({"gpu": "Tesla T4", "gpu_count": 1, "cpu_count": 2}, "Tesla T4"),
-        ({"gpu_devices": [{"name": "Tesla V100"}], "cpu_count": 2}, "Tesla V100"),
-        ({"gpuapple": {"type": "arm", "vendor": "Apple"}, "cpu_count": 8}, "Apple GPU"),
-        ({"gpu_count": 2, "cpu_count": 8}, None),
-        ({"cpu_count": 8}, "CPU with 8 cores"),
-        (["no mapping"], None),
-    ],
-)
-def test_older_clients_write_the_gpu_name_beside_the_record(tmp_path, metadata, device):
-    folder = tmp_path / "wandb" / "offline-run-1-one"
-    write(folder / "files" / "wandb-metadata.json", json.dumps(metadata))
-    write(folder / "run-one.wandb", frame([row(a="1")]))
-    assert read(tmp_path).machine.facts.get("device_name") == device
 
 
 def as_text(value: Any) -> str:
