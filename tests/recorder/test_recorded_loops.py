@@ -64,16 +64,6 @@ def test_an_option_that_a_loop_does_not_record_is_its_default_only_where_all_hav
     assert tuple(groups[backend].settings.get(key) for backend in ("none", "other")) == known
 
 
-def test_the_metric_that_a_loop_names_is_compared_without_an_option(tmp_path: Path):
-    for backend in ("none", "native"):
-        how = {"metric": "eval/wer", "better": "lower", "output_dir": tmp_path}
-        with Recorder(backend=backend, seed=1, **how, **QUIET) as record:
-            record.step(loss=1.0, samples=8)
-            record.evaluate(f1=0.5, wer=0.25, loss=1.0)
-    metric = analyse_runs(load_runs([tmp_path])).metric
-    assert (metric.key, metric.goal) == ("eval/wer", "minimize")
-
-
 def test_a_loop_that_resumes_from_its_checkpoint_keeps_its_earlier_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -33,13 +33,6 @@ def in_both_forms(folder: Path, column: str, cells: Sequence[str]) -> list[RunRe
     ]
 
 
-@pytest.mark.parametrize("index", ["", "Unnamed: 0"])
-def test_the_unnamed_index_of_pandas_is_no_column(tmp_path, index):
-    run = table(tmp_path, f"{index},epoch,acc\n0,1,0.5\n1,2,0.75\n")
-    assert {*run.logged} == {"epoch", "acc", "global_step"}
-    assert run.problems == []
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -174,21 +167,6 @@ def test_a_column_that_is_no_step_is_asked_about(tmp_path, name, steps, problem)
 
 
 @pytest.mark.parametrize(
-    ("text", "step"),
-    [
-        (",loss,acc\n0,2,0.5\n1,1,0.75\n", "Unnamed: 0"),
-        ("loss,acc,\n2,0.5,0\n1,0.75,1\n", "Unnamed: 2"),
-        ("Unnamed: 0,loss,acc\n0,2,0.5\n1,1,0.75\n", "Unnamed: 0"),
-    ],
-)
-def test_a_column_without_a_name_can_be_the_step(tmp_path, text, step):
-    with pytest.raises(MissingInput, match=rf"columns: .*{step}.*--step none takes the order of the rows"):
-        table(tmp_path, text)
-    assert table(tmp_path, text, step=step).values("global_step").tolist() == [0, 1]
-    assert table(tmp_path, text, step="none").values("global_step").tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(
     ("column", "last"),
     [
         ("nan 0.5 nan 0.75", 0.75),
@@ -221,3 +199,14 @@ DLLL {"type": "LOG", "step": [], "data": {"train.best": 0.25}}
 def test_of_two_step_columns_the_one_that_does_not_fall_counts(tmp_path):
     run = table(tmp_path, "iter,epoch,acc\n30,1,0.5\n20,2,0.75\n")
     assert run.values("global_step").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("index", ["", "Unnamed: 0"])
+def test_the_unnamed_index_of_pandas_is_no_column_unless_it_is_the_step(tmp_path, index):
+    run = table(tmp_path, f"{index},epoch,acc\n0,1,0.5\n1,2,0.75\n")
+    assert {*run.logged} == {"epoch", "acc", "global_step"}
+    assert run.problems == []
+    text = f"{index},loss,acc\n0,2,0.5\n1,1,0.75\n"
+    with pytest.raises(MissingInput, match=r"columns: .*Unnamed: 0.*--step none takes the order of the rows"):
+        table(tmp_path, text)
+    assert table(tmp_path, text, step="Unnamed: 0").values("global_step").tolist() == [0, 1]

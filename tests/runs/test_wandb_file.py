@@ -139,15 +139,6 @@ def test_exit_code_age_and_lock_decide_the_state(real_runs, tmp_path):
         assert read(killed).state == state
 
 
-def test_system_metrics_count_as_activity_between_rows(tmp_path):
-    for seconds, state in ((30, "running"), (90, "failed")):
-        sample = Record()
-        sample.stats.timestamp.seconds = int(time.time() - seconds)
-        content = frame([row(_timestamp=str(time.time() - 5000)), sample.SerializeToString()])
-        path = write(tmp_path / str(seconds) / "offline-run-1-one" / "run-one.wandb", content)
-        assert read(path).state == state
-
-
 def defined(name: str, step: str = "", summary: str = "", goal: int = 0) -> bytes:
     """Return a record of `define_metric`."""
     record = Record()
