@@ -117,7 +117,7 @@ class SharpnessAware(torch.optim.Optimizer):
         (HandMade, "HandMade has no hooks of torch.optim.Optimizer"),
         (TwoStep, "TwoStep.step() was not called"),
         (Wrapper, "Wrapper makes its updates with the optimizer in its attribute base_optimizer"),
-        (SharpnessAware, "with the optimizer in its attribute base_optimizer; pass that one"),
+        (SharpnessAware, "with the optimizer in its attribute base_optimizer; pass the optimizer inside it"),
         (torch.optim.LBFGS, "LBFGS does not run its closure once per step"),
     ],
 )

@@ -27,10 +27,6 @@ def unwrap_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    return getattr(value, "__dict__", {})
-
-
 class LearningRateReader:
     """Reads the learning rate that an update uses, before a scheduler changes it for the next step.
 
@@ -91,7 +87,9 @@ class GradientDiagnostics:
         every: The number of steps from one measurement to the next.
         scale: Returns the loss scale of the step, 0-d on the device.
         start: The number of steps before the first.
-        may_skip: Whether a scaler may leave the optimizer out of a step.
+
+    Attributes:
+        problem: Why no gradients can be measured, for the user; "" if they can.
     """
 
     def __init__(
@@ -101,14 +99,11 @@ class GradientDiagnostics:
         every: int,
         scale: Callable[[], Tensor],
         start: int = 0,
-        *,
-        may_skip: bool = False,
     ) -> None:
         self._optimizer = optimizer
         self._probe = UpdateProbe(groups, metrics.GRADIENT_NORM_AT_UPDATE)
         self._every = every
         self._scale = scale
-        self._may_skip = may_skip
 
         # This step.
         self._due = (start + 1) % every == 0
@@ -118,16 +113,26 @@ class GradientDiagnostics:
         # All steps so far, for `find_problem`.
         self._has_measured = False
         self._was_due = False
-        self._was_called = False
         self._has_single_update = True
 
         # SAM's step updates the weights twice, the second time through an optimizer of its own.
-        self._inner = next((k for k, v in _attributes(optimizer).items() if isinstance(v, Optimizer)), None)
+        inner = next(
+            (k for k, v in getattr(optimizer, "__dict__", {}).items() if isinstance(v, Optimizer)), ""
+        )
         hooks = []
-        if self._inner is None:
+        if not inner:
             hooks.append(_register(optimizer, "register_step_pre_hook", self._before_step))
             hooks.append(_register(optimizer, "register_step_post_hook", self._after_step))
         self._hooks = [hook for hook in hooks if hook is not None]
+        self.problem = ""
+        if not self._hooks:
+            reason = "has no hooks of torch.optim.Optimizer"
+            if inner:
+                reason = f"makes its updates with the optimizer in its attribute {inner}"
+            name = type(optimizer).__name__
+            self.problem = (
+                f"diagnostics: no gradients are measured: {name} {reason}; pass the optimizer inside it"
+            )
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -143,45 +148,20 @@ class GradientDiagnostics:
         self._due = (self._due and not diagnostics) or (step + 1) % self._every == 0
         return diagnostics
 
-    def find_problem(self, *, at_end: bool = False) -> str | None:
-        """Return why no gradients have been measured, for the user; None if there is nothing to say.
-
-        Args:
-            at_end: Whether the loop has ended. Before that, a scaler may have skipped the steps so far.
-        """
+    def find_problem(self) -> str:
+        """Return at the end of a loop why no gradients were measured, "" if there is nothing to say."""
         name = type(self._optimizer).__name__
-        if self._inner is not None:
-            return (
-                f"diagnostics={self._every}: no gradients are measured: {name} makes its updates with the "
-                f"optimizer in its attribute {self._inner}; pass that one"
-            )
-        if not self._hooks:
-            return (
-                f"diagnostics={self._every}: no gradients are measured: {name} has no hooks of "
-                "torch.optim.Optimizer; pass the optimizer inside it"
-            )
         if not self._has_single_update:
-            return (
-                f"diagnostics={self._every}: no gradients are measured: {name} does not run its closure once "
-                "per step"
-            )
-        if self._has_measured or not self._was_due:
-            return None
-        if not self._was_called and (at_end or not self._may_skip):
-            return (
-                f"diagnostics={self._every}: no gradients are measured: {name}.step() was not called; "
-                "pass the optimizer whose step() makes the update"
-            )
-        if self._was_called and at_end:
-            return (
-                f"diagnostics={self._every}: no gradients are measured: no parameter of {name} had a .grad "
-                "when step() ran"
-            )
-        return None
+            return f"diagnostics: no gradients are measured: {name} does not run its closure once per step"
+        if self.problem or self._has_measured or not self._was_due:
+            return ""
+        return (
+            f"diagnostics: no gradients are measured: {name}.step() was not called, or no parameter had a .grad "
+            "then; pass the optimizer whose step() makes the update"
+        )
 
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        self._was_called = True
         self._measurements = 0
         if not self._due:
             return None

@@ -249,8 +249,7 @@ class Recorder:
             raise
 
     def _begin(self) -> Self:
-        if self._other_weights:
-            self._warn_once("weights", self._other_weights)
+        self._warn_once("weights", self._other_weights)
         groups = {} if self._diagnostics is None else group_parameters(self._optimizer, self._model)
         continues = self.steps > 0 or self.replaces_last
         self._tracker = open_record(self._record_start, self._run, continues)
@@ -262,8 +261,8 @@ class Recorder:
                 self._diagnostics,
                 self._scale_reader.scale_factor,
                 self.steps,
-                may_skip=self._scale_reader.scales_dynamically(),
             )
+            self._warn_once("gradients", self._gradient_diagnostics.problem)
         if self._optimizer is not None:
             self._learning_rate = LearningRateReader(self._optimizer)
         memory = PeakMemory(self.device, is_first_in_process=count_records(continues=continues) == 1)
@@ -309,7 +308,8 @@ class Recorder:
             if self.steps == self._start_step + 1:
                 # Lightning installs its handlers when training begins, and only where there are none.
                 self._shutdown.listen(PREEMPTION_SIGNALS)
-            diagnostics = self._take_diagnostics()
+            probe = self._gradient_diagnostics
+            diagnostics = {} if probe is None else probe.take(self.steps)
             rate = None if self._learning_rate is None else self._learning_rate.take()
             samples_of_all = None if samples is None else samples * self.processes
             result = StepResult(self._copy_loss(loss), samples_of_all, diagnostics=diagnostics)
@@ -317,16 +317,6 @@ class Recorder:
             logger.add(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.advance(self.steps)
-
-    def _take_diagnostics(self) -> Mapping[str, Tensor]:
-        """Return the diagnostics of the step, and warn once if there can be none."""
-        if self._gradient_diagnostics is None:
-            return {}
-        diagnostics = self._gradient_diagnostics.take(self.steps)
-        problem = None if diagnostics else self._gradient_diagnostics.find_problem()
-        if problem is not None:
-            self._warn_once("gradients", problem)
-        return diagnostics
 
     def mark_batch_ready(self) -> None:
         """Mark the end of loading the next step's batch; the time since the last step was data time.
@@ -443,7 +433,7 @@ class Recorder:
         return own if own.ndim == 0 else own.mean()
 
     def _warn_once(self, about: str, line: str) -> None:
-        if about not in self._warned:
+        if line and about not in self._warned:
             self._warned.add(about)
             log.warning(line)
 
@@ -501,9 +491,7 @@ class Recorder:
             self._learning_rate.close()
         if self._gradient_diagnostics is not None:
             self._gradient_diagnostics.close()
-            unmeasured = self._gradient_diagnostics.find_problem(at_end=True)
-            if unmeasured is not None:
-                self._warn_once("gradients", unmeasured)
+            self._warn_once("unmeasured gradients", self._gradient_diagnostics.find_problem())
         if problem is not None:
             logger.flush_on_error(problem)
             return

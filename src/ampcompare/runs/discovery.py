@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import struct
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +45,6 @@ JSON_LINES = (".jsonl", ".ndjson")
 TABLE_TEXTS = (".txt", ".log", ".tsv")  # texts that may be tables
 TEXTS = (".csv", ".json", *JSON_LINES, *TABLE_TEXTS)
 HEAD_BYTES = 65_536
-MAX_SUFFIXES = 4  # that a message names
 MAX_LEFT_OUT = 5  # files that are left out, each with a line
 # Folders of programs whose own formats are not read.
 MLFLOW = "MLflow (mlruns)"
@@ -65,7 +63,6 @@ class Discovery:
         tables: CSV and JSON lines files without a step, which may be data. They are named only if nothing
             else is read.
         texts: Texts and JSON files that do not begin as logs. They are looked at if nothing else is read.
-        others: The number of other files, by suffix. They are named only if nothing is read.
         programs: Programs whose folders were found and are not read, with the first such folder.
     """
 
@@ -73,7 +70,6 @@ class Discovery:
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     tables: list[tuple[Path, str]] = field(default_factory=list)
     texts: list[Path] = field(default_factory=list)
-    others: Counter[str] = field(default_factory=Counter)
     programs: dict[str, Path] = field(default_factory=dict)
 
 
@@ -148,10 +144,8 @@ def nothing_found(source: str, discovery: Discovery) -> UserError:
         return error(f"{source}: no run can be read from it: {reasons}")
     candidates = [*discovery.left_out, *discovery.tables]
     details = [f"{path}: {problem}" for path, problem in candidates[:MAX_LEFT_OUT]]
-    others = [f"{count:,} {suffix}" for suffix, count in discovery.others.most_common(MAX_SUFFIXES)]
-    not_read = f"; not read: {', '.join(others)}" if others and not details else ""
     return UserError(
-        f"{source}: no runs in this folder (looked for {', '.join(KINDS)}, at any depth{not_read}); "
+        f"{source}: no runs in this folder (looked for {', '.join(KINDS)}, at any depth); "
         "name the output_dir of a run (wandb.mode=offline or online), or a folder of logs",
         details,
     )
@@ -185,12 +179,11 @@ def _is_searched(folder: str) -> bool:
 
 
 def _classify(path: Path, options: ReadingOptions, discovery: Discovery) -> None:
-    """Add a file of a folder to its kind. Files that are no logs are counted by their suffix."""
+    """Add a file of a folder to its kind."""
     form = _recognize(path, options)
-    if form == _NO_LOG and path.suffix.lower() in TEXTS and path.name not in (*SETTINGS, *CONFIGS):
-        discovery.texts.append(path)
-    elif form == _NO_LOG:
-        discovery.others[path.suffix or "without a suffix"] += 1
+    if form == _NO_LOG:
+        if path.suffix.lower() in TEXTS and path.name not in (*SETTINGS, *CONFIGS):
+            discovery.texts.append(path)
     else:
         is_trainers = path.name in KNOWN_NAMES
         _add(path, form._replace(lacks_step=form.lacks_step and not is_trainers), discovery)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ampcompare.config.load import Config, check_option, split_override
-from ampcompare.config.schema import find_option
 from ampcompare.config.validate import resolve_backend, validate
 from ampcompare.errors import UserError
 from ampcompare.precision import get_backend
@@ -45,7 +44,7 @@ def split_pair(overrides: Sequence[str]) -> tuple[ValuePair | None, list[str]]:
         key, equals, value = split_override(word)
         if equals:
             lists.pop(key, None)  # a later value wins
-        if "," in value and _is_list_of_values(key, value):
+        if "," in value and key in OPTIONS:
             lists[key] = value
     pairs = [_parse_pair(key, value) for key, value in lists.items()]
     if len(pairs) > 1:
@@ -56,11 +55,6 @@ def split_pair(overrides: Sequence[str]) -> tuple[ValuePair | None, list[str]]:
 
 def _parse_pair(key: str, text: str) -> ValuePair:
     """Return an option with its two values. Raises UserError."""
-    if key not in OPTIONS:
-        raise UserError(
-            f"{key}={text}: {key} changes what a step computes, so there is no common reference; `why diff` "
-            f"compares two values of {', '.join(OPTIONS)}"
-        )
     values = [part.strip() for part in text.split(",")]
     if len(values) != 2:
         raise UserError(f"{key}={text}: expected two values, such as execution=eager,compile")
@@ -85,23 +79,6 @@ def refuse_pair(command: str, overrides: Sequence[str]) -> None:
         raise UserError(
             f"{pair.key}={','.join(pair.values)}: `why {command}` takes one value; `why diff` compares two"
         )
-
-
-def _is_list_of_values(key: str, value: str) -> bool:
-    """Return whether a text with commas is several values of an option, not one value with commas."""
-    if key in OPTIONS:
-        return True
-    if find_option(key) is None:
-        return False
-    return not _is_valid(key, value) and all(_is_valid(key, part.strip()) for part in value.split(","))
-
-
-def _is_valid(key: str, value: str) -> bool:
-    try:
-        check_option(key, value)
-    except UserError:
-        return False
-    return True
 
 
 def build_configs(config: Config, pair: ValuePair, device: torch.device) -> list[Config]:
