@@ -156,8 +156,8 @@ class GradientDiagnostics:
         if self.problem or self._has_measured or not self._was_due:
             return ""
         return (
-            f"diagnostics: no gradients are measured: {name}.step() was not called, or no parameter had a .grad "
-            "then; pass the optimizer whose step() makes the update"
+            f"diagnostics: no gradients are measured: {name}.step() was not called, or no parameter had a "
+            ".grad then; pass the optimizer whose step() makes the update"
         )
 
     @torch.no_grad()
