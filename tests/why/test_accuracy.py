@@ -1,6 +1,5 @@
 """`why diff KEY=A,B`: the less accurate way is named with its layer, and rounding is not called wrong."""
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -12,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from support.outside import Outside
 from support.quick import QUICK
+from support.why_command import Why
 
-from ampcompare.cli import main
+from ampcompare.config.load import load_config
+from ampcompare.experiment import run
 from ampcompare.why.accuracy import AccuracyComparison, compare_accuracy
 from ampcompare.why.accuracy_table import describe_verdict
 from ampcompare.why.step import from_options
@@ -311,16 +312,10 @@ class Sides(NativeBFloat16):
             for module in networks:
                 module.DICE_SIDES = 1
 '''
+FILES = {"net.py": NET, "backends.py": BACKENDS}
 TOKENS = ("data.source=./net.py:data", "device=cpu", "batch_size=8")
 TEXT = ("model.name=./net.py:build", *TOKENS)
 COMPILED = ValuePair("execution", ("eager", "compile"))
-
-
-@pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "net.py").write_text(NET)
-    (tmp_path / "backends.py").write_text(BACKENDS)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -337,13 +332,6 @@ def plant(fault: str, kind: str) -> None:
 
 def compare(pair: ValuePair, *words: str) -> AccuracyComparison:
     return compare_accuracy(from_options([*TEXT, *words, "execution=eager"]), pair)
-
-
-def diff(*words: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(["why", "diff", *map(str, words)])
-    assert isinstance(end.value.code, int)
-    return end.value.code
 
 
 IMAGES = ("data.source=synthetic", "data.train_limit=32", "data.test_limit=16", "device=cpu", "batch_size=8")
@@ -453,82 +441,56 @@ def test_a_module_with_other_draws_is_named_and_left_out():
     assert (result.left_out, result.fault) == (["dice"], None)
 
 
-def test_a_module_that_draws_in_evaluation_mode_is_refused_by_name(capsys: pytest.CaptureFixture[str]):
+def test_a_module_that_draws_in_evaluation_mode_is_refused_by_name(why: Why):
     words = ["model.name=./net.py:with_dice_always", *TOKENS]
-    assert diff(*words, "backend=native_bf16,./backends.py:Sides") == 2
-    error = capsys.readouterr().err
-    assert re.fullmatch(r"error: [^\n]+ dice[^\n]+\n", error), error
+    assert " dice" in why("diff", *words, "backend=native_bf16,./backends.py:Sides", code=2)
 
 
-def test_the_output_has_errors_verdict_and_json(tmp_path: Path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    file = tmp_path / "result.json"
-    assert diff(*TEXT, "backend=native_bf16,apex_o1_bf16", "--json", file) == 0
-    output = capsys.readouterr().out
-    content = json.loads(file.read_text())
+def test_the_output_has_errors_verdict_and_json(why: Why):
+    content, output = why.json("diff", *TEXT, "backend=native_bf16,apex_o1_bf16")
     groups = {(row["part"], row["group"]) for row in content["groups"]}
     assert {("loss", ""), ("gradients", ""), ("updates", ""), ("gradients", "head")} <= groups
     assert (content["fault"], content["names"]) == (None, ["native_bf16", "apex_o1_bf16"])
-    assert {name in output for name in ("letters.weight", "head.", "gradients, blocks", "updates, norm")} == {
-        True
-    }
+    for name in ("letters.weight", "head.", "gradients, blocks", "updates, norm"):
+        assert name in output
     assert re.search(r"^- apex_o1_bf16 is no less accurate than native_bf16 \(\S+ and \S+\)$", output, re.M)
 
 
-def test_a_skipped_step_is_named_and_nothing_is_called_wrong(capsys: pytest.CaptureFixture[str]):
-    assert diff(*TEXT, "backend=native,apex_o1", "precision.init_scale=1e30") == 0
-    output = capsys.readouterr().out
+def test_a_skipped_step_is_named_and_nothing_is_called_wrong(why: Why):
+    output = why("diff", *TEXT, "backend=native,apex_o1", "precision.init_scale=1e30")
     assert "skipped the optimizer step" in output
     assert "try a smaller one: precision.init_scale=256" in output
     assert "is less accurate" not in output
 
 
-def test_trained_weights_and_a_recorded_step_are_compared(tmp_path: Path, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["run", *QUICK, "backend=native", f"output_dir={tmp_path / 'runs'}"])
-    assert end.value.code == 0
-    checkpoint = next((tmp_path / "runs").rglob("*.pt"))
-    capsys.readouterr()
-    assert diff("memory_format=contiguous,channels_last", "--at", f"{tmp_path / 'runs'}@6") == 0
-    output = capsys.readouterr().out
-    assert "step 6" in output
+def test_trained_weights_and_a_recorded_step_are_compared(why: Why):
+    assert run(load_config(None, [*QUICK, "backend=native"])).exit_code == 0
+    checkpoint = next(Path("runs").rglob("*.pt"))
+    output = why("diff", "memory_format=contiguous,channels_last", "--at", "runs@6")
+    assert why.step(output) == 6
     assert "channels_last is no less accurate than contiguous" in output
-    assert diff(*QUICK, "backend=native,apex_o1", "--weights", checkpoint) == 0
-    assert "apex_o1 is no less accurate than native" in capsys.readouterr().out
+    output = why("diff", *QUICK, "backend=native,apex_o1", "--weights", checkpoint)
+    assert "apex_o1 is no less accurate than native" in output
 
 
-def test_a_step_that_does_not_fit_into_memory_in_fp64_is_refused_with_its_need(outside: Outside, capsys):
+def test_a_step_that_does_not_fit_into_memory_in_fp64_is_refused_with_its_need(outside: Outside, why: Why):
     class Memory:
         available = 1000
 
     outside.replace(psutil, "virtual_memory", Memory)
-    assert diff(*TEXT, "backend=native,apex_o1") == 2
-    error = capsys.readouterr().err
-    assert re.fullmatch(r"error: [^\n]*fp64[^\n]* needs about [\d.]+ GB[^\n]+\n", error), error
+    error = why("diff", *TEXT, "backend=native,apex_o1", code=2)
+    assert re.search(r"fp64.* needs about [\d.]+ GB", error)
 
 
-def test_what_cannot_be_compiled_is_one_line(
-    capsys: pytest.CaptureFixture[str], outside: Outside, traced: None
-):
-    assert diff("model.name=./net.py:branch", *TOKENS, "backend=native_bf16", "execution=eager,compile") == 2
-    assert re.fullmatch(r"error: execution=compile: [^\n]+\n", capsys.readouterr().err)
+def test_what_cannot_be_compiled_is_one_line(outside: Outside, traced: None, why: Why):
+    words = ["backend=native_bf16", "execution=eager,compile"]
+    assert "execution=compile: " in why("diff", "model.name=./net.py:branch", *TOKENS, *words, code=2)
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no C++ compiler")
 
     outside.replace(torch, "compile", lambda *_, **__: fail)
-    assert diff(*TEXT, "backend=native_bf16", "execution=eager,compile") == 2
-    error = capsys.readouterr().err
-    assert re.fullmatch(r"error: execution='?compile'?: [^\n]+no C\+\+ compiler[^\n]+\n", error), error
-
-
-@pytest.mark.parametrize("command", ["explain", "guard"])
-def test_the_other_commands_take_one_value(command: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as end:
-        main(["why", command, *QUICK, "backend=native", "execution=eager,compile"])
-    assert end.value.code == 2
-    message = f"execution=eager,compile: `why {command}` takes one value; `why diff` compares two"
-    assert capsys.readouterr().err == f"error: {message}\n"
+    assert "no C++ compiler" in why("diff", *TEXT, *words, code=2)
 
 
 @pytest.mark.slow
@@ -543,29 +505,32 @@ def test_more_rounding_is_not_called_wrong_over_many_seeds(network: str):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "expected"),
+    ("words", "expected"),
     [
-        (["optimizer.lr=0.1,0.2"], 2, "optimizer.lr='0.1,0.2'"),
-        (["backend=native,native"], 2, "the values are equal"),
-        (["execution=eager,compile,eager"], 2, "expected two values"),
-        (["execution=eager,cuda_graph"], 2, "execution=eager,compile"),
-        (["execution=eager,fast"], 2, "execution='fast': expected one of"),
-        (["backend=native,O1"], 2, "backend='O1': expected one of"),
-        (["backend=native,"], 2, "backend=''"),
-        (["memory_format=auto,contiguous"], 2, "memory_format=contiguous,channels_last"),
-        (["backend=native,none", "memory_format=contiguous,channels_last"], 2, "to one of them only"),
-        (["backend=native,apex_o1", "backend=native_bf16"], 0, "native_bf16 compared with fp32"),
-        (["backend=native_bf16", "precision.keep_fp32=[0,1]"], 0, "compared with fp32"),
-        (
-            ["backend=native_bf16", "memory_format=contiguous,channels_last"],
-            0,
-            "no less accurate than",
-        ),
+        ("backend=native,apex_o1 backend=native_bf16", "native_bf16 compared with fp32"),  # the later one
+        ("backend=native_bf16 precision.keep_fp32=[0,1]", "compared with fp32"),
+        ("backend=native_bf16 memory_format=contiguous,channels_last", "no less accurate than"),
     ],
 )
-def test_two_values_of_one_option_are_compared(words: list[str], code: int, expected: str, capsys):
-    """A later value replaces two values, and one value may have commas. Anything else is one line."""
-    assert diff(*QUICK, *words) == code
-    shown = capsys.readouterr()
-    assert expected in (shown.err if code else shown.out)
-    assert code == 0 or re.fullmatch(r"error: [^\n]+\n", shown.err)
+def test_two_values_of_one_option_are_compared(words: str, expected: str, why: Why):
+    assert expected in why("diff", *QUICK, *words.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "expected"),
+    [
+        ("diff", "optimizer.lr=0.1,0.2", "optimizer.lr='0.1,0.2'"),
+        ("diff", "backend=native,native", "the values are equal"),
+        ("diff", "execution=eager,compile,eager", "expected two values"),
+        ("diff", "execution=eager,cuda_graph", "execution=eager,compile"),
+        ("diff", "execution=eager,fast", "execution='fast': expected one of"),
+        ("diff", "backend=native,O1", "backend='O1': expected one of"),
+        ("diff", "backend=native,", "backend=''"),
+        ("diff", "memory_format=auto,contiguous", "memory_format=contiguous,channels_last"),
+        ("diff", "backend=native,none memory_format=contiguous,channels_last", "to one of them only"),
+        ("explain", "execution=eager,compile", "`why explain` takes one value; `why diff` compares two"),
+        ("guard", "backend=native,none", "`why guard` takes one value; `why diff` compares two"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(command: str, words: str, expected: str, why: Why):
+    assert expected in why(command, *QUICK, *words.split(), code=2)

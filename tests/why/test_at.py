@@ -1,7 +1,6 @@
 """`why ... --at RUN`: a run is replayed to the step at which it broke, and that step is explained."""
 
 import importlib
-import json
 import os
 import re
 import signal
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from support import warm_python
+from support.why_command import Why
 
-from ampcompare.cli import main
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
 from ampcompare.runs.loader import load_runs
@@ -58,19 +57,13 @@ class Net(nn.Module):
 def build(num_classes, first=10**9, last=10**9, size=1e38):
     return Net(num_classes, first, last, size)
 """
+FILES = {"net.py": NET}
 # 10 steps an epoch, 40 steps.
 WORDS = (
     *("model.name=./net.py:build", "data.source=synthetic", "data.train_limit=80", "data.test_limit=16"),
     *("batch_size=8", "epochs=4", "log.every=4", "log.warmup_steps=2", "device=cpu", "wandb.mode=offline"),
     *("precision.init_scale=256", "optimizer.name=adam", "optimizer.lr=1e-3"),
 )
-
-
-@pytest.fixture(autouse=True)
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "net.py").write_text(NET)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
 
 
 def train(*words: str, code: int = 0) -> str:
@@ -86,21 +79,6 @@ def planted(first: int, last: int) -> list[str]:
     return [f"model.kwargs.first={first}", f"model.kwargs.last={last}"]
 
 
-def why(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as end:
-        main(["why", *map(str, words)])
-    shown = capsys.readouterr()
-    assert end.value.code == code, shown.err
-    return shown.out + shown.err
-
-
-def step_of(output: str) -> int:
-    match = re.search(r"^step ([\d,]+): ", output, flags=re.M)
-    assert match, output
-    return int(match[1].replace(",", ""))
-
-
 EQUAL = "the replayed losses equal the recorded losses, bit for bit"
 
 
@@ -114,13 +92,13 @@ EQUAL = "the replayed losses equal the recorded losses, bit for bit"
     ],
 )
 def test_the_step_and_the_layer_of_a_planted_overflow_are_named(
-    words: list[str], call: int, code: int, size: float, step: int, capsys: pytest.CaptureFixture[str]
+    words: list[str], call: int, code: int, size: float, step: int, why: Why
 ):
     """The overflow is one of fp16 alone, or of every dtype."""
     name = train(*words, *planted(call, call), f"model.kwargs.size={size}", code=code)
-    output = why(capsys, "diff", "--at", name)
+    output = why("diff", "--at", name)
     assert EQUAL in output
-    assert step_of(output) == step
+    assert why.step(output) == step
     if size == 1e38:
         assert "the first inf or nan of the step in fp32 is in the output of wide" in output
     else:
@@ -138,32 +116,32 @@ def test_the_step_and_the_layer_of_a_planted_overflow_are_named(
         ["backend=apex_o2", "eval.every=2"],
     ],
 )
-def test_the_step_is_that_of_the_run_with_its_dropout(words: list[str], capsys: pytest.CaptureFixture[str]):
+def test_the_step_is_that_of_the_run_with_its_dropout(words: list[str], why: Why):
     """The loss of the step under the backend is the recorded one: weights, batch, dropout."""
     name = train(*words, "log.every=1")
     (record,) = load_runs(["runs"])
     for step in (1, 11, 38):
-        output = why(capsys, "diff", "--at", f"{name}@{step}", "--json", "diff.json")
-        assert step_of(output) == step
+        found, output = why.json("diff", "--at", f"{name}@{step}")
+        assert why.step(output) == step
         assert EQUAL in output
-        assert json.loads(Path("diff.json").read_text())["loss"] == record.values("train/loss")[step - 1]
+        assert found["loss"] == record.values("train/loss")[step - 1]
 
 
 def test_without_an_anomaly_it_is_the_last_step_and_the_nearest_checkpoint(
-    capsys: pytest.CaptureFixture[str],
+    why: Why,
 ):
     name = train("backend=native", "max_steps=33")
     best = [int(path.name[5:14]) for path in Path("runs/checkpoints", name).glob("*.pt")]
     start = max(step for step in best if step < 33) if min(best) < 33 else 0
     record = next(Path("runs/wandb").glob(f"*-{name}"))
-    output = why(capsys, "diff", "--at", record)
-    assert step_of(output) == 33
+    output = why("diff", "--at", record)
+    assert why.step(output) == 33
     where = f"from the checkpoint at step {start}" if start else "from step 0"
     assert f"replaying run {name} {where}: {33 - start} steps, about " in output
     assert EQUAL in output
 
 
-def test_a_replay_that_differs_says_by_how_much(capsys: pytest.CaptureFixture[str], monkeypatch):
+def test_a_replay_that_differs_says_by_how_much(why: Why, monkeypatch):
     """The network changes in another file: nothing but some of the losses shows it."""
     monkeypatch.syspath_prepend(Path.cwd())
     Path("factor.py").write_text(
@@ -176,9 +154,9 @@ def test_a_replay_that_differs_says_by_how_much(capsys: pytest.CaptureFixture[st
     )
     Path("net.py").write_text(f"import factor\n{text}")
     name = train("backend=native_bf16", "log.every=1", "max_steps=8", "checkpoint.every_epochs=null")
-    assert EQUAL in why(capsys, "diff", "--at", name)
+    assert EQUAL in why("diff", "--at", name)
     importlib.import_module("factor").LATE = True
-    output = why(capsys, "diff", "--at", name)
+    output = why("diff", "--at", name)
     size = re.search(
         r"the replayed losses differ from the recorded losses by up to (\S+) of the loss", output
     )
@@ -186,20 +164,20 @@ def test_a_replay_that_differs_says_by_how_much(capsys: pytest.CaptureFixture[st
     assert 1e-6 < float(size[1]) < 1
 
 
-def test_a_run_is_found_by_its_id_in_the_folder_of_a_sweep(capsys: pytest.CaptureFixture[str]):
+def test_a_run_is_found_by_its_id_in_the_folder_of_a_sweep(why: Why):
     name = train("backend=native", "max_steps=4", "output_dir=elsewhere/ladder")
-    output = why(capsys, "diff", "--at", name)
-    assert (step_of(output), EQUAL in output) == (4, True)
+    output = why("diff", "--at", name)
+    assert (why.step(output), EQUAL in output) == (4, True)
 
 
-def test_a_replay_changes_nothing_in_the_folder_of_the_run(capsys: pytest.CaptureFixture[str]):
+def test_a_replay_changes_nothing_in_the_folder_of_the_run(why: Why):
     name = train("backend=native", *planted(27, 27))
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")}
     damaged = max(Path("runs/checkpoints", name).glob("*.pt"))
-    assert EQUAL in why(capsys, "diff", "--at", f"runs/checkpoints/{name}")
+    assert EQUAL in why("diff", "--at", f"runs/checkpoints/{name}")
     assert {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")} == before
     damaged.write_bytes(damaged.read_bytes()[:-200])
-    assert EQUAL in why(capsys, "diff", "--at", name)
+    assert EQUAL in why("diff", "--at", name)
     assert damaged.exists()
 
 
@@ -211,47 +189,46 @@ def ampcompare(
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_run_that_was_killed_has_recorded_its_first_anomaly(capsys: pytest.CaptureFixture[str]):
+def test_a_run_that_was_killed_has_recorded_its_first_anomaly(why: Why):
     words = [*WORDS, "backend=native", *planted(19, 19)]
     assert ampcompare("run", *words, dies_at=36, after=2).returncode == -signal.SIGKILL
-    output = why(capsys, "diff", "--at", "runs")
-    assert (step_of(output), EQUAL in output) == (19, True), output
+    output = why("diff", "--at", "runs")
+    assert (why.step(output), EQUAL in output) == (19, True), output
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_and_resumed_is_replayed_as_one(capsys: pytest.CaptureFixture[str]):
+def test_a_run_that_was_killed_and_resumed_is_replayed_as_one(why: Why):
     words = [*WORDS, "backend=native", *planted(37, 37), "resume=auto"]
     assert ampcompare("run", *words, dies_at=24).returncode == -signal.SIGKILL
     assert ampcompare("run", *words, dies_at=24).returncode == 0
     (folder,) = Path("runs/checkpoints").iterdir()
     parts = sorted(Path("runs/wandb").glob(f"offline-run-*{folder.name}*"))
     assert len(parts) == 2
-    assert EQUAL in why(capsys, "diff", "--at", f"{folder.name}@7")
+    assert EQUAL in why("diff", "--at", f"{folder.name}@7")
     # W&B's client may have written nothing when the run was killed.
     for content in (None, b":W&B\xe1\xbe\x00", b""):
         if content is not None:
             (parts[0] / f"run-{folder.name}.wandb").write_bytes(content)
         for run_folder in (folder.name, parts[-1]):
-            output = why(capsys, "diff", "--at", run_folder)
-            assert (step_of(output), EQUAL in output) == (37, True), output
+            output = why("diff", "--at", run_folder)
+            assert (why.step(output), EQUAL in output) == (37, True), output
 
 
 @pytest.mark.slow
-def test_a_compiled_run_is_replayed_compiled(capsys: pytest.CaptureFixture[str]):
+def test_a_compiled_run_is_replayed_compiled(why: Why):
     name = train("backend=native", "execution=compile", *planted(27, 27))
-    output = why(capsys, "diff", "--at", name)
+    output = why("diff", "--at", name)
     assert "and the time to compile" in output
-    assert (step_of(output), EQUAL in output) == (27, True), output
+    assert (why.step(output), EQUAL in output) == (27, True), output
     assert "is in the output of wide" in output
 
 
-def test_explain_and_guard_begin_at_the_step(capsys: pytest.CaptureFixture[str]):
+def test_explain_and_guard_begin_at_the_step(why: Why):
     name = train("backend=native", *planted(27, 27), "model.kwargs.size=1e3")
-    output = why(capsys, "explain", "--at", name, "--seconds", 0)
+    output = why("explain", "--at", name, "--seconds", 0)
     assert f"native compared with none in run {name}, step 27: " in output
-    why(capsys, "diff", "--at", name, "--json", "diff.json")
-    first_loss = json.loads(Path("diff.json").read_text())["loss_fp32"]
-    output = why(capsys, "guard", "--at", name, "--steps", 8)
+    first_loss = why.json("diff", "--at", name)[0]["loss_fp32"]
+    output = why("guard", "--at", name, "--steps", 8)
     assert f"under native, beginning with run {name}, step 27: 7 modules, 8 steps per trial" in output
     assert f"fp32: loss {first_loss:.4g} to " in output
     assert "result: " in output
@@ -298,16 +275,14 @@ def test_changed_code_and_data_are_refused_by_name(subtests: pytest.Subtests):
             assert "restore them" in done.stderr
 
 
-def test_wrong_uses_are_one_line(capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests):
+def test_wrong_uses_are_one_line(why: Why, subtests: pytest.Subtests):
     names = {
         "name": train("backend=native", "max_steps=4"),
         "plain": train("backend=none", "max_steps=4"),
     }
     for words, expected in WRONG.items():
         with subtests.test(words):
-            output = why(capsys, "diff", "--at", *words.format(**names).split(), code=2)
-            (error,) = [line for line in output.splitlines() if line.startswith("error: ")]
-            assert expected.format(**names) in error
+            assert expected.format(**names) in why("diff", "--at", *words.format(**names).split(), code=2)
 
 
 WRONG = {
@@ -323,14 +298,14 @@ WRONG = {
 
 
 @pytest.mark.slow
-def test_the_last_line_of_a_failed_run_explains_its_anomaly(capsys: pytest.CaptureFixture[str]):
+def test_the_last_line_of_a_failed_run_explains_its_anomaly(why: Why):
     words = ["backend=native", *planted(23, 99), "training.on_nan=stop"]
     done = ampcompare("run", *WORDS, *words)
     assert done.returncode == 1, done.stderr
     (record,) = Path("runs/wandb").glob("offline-run-*")
     (hint,) = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("why: ")]
     assert hint.endswith(f"why diff --at {record.resolve()} (explains step 23)")
-    output = why(capsys, "diff", "--at", record)
-    assert step_of(output) == 23
+    output = why("diff", "--at", record)
+    assert why.step(output) == 23
     assert "from the checkpoint at step 20: " in output
     assert EQUAL in output

@@ -1,16 +1,14 @@
 """`why diff`: a fault that a backend has planted is named where it arises, on any kind of network."""
 
-import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from support.properties import backends
 from support.quick import QUICK
+from support.why_command import Why
 
-from ampcompare.cli import main
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.why.diff import SAMPLES, ModuleDifference, StepDifference, compare_step
 from ampcompare.why.diff_answer import summarize
@@ -183,18 +181,12 @@ class Net(nn.Module):
 def build():
     return Net()
 """
+FILES = {"net.py": NET, "faults.py": FAULTS, "odd.py": ODD}
 WHERE = ("second.wide", "first.norm", "second.out", "twice", "first", "second.norm", "head")
 IMAGES = [*QUICK, "batch_size=2", "data.augment=false", "precision.init_scale=256"]
 TOKENS = ["data.source=./net.py:data", "device=cpu", "batch_size=4"]
 FAULTY = ["model.name=./net.py:build", *TOKENS]
 BOUND = {"float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}
-
-
-@pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in {"net": NET, "faults": FAULTS, "odd": ODD}.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.chdir(tmp_path)
 
 
 def compare(words: list[str]) -> StepDifference:
@@ -276,22 +268,12 @@ def test_a_step_is_that_of_the_run(word: str):
     assert 0 < difference.update.size < 0.5
 
 
-def diff(*words: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(["why", "diff", *map(str, words)])
-    assert isinstance(end.value.code, int)
-    return end.value.code
-
-
-def test_the_same_question_has_the_same_answer_in_eighty_columns(tmp_path: Path, capsys, monkeypatch):
+def test_the_same_question_has_the_same_answer_in_eighty_columns(why: Why, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    files = [tmp_path / "deeper" / f"{number}.json" for number in (1, 2)]
-    for file in files:
-        assert diff(*QUICK, "backend=apex_o2", "precision.init_scale=1e7", "--json", file) == 0
-    assert files[0].read_bytes() == files[1].read_bytes()
-    answer = json.loads(files[0].read_text())
+    words = (*QUICK, "backend=apex_o2", "precision.init_scale=1e7")
+    answer, output = why.json("diff", *words)
+    assert why.json("diff", *words) == (answer, output)
     assert (answer["samples"], answer["skipped"], answer["update"]["flushed"]) == (8, True, 1)
-    output = capsys.readouterr().out
     rows = [line for line in output.splitlines() if re.match(r" \S+ +(fp16|fp32) ", line)]
     assert len(rows) >= 10
     assert max(map(len, rows)) <= 80
@@ -304,12 +286,8 @@ def test_the_same_question_has_the_same_answer_in_eighty_columns(tmp_path: Path,
         (["backend=O1"], "backend='O1': expected one of none, tf32, native"),
         (["backend=none"], "backend=none computes in fp32, so there is nothing to compare"),
         (["backend=native", "--nonsense"], "--nonsense"),
-        (["backend=native", "--json", "{tmp}/taken/x.json"], "cannot be written"),
+        (["backend=native", "--json", "net.py/x.json"], "cannot be written"),
     ],
 )
-def test_wrong_use_is_one_line(words: list[str], expected: str, tmp_path: Path, capsys):
-    (tmp_path / "taken").write_text("a file")
-    assert diff(*QUICK, *(word.format(tmp=tmp_path) for word in words)) == 2
-    error = capsys.readouterr().err
-    assert re.fullmatch(r"error: [^\n]+\n", error), error
-    assert expected in error
+def test_wrong_use_is_one_line(words: list[str], expected: str, why: Why):
+    assert expected in why("diff", *QUICK, *words, code=2)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from support.why_command import Why
 
-from ampcompare.cli import main
 from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.why.explain import StepProfile, summarize
 from ampcompare.why.memory_estimate import estimate_memory
@@ -49,26 +46,31 @@ def casts(num_classes):
     return nn.Sequential(nn.Flatten(), Back(), nn.Linear(3072, 10))
 
 
+class Looks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3072, 10)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1) * (2 if x.sum().item() > 0 else 1))
+
+
+def looks(num_classes):
+    return Looks()
+
+
 def idles(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), Pieces())
 """
+FILES = {"slow.py": SLOW}
 
 
-def explain(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["why", "explain", *words])
-    return ended.value.code or 0
-
-
-def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: Path, capsys, monkeypatch):
+def test_native_is_explained_where_no_backend_is_named_on_forty_lines(why: Why, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    file = tmp_path / "new" / "explained.json"
-    assert explain(*TINY, "--seconds", "0.5", "--json", str(file)) == 0
-    output = capsys.readouterr().out
+    content, output = why.json("explain", *TINY, "--seconds", "0.5")
     assert "native compared with none" in output
     assert "x as fast as none (" in output
     assert len(output.splitlines()) <= 40
-    content = json.loads(file.read_text())
     assert [side["backend"] for side in content["backends"]] == ["none", "native"]
     for side in content["backends"]:
         assert {IDLE, OPTIMIZER, "convolution"} <= side["ms"]["kinds"].keys()
@@ -84,12 +86,9 @@ def profile_of(name: str, rounds: list[float], kinds: dict[str, float]) -> StepP
 
 
 @pytest.mark.parametrize(("name", "kind"), [("casts", CASTS), ("idles", IDLE)])
-def test_casts_or_idle_time_are_named_where_they_make_a_network_slow(name: str, kind: str, tmp_path: Path):
-    (tmp_path / "slow.py").write_text(SLOW)
-    file = tmp_path / "explained.json"
-    words = [f"model.name={tmp_path}/slow.py:{name}", *TINY[1:]]
-    assert explain(*words, "backend=native_bf16", "--seconds", "0.1", "--json", str(file)) == 0
-    for side in json.loads(file.read_text())["backends"]:
+def test_casts_or_idle_time_are_named_where_they_make_a_network_slow(name: str, kind: str, why: Why):
+    words = [f"model.name=./slow.py:{name}", *TINY[1:], "backend=native_bf16", "--seconds", "0.1"]
+    for side in why.json("explain", *words)[0]["backends"]:
         times = side["ms"]["kinds"]
         # On a busy machine idle time grows, and ops' own does not.
         assert max({*times} if kind == IDLE else {*times} - {IDLE}, key=times.get) == kind
@@ -112,20 +111,12 @@ def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
         (["--json", "/proc/none/x.json", "--seconds", "0"], "cannot be written"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(capsys, words, expected):
-    assert explain(*TINY, *words) == 2
-    error = capsys.readouterr().err
-    assert expected in error
-    assert error.count("\n") == 1
+def test_bad_input_is_one_line_and_exit_code_2(words, expected, why: Why):
+    assert expected in why("explain", *TINY, *words, code=2)
 
 
-def test_a_network_that_reads_tensor_values_can_be_explained(tmp_path, capsys):
-    lines = "import torch\nfrom torch import nn\nclass N(nn.Module):\n  def __init__(s):\n"
-    lines += "    super().__init__()\n    s.l = nn.Linear(3 * 32 * 32, 10)\n  def forward(s, x):\n"
-    lines += "    return s.l(x.flatten(1) * (2 if x.sum().item() > 0 else 1))\n"
-    (tmp_path / "looks.py").write_text(f"{lines}def build(num_classes):\n    return N()\n")
-    assert explain(f"model.name={tmp_path}/looks.py:build", *TINY[1:], "--seconds", "0") == 0
-    assert "linear" in capsys.readouterr().out
+def test_a_network_that_reads_tensor_values_can_be_explained(why: Why):
+    assert "linear" in why("explain", "model.name=./slow.py:looks", *TINY[1:], "--seconds", 0)
 
 
 def test_a_cause_is_named_where_the_rounds_show_a_difference_that_bench_resolves():
@@ -144,9 +135,8 @@ def test_a_cause_is_named_where_the_rounds_show_a_difference_that_bench_resolves
         assert ("Largest change" in output) == ("Largest change" in shown)
 
 
-def test_without_a_network_it_is_the_small_one_on_a_cpu_and_without_seconds_no_time_is_measured(capsys):
-    assert explain("--against", "native", "backend=fp16", "--seconds", "0") == 0
-    output = capsys.readouterr().out
+def test_without_a_network_it_is_the_small_one_on_a_cpu_and_without_seconds_no_time_is_measured(why: Why):
+    output = why("explain", "--against", "native", "backend=fp16", "--seconds", 0)
     setting = "model tiny, data synthetic, batch 128 x 3 x 32 x 32, device cpu"
     assert f"fp16 compared with native in one training step: {setting}" in output
     assert "Time was not measured" in output

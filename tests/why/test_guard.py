@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from support.outside import Outside
-from typer.testing import CliRunner
+from support.why_command import Why
 
-from ampcompare.cli import app
-from ampcompare.errors import UserError
 from ampcompare.why.guard import (
     MinimalSetSearch,
     Trial,
     list_called_modules,
-    run_guard,
 )
 from ampcompare.why.step import from_options
 
@@ -105,24 +101,24 @@ class Outside(nn.Module):
 def outside(num_classes=10):
     return Outside()
 """
+FILES = {"net.py": NET}
 CALLED = ("a", "a.x", "a.y", "b", "b.x", "b.x.u", "b.x.v", "c")
 WORK = ("a.x", "a.y", "b.x.u", "b.x.v", "c")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outside: Outside) -> None:
-    """Set a working directory with the networks; the seconds that measure the cost pass quickly."""
-    monkeypatch.chdir(tmp_path)
-    Path("net.py").write_text(NET)
+def fast(outside: Outside) -> None:
+    """Let the seconds that measure the cost pass quickly."""
     outside.scale_time(20)
 
 
-def guard(name: str, *words: str, code: int = 0) -> tuple[dict, str]:
-    """Return the JSON and the output of a search with short trials."""
-    words = (f"model.name=./net.py:{name}", *SMALL, "--steps", "8", "--json", "found.json", *words)
-    done = CliRunner().invoke(app, ["why", "guard", *words], catch_exceptions=False)
-    assert done.exit_code == code, done.output
-    return json.loads(Path("found.json").read_text()), done.output
+BAD = {
+    "backend=none computes in fp32": ["backend=none"],
+    "--margin -1.0: expected a number above 0": ["--margin=-1"],
+    "no module of the": ["precision.keep_fp32=nowhere"],
+    "learns too little": ["optimizer.lr=1e-9", "--steps", "4"],
+    "is a directory": ["--json", "."],
+}
 
 
 def is_kept(kept: set[str], name: str) -> bool:
@@ -169,23 +165,9 @@ def test_the_modules_are_those_that_a_forward_calls_in_its_order():
     assert list_called_modules(kept) == ["flat", "first"]
 
 
-@pytest.mark.parametrize(
-    ("words", "how", "expected"),
-    [
-        (["backend=none", *SMALL], {}, "backend=none computes in fp32"),
-        (["backend=fp16", *SMALL], {"margin": -1.0}, "--margin -1.0: expected a number above 0"),
-        (["backend=fp16", "precision.keep_fp32=nowhere", "model.name=tiny", *SMALL], {}, "no module of the"),
-        (["backend=fp16", "optimizer.lr=1e-9", "model.name=tiny", *SMALL], {"steps": 4}, "learns too little"),
-    ],
-)
-def test_a_bad_request_is_one_line(words, how, expected: str):
-    with pytest.raises(UserError, match=expected):
-        run_guard(from_options(words), Console(quiet=True), **how)
-
-
-def test_a_folder_for_a_file_is_refused_before_any_trial(tmp_path):
-    result = CliRunner().invoke(app, ["why", "guard", "backend=fp16", *SMALL, "--json", str(tmp_path)])
-    assert (result.exit_code, "is a directory" in result.output) == (2, True)
+@pytest.mark.parametrize("expected", BAD)
+def test_a_bad_request_is_one_line(expected: str, why: Why):
+    assert expected in why("guard", "backend=fp16", "model.name=tiny", *SMALL, *BAD[expected], code=2)
 
 
 ADAM = ["backend=fp16", "optimizer.name=adam", "optimizer.lr=1e-3", "schedule.warmup_epochs=0"]
@@ -241,13 +223,15 @@ SAYS = {
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_the_smallest_set_or_the_option_that_helps_is_found(name: str):
+def test_the_smallest_set_or_the_option_that_helps_is_found(name: str, why: Why):
     network, words, outcome, kept, use = SEARCHES[name]
     if "weights.pt" in words:
         space: dict = {}
         exec(NET, space)
         torch.save(space[network]().state_dict(), "weights.pt")
-    found, output = guard(network, *words, code=int(outcome == "no set of modules"))
+    words = [f"model.name=./net.py:{network}", *SMALL, "--steps", "8", "--json", "found.json", *words]
+    output = why("guard", *words, code=int(outcome == "no set of modules"))
+    found = json.loads(Path("found.json").read_text())
     assert (found["outcome"], found["kept"], found["use"]) == (outcome, kept, " ".join(use) or None)
     assert (f"use: {' '.join(use)}" in output) if use else "use: " not in output
     assert re.search(SAYS.get(name, ""), output)

@@ -1,14 +1,12 @@
 """`why diff` on networks of many kinds: what it says is true, by values computed apart from our code."""
 
-import json
 import re
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-
-from ampcompare.cli import main
+from support.why_command import Why
 
 NETS = """
 import torch
@@ -498,24 +496,18 @@ def in_half(outputs, targets):
 def varied(num_classes):
     return Middle(Takes())
 """
+Diff = Callable[..., tuple[dict[str, Any], str]]
 IMAGES = ["data.source=synthetic", "data.train_limit=32", "data.test_limit=8", "batch_size=8", "device=cpu"]
 PLAIN = ["recipe=reference", "optimizer.momentum=0", "optimizer.weight_decay=0", "schedule.warmup_epochs=0"]
 
 
-@pytest.fixture(autouse=True)
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nets.py").write_text(NETS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+FILES = {"nets.py": NETS}
 
 
-def diff(capsys: pytest.CaptureFixture[str], name: str, *words: str) -> tuple[dict[str, Any], str]:
-    """Return the JSON and the output of `why diff` on one of the networks."""
-    with pytest.raises(SystemExit) as end:
-        main(["why", "diff", f"model.name=./nets.py:{name}", *words, "--all", "--json", "diff.json"])
-    shown = capsys.readouterr()
-    assert end.value.code == 0, shown.err
-    return json.loads(Path("diff.json").read_text()), shown.out
+@pytest.fixture
+def diff(why: Why) -> Diff:
+    """Return what runs `why diff` on one of the networks, and returns its JSON and output."""
+    return lambda name, *words: why.json("diff", f"model.name=./nets.py:{name}", *words, "--all")
 
 
 def lines(found: dict[str, Any]) -> dict[str, Any]:
@@ -538,11 +530,11 @@ def settings(**kwargs: object) -> list[str]:
         ("residual", {}),
     ],
 )
-def test_modules_in_place_have_the_errors_of_the_same_modules_out_of_place(name, kwargs, capsys):
+def test_modules_in_place_have_the_errors_of_the_same_modules_out_of_place(name, kwargs, diff):
     found = []
     for inplace in (True, False):
         words = [f"model.kwargs.{key}={value}" for key, value in kwargs.items()]
-        result, _ = diff(capsys, name, *words, *settings(inplace=inplace), *IMAGES, "backend=native_bf16")
+        result, _ = diff(name, *words, *settings(inplace=inplace), *IMAGES, "backend=native_bf16")
         found.append({title: line["output"]["size"] for title, line in lines(result).items()})
     assert found[0] == found[1]
     assert 0 < max(found[0].values()) < 0.02
@@ -552,30 +544,30 @@ def test_modules_in_place_have_the_errors_of_the_same_modules_out_of_place(name,
     ("name", "value", "is_inf"),
     [("frozen", 1e6, True), ("frozen", 1e-9, False), ("codebook", 1e6, True), ("codebook", 1e-8, False)],
 )
-def test_a_buffer_that_16_bits_round_to_0_or_inf_is_an_error_of_its_module_alone(name, value, is_inf, capsys):
+def test_a_buffer_that_16_bits_round_to_0_or_inf_is_an_error_of_its_module_alone(name, value, is_inf, diff):
     words = [*settings(value=value), *IMAGES, "optimizer.eps=1e-4"]
-    found, output = diff(capsys, name, *words, "backend=fp16")
+    found, output = diff(name, *words, "backend=fp16")
     own = lines(found)["middle"]["own"]["output"]["size"]
     assert own is None or own > 0.9  # inf is null
     assert found["first_output_fp32"] is None
     assert found["out_of_range"] == ("middle" if is_inf else None)
     assert ("precision.keep_fp32=middle" in output) is is_inf
     for way in ("backend=native", "backend=fp16 precision.keep_fp32=middle"):
-        healthy, _ = diff(capsys, name, *words, *way.split(), "precision.init_scale=256")
+        healthy, _ = diff(name, *words, *way.split(), "precision.init_scale=256")
         assert healthy["lines"]
         assert not healthy["skipped"]
         assert largest_own(healthy) < 1e-2
 
 
 @pytest.mark.parametrize("kind", ["fft", "view", "imag"])
-def test_the_update_of_complex_weights_has_their_imaginary_parts(kind: str, capsys):
+def test_the_update_of_complex_weights_has_their_imaginary_parts(kind: str, diff):
     words = [*settings(kind=kind), *IMAGES, *PLAIN]
-    found, _ = diff(capsys, "complex_numbers", *words, "backend=native_bf16,none")
+    found, _ = diff("complex_numbers", *words, "backend=native_bf16,none")
     worst = {row["worst"]: row["worst_errors"] for row in found["groups"] if row["part"] == "gradients"}
     in_bf16, in_fp32 = worst["w"]
     assert 1e-4 < in_bf16 < 2e-2
     assert 0 < in_fp32 < 1e-5
-    plain, _ = diff(capsys, "complex_numbers", *words, "backend=native_bf16")
+    plain, _ = diff("complex_numbers", *words, "backend=native_bf16")
     assert 1e-4 < plain["update"]["size"] < 2e-2
     assert lines(plain)["(network)"]["output"]["size"] < 2e-2
 
@@ -599,16 +591,16 @@ NO_FAULT = {
 
 
 @pytest.mark.parametrize(("name", "module", "words"), NO_FAULT.values(), ids=NO_FAULT)
-def test_a_network_without_a_fault_has_none(name: str, module: str, words: str, capsys):
+def test_a_network_without_a_fault_has_none(name: str, module: str, words: str, diff):
     options = [w if "." in w or w[:4] in ("back", "seed") else f"model.kwargs.{w}" for w in words.split()]
     options += [*IMAGES, "precision.init_scale=256", *(["task.metrics=[]"] if "loss" in words else [])]
-    found, output = diff(capsys, name, "backend=native_bf16", *options)
+    found, output = diff(name, "backend=native_bf16", *options)
     assert module in lines(found)
     assert 0 < largest_own(found) < 2e-2
     assert "no own error is large" in output
     assert (found["loss_overflow"], found["skipped"]) == (None, False)
     if name in ("forces", "waves", "graph"):
-        both, output = diff(capsys, name, *options, "backend=native_bf16,none")
+        both, output = diff(name, *options, "backend=native_bf16,none")
         assert both["fault"] is None
         assert "none is no less accurate than native_bf16" in output
 
@@ -623,10 +615,10 @@ TOTAL = [
 ]
 
 
-def test_an_update_of_a_weight_of_1_in_bf16_moves_it_only_beyond_a_tie(capsys):
+def test_an_update_of_a_weight_of_1_in_bf16_moves_it_only_beyond_a_tie(diff):
     """Beside 1.0 the neighbours in bf16 are 2**-7 above and 2**-8 below. A tie goes to 1.0, which is even."""
     words = ["data.source=./nets.py:steps", *TOTAL, *settings(size=4), "schedule.name=constant"]
-    found, output = diff(capsys, "scales", *words, "backend=bf16")
+    found, output = diff("scales", *words, "backend=bf16")
     (row,) = found["lost_updates"]["parameters"]
     assert (row["name"], row["kind"], row["weights"], row["lost"]) == ("norm.weight", "norms", 4, 0.5)
     steps = torch.tensor([-(2**-8), -(2**-8) * (1 + 2**-7), 2**-9, 2**-9 * (1 + 2**-7)])
@@ -640,10 +632,10 @@ def test_an_update_of_a_weight_of_1_in_bf16_moves_it_only_beyond_a_tie(capsys):
     assert "all norms" in output
 
 
-def test_stochastic_rounding_loses_nothing_on_average(capsys):
+def test_stochastic_rounding_loses_nothing_on_average(diff):
     """A weight moves up by 2**-7 with a probability of 1/8: the standard error over 20 draws is 1%."""
     words = ["data.source=./nets.py:small_steps", *TOTAL, *settings(size=4096), "schedule.name=constant"]
-    found, output = diff(capsys, "scales", *words, "backend=bf16")
+    found, output = diff("scales", *words, "backend=bf16")
     (row,) = found["lost_updates"]["parameters"]
     assert (row["lost"], row["arrives"]) == (1, 0)
     assert "- 100% of the weights did not change" in output
@@ -652,31 +644,31 @@ def test_stochastic_rounding_loses_nothing_on_average(capsys):
     assert rounded["arrives"] == pytest.approx(1, abs=0.05)
 
 
-def test_a_skipped_step_from_weights_of_a_file_is_no_fault_where_a_smaller_scale_helps(capsys):
+def test_a_skipped_step_from_weights_of_a_file_is_no_fault_where_a_smaller_scale_helps(diff):
     save_weights("normalised(10)", "")
     words = ["backend=fp16", "optimizer.eps=1e-4", "precision.init_scale=1e9", "--weights", "weights.pt"]
-    found, output = diff(capsys, "normalised", *IMAGES, *words)
+    found, output = diff("normalised", *IMAGES, *words)
     assert (found["skipped"], found["finds_scale"]) == (True, True)
     assert "this is no fault" in output
 
 
-def test_sparse_gradients_have_the_errors_of_dense_ones(capsys):
+def test_sparse_gradients_have_the_errors_of_dense_ones(diff):
     found = []
     for sparse in (True, False):
         words = [*settings(is_bag=True, sparse=sparse), *IMAGES, *PLAIN, "optimizer.nesterov=false"]
-        result, _ = diff(capsys, "embeddings", *words, "backend=native_bf16")
+        result, _ = diff("embeddings", *words, "backend=native_bf16")
         found.append({title: line["own"] for title, line in lines(result).items()})
     assert "weights' gradients" in found[0]["middle.words"]
     assert found[0] == found[1]
-    both, _ = diff(capsys, "embeddings", *words, "backend=native_bf16,none")
+    both, _ = diff("embeddings", *words, "backend=native_bf16,none")
     assert both["fault"] is None
 
 
-def test_gradients_are_compared_before_they_are_clipped(capsys):
+def test_gradients_are_compared_before_they_are_clipped(diff):
     found = []
     for clip in ("null", "0.01"):
         words = [*IMAGES, "backend=native", "precision.init_scale=256", f"training.clip_norm={clip}"]
-        result, _ = diff(capsys, "tanh", *words)
+        result, _ = diff("tanh", *words)
         found.append({title: line["own"] for title, line in lines(result).items()})
     assert found[0] == found[1]
     assert "weights' gradients" in found[0]["head"]
@@ -690,43 +682,43 @@ def save_weights(code: str, change: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1e-9, 1e6])
-def test_the_reference_has_the_buffers_of_a_file_and_not_the_rounded_ones(value: float, capsys):
+def test_the_reference_has_the_buffers_of_a_file_and_not_the_rounded_ones(value: float, diff):
     save_weights("frozen(10, 1.0)", f"state['middle.running_var'].fill_({value})")
     words = [*settings(value=1.0), *IMAGES, "optimizer.eps=1e-4", "--weights", "weights.pt"]
-    found, _ = diff(capsys, "frozen", *words, "backend=fp16")
+    found, _ = diff("frozen", *words, "backend=fp16")
     own = lines(found)["middle"]["own"]["output"]["size"]
     assert own is None or own > 0.9  # inf is null
     assert found["out_of_range"] == ("middle" if value > 1 else None)
-    healthy, _ = diff(capsys, "frozen", *words, "backend=native_bf16")
+    healthy, _ = diff("frozen", *words, "backend=native_bf16")
     assert largest_own(healthy) < 2e-2
 
 
-def test_the_reference_has_the_weights_of_a_file_and_not_the_rounded_ones(capsys):
+def test_the_reference_has_the_weights_of_a_file_and_not_the_rounded_ones(diff):
     save_weights("tanh(10)", "state['head.weight'][0, 0] = 2e5")
     words = [*IMAGES, "optimizer.eps=1e-4", "--weights", "weights.pt", "backend=fp16"]
-    found, output = diff(capsys, "tanh", *words)
+    found, output = diff("tanh", *words)
     assert (found["nonfinite_weights"], found["out_of_range"]) == (None, "head")
     assert "were inf or nan before the step" not in output
 
 
-def test_a_module_is_to_blame_for_its_backward_although_its_forward_moves_values(capsys):
-    found, _ = diff(capsys, "steep_between", *IMAGES, "backend=native", "precision.init_scale=65536")
+def test_a_module_is_to_blame_for_its_backward_although_its_forward_moves_values(diff):
+    found, _ = diff("steep_between", *IMAGES, "backend=native", "precision.init_scale=65536")
     assert found["first_gradient"] == "middle.1"
     assert "gradient" in lines(found)["middle.1"]["own"]
     assert lines(found)["middle.2"]["own"]["gradient"]["size"] == 0
 
 
-def test_a_network_that_passes_infinities_is_named_and_not_the_module_that_gets_them(capsys):
-    found, output = diff(capsys, "squares", *IMAGES, "backend=native", "precision.init_scale=256")
+def test_a_network_that_passes_infinities_is_named_and_not_the_module_that_gets_them(diff):
+    found, output = diff("squares", *IMAGES, "backend=native", "precision.init_scale=256")
     assert found["first_output"] == "middle"
     assert "inf or nan arises in the inputs of the modules of middle" in output
-    _, output = diff(capsys, "squares", *IMAGES, "backend=native,apex_o2", "precision.init_scale=256")
+    _, output = diff("squares", *IMAGES, "backend=native,apex_o2", "precision.init_scale=256")
     assert "loss scale of 256, so no updates are compared; its loss is inf or nan" in output
 
 
-def test_what_arrives_of_an_update_that_is_rounding_alone_is_not_told(capsys):
+def test_what_arrives_of_an_update_that_is_rounding_alone_is_not_told(diff):
     words = [*IMAGES, *PLAIN, "optimizer.lr=0.01", "optimizer.nesterov=false"]
-    found, output = diff(capsys, "attention", *words, "backend=bf16")
+    found, output = diff("attention", *words, "backend=bf16")
     assert re.search(r"middle\.key +4 +\S+% +- *$", output, re.MULTILINE)
     rows = {row["name"]: row for row in found["lost_updates"]["parameters"]}
     assert rows["middle.key"]["arrives"] is None
@@ -846,9 +838,9 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_the_verdict_is_right(name: str, capsys):
+def test_the_verdict_is_right(name: str, diff):
     network, words, fields, said, not_said = VERDICTS[name]
-    found, output = diff(capsys, network, *IMAGES, *words.split())
+    found, output = diff(network, *IMAGES, *words.split())
     assert {key: found[key] for key in fields} == fields
     assert said in output
     assert not (not_said and not_said in output)

@@ -1,15 +1,11 @@
 """`why ... --weights FILE`: the step starts from trained weights, of a run or of another program."""
 
-import json
-import re
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from support.why_command import Why
 
-from ampcompare.cli import main
 from ampcompare.training.run_context import make_config, prepare_run
 
 NET = """
@@ -21,14 +17,9 @@ def build(num_classes, width=16):
         nn.Flatten(), nn.Linear(3072, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, num_classes)
     )
 """
+FILES = {"net.py": NET}
 WORDS = ["model.name=./net.py:build", "data.source=synthetic", "data.train_limit=64", "data.test_limit=16"]
 WORDS += ["batch_size=8", "device=cpu", "precision.init_scale=256"]
-
-
-@pytest.fixture(autouse=True)
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "net.py").write_text(NET)
-    monkeypatch.chdir(tmp_path)
 
 
 def trained(scale: float = 3.0) -> torch.nn.Module:
@@ -40,13 +31,6 @@ def trained(scale: float = 3.0) -> torch.nn.Module:
         for parameter in model.parameters():
             parameter.mul_(scale)
     return model
-
-
-def why(*words: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(["why", *map(str, words)])
-    assert isinstance(end.value.code, int)
-    return end.value.code
 
 
 def save(kind: str) -> str:
@@ -67,28 +51,24 @@ def save(kind: str) -> str:
         *(("plain", backend) for backend in ("native_bf16", "apex_o2", "fp16")),
     ],
 )
-def test_the_loss_in_fp32_is_that_of_the_trained_network(kind: str, backend: str):
+def test_the_loss_in_fp32_is_that_of_the_trained_network(kind: str, backend: str, why: Why):
     """Computed apart from our code: the trained network in plain PyTorch on the first batch."""
     words = [*WORDS, f"backend={backend}"]
-    assert why("diff", *words, "--weights", save(kind), "--json", "diff.json") == 0
+    answer, _ = why.json("diff", *words, "--weights", save(kind))
     ((inputs, targets),) = prepare_run(make_config(words)).first_steps(1)[0]
     wanted = F.cross_entropy(trained()(inputs), targets).item()
-    answer = json.loads(Path("diff.json").read_text())
     assert answer["loss_fp32"] == pytest.approx(wanted, rel=2e-3 if backend == "fp16" else 1e-5)
     assert answer["loss"] == pytest.approx(wanted, rel=2e-2)
     assert answer["loss"] != answer["loss_fp32"]
 
 
-def test_explain_and_guard_take_weights(capsys: pytest.CaptureFixture[str]):
+def test_explain_and_guard_take_weights(why: Why):
     file = save("plain")
-    assert why("explain", *WORDS, "backend=native", "--weights", file, "--seconds", 0) == 0
-    assert why("guard", *WORDS, "backend=native", "--weights", file, "--steps", 8) == 0
-    output = capsys.readouterr().out
-    assert f"native compared with none in a step with the weights of {file}: " in output
-    assert (
-        f"under native, beginning with a step with the weights of {file}: 5 modules, 8 steps per trial"
-        in output
-    )
+    place = f"a step with the weights of {file}: "
+    output = why("explain", *WORDS, "backend=native", "--weights", file, "--seconds", 0)
+    assert f"native compared with none in {place}" in output
+    output = why("guard", *WORDS, "backend=native", "--weights", file, "--steps", 8)
+    assert f"under native, beginning with {place}5 modules, 8 steps per trial" in output
 
 
 @pytest.mark.parametrize(
@@ -104,23 +84,19 @@ def test_explain_and_guard_take_weights(capsys: pytest.CaptureFixture[str]):
         (["--weights", "none.safetensors"], None, "--weights none.safetensors: cannot be read"),
     ],
 )
-def test_weights_that_do_not_fit_are_one_line(words, state, expected: str, capsys):
+def test_weights_that_do_not_fit_are_one_line(words, state, expected: str, why: Why):
     torch.save(trained().state_dict() if state is None else state, "w.pt")
-    assert why("diff", *WORDS, "backend=native", "--weights", "w.pt", *words) == 2
-    error = capsys.readouterr().err
-    assert re.fullmatch(r"error: [^\n]+\n", error)
-    assert expected in error
+    assert expected in why("diff", *WORDS, "backend=native", "--weights", "w.pt", *words, code=2)
 
 
 @pytest.mark.parametrize(
     ("backend", "name", "module"), [("native", "1.weight", "1"), ("fp16", "4.bias", "4")]
 )
-def test_weights_that_are_not_finite_are_no_overflow_of_fp32(capsys, backend: str, name: str, module: str):
+def test_weights_that_are_not_finite_are_no_overflow_of_fp32(why: Why, backend: str, name: str, module: str):
     """Another backend may well have kept these weights finite."""
     state = trained().state_dict()
     state[name].view(-1)[3] = float("inf")
     torch.save(state, "w.pt")
-    assert why("diff", f"backend={backend}", *WORDS, "--weights", "w.pt") == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = why("diff", f"backend={backend}", *WORDS, "--weights", "w.pt")
     assert f"the weights of {module} were inf or nan before the step" in out
     assert "no backend repairs it" not in out
