@@ -25,7 +25,7 @@ TINY = ["model.name=tiny", "data.source=synthetic", "data.train_limit=64", "devi
 # The rounds end it, not the minutes, which a busy machine may need.
 SHORT = Schedule(5, looks=(3, 6, 12), turn_seconds=0.02, slow_fraction=0.01)
 NETWORK = """
-import os, threading, time
+import os, time
 from pathlib import Path
 import torch
 from torch import nn
@@ -112,11 +112,6 @@ def test_bf16_is_a_default_where_the_processor_has_instructions_for_it(
 def test_tf32_and_bf16_are_defaults_on_gpus_from_ampere_on(capability, expected, outside: Outside):
     outside.set_gpu(capability)
     assert default_backends(torch.device("cuda:0")) == expected.split()
-
-
-@pytest.mark.slow
-def test_without_a_list_the_backends_are_the_default_ones_of_the_device():
-    assert [arm.label for arm in build_arms(TINY)] == default_backends(torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -227,15 +222,6 @@ def test_the_fingerprint_equals_that_of_a_run(tmp_path: Path):
     }
 
 
-@pytest.mark.slow
-def test_synthetic_images_in_the_place_of_a_data_set_have_no_fingerprint():
-    result, _ = measure(
-        "model.name=tiny", "device=cpu", "batch_size=8", "backend=none", "data.source=cifar100"
-    )
-    found = result.fingerprint
-    assert (found["data"], found["test_set"], found["train_data"]) == ("cifar100", None, None)
-
-
 def test_the_limit_of_the_preparation_names_the_option_that_raises_it():
     expected = "loading PyTorch, network and data did not finish within 0 s; raise --prepare-minutes"
     with pytest.raises(UserError, match=expected):
@@ -251,20 +237,19 @@ def test_one_that_fails_one_that_is_slow_and_one_that_does_not_fit_do_not_stop_t
             if x.shape[0] == 8:
                 raise ValueError("no half here")
             if x.shape[0] == 16:
-                time.sleep(5)
+                time.sleep(2)
             if x.shape[0] == 24 and not Path("been").exists():
                 Path("been").touch()
-                os.kill(os.getpid(), 9)  # as of one whose memory is out
-            if x.shape[0] == 32:
-                threading.Timer(0.1, os._exit, [7]).start()  # while others have their turn"""
-    result, _ = measure(*network(tmp_path, body), "backend=none,native", "batch_size=8,16,24,32")
+                os.kill(os.getpid(), 9)  # as of one whose memory is out"""
+    quick = Schedule(5, looks=(3,), turn_seconds=0.02, slow_fraction=0.005)
+    words = [*network(tmp_path, body), "backend=none,native", "batch_size=8,16,24"]
+    result, _ = measure(*words, schedule=quick)
     found = {arm.label: arm for arm in result.arms}
     failed, slow = found["native batch_size=8"], found["native batch_size=16"]
     assert (failed.failed, failed.ratio, failed.rounds) == ("ValueError: no half here", None, 0)
     assert (slow.rounds, slow.low, slow.failed) == (1, None, None)
-    assert slow.step_ms > 5_000
+    assert slow.step_ms > 2_000
     assert slow.ratio < 1
-    assert found["native batch_size=32"].failed == "its process exited with code 7"
     assert found["none batch_size=16"].rounds > 1
     assert found["native batch_size=24"].rounds > 1  # in turn with the baseline alone
     assert "native batch_size=8 failed: ValueError: no half here" in [*output.sentences(result)]

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,10 +48,3 @@ def test_bench_prints_the_table_and_the_sentences_of_the_page():
     # A busy machine has too few rounds for intervals in six seconds, so only what is always said.
     for line in (shown[6].partition(";")[0], shown[7], shown[9].partition(":")[0]):
         assert any(FIGURE.sub("#", line) in FIGURE.sub("#", said) for said in output), line
-
-
-def test_every_example_of_a_gpu_says_that_it_needs_one():
-    parts = re.split(r"^```sh\n", TEXT, flags=re.M)
-    needing = [before for before, after in pairwise(parts) if "_graph" in after.partition("```")[0]]
-    assert needing
-    assert all("needs an NVIDIA GPU" in before.rstrip().splitlines()[-1] for before in needing)

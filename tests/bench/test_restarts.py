@@ -117,14 +117,11 @@ def test_below_three_starts_the_round_is_the_unit_and_nothing_below_two_per_cent
 
 @pytest.mark.slow
 def test_a_training_that_fails_is_not_started_again(measure):
-    later = [flat(200), "no memory", flat(200)]
-    result, _ = measure(3, none=[flat(100)] * 6, native=later, bf16=["broken"] * 3, fp16=[flat(300)] * 3)
+    result, _ = measure(2, none=[flat(100)] * 4, native=[flat(200), "no memory"], bf16=["broken"] * 2)
     by_label = {arm.label: arm for arm in result.arms}
-    assert by_label["native"].failed == "in start 2 of 3: no memory"
+    assert by_label["native"].failed == "in start 2 of 2: no memory"
     assert by_label["bf16"].failed == "broken"
-    assert by_label["fp16"].failed is None
-    assert by_label["fp16"].ratio == pytest.approx(3)
-    assert result.starts == 3
+    assert (by_label["none"].failed, result.starts) == (None, 2)
 
 
 def test_identical_trainings_differ_in_at_most_one_table_in_twenty():
@@ -195,9 +192,8 @@ def test_exit_code_is_1_if_a_training_failed(failing, tmp_path):
 def test_the_command_ends_with_exit_code_2_if_the_baseline_fails(tmp_path: Path):
     (tmp_path / "net.py").write_text("def build(num_classes):\n    raise ValueError('out of luck')\n")
     words = ["model.name=./net.py:build", "data.source=synthetic", "device=cpu", "backend=none,native"]
-    command = [sys.executable, "-m", "ampcompare", "bench", *words, "--restarts", "2", "--json", "bench.json"]
+    command = [sys.executable, "-m", "ampcompare", "bench", *words, "--json", "bench.json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
-    assert "in each of 2 starts" in done.stdout
     assert "out of luck" in done.stderr
     assert not (tmp_path / "bench.json").exists()

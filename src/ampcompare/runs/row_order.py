@@ -339,7 +339,7 @@ def _distinguishing(
 
 
 def _values(labels: Iterable[str | None]) -> str:
-    distinct = sorted({*labels} - {None}, key=numeric_sort_key)
+    distinct = sorted({label for label in labels if label is not None}, key=numeric_sort_key)
     return some([short(printable(value), 24) for value in distinct], 4)
 
 
