@@ -15,9 +15,7 @@ from support.known_runs import BASE
 from support.quick import ROOT
 from support.wandb_files import write_runs
 
-from ampcompare.cli import main
 from ampcompare.config.schema import SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
-from ampcompare.errors import UserError
 from ampcompare.sweeps.decision_plan import (
     describe_decision_plan,
     describe_first_run,
@@ -106,30 +104,6 @@ def test_a_tuned_setting_multiplies_the_groups_and_not_the_seeds(project):
     file = project.write_file(parameters=parameters, program="ampcompare", command=command)
     plan = make_decision_plan(ready(file=str(file)))
     assert (plan.groups, plan.runs_per_seed, plan.looks) == (3, 6, (4,))
-
-
-@pytest.mark.parametrize("name", ["learning_rate"])
-def test_a_search_has_no_design(name):
-    assert make_decision_plan(ready(file=name)) is None
-    assert describe_decision_plan(ready(file=name)) == []
-
-
-def test_what_the_runs_record_of_the_plan():
-    assert ready().shared_plan == {}
-    assert ready("seed=1,2,3").shared_plan == {"looks": [3]}
-    sequential = {"looks": [5, 10], "shares": [0.2, 0.8]}
-    assert ready(until_decided=True).shared_plan == sequential
-    own = ready("plan.looks=[4,8]", until_decided=True)
-    assert own.shared_plan == {"looks": [4, 8], "shares": None}
-
-
-def test_a_benchmark_gives_the_time(tmp_path):
-    """50,000 images x 15 epochs at 2,500 and 5,000 images/s: 300 s and 150 s, in the mean 225 s a run."""
-    cost, *_ = describe_decision_plan(ready(), bench_of(tmp_path, 2500, 5000))
-    assert cost.startswith("5 seeds: 15 runs, about 56 min one after the other (4 min a run")  # 15 x 225 s
-    (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(UserError, match="--bench"):
-        describe_decision_plan(ready(), str(tmp_path / "other.json"))
 
 
 def own_sweep(folder: Path, **plan: Any) -> str:
@@ -235,19 +209,6 @@ def test_the_printed_looks_are_those_of_the_seeds(words, until_decided: bool, pr
     assert all(unplanned in line for line in told)
 
 
-def test_the_first_run_tells_the_time_of_the_others(tmp_path):
-    first = plan("none", id="first")
-    for row in first["rows"]:
-        row["time/elapsed_seconds"] = 60.0
-    write_runs(tmp_path, [first])
-    own = ready("model.name=timm:resnet18", "data.source=synthetic", "backend=none,native")
-    lines = describe_first_run(own, tmp_path, SweepRun(0, "first"))
-    assert lines[0] == (
-        "5 seeds: 10 runs, about 10 min one after the other "
-        "(60 s a run, as the first run took without the start of its process)"
-    )
-
-
 @pytest.mark.parametrize(
     ("training", "process", "per_process", "expected"),
     [
@@ -296,12 +257,3 @@ def test_earlier_runs_of_the_recipe_give_time_and_standard_deviation(tmp_path):
     # Runs of another recipe are none of these.
     other = ready(f"output_dir={tmp_path}", "backend=none,native", "optimizer.lr=0.3")
     assert "measured in earlier runs" not in " ".join(describe_decision_plan(other))
-
-
-def test_plan_prints_and_starts_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["sweep", "compare_backends", "--plan"])
-    assert not ended.value.code
-    assert "margin 0.5" in capsys.readouterr().out
-    assert not [*tmp_path.iterdir()]

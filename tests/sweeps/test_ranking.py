@@ -65,13 +65,6 @@ LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}
     [
         # The first listed value was not drawn.
         ({"parameters": {"kind": {"values": ["a", "b", "c"]}, "lr": LR}}, {"kind": "b"}, "kind=a"),
-        ({"method": "grid", "run_cap": 3, "parameters": {"n": {"values": [1, 2]}}}, {"n": 2}, "n=1"),
-        ({"parameters": {"clip": {"values": [None, 0.5]}, "lr": LR}}, {"clip": 0.5}, "clip=null"),
-        (
-            {"parameters": {"betas": {"values": [[0.9, 0.99], [0.8, 0.9]]}}},
-            {"betas": [0.8, 0.9]},
-            "betas=[0.9",
-        ),
         ({"parameters": {"backend": {"values": ["native", "none"]}}}, {"backend": "native"}, "backend=none"),
         # A nested parameter.
         (
@@ -151,24 +144,6 @@ def test_the_table_has_runs_that_failed_and_every_kind_of_value(tmp_path: Path):
     assert content["runs"][7]["value"] is None
 
 
-@pytest.mark.parametrize(
-    ("metric", "first"),
-    [
-        ({"name": "val_acc"}, "high"),  # without a goal the name tells
-        ({"name": "val_loss"}, "low"),
-        ({"name": "val_acc", "goal": "minimize"}, "low"),
-        ({"name": "val_loss", "goal": "maximize"}, "high"),
-        ({"name": "thing"}, "low"),  # W&B's default
-    ],
-)
-def test_the_best_run_is_first_by_the_files_goal(tmp_path: Path, metric: dict[str, str], first: str):
-    sweep = sweep_of(tmp_path, metric=metric, parameters={"lr": LR, "x": {"value": 1}})
-    finished(tmp_path, [({"lr": 0.01}, 0.25), ({"lr": 0.02}, 0.75)])
-    write_records(tmp_path, 2, {metric["name"]: 0.5})
-    _, _, rows = reported(sweep, tmp_path)
-    assert rows[0]["value"] == {"high": 0.75, "low": 0.25}[first]
-
-
 def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path):
     sweep = sweep_of(tmp_path, metric={"name": "loss"}, parameters={"lr": LR})
     finished(tmp_path, [({"lr": 0.01}, 0.25)])
@@ -177,11 +152,6 @@ def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path):
     code, output, _ = reported(sweep, tmp_path)
     assert code == 1
     assert output.startswith("no report: ")
-
-
-def test_a_folder_without_a_sweep_has_no_report(tmp_path: Path):
-    code, output, _ = reported(sweep_of(tmp_path, parameters={"lr": LR}), tmp_path / "empty")
-    assert (code, "no report: the runs wrote no W&B record" in output) == (1, True)
 
 
 def test_runs_without_records_are_listed(tmp_path: Path):
@@ -198,11 +168,8 @@ def test_runs_without_records_are_listed(tmp_path: Path):
     [
         # As records have it: whole numbers without a point, lists with commas, null by its meaning.
         ({"optimizer.lr": {"values": [1, 0.1]}}, "optimizer.lr", "1"),
-        ({"optimizer.lr": {"values": [1e-5, 0.1]}}, "optimizer.lr", "1e-05"),
         ({"optimizer.nesterov": {"values": [False, True]}}, "optimizer.nesterov", "False"),
         ({"training.clip_norm": {"values": [None, 1.0]}}, "training.clip_norm", "null"),
-        ({"model.kwargs.width": {"values": [64, 128]}}, "model.kwargs.width", "64"),
-        ({"precision.loss_scale": {"values": ["dynamic", 128]}}, "precision.loss_scale", "dynamic"),
         ({"data.mean": {"values": [[0, 0.5, 0.5], [0.5, 0.5, 0.5]]}}, "data.mean", "0,0.5,0.5"),
         # A mapping sets several options: runs that differ in one of them are not pooled.
         (
@@ -227,8 +194,6 @@ def test_the_baseline_of_our_own_training_is_written_as_in_records(
     ("name", "keys", "message"),
     [
         ("scor", ["score", "loss"], "did you mean score?"),
-        ("val/f1", ["train/loss", "val/f1_macro"], "did you mean val/f1_macro?"),
-        ("accuracy", ["eval/accuracy"], "did you mean eval/accuracy?"),
         ("bleu", ["loss"], "set metric.name in"),
         ("label", ["loss"], "its values are no numbers, such as 'cat'"),
         ("score", ["score", "loss"], ""),

@@ -1,7 +1,5 @@
 """What the end of a run means, and what a driver concludes from the facts that are left."""
 
-import math
-
 import pytest
 
 from ampcompare.errors import EXIT_UNSUITABLE
@@ -21,11 +19,7 @@ from ampcompare.sweeps.run_end import (
 )
 
 FINISHED, FAILED = (RunState.FINISHED, False), (RunState.FAILED, False)
-STOPPED, PREEMPTED, BY_SIGNAL = (
-    (RunState.STOPPED, False),
-    (RunState.PREEMPTED, False),
-    (RunState.PREEMPTED, True),
-)
+PREEMPTED, BY_SIGNAL = (RunState.PREEMPTED, False), (RunState.PREEMPTED, True)
 QUEUED_AT = 100.0
 
 
@@ -34,18 +28,14 @@ QUEUED_AT = 100.0
     [
         # A signal after the record was complete: the run has finished, and the signal does not count.
         (RunEnd(-9), RecordEnd(0, 150.0), FINISHED),
-        (RunEnd(None), RecordEnd(0, 150.0), FINISHED),
         (RunEnd(-9, asked_at=150.0, asked_by=GUARD), RecordEnd(0, 150.0), FINISHED),
         (RunEnd(-15, 150.0, DRIVER), RecordEnd(0, 150.0 + CLOCK_TICK_SECONDS), FINISHED),
         # The record is of an earlier start, or was completed after the request, or has another end.
         (RunEnd(-9), RecordEnd(0, QUEUED_AT - 0.5), BY_SIGNAL),
-        (RunEnd(-9), RecordEnd(0, QUEUED_AT), FINISHED),
         (RunEnd(-15, 150.0, DRIVER), RecordEnd(0, 151.0), PREEMPTED),
-        (RunEnd(-9), RecordEnd(1, 150.0), BY_SIGNAL),
         (RunEnd(-9), RecordEnd(None, 150.0), BY_SIGNAL),
         # Who asked: an end that the sweep or the scheduler caused does not count against the run.
         (RunEnd(3, 150.0, DRIVER), RecordEnd(), PREEMPTED),
-        (RunEnd(3, 150.0, SCHEDULER), RecordEnd(), PREEMPTED),
         (RunEnd(-9, 150.0, GUARD), RecordEnd(), BY_SIGNAL),
         (RunEnd(3, 150.0, GUARD), RecordEnd(), FAILED),
         (RunEnd(None), RecordEnd(), BY_SIGNAL),
@@ -96,12 +86,6 @@ def test_the_last_allowed_end_by_a_signal_fails_and_without_a_limit_none_does():
             ended[limit, before] = state is RunState.FAILED
     failed = [(1, 0), (1, 1), (1, 2), (1, 50), (3, 2), (3, 50)]
     assert [key for key, has_failed in ended.items() if has_failed] == failed
-
-
-def test_a_run_that_hyperband_stopped_is_stopped_whatever_its_end():
-    run = SweepRun(0, "r0", starts=1, is_stopped_early=True)
-    for end in (RunEnd(0), RunEnd(-9), RunEnd(3), RunEnd(NOT_STARTED)):
-        assert state_of_end(run, end, lambda: RecordEnd(0, math.inf)) == STOPPED
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Sweep files: what is read, and what is wrong with them, all of it at once and with its place."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -175,18 +174,6 @@ def test_what_is_no_sweep_is_said_in_a_line(tmp_path, content, said):
     with pytest.raises(UserError, match=r"sweep\.yaml") as caught:
         read_sweep(tmp_path / "sweep.yaml")
     assert said in str(caught.value)
-
-
-def test_what_is_no_file_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe.yaml")
-    for path in (tmp_path / "pipe.yaml", tmp_path, "/dev/zero"):
-        with pytest.raises(UserError, match=r"no such file; expected a path or one of .*compare_backends"):
-            read_sweep(path)
-
-
-def test_a_sweep_of_the_server_without_its_prefix_is_told_the_form():
-    with pytest.raises(UserError, match=r"a sweep on W&B's server is wandb:ENTITY/PROJECT/SWEEP"):
-        read_sweep("me/project/ab12cd34")
 
 
 @pytest.fixture
@@ -383,9 +370,3 @@ def test_a_bundled_sweep_compares_the_metric_of_the_task_on_the_command_line(
 def test_a_margin_of_accuracies_is_refused_for_another_metric(words):
     with pytest.raises(UserError, match=r"plan\.margin=0\.5 is in points of accuracy, but the runs compare"):
         prepare(BUNDLED, words)
-
-
-def test_a_file_that_names_task_and_metric_keeps_its_metric(check):
-    parameters = BASE["parameters"] | {"task.loss": {"value": "mse"}}
-    said = check(["task.metrics=[mae]"], metric={"name": "eval/accuracy"}, parameters=parameters)
-    assert "the training does not log it" in said
