@@ -23,7 +23,7 @@ from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.sweep import orders
 from ampcompare.sweeps.sweep_file import read_sweep
-from ampcompare.sweeps.sweep_report import look_at_runs, report_options
+from ampcompare.sweeps.sweep_report import look_at_runs
 
 
 def values(events):
@@ -79,10 +79,13 @@ def test_a_run_gets_its_part_of_the_plan_and_another_program_none_of_it(project)
     project.out = project.folder / "chaos"
     code, output = project.sweep("--control", "chaos", "epochs=2")
     assert code == 0, output
-    keys = ("backend", "training.perturb_weights", "plan.arm")
+    keys = ("backend", "training.perturb_weights", "plan.control")
     runs = [tuple(event["given"].get(key) for key in keys) for event in project.events("began")]
-    expected = {("native", None, None), ("none", None, None), ("none", "one_ulp", "chaos")}
-    assert (len(runs), set(runs)) == (3, expected)
+    assert sorted(runs, key=str) == [
+        ("native", None, "chaos"),
+        ("none", "one_ulp", "chaos"),
+        ("none", None, "chaos"),
+    ]
 
 
 @pytest.mark.slow
@@ -178,23 +181,6 @@ def test_hyperband_stops_the_runs_that_fall_behind(project):
     assert "score 5.019: x=5 steps=20 endless=1" in output
     assert "No eval accuracy" not in output  # the report goes by the sweep's metric
     assert (project.out / "report" / "index.html").is_file()
-
-
-@pytest.mark.parametrize(
-    ("method", "parameters", "group_by", "baseline"),
-    [
-        ("random", {"lr": {"min": 0.0, "max": 1.0}, "kind": {"values": ["a", "b"]}}, "kind", "a"),
-        ("random", {"lr": {"min": 0.0, "max": 1.0}}, "lr", None),
-        ("random", {"lr": {"min": 0.0, "max": 1.0}, "backend": {"values": ["a", "none"]}}, "backend", "none"),
-        ("grid", {"lr": {"values": [0.1, 0.2]}, "seed": {"values": [0, 1]}}, "lr", "0.1"),
-    ],
-)
-def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, group_by, baseline, tmp_path):
-    content = {"program": "x.py", "method": method, "parameters": parameters}
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": "val_score"}}))
-    options = report_options(read_sweep(tmp_path / "sweep.yaml"), tmp_path).analysis
-    assert (options.group_by, options.baseline) == (group_by.split(","), baseline)
-    assert options.metric == "val_score"
 
 
 @pytest.mark.slow

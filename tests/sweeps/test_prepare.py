@@ -117,7 +117,6 @@ def test_the_control_chaos_repeats_the_baseline_once_per_seed_in_every_block(rea
     """The points of the sweep without a control stay as they are; the order within a block is random."""
     scales = {"precision.loss_scale": {"values": [128, 1024]}}  # which share a baseline
     for parameters, repeated in [
-        (lists(backend=["native", "bf16"], seed=[1, 2]), [{"backend": "native"}]),
         (
             lists(backend=["none", "native"], batch_size=[32, 64], seed=[1, 2]),
             [{"backend": "none", "batch_size": size} for size in (32, 64)],

@@ -21,7 +21,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import recover
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.pipeline import open_journal
-from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
+from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.run_end import RunEnd, end_file
 from ampcompare.sweeps.run_records import RunRecords
 from ampcompare.sweeps.sweep import Objective
@@ -158,13 +158,3 @@ def test_a_file_that_changes_and_changes_back_still_ends_the_sweep(tmp_path, mon
     program.write_text("one")
     assert [run.state for run in runs].count(RunState.FINISHED) == 1
     assert with_driver[0].changed_code == ["p"]
-
-
-def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p").touch()
-    options = SweepOptions(rerun=True, until_decided=True)
-    prepared = prepare_sweep(make_grid(1), [], options)
-    assert prepared.command.text("--rerun").count("--rerun") == 1
-    assert "--until-decided" not in prepared.command.text("--rerun")
-    assert "--rerun" not in prepared.continuing.text()

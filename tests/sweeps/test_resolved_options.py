@@ -7,8 +7,6 @@ import pytest
 import yaml
 from support.refusals import line_of
 
-from ampcompare.config.schema import OPTIONS
-from ampcompare.identity.agreement import SWEEP
 from ampcompare.sweeps.journal import SweepState
 from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.sweep import Sweep
@@ -76,23 +74,6 @@ def test_a_changed_config_file_is_noticed(content: str, named: str):
     said = line_of(resumed, sweep, [], began)
     assert "sweep.yaml: the next runs of the sweep in runs/x would have other settings than its first" in said
     assert named in said
-
-
-def test_every_option_that_decides_a_training_is_compared():
-    """Whatever its role: of the first runs each of them had another value in turn."""
-    sweep = sweep_of(backend={"value": "apex_o2"})
-    began = definition(sweep, [])
-    settings = began[SETTINGS]
-    decisive = {
-        key
-        for key, spec in OPTIONS.items()
-        if spec.role in SWEEP.equal and not spec.is_free_form and key != "backend"
-    }
-    assert decisive == {*settings} - {"backend"}
-    for key, value in settings.items():
-        other = {"backend": "native"}.get(key, 0.125 if isinstance(value, int | float) else "other")
-        first = began | {SETTINGS: settings | {key: other}}
-        assert f"{key}=" in line_of(resumed, sweep, [], first)
 
 
 @pytest.mark.parametrize("content", ["epochs: 4\nrecipe: reference\n", "epochs: 4\neval: {every: 1}\n"])

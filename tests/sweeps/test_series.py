@@ -10,9 +10,9 @@ from support.scripted_executor import ScriptedExecutor, drive
 
 from ampcompare.errors import UserError
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.decisions import Look, Situation, Train, next_step
+from ampcompare.sweeps.decisions import Situation, Train, next_step
 from ampcompare.sweeps.executors.slurm import runs_in_jobs
-from ampcompare.sweeps.journal import Journal, SweepRun, SweepState, read_journal
+from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
 from ampcompare.sweeps.prepare import SweepOptions, prepare
 from ampcompare.sweeps.process_guard import write_end
 from ampcompare.sweeps.run_end import SCHEDULER, RunEnd, end_file
@@ -58,55 +58,6 @@ def test_a_block_has_several_seeds_and_each_backend_trains_them_in_a_row(per_pro
     assert all(sorted(order) == ["native", "native_bf16", "none"] for order in orders.values())
 
 
-EARLY = {
-    "metric": {"name": "eval/loss", "goal": "minimize"},
-    "early_terminate": {"type": "hyperband", "min_iter": 1},
-}
-
-
-@pytest.mark.parametrize("per_process", [1, 3])
-@pytest.mark.parametrize("first", ["backend", "seed"])
-def test_with_early_termination_the_seeds_of_a_process_take_one_place_in_the_order_of_the_file(
-    first: str, per_process: int, tmp_path: Path
-):
-    values = {"backend": {"values": ["none", "native"]}, "seed": {"values": [1, 2, 3, 4, 5]}}
-    parameters = {key: values[key] for key in sorted(values, key=lambda key: key != first)}
-    points = sweep_of(tmp_path, per_process, parameters=parameters, **EARLY).points
-    found = [(p.parameters["backend"], p.parameters["seed"], p.series) for p in points]
-    parts = [range(first, min(first + per_process, 6)) for first in range(1, 6, per_process)]
-    # The first parameter of the file changes fastest.
-    pairs = [(backend, part) for part in parts for backend in ("none", "native")]
-    if first == "seed":
-        pairs.sort(key=lambda pair: pair[0] == "native")
-    assert found == [(b, seed, number) for number, (b, part) in enumerate(pairs) for seed in part]
-
-
-def test_the_order_of_added_seeds_is_that_of_their_processes_and_each_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Seeds that `--until-decided` adds are trained in processes of their own."""
-    monkeypatch.chdir(tmp_path)
-    executor, seen = ScriptedExecutor(slots=2), []
-
-    def look(sweep: Sweep) -> Look:
-        seen.append(sweep.seeds)
-        return Look(sweep.seeds >= 7, ())
-
-    options = SweepOptions(seeds_per_process=3)
-    sweep = read_sweep(str(write_sweep(tmp_path, backends=2, seeds=2)), ())
-    runs = drive(tmp_path / "out", sweep, executor, options=options, looks=(2, 4, 7, 9), look=look)
-    assert seen == [2, 4, 7]
-    names = [(run.parameters["backend"], run.parameters["seed"]) for run in runs]
-    groups = [[names[index] for index in indices] for indices in executor.groups]
-    assert sorted(groups) == [
-        [(backend, seed) for seed in seeds]
-        for backend in ("native", "none")
-        for seeds in ((1, 2), (3, 4), (5, 6, 7))
-    ]
-    assert [run.state for run in runs] == [RunState.FINISHED] * 14
-    assert [run.starts for run in runs] == [1] * 14
-
-
 @pytest.mark.parametrize("exit_code", [1, -9])
 def test_behind_a_run_that_does_not_finish_the_others_get_a_new_process(
     exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,24 +74,6 @@ def test_behind_a_run_that_does_not_finish_the_others_get_a_new_process(
     assert executor.groups == [(0, 1, 2, 3), (2, 3) if is_over else (1, 2, 3)]
     assert runs[1].state is (RunState.FAILED if is_over else RunState.FINISHED)
     assert [run.starts for run in runs] == [1, 1 if is_over else 2, 1, 1]
-
-
-def test_a_submission_has_the_runs_of_each_job_as_they_were(tmp_path: Path):
-    """A job of one run is an index, as in journals of before."""
-    with contextlib.closing(Journal(tmp_path, "s", {})) as journal:
-        runs = [journal.propose(SweepRun(index)) for index in range(3)]
-        journal.append("submission", mark="one", indices=[[0, 1], 2])
-        journal.append("started", index=0, run_id=runs[0].run_id, process={"job": "1_0"})
-        journal.append("submission", mark="two", indices=[1])
-        journal.append("submission", mark="refused", indices=[2])
-        journal.append("submission", mark="refused", indices=None)
-    state = read_journal(tmp_path)
-    assert state
-    assert {
-        mark: [[(run.index, run.last_start) for run in job] for job in jobs]
-        for mark, jobs in state.submissions.items()
-    } == {"one": [[(0, 1), (1, 1)], [(2, 1)]], "two": [[(1, 1)]]}
-    assert state.submitted == {0, 1, 2}
 
 
 def test_a_job_has_the_runs_that_have_not_ended_and_did_not_go_on_elsewhere(tmp_path: Path):
@@ -211,12 +144,12 @@ def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "more", "why"),
     [
-        ({}, {"method": "random"}, "method random draws new values for every run"),
+        ({}, {"method": "random"}, "method random chooses new values for every run"),
         ({"cluster": "slurm"}, {"method": "random", "run_cap": 3}, "list the values to compare"),
         (
             {},
             {"method": "bayes", "metric": {"name": "eval/loss"}},
-            "method bayes chooses each run from the results of earlier runs",
+            "method bayes chooses new values for every run",
         ),
         ({}, {"seeds": 1}, "has one seed"),
         (

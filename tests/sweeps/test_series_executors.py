@@ -133,29 +133,6 @@ def test_at_the_time_limit_a_job_resumes_its_present_seed_and_then_trains_the_ot
     assert [run.starts for run in series.runs()] == [1] * 6  # a job that is requeued is the same start
 
 
-def test_ctrl_c_cancels_the_jobs_and_the_same_command_trains_what_is_left(
-    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
-):
-    slurm.stop_starting()
-    driver = sweep.start("--wait", "--workers", "1")
-    wait_until(lambda: len(slurm.jobs()) == 2)
-    first, second, third = series.first_group()
-    hold = series.hold_run(second)
-    slurm.start_again()
-    series.wait_until_began(second)
-    wait_until(lambda: series.runs()[1].state is RunState.RUNNING)
-    driver.send_signal(signal.SIGINT)
-    output, _ = driver.communicate()
-    assert driver.returncode == 130, output
-    hold.unlink()
-    states = {name_of(run): run.state for run in series.runs()}
-    assert (states[first], states[second], states[third]) == ("finished", "preempted", "queued")
-    sweep("--wait")
-    series.check_each_run_finished_once()
-    own = [name for name in series.names("began") if name in (first, second, third)]
-    assert own == [first, second, second, third]
-
-
 ALL = [f"{backend}-{seed}" for backend in ("none", "native_bf16") for seed in (1, 2, 3)]
 
 
