@@ -12,7 +12,6 @@ from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare.config.load import check_parameters, check_sweep_values, config_from_cli, load_config
 from ampcompare.config.schema import Config
-from ampcompare.identity.run_identity import effective_options
 from ampcompare.publications.publication import load_publication
 from ampcompare.runtime.paths import list_shipped
 from ampcompare.sweeps.sweep_file import read_sweep
@@ -20,22 +19,6 @@ from ampcompare.sweeps.sweep_file import read_sweep
 
 def message(*words: str, name: str | None = None) -> str:
     return line_of(load_config, name, words)
-
-
-def test_reference_is_the_seed_experiment_in_the_layout_that_the_device_likes():
-    config = load_config("reference")
-    assert (config.model.name, config.model.stem, config.data.source) == ("resnet50", "cifar", "cifar10")
-    assert (config.batch_size, config.epochs, config.seed) == (128, 100, 223)
-    assert (config.optimizer.name, config.optimizer.lr) == ("sgd", 0.1)
-    assert (config.optimizer.momentum, config.optimizer.weight_decay) == (0.0, 0.0)
-    assert (config.schedule.name, config.schedule.warmup_epochs) == ("cosine", 0.0)
-    assert config.data.mean == [0.4914, 0.4822, 0.4465]
-    assert config.data.std == [0.2023, 0.1994, 0.2010]
-    assert config.data.augment is True
-    assert config.tf32 is False
-    assert config.memory_format == "auto"
-    assert load_config(None, ["published.name=tootouch"]).memory_format == "contiguous"  # as the seed trained
-    assert config.wandb.project == "comparison-amp"
 
 
 def test_a_bundled_name_never_means_a_file_of_the_working_directory(
@@ -165,25 +148,6 @@ def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_pa
     assert type(config.wandb.tags) is list
     assert (config.wandb.tags, config.data.mean) == (["resnet50", "b"], [1.0, 2.0, 3.0])
     assert "batch_size=???: has no value" in message(name=str(path))
-
-
-def test_settings_are_the_same_that_train_the_same():
-    def same(one: str, other: str, **environment: str) -> bool:
-        configs = (load_config(None, words.split()).to_dict() for words in (one, other))
-        return len({repr(effective_options(config, environment)) for config in configs}) == 1
-
-    assert same("output_dir=a plan.margin=1", "wandb.tags=[a]")  # bookkeeping
-    assert same("precision.keep_fp32=fc,bn1 backend=native", "precision.keep_fp32=bn1,fc backend=native")
-    assert same("", "task.metrics=[accuracy,top5_accuracy] task.metric=accuracy")  # what null comes to
-    assert same("memory_format=auto", "memory_format=contiguous", memory_format="contiguous")
-    assert same("backend=tf32 tf32=true precision.init_scale=2", "backend=tf32")  # which always uses it
-    assert not same("backend=native tf32=true", "backend=native")
-    assert same("backend=bf16 precision.init_scale=2", "backend=bf16")  # which scales no loss
-    assert not same("backend=native precision.init_scale=2", "backend=native")
-    assert not same("model.kwargs.a=1", "model.kwargs.a='1'")
-    assert effective_options({}) == effective_options(
-        Config().to_dict()
-    )  # what a record lacks has the default
 
 
 # What a sweep may hand over; W&B's agent writes lists and groups with `str()`, as Python literals.

@@ -61,6 +61,11 @@ OTHERS: Mapping[str, Any] = {
 }
 
 
+# Options about which a purpose decides by more than their role, so that a record has to have them.
+DEFAULT_MATTERS = {"backend", "data.source", "device", "diagnostics.every", "max_steps", "memory_format"}
+DEFAULT_MATTERS |= {"model.name", "optimizer.fused"}
+
+
 def other_value(spec: OptionSpec) -> Any:
     """Return a value that the option may have, and that is not its default."""
     if spec.key in OTHERS:
@@ -157,7 +162,7 @@ def test_every_purpose_decides_as_before_about_every_option(tmp_path: Path):
         absent = config_with()  # a record without the option had its default
         group, _, name = key.rpartition(".")
         del (absent[group] if group else absent)[name]
-        if key not in {"backend", "diagnostics.every", "memory_format"}:
+        if key not in DEFAULT_MATTERS:
             assert set(decisions(before, absent).values()) == {"equal"}, key
     contract.check(ROOT / "tests" / "contract" / "golden" / "identity.yaml", {"options": found}, tmp_path)
 

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.quick import QUICK
 
 from ampcompare import load_runs
@@ -15,7 +13,7 @@ from ampcompare.analysis import publication_match
 from ampcompare.analysis.bench_results import BenchResults
 from ampcompare.analysis.grouping.distinguishing_settings import identity_of, settings_of
 from ampcompare.config.load import load_config
-from ampcompare.config.option_spec import OptionSpec, Role
+from ampcompare.config.option_spec import Role
 from ampcompare.config.publication_config import arm_config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.experiment import run
@@ -36,37 +34,6 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.training.checkpoint import store
 
 Config = dict[str, Any]
-
-
-def values_of(spec: OptionSpec) -> st.SearchStrategy[Any]:
-    """Draw values that the option may have, plug-ins and null among them."""
-    known: list[Any] = [spec.default, *(choice for choice in spec.choices if spec.type is not list)]
-    known += [None] if spec.optional else []
-    if spec.is_free_form:
-        words = st.sampled_from([1, 1.0, "1", "a", None, True, {"b": 2}])
-        return st.dictionaries(st.sampled_from(["width", "depth"]), words, max_size=2)
-    if spec.type is bool:
-        return st.sampled_from([True, False, *known])
-    if spec.type is int:
-        return st.sampled_from([*known, 3, 7])
-    if spec.type is float:
-        return st.sampled_from([*known, 0.25, 4.0])
-    if spec.type is list:
-        items: list[Any] = {float: [0.5, 3.0], int: [5, 9], str: ["accuracy", "fc", "bn"]}[spec.item]
-        return st.one_of(st.sampled_from(known), st.lists(st.sampled_from(items), min_size=1, max_size=3))
-    return st.sampled_from([*known, *(["./own.py:build"] if spec.plugin else [])])
-
-
-VALUES = {key: values_of(spec) for key, spec in OPTIONS.items()}
-
-
-@st.composite
-def configs(draw: st.DrawFn) -> Config:
-    """Draw a flat config that differs from the defaults in a few options."""
-    config = {key: spec.default for key, spec in OPTIONS.items()}
-    for key in draw(st.lists(st.sampled_from([*OPTIONS]), max_size=12)):
-        config[key] = draw(VALUES[key])
-    return config
 
 
 def nested(flat: Config) -> Config:
@@ -92,18 +59,25 @@ def of(config: Config) -> RunIdentity:
     return RunIdentity.of_run(nested(config), environment_of(config), {"data/test_set": "beef"})
 
 
-@settings(max_examples=60, deadline=None)
-@given(configs())
-def test_the_effective_options_are_those_of_the_typed_config(config: Config):
+def test_the_effective_options_are_those_of_the_typed_config():
     """It does not matter whether a record is nested or flat, or a text has the value of a number."""
-    expected = effective_options(nested(config))
-    assert effective_options(config) == expected
-    texts = {k: str(v) if type(v) in (int, float) else v for k, v in config.items()}
-    assert effective_options(texts) == expected
-    whole = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in config.items()}
-    assert effective_options(whole) == expected
-    saved = json.loads(json.dumps(store.saved_identity(of(config))))  # as a checkpoint has it
-    assert not store.differences_from(saved, of(config))
+    defaults = {key: spec.default for key, spec in OPTIONS.items()}
+    scaled = {"backend": "apex_o2", "precision.loss_scale": 128.0, "precision.keep_fp32": ["fc", "bn"]}
+    for changes in ({}, scaled, {"backend": "tf32", "tf32": True}, {"model.kwargs": {"width": 1}}):
+        config = defaults | changes
+        expected = effective_options(nested(config))
+        assert effective_options(config) == expected
+        texts = {k: str(v) if type(v) in (int, float) else v for k, v in config.items()}
+        assert effective_options(texts) == expected
+        whole = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in config.items()}
+        assert effective_options(whole) == expected
+        saved = json.loads(json.dumps(store.saved_identity(of(config))))  # as a checkpoint has it
+        assert not store.differences_from(saved, of(config))
+    plain = effective_options(defaults)
+    assert effective_options(defaults | {"output_dir": "a", "plan.margin": 1.0}) == plain  # bookkeeping
+    assert effective_options({}) == plain  # what a record lacks has the default
+    without_scale = {"backend": "bf16", "precision.init_scale": 2.0}
+    assert effective_options(defaults | without_scale) == effective_options(defaults | {"backend": "bf16"})
 
 
 def test_a_run_of_a_publication_matches_its_arm():

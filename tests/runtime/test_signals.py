@@ -167,15 +167,6 @@ def test_all_processes_take_one_code_and_the_own_ctrl_c_is_still_the_first():
         assert (stop.is_made(), stop.is_interruption()) == (True, False)
 
 
-def test_a_signal_that_ended_w_and_bs_client_first_is_the_reason():
-    with StopRequest() as stop:
-        stop.request_after_failure("the service has gone")
-        assert (stop.is_made(), stop.is_interruption(), stop.exit_code) == (True, False, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        stop.request_after_failure("the service has gone")
-        assert (stop.reason, stop.exit_code) == ("SIGTERM", 143)
-
-
 def test_under_an_agent_a_run_dies_by_a_signal_that_its_shell_has_it_ignore():
     ignore = f"import signal; signal.signal({int(signal.SIGINT)}, signal.SIG_IGN); "
     assert leave(130, ignore, WANDB_SWEEP_ID="x")[0] == -signal.SIGINT

@@ -58,10 +58,6 @@ def test_ctrl_c_lets_runs_save_and_leaves_nothing_of_the_local_cluster(project, 
     assert psutil.wait_procs(below, timeout=60)[1] == []
     (run,) = read_journal(project.out).runs.values()
     assert run.state is RunState.PREEMPTED
-    project.release()
-    code, output = project.sweep("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
-    assert code == 0, output
-    assert sorted(event["given"]["x"] for event in project.events("ended")) == ["1", "2"]
 
 
 def test_node_that_does_not_see_the_folder_trains_nothing_and_says_so(tmp_path):

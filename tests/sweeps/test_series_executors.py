@@ -111,22 +111,23 @@ def ids_of(series: SeriesProject) -> dict[str, str]:
     return {name_of(run): run.run_id for run in series.runs()}
 
 
-def test_at_the_time_limit_a_job_resumes_its_present_seed_and_then_trains_the_others(
+def test_after_slurms_warning_a_job_resumes_its_present_seed_and_then_trains_the_others(
     series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
 ):
-    """Slurm warns by SIGUSR2, some seconds after the start: its limits are whole minutes."""
-    limit = ["slurm.time=1", "slurm.signal_delay_s=30", "--workers", "1"]
+    """Slurm sends this signal before the time limit, which is a whole minute at least."""
     slurm.stop_starting()
-    sweep(*limit)
+    sweep("--workers", "1")
     first, second, third = series.first_group()
     hold = series.hold_run(second)
     slurm.start_again()
     job = slurm.jobs()[0].id
+    series.wait_until_began(second)
+    slurm.call("scancel", "--signal=USR2", job)
     slurm.wait(lambda: slurm.show(job, "Restarts") == "1")
     assert series.names("saved") == [second]
     hold.unlink()
     slurm.wait_until_ended()
-    assert "no run is left" in sweep(*limit)
+    assert "no run is left" in sweep("--workers", "1")
     series.check_each_run_finished_once()
     own = [name for name in series.names("began") if name in (first, second, third)]
     assert own == [first, second, second, third]

@@ -77,7 +77,6 @@ def test_bands_of_hyperband(project, early, bands):
 
 FORMS = "expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution"
 BEYOND = "parameters.seed: its values exceed the range of numbers"
-LOG = "distribution: log_uniform"
 HYPERBAND = "early_terminate: {type: hyperband"
 WRONG = [  # in a grid of two backends this, and what is said of it
     ("method: tpe", "method='tpe': expected 'grid', 'random' or 'bayes'"),
@@ -98,7 +97,6 @@ WRONG = [  # in a grid of two backends this, and what is said of it
         "{program: null, job: a/b/job:v1}",
         "program: missing; for your own script add program: train.py",
     ),
-    ("run_cap: 2.5", "run_cap=2.5: expected a whole number"),
     (
         "seed: {distribution: normal, sigma: 0}",
         "sigma=0: this distribution has one value only; write",
@@ -106,10 +104,7 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ("seed: {distribution: beta, a: 1.5, b: 1.0e+232}", BEYOND),
     ("seed: {}", f"parameters.seed: {FORMS}"),
     ("seed: {min: 0.1, max: 0.2}", "parameters.seed: a grid cannot list the values of uniform; list them"),
-    ("seed: {min: 5, max: 1}", "parameters.seed: min=5 is above max=1; swap them"),
     ("seed: {distribution: loguniform}", "seed: distribution='loguniform': did you mean log_uniform?"),
-    (f"seed: {{{LOG}_values, min: 0, max: 1}}", "parameters.seed.min=0: expected a number above 0"),
-    ("seed: {distribution: q_uniform, min: 1.2, max: 1.5}", "seed: no multiple of q=1 lies in the range"),
     ("seed: {min: '1', max: 2.5}", "parameters.seed.min='1': expected a number, without quotes"),
     (
         "seed: {values: [1, 2], probabilities: [0.5, 0.6]}",
@@ -127,7 +122,6 @@ WRONG = [  # in a grid of two backends this, and what is said of it
         f"{HYPERBAND}, max_iter: 9, min_iter: 1}}",
         "early_terminate: s: missing; max_iter needs the number of bands",
     ),
-    (f"{HYPERBAND}, min_iter: 1, eta: 1}}", "early_terminate.eta=1: expected at least 2"),
 ]
 
 
@@ -181,11 +175,9 @@ def check(project, monkeypatch):
 
 REFUSED = [
     ("lr: {value: 0.1}", "parameters.lr: no such key; did you mean optimizer.lr?"),
-    ("optimizer: {parameters: {rate: {value: 1}}}", "parameters.optimizer.rate: no such key"),
     ("backend: {values: [none, O1]}", "parameters.backend='O1': expected one of none"),
     ("batch_size: {min: 0, max: 8}", "batch_size='0': expected a whole number at least 1"),
     ("plan.margin: {values: [1, 2]}", "plan.margin: a sweep has one plan"),
-    ("plan.arm: {value: first}", "parameters.plan.arm: no such key"),
     ("metric: {name: val_accuracy}", "the training does not log it; did you mean eval/accuracy?"),
     ("metric: {name: amp/nonfinite_module}", "amp/nonfinite_module': is a name and cannot be optimised"),
     ("program: train.py", "program='train.py': no such file in"),
@@ -300,7 +292,6 @@ def test_our_training_is_known_however_it_is_started_and_its_words_are_checked(c
 
 BUNDLED = "compare_backends"
 TASKS = [  # words of the command line, the metric that the runs compare, whether greater is better
-    (["task.loss=mse", "task.metric=mae", "plan.margin=0.01"], "eval/mae", False),
     (["task.metrics=[./scores.py:token_accuracy]"], "eval/token_accuracy", True),
     (["task.loss=./scores.py:loss", "plan.margin=0.01"], "eval/loss", False),
     (["task.metrics=[]", "plan.margin=0.01"], "eval/loss", False),
