@@ -147,7 +147,6 @@ def test_the_printed_looks_are_those_of_the_seeds():
         (1.0, 24.0, None, "about 4 min one after the other (24 s a run"),  # 10 x 24 s
         # Five runs share a start of 20 s: 10 x (10 + 4) s.
         (10.0, 30.0, 5, "about 2 min one after the other (14 s a run"),
-        (30.0, 24.0, None, "about 4 min one after the other (24 s a run"),
         (60.0, None, None, "about 10 min one after the other (60 s a run"),
     ],
 )

@@ -146,13 +146,6 @@ def test_added_seeds_have_the_control_chaos_too(read):
     assert ready.definition["control"] == "chaos"
 
 
-def test_a_cap_leaves_the_control_at_either_end(read):
-    sweep = prepared(read(run_cap=5), [], "bookends").sweep
-    assert [point.arm for point in sweep.points] == ["first"] * 2 + [None] + ["last"] * 2
-    whole = prepared(read(), [], "bookends").sweep.points
-    assert sweep.points[:3] == whole[:3]
-
-
 def lists(**parameters) -> dict:
     return {key: {"values": values} for key, values in parameters.items()}
 

@@ -65,7 +65,6 @@ LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}
     [
         # The first listed value was not drawn.
         ({"parameters": {"kind": {"values": ["a", "b", "c"]}, "lr": LR}}, {"kind": "b"}, "kind=a"),
-        ({"parameters": {"backend": {"values": ["native", "none"]}}}, {"backend": "native"}, "backend=none"),
         # A nested parameter.
         (
             {"parameters": {"opt": {"parameters": {"name": {"values": ["sgd", "adam"]}}}}},
@@ -166,7 +165,6 @@ def test_runs_without_records_are_listed(tmp_path: Path):
     [
         # As records have it: whole numbers without a point, lists with commas, null by its meaning.
         ({"optimizer.lr": {"values": [1, 0.1]}}, "optimizer.lr", "1"),
-        ({"optimizer.nesterov": {"values": [False, True]}}, "optimizer.nesterov", "False"),
         ({"training.clip_norm": {"values": [None, 1.0]}}, "training.clip_norm", "null"),
         ({"data.mean": {"values": [[0, 0.5, 0.5], [0.5, 0.5, 0.5]]}}, "data.mean", "0,0.5,0.5"),
         # A mapping sets several options: runs that differ in one of them are not pooled.

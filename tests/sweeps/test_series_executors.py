@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.quick import ROOT
 from support.series_program import SeriesProject, name_of
-from support.slurm import Slurm
+from support.slurm import Slurm, start_sweep
 from support.wandb_server.clients import wait_until
 
 from ampcompare.runs.run_state import RunState
@@ -39,40 +38,22 @@ def test_on_this_machine_each_seed_is_a_run_of_its_own(series: SeriesProject):
         assert end.exit_code == (3 if name_of(run) == "none-2" else 0)
 
 
-class SlurmCommand:
-    """`ampcompare sweep --cluster slurm` of a project."""
+@pytest.fixture
+def sweep(series: SeriesProject, slurm: Slurm) -> Callable[..., str]:
+    """Return what runs the command on Slurm to its end, and returns its output."""
+    series.replace_outside("outside.scale_time(20)")  # runs and queue are looked at so many times as often
 
-    def __init__(self, series: SeriesProject, slurm: Slurm) -> None:
-        self.series, self.slurm = series, slurm
-        series.replace_outside(
-            "outside.scale_time(20)"
-        )  # runs and queue are looked at so many times as often
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.series.command("--cluster", "slurm", *words),
-            cwd=self.series.folder,
-            env=self.slurm.environment(PYTHONPATH=f"{ROOT / 'src'}", COLUMNS="1000"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def __call__(self, *words: str, code: int = 0) -> str:
-        """Run the command to its end, and return its output."""
-        process = self.start(*words)
+    def run(*words: str, code: int = 0) -> str:
+        process = start_sweep(slurm, series, *words)
         output, _ = process.communicate()
         assert process.returncode == code, output
         return output
 
-
-@pytest.fixture
-def sweep(series: SeriesProject, slurm: Slurm) -> SlurmCommand:
-    return SlurmCommand(series, slurm)
+    return run
 
 
 def test_a_job_of_slurm_trains_its_seeds_and_status_knows_each(
-    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
+    series: SeriesProject, slurm: Slurm, sweep: Callable[..., str]
 ):
     slurm.stop_starting()
     assert " with 2 tasks" in sweep("--workers", "1")
@@ -112,7 +93,7 @@ def ids_of(series: SeriesProject) -> dict[str, str]:
 
 
 def test_after_slurms_warning_a_job_resumes_its_present_seed_and_then_trains_the_others(
-    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
+    series: SeriesProject, slurm: Slurm, sweep: Callable[..., str]
 ):
     """Slurm sends this signal before the time limit, which is a whole minute at least."""
     slurm.stop_starting()

@@ -5,8 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from support.quick import ROOT
-from support.slurm import Slurm
+from support.slurm import Slurm, start_sweep
 from support.sweep_project import SweepProject
 
 from ampcompare import load_runs
@@ -20,14 +19,7 @@ XS = {"x": {"values": [1, 2, 3]}}
 
 def start(project: SweepProject, slurm: Slurm, *words: str, before: str = "") -> subprocess.Popen[str]:
     project.replace_outside(f"{QUICK_LOOKS}; {before}")
-    return subprocess.Popen(
-        project.command("--cluster", "slurm", "--wait", *words),
-        cwd=project.folder,
-        env=slurm.environment(PYTHONPATH=f"{ROOT / 'src'}"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return start_sweep(slurm, project, "--wait", *words)
 
 
 def xs(project: SweepProject, kind: str) -> list[str]:

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from ampcompare.cli import main
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import prepare
@@ -19,18 +18,9 @@ FAILS = {"parameters": {"x": {"values": [1, 2, 3]}, "fail": {"value": 2}}}
 
 
 @pytest.fixture
-def run_command(project, monkeypatch, capsys):
-    """Run the command; return exit code and output."""
-    monkeypatch.chdir(project.folder)
-    monkeypatch.setenv("COLUMNS", "1000")
-
-    def ask(*words: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["sweep", "sweep.yaml", *words, f"output_dir={project.out}"])
-        output = capsys.readouterr()
-        return ended.value.code or 0, output.out + output.err
-
-    return ask
+def run_command(project, ask):
+    """Run the command of the project's file; return exit code and output."""
+    return lambda *words: ask("sweep.yaml", *words, f"output_dir={project.out}")
 
 
 def ran(project) -> Counter:

@@ -5,24 +5,7 @@ import shutil
 
 import pytest
 
-from ampcompare.cli import main
 from ampcompare.sweeps.sweep_command import SweepCommand, SweepOptions
-
-
-@pytest.fixture
-def ask(project, monkeypatch, capsys):
-    """Run `ampcompare sweep` in the folder of the project; return exit code and output."""
-    monkeypatch.chdir(project.folder)
-    monkeypatch.setenv("COLUMNS", "1000")
-
-    def run(*words: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["sweep", *words])
-        output = capsys.readouterr()
-        return ended.value.code or 0, output.out + output.err
-
-    return run
-
 
 FILE = {"name": "s", "parameters": {"x": {"values": [1, 2, 3]}, "fail": {"value": 9}}}
 
