@@ -12,6 +12,7 @@ from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare.config.load import check_parameters, check_sweep_values, config_from_cli, load_config
 from ampcompare.config.schema import Config
+from ampcompare.config.task_spec import compared_key
 from ampcompare.publications.publication import load_publication
 from ampcompare.runtime.paths import list_shipped
 from ampcompare.sweeps.sweep_file import read_sweep
@@ -107,6 +108,17 @@ def test_an_interpolation_is_refused_before_it_is_resolved(tmp_path: Path, monke
                 assert "${...} may only name another option" in said
                 assert "secret" not in said
     assert not resolved
+
+
+def test_the_first_metric_is_compared_unless_another_is_named():
+    for words, key in (
+        ([], "eval/accuracy"),
+        (["task.loss=mse"], "eval/mse"),
+        (["task.metrics=[top5_accuracy,accuracy]"], "eval/top5_accuracy"),
+        (["task.metrics=[top5_accuracy,accuracy]", "task.metric=accuracy"], "eval/accuracy"),
+    ):
+        task = config_from_cli(words).task
+        assert compared_key(task.loss, task.metrics, task.metric) == key
 
 
 def test_a_reference_keeps_the_text_of_the_other_option():

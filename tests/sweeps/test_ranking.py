@@ -58,48 +58,40 @@ def reported(sweep: Sweep, folder: Path) -> tuple[int, str, list[dict[str, Any]]
 
 
 LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}
+RATE = "lr: {distribution: log_uniform_values, min: 0.0001, max: 0.1}"
+OWN_KEYS = f"program: ampcompare, command: {json.dumps(OWN)}, method: random"
 
 
 @pytest.mark.parametrize(
-    ("content", "parameters", "reason"),
-    [
+    ("content", "point", "reason"),
+    [  # of a file, and what each run has beside its rate
         # The first listed value was not drawn.
-        ({"parameters": {"kind": {"values": ["a", "b", "c"]}, "lr": LR}}, {"kind": "b"}, "kind=a"),
-        # A nested parameter.
+        (f"parameters: {{kind: {{values: [a, b, c]}}, {RATE}}}", "{kind: b}", "kind=a"),
         (
-            {"parameters": {"opt": {"parameters": {"name": {"values": ["sgd", "adam"]}}}}},
-            {"opt": {"name": "adam"}},
+            "parameters: {opt: {parameters: {name: {values: [sgd, adam]}}}}",
+            "{opt: {name: adam}}",
             "opt.name=sgd",
         ),
         # Values that are mappings, also in a grid and as the first of several.
         (
-            {"method": "grid", "parameters": {"aug": {"values": [{"a": 1}, {"a": 2}]}}},
-            {"aug": {"a": 1}},
+            "method: grid, parameters: {aug: {values: [{a: 1}, {a: 2}]}}",
+            "{aug: {a: 1}}",
             "the values of aug are mappings",
         ),
         (
-            {
-                "program": "ampcompare",
-                "command": OWN,
-                "parameters": {"optimizer.lr": LR, "batch_size": {"values": [8, 16]}},
-            },
-            {"batch_size": 8},
+            f"{OWN_KEYS}, parameters: {{optimizer.{RATE}, batch_size: {{values: [8, 16]}}}}",
+            "{batch_size: 8}",
             "does not vary the backend",
         ),
     ],
 )
 def test_without_a_usable_baseline_the_report_is_a_table_of_the_runs(
-    tmp_path: Path,
-    content: dict[str, Any],
-    parameters: dict[str, Any],
-    reason: str,
+    tmp_path: Path, content: str, point: str, reason: str
 ):
-    sweep = sweep_of(tmp_path, metric={"name": "val_loss", "goal": "minimize"}, **content)
-    key = "optimizer.lr" if "command" in content else "lr"
-    rates = (0.1, 0.001, 0.02)
-    points = [
-        ({**parameters, **({key: rate} if key in content["parameters"] else {})}, rate) for rate in rates
-    ]
+    file = yaml.safe_load(f"{{{content}}}")
+    sweep = sweep_of(tmp_path, metric={"name": "val_loss", "goal": "minimize"}, **file)
+    keys = [key for key in ("lr", "optimizer.lr") if key in file["parameters"]]
+    points = [(yaml.safe_load(point) | dict.fromkeys(keys, rate), rate) for rate in (0.1, 0.001, 0.02)]
     finished(tmp_path, points)
     write_records(tmp_path, len(points), {"val_loss": 0.5})
     code, output, rows = reported(sweep, tmp_path)
@@ -164,24 +156,22 @@ def test_runs_without_records_are_listed(tmp_path: Path):
     ("parameters", "group_by", "baseline"),
     [
         # As records have it: whole numbers without a point, lists with commas, null by its meaning.
-        ({"optimizer.lr": {"values": [1, 0.1]}}, "optimizer.lr", "1"),
-        ({"training.clip_norm": {"values": [None, 1.0]}}, "training.clip_norm", "null"),
-        ({"data.mean": {"values": [[0, 0.5, 0.5], [0.5, 0.5, 0.5]]}}, "data.mean", "0,0.5,0.5"),
+        ("optimizer.lr: {values: [1, 0.1]}", "optimizer.lr", "1"),
+        ("training.clip_norm: {values: [null, 1.0]}", "training.clip_norm", "null"),
+        ("data.mean: {values: [[0, 0.5, 0.5], [0.5, 0.5, 0.5]]}", "data.mean", "0,0.5,0.5"),
         # A mapping sets several options: runs that differ in one of them are not pooled.
         (
-            {
-                "backend": {"values": ["none", "native"]},
-                "model.kwargs": {"values": [{"width": 1}, {"deep": 2}]},
-            },
+            "backend: {values: [none, native]}, model.kwargs: {values: [{width: 1}, {deep: 2}]}",
             "backend,model.kwargs.width,model.kwargs.deep",
             "none",
         ),
     ],
 )
 def test_the_baseline_of_our_own_training_is_written_as_in_records(
-    tmp_path: Path, parameters: dict[str, Any], group_by: str, baseline: str
+    tmp_path: Path, parameters: str, group_by: str, baseline: str
 ):
-    sweep = sweep_of(tmp_path, program="ampcompare", method="grid", command=OWN, parameters=parameters)
+    varied = yaml.safe_load(f"{{{parameters}}}")
+    sweep = sweep_of(tmp_path, program="ampcompare", method="grid", command=OWN, parameters=varied)
     options = report_options(sweep, tmp_path).analysis
     assert (options.group_by, options.baseline) == (group_by.split(","), baseline)
 

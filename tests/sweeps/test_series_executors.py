@@ -10,32 +10,12 @@ from support.series_program import SeriesProject, name_of
 from support.slurm import Slurm, start_sweep
 from support.wandb_server.clients import wait_until
 
-from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.run_end import end_file, read_end
-
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def series(tmp_path: Path) -> SeriesProject:
     return SeriesProject(tmp_path)
-
-
-def test_on_this_machine_each_seed_is_a_run_of_its_own(series: SeriesProject):
-    (series.folder / "fail-none-2").touch()
-    code, output = series.sweep()
-    assert code == 1, output
-    states = {name_of(run): run.state for run in series.runs()}
-    failed = states.pop("none-2")
-    assert (failed, {*states.values()}) == (RunState.FAILED, {RunState.FINISHED}), output
-    pids = {event["name"]: event["pid"] for event in series.events("began")}
-    # The seed behind the one that failed has a process of its own; the others share one for each backend.
-    assert pids["none-1"] == pids["none-2"] != pids["none-3"]
-    assert len({pid for name, pid in pids.items() if name.startswith("native_bf16")}) == 1
-    for run in series.runs():
-        end = read_end(end_file(series.out, run.run_id, 1))
-        assert end is not None
-        assert end.exit_code == (3 if name_of(run) == "none-2" else 0)
 
 
 @pytest.fixture
