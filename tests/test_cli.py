@@ -105,15 +105,8 @@ WRONG = [
         ("sweep", "./net.py:build"),
         "sweep compare_backends model.name=./net.py:build data.source=./data.py:build",
     ),
-    (
-        ("sweep", "compare_backends", "backend=none", "native_bf16"),
-        "'native_bf16': expected key=value; separate values with commas: "
-        "did you mean backend=none,native_bf16?",
-    ),
-    (("sweep", "compare_backends", "seed=1", "2", "3", "epochs=1"), "did you mean seed=1,2,3?"),
-    (("sweep", "compare_backends", "seed=1", "x"), "'x': expected key=value, such as backend=native"),
-    (("sweep", "compare_backends", "epochs=1", "2"), "'2': expected key=value, such as backend=native"),
-    (("bench", "backend=none", "native"), "did you mean backend=none,native?"),
+    (("sweep", "compare_backends", "seed=1", "2"), "'2': expected key=value, such as backend=native"),
+    (("bench", "backend=none", "native"), "commas separate several values: backend=none,native"),
     (("report", "a", "--out"), "requires an argument; see ampcompare report --help"),
     (("why", "diff", "--weights"), "requires an argument; see ampcompare why diff --help"),
     (("report", "a", "--nonsense"), "No such option"),

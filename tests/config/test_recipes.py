@@ -8,8 +8,7 @@ import pytest
 import torch
 from support.refusals import line_of
 
-from ampcompare.config.load import check_parameters, config_from_cli
-from ampcompare.config.option_help import short_help
+from ampcompare.config.load import config_from_cli
 from ampcompare.config.recipes import describe_recipe
 from ampcompare.config.schema import Config
 from ampcompare.identity.run_identity import effective_options
@@ -47,20 +46,14 @@ def settings(config: Config) -> tuple[dict[str, Any], float, float]:
     ("words", "recipe", "expected"),
     [
         ("", "reference", (PLAIN, 0.0, 0.0)),
-        ("model.name=tiny epochs=3", "reference", (PLAIN, 0.0, 0.0)),
-        ("recipe=reference", "reference", (PLAIN, 0.0, 0.0)),
         (f"{OWN} recipe=reference", "reference", (PLAIN, 0.0, 0.0)),
         ("recipe=stable", "stable", (SGD, 5.0, 0.1)),
         ("recipe=auto model.name=resnet18 epochs=15", "stable", (SGD, 1.5, 0.1)),
-        ("recipe=auto epochs=5", "stable", (SGD, 0.5, 0.1)),
-        ("recipe=stable epochs=1", "stable", (SGD, 0.1, 0.1)),
-        ("recipe=stable epochs=50", "stable", (SGD, 5.0, 0.1)),
         ("recipe=stable epochs=200", "stable", (SGD, 5.0, 0.1)),
         (f"{OWN}", "adamw", (ADAMW, 5.0, 0.0)),
-        (f"{OWN} recipe=null epochs=5", "adamw", (ADAMW, 0.5, 0.0)),
+        (f"{OWN} optimizer.name=sgd", "adamw", (SGD, 5.0, 0.0)),
         (f"{OWN} recipe=auto epochs=5", "adamw", (ADAMW, 0.5, 0.0)),
         (f"{OWN} recipe=stable epochs=5", "stable", (SGD, 0.5, 0.1)),
-        ("model.name=timm:vit_tiny_patch16_224 epochs=15", "adamw", (ADAMW, 1.5, 0.0)),
         ("model.name=torchvision:resnet34 recipe=auto", "adamw", (ADAMW, 5.0, 0.0)),
         ("recipe=adamw epochs=10", "adamw", (ADAMW, 1.0, 0.0)),
     ],
@@ -82,14 +75,11 @@ def test_each_recipe_sets_its_settings(words: str, recipe: str, expected: tuple[
         ),
         ("recipe=stable training.label_smoothing=0", {"training.label_smoothing": 0.0}),
         ("recipe=stable schedule.warmup_epochs=0", {"schedule.warmup_epochs": 0.0}),
-        ("recipe=stable schedule.name=constant", {"schedule.name": "constant"}),
-        ("recipe=stable optimizer.nesterov=false", {"optimizer.nesterov": False}),
         # The default value, set explicitly, is explicit.
         ("recipe=stable optimizer.weight_decay=0", {"optimizer.weight_decay": 0.0}),
         # What no longer fits is left out.
         ("recipe=stable optimizer.momentum=0", {"optimizer.momentum": 0.0, "optimizer.nesterov": False}),
         ("recipe=stable task.loss=mse", {"task.loss": "mse", "training.label_smoothing": 0.0}),
-        ("recipe=stable task.loss=mae", {"task.loss": "mae", "training.label_smoothing": 0.0}),
         (
             "recipe=stable task.loss=./net.py:loss",
             {"task.loss": "./net.py:loss", "training.label_smoothing": 0.0},
@@ -118,10 +108,6 @@ def test_what_is_set_takes_precedence_and_nothing_else_changes(words: str, chang
         expected["task.metrics"] = effective_options(config.to_dict())["task.metrics"]
         expected["task.metric"] = effective_options(config.to_dict())["task.metric"]
     assert effective_options(config.to_dict()) == expected
-
-
-def test_an_optimizer_that_a_network_of_ones_own_is_given_has_its_own_learning_rate():
-    assert settings(config_from_cli([OWN, "optimizer.name=sgd"])) == (SGD, 5.0, 0.0)
 
 
 def test_a_config_file_takes_precedence_in_any_form(tmp_path: Path):
@@ -153,7 +139,6 @@ def test_the_demo_trains_any_network_with_its_own_settings():
             "recipe=stabel",
             "recipe='stabel': expected one of reference, stable, adamw, auto, or null; did you mean stable?",
         ),
-        ("recipe=0.1", "recipe='0.1': expected one of reference, stable, adamw, auto, or null"),
         (
             f"{OWN} optimizer.momentum=0.9",
             "optimizer.momentum=0.9: only optimizer.name=sgd has momentum, and recipe=adamw trains with "
@@ -162,11 +147,6 @@ def test_the_demo_trains_any_network_with_its_own_settings():
         (
             "recipe=stable optimizer.name=adamw optimizer.nesterov=true",
             "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them",
-        ),
-        (
-            "recipe=stable optimizer.name=adam optimizer.momentum=0.9",
-            "optimizer.momentum=0.9: only optimizer.name=sgd has momentum; "
-            "set optimizer.momentum=0 or use optimizer.name=sgd",
         ),
         (
             "recipe=adamw task.loss=mse training.label_smoothing=0.1",
@@ -196,13 +176,6 @@ def test_other_options_can_name_the_recipe_and_decide_it():
     assert (config.wandb.group, config.schedule.warmup_epochs) == ("run-stable", 0.5)
 
 
-def test_a_sweep_may_pass_auto_on_and_a_wrong_command_is_found():
-    for words in ([], [OWN]):
-        check_parameters(config_from_cli(["recipe=auto", *words]), {"recipe": "auto"})
-    with_reference = config_from_cli(["recipe=reference"])
-    assert "the sweep chose 'stable'" in line_of(check_parameters, with_reference, {"recipe": "auto"})
-
-
 def test_runs_are_repeats_if_their_settings_agree_whatever_the_recipe_is_called():
     old = config_from_cli([]).to_dict()
     del old["recipe"]  # a record of version 0.3
@@ -226,10 +199,6 @@ def test_the_recipe_is_described_with_its_values():
             "recipe adamw: adamw, lr=0.01, weight_decay=0.01, cosine, warmup_epochs=1.5; "
             "not from the recipe: lr=0.01"
         ),
-        "recipe=stable epochs=20 optimizer.momentum=0 training.label_smoothing=0": (
-            "recipe stable: sgd, lr=0.1, weight_decay=0.0005, cosine, warmup_epochs=2; "
-            "not from the recipe: momentum=0, label_smoothing=0"
-        ),
         "optimizer.momentum=0.9": (
             "recipe reference: sgd, lr=0.1, momentum=0.9, cosine; not from the recipe: momentum=0.9"
         ),
@@ -244,10 +213,3 @@ def test_adamw_has_the_defaults_of_pytorch():
     defaults = torch.optim.AdamW([torch.zeros(1)]).defaults
     optimizer = config_from_cli(["recipe=adamw"]).optimizer
     assert (optimizer.lr, optimizer.weight_decay) == (defaults["lr"], defaults["weight_decay"])
-
-
-def test_the_short_help_names_the_recipe_because_it_replaces_the_defaults_of_the_optimizer():
-    text = " ".join(short_help("ampcompare run").split())
-    assert "recipe=null" in text
-    assert "for a network of your own it is adamw, with lr 1e-3." in text
-    assert "One of reference, stable, adamw, auto." in text

@@ -2,15 +2,11 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from support import warm_python
-from support.quick import ONLINE, ROOT
-from support.wandb_server import ENTITY, Server
-from support.wandb_server.clients import create_sweep, environment
+from support.quick import ROOT
 
 from ampcompare import load_runs
 
@@ -57,17 +53,3 @@ def test_it_runs_without_a_server_where_its_files_are_and_nowhere_else(
     assert code == 2, said
     assert f"parameters.{REFUSED} {folder.parent};" in said
     assert not (folder.parent / "runs").exists()
-
-
-def test_it_runs_by_agents_where_its_files_are_and_nowhere_else(wandb_server: Server, folder: Path):
-    definition = yaml.safe_load(FILES["own.yaml"])
-    definition["parameters"]["seed"] = {"values": [1]}
-    definition["command"][-1:-1] = [*ONLINE, "device=cpu", f"output_dir={folder / 'out'}"]
-    env = environment(wandb_server, folder)
-    for where, state, code in ((folder, "finished", 0), (folder.parent, "failed", 2)):
-        made = create_sweep(wandb_server, definition, env, folder)
-        name = f"{ENTITY}/own-network/{made.id}"
-        agent = [sys.executable, "-m", "wandb", "agent", name]
-        done = subprocess.run(agent, cwd=where, env=env, capture_output=True, text=True)
-        assert [(run.state, run.exit_code) for run in made.runs] == [(state, code)] * 2, done.stderr
-        assert (f"error: {REFUSED} {where};" in done.stdout + done.stderr) is (code == 2)

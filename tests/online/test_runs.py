@@ -55,17 +55,6 @@ def test_a_run_stopped_on_wandbs_page_ends_with_its_record(wandb_server: Server,
     assert run.exit_code == 255
 
 
-def test_sync_of_an_offline_run_changes_nothing_in_it(wandb_server: Server, tmp_path: Path):
-    assert train(wandb_server, tmp_path, WANDB_MODE="offline").wait() == 0
-    assert wandb_server.runs == {}
-    (before,) = load_runs([tmp_path])
-    done = wandb("sync", str(before.paths[0].parent), env=environment(wandb_server, tmp_path))
-    assert done.returncode == 0, done.stderr
-    after = read_back(wandb_server, tmp_path)
-    assert len(after.history) > 4
-    assert_same(before, after)
-
-
 LOOP = """
 import os, signal
 import torch

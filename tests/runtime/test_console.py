@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import warm_python
-from support.quick import QUICK, ROOT
-from support.torchrun import torchrun
+from support.quick import QUICK
 
 from ampcompare.entrypoint import main
 
@@ -53,11 +52,10 @@ def _package() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("configured", "shown"),
     [
-        ("", ["left out"]),
         (LOGS.format("getLogger('ampcompare').setLevel(logging.ERROR)"), []),
         (LOGS.format("basicConfig(level=logging.INFO)"), ["left out", "read 1 run"]),
     ],
-    ids=["as it comes", "errors alone", "all"],
+    ids=["errors alone", "all"],
 )
 def test_a_program_sees_warnings_unless_it_configures_otherwise(
     tmp_path: Path, configured: str, shown: list[str]
@@ -70,16 +68,6 @@ def test_a_program_sees_warnings_unless_it_configures_otherwise(
     assert all(words in line for words, line in zip(shown, lines, strict=True))
 
 
-@pytest.mark.slow
-def test_a_loop_of_ones_own_sees_warnings_once_and_none_when_silenced(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    said, lines = python(RECORDS, tmp_path)
-    assert said == ""
-    (line,) = lines
-    assert line.startswith("step 1: the training loss is NaN (loss scale 1); no update came before")
-    assert line.endswith("; the training continues")
-
-
 @pytest.mark.usefixtures("_package")
 def test_a_command_prints_each_line_once_whatever_logging_is_set_to(tmp_path: Path, capsys):
     logging.root.addHandler(logging.StreamHandler(sys.stderr))  # as a user's network may
@@ -90,25 +78,6 @@ def test_a_command_prints_each_line_once_whatever_logging_is_set_to(tmp_path: Pa
     assert shown.out.count("\nrecord: ") == 1
     assert "training loss" not in shown.err
     assert not PACKAGE.handlers
-
-
-@pytest.mark.usefixtures("_package")
-def test_a_level_silences_a_command_but_for_its_rows(tmp_path: Path, capsys):
-    PACKAGE.setLevel(logging.ERROR)
-    assert main([*DIVERGES, f"output_dir={tmp_path}"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(line.startswith(("step ", "epoch ")) and "training loss" not in line for line in lines)
-    assert sum("loss nan" in line for line in lines) > 1
-
-
-@pytest.mark.slow
-def test_of_two_processes_the_first_one_prints(tmp_path: Path):
-    done = torchrun(2, str(ROOT / "run_experiment.py"), *DIVERGES, f"output_dir={tmp_path}")
-    lines = done.stdout.splitlines()
-    assert sum(line.startswith("none: tiny on synthetic data") for line in lines) == 1
-    warnings = [line for line in lines if "the training loss is" in line]
-    assert len(warnings) == len(set(warnings)) > 0
-    assert "training loss" not in done.stderr
 
 
 def test_a_quiet_recorder_shows_nothing_and_leaves_the_logger_unchanged(tmp_path: Path):

@@ -33,11 +33,9 @@ def test_an_interval_that_varied_is_never_without_spread():
     ("ends", "least", "decimals"),
     [
         ((-0.31, 0.30), 2, 2),
-        ((-8.2, 30.1), 2, 2),
         ((-8.2, 30.1), 0, 0),
         ((0.0012, 0.0034), 2, 3),
         ((-27.7, -0.4), 0, 1),  # "±0" would look as if the interval held no change
-        ((1.0, 1.0), 2, 2),
         ((-math.inf, 3.0), 2, 2),
     ],
 )

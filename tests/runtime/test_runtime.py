@@ -112,10 +112,8 @@ def test_a_program_without_a_script_is_called_as_a_module(outside: Outside, tmp_
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     outside.replace(sys, "executable", str(python))
-    for program, said in (("ampcompare", "ampcompare 0"), ("wandb", "python -m wandb, version")):
-        assert run_in_shell(shell_command(program, "--version"), tmp_path, PYTHONPATH="").stdout.startswith(
-            said
-        )
+    done = run_in_shell(shell_command("ampcompare", "--version"), tmp_path, PYTHONPATH="")
+    assert done.stdout.startswith("ampcompare 0")
 
 
 # It ends in order, and says so in a file; until then it says where it is.
@@ -124,8 +122,7 @@ import os, pathlib, signal, sys, time
 def end(number, frame):
     pathlib.Path(sys.argv[1], "heard").write_text(str(int(number)))
     raise SystemExit(128 + number)
-for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
-    signal.signal(number, end)
+signal.signal(signal.SIGUSR1, end)
 pathlib.Path(sys.argv[1], "child.new").write_text(str(os.getpid()))
 pathlib.Path(sys.argv[1], "child.new").rename(pathlib.Path(sys.argv[1], "child"))
 time.sleep(600)
@@ -137,15 +134,11 @@ raise SystemExit(run_to_completion([sys.executable, "-c", sys.argv[1], sys.argv[
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-def test_a_signal_to_the_parent_alone_ends_both(tmp_path: Path, number: signal.Signals):
+def test_a_signal_to_the_parent_alone_ends_both(tmp_path: Path):
+    number = signal.SIGUSR1
     words = [sys.executable, "-c", PARENT, ORDERLY, str(tmp_path)]
     ready = tmp_path / "child"
-
-    def hears() -> None:  # the tests may run under nohup
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-    parent = subprocess.Popen(words, preexec_fn=hears, stderr=subprocess.PIPE)
+    parent = subprocess.Popen(words, stderr=subprocess.PIPE)
     try:
         wait_until(ready.exists)
         parent.send_signal(number)

@@ -61,6 +61,7 @@ class ScriptedExecutor:
     def submit(self, groups: Sequence[Sequence[SweepRun]]) -> list[dict[str, object]]:
         for runs in groups:
             self.submitted += runs
+            assert len(self.submitted) < 1_000, "the sweep never ends"
             self.groups.append(tuple(run.index for run in runs))
             self._processes.append([*runs])
         return [dict(self.process) for _ in groups]

@@ -27,6 +27,9 @@ from pathlib import Path
 
 import psutil
 
+from support.quick import ROOT
+from support.sweep_project import SweepProject
+
 LOOK_SECONDS = 0.2
 OPEN = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "SIGNALING")
 DAEMONS = ("slurmctld", "slurmd", "munged")
@@ -310,3 +313,15 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
+
+
+def start_sweep(slurm: Slurm, project: SweepProject, *words: str, **env: str) -> subprocess.Popen[str]:
+    """Start `ampcompare sweep --cluster slurm` of a project."""
+    return subprocess.Popen(
+        project.command("--cluster", "slurm", *words),
+        cwd=project.folder,
+        env=slurm.environment(PYTHONPATH=f"{ROOT / 'src'}", COLUMNS="1000", **env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )

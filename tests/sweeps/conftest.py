@@ -1,13 +1,13 @@
 """Fixtures: a folder with a sweep, the command on Slurm, and a cluster of Ray."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.quick import ROOT
-from support.slurm import Slurm
+from support.slurm import Slurm, start_sweep
 from support.sweep_project import SweepProject
+
+from ampcompare.cli import main
 
 
 @pytest.fixture
@@ -20,17 +20,11 @@ def says(project: SweepProject, slurm: Slurm) -> Callable[..., None]:
     """Return a check of `ampcompare sweep --cluster slurm`: a text in its output, once, and its exit code."""
 
     def check(text: str, *words: str, code: int = 0, **env: str) -> None:
-        done = subprocess.run(
-            project.command("--cluster", "slurm", *words),
-            cwd=project.folder,
-            env=slurm.environment(PYTHONPATH=f"{ROOT / 'src'}", **env),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        output = " ".join((done.stdout + done.stderr).split())
-        assert (done.returncode, output.count(text)) == (code, 1 if text else len(output) + 1), output
+        process = start_sweep(slurm, project, *words, **env)
+        printed, _ = process.communicate()
+        output = " ".join(printed.split())
+        assert "Traceback" not in output
+        assert (process.returncode, output.count(text)) == (code, 1 if text else len(output) + 1), output
 
     return check
 
@@ -41,3 +35,20 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from support.ray_cluster import two_nodes  # which loads Ray
 
     yield from two_nodes(monkeypatch)
+
+
+@pytest.fixture
+def ask(
+    project: SweepProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Return what runs `ampcompare sweep` in the folder of the project: exit code and output."""
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("COLUMNS", "1000")
+
+    def run(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", *words])
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out + output.err
+
+    return run

@@ -1,21 +1,17 @@
 """A sweep whose user changed his files is refused by name."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.sweep_project import SweepProject
 
-from ampcompare.sweeps.code_version import code_files
+from ampcompare.sweeps.code_version import changed_files, code_files, note_code_version
+from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.sweep_file import read_sweep
 
 XS = {"x": {"values": [1, 2, 3]}}
-
-
-def edit(project: SweepProject, text: str = "# edited\n", name: str = "program.py") -> None:
-    path = project.folder / name
-    path.write_text(text + path.read_text())
 
 
 def test_the_files_of_a_sweep_are_its_program_those_of_its_command_and_its_plugins(project, monkeypatch):
@@ -39,6 +35,20 @@ def test_the_files_of_a_sweep_are_its_program_those_of_its_command_and_its_plugi
     assert prepare_sweep(grouped, []).code_files == (Path("net.py"),)
 
 
+def test_failed_runs_may_be_made_again_with_mended_code(project, tmp_path):
+    program = project.folder / "program.py"
+    with closing(Journal(tmp_path, "mine", {})) as journal:
+        for index in (0, 1):
+            journal.propose(SweepRun(index))
+        note_code_version(journal, [program])
+        program.write_text("# mended")
+        for index, state, changed in ((0, "failed", []), (1, "finished", [str(program)])):
+            journal.append("started", index=index, run_id="", process={})
+            end = {"state": state, "value": None, "exit_code": 3, "by_signal": False}
+            journal.append("ended", index=index, run_id="", **end)
+            assert changed_files([program], journal.state) == changed
+
+
 @pytest.mark.slow
 def test_a_sweep_with_changed_code_is_refused_by_name_and_nothing_is_started(project):
     helper = project.folder / "helper.py"  # which the program imports
@@ -49,40 +59,9 @@ def test_a_sweep_with_changed_code_is_refused_by_name_and_nothing_is_started(pro
     os.utime(project.folder / "program.py")  # its time alone changes nothing
     assert project.sweep()[0] == 0
     helper.write_text("X = 2\n")
-    edit(project)
+    project.prepend("# edited\n")
     code, output = project.sweep()
     assert (code, output.count("\n")) == (2, 1), output
     assert "helper.py, program.py: changed since runs of this sweep were made with it" in output
     assert f"output_dir={project.out}-2" in output
     assert len(project.events("began")) == 3
-
-
-@pytest.mark.slow
-def test_what_failed_is_made_again_with_mended_code_where_nothing_else_was_kept(project):
-    project.write_file(parameters={"x": {"values": [1]}, "fail": {"value": 1}})
-    assert project.sweep()[0] == 1
-    program = project.folder / "program.py"
-    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
-    assert project.sweep("--rerun")[0] == 0
-    assert len(project.events("ended")) == 1
-
-
-@pytest.mark.slow
-def test_code_that_changes_while_the_sweep_runs_ends_it_before_the_next_run(project):
-    """It continues with the old code."""
-    project.write_file(parameters={**XS, "hold": {"value": "all"}})
-    project.hold()
-    driver = project.start()
-    project.wait_for("began", 1)
-    before = (project.folder / "program.py").read_text()
-    edit(project)
-    project.release()
-    output, _ = driver.communicate()
-    assert driver.returncode == 2, output
-    assert "program.py: changed while the sweep ran" in output
-    assert len(project.events("ended")) == len(project.events("began")) == 1
-    assert project.sweep()[0] == 2
-    (project.folder / "program.py").write_text(before)
-    code, output = project.sweep()
-    assert code == 0, output
-    assert len({event["run"] for event in project.events("began")}) == 3

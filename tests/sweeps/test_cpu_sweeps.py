@@ -12,71 +12,36 @@ OURS = ["${env}", "${interpreter}", "-m", "ampcompare", "run", "${args_no_hyphen
 SEED = {"seed": {"values": [1, 2]}}
 
 
-def is_on_cpu(folder: Path, words: list[str], **content: Any) -> bool:
-    (folder / "train.py").write_text("")
-    file = {"method": "grid", "program": str(folder / "train.py"), **content}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(file, sort_keys=False))
-    return prepare(str(folder / "sweep.yaml"), words).on_cpu
+def is_on_cpu(words: list[str], is_ours: bool, **content: Any) -> bool:
+    command = {"program": "ampcompare", "command": OURS} if is_ours else {"program": "train.py"}
+    file = {"method": "grid", "parameters": SEED, **command, **content}
+    Path("sweep.yaml").write_text(yaml.safe_dump(file, sort_keys=False))
+    return prepare("sweep.yaml", words).on_cpu
 
 
-@pytest.mark.parametrize(
-    ("device", "words", "expected"),
-    [
-        (None, [], False),
-        ({"value": "cpu"}, [], True),
-        ({"values": ["cpu"]}, [], True),
-        ({"values": ["cpu", "cuda"]}, [], False),
-        ({"value": "cuda"}, [], False),
-        ({"value": "auto"}, [], False),
-        (None, ["device=cpu"], True),
-        (None, ["--device=cpu"], True),
-        (None, ["device=cuda:1"], False),
-        ({"value": "cuda"}, ["device=cpu"], True),
-        ({"values": ["cuda", "cpu"]}, ["device=cpu"], True),
-        ({"value": "cpu"}, ["device=cuda"], False),
-    ],
-)
-@pytest.mark.parametrize("is_ours", [True, False])
-def test_the_device_of_a_parameter_and_of_an_override(
-    tmp_path: Path, device: dict[str, Any] | None, words: list[str], expected: bool, is_ours: bool
-):
-    parameters = SEED if device is None else SEED | {"device": device}
-    command = {"program": "ampcompare", "command": OURS} if is_ours else {}
-    assert is_on_cpu(tmp_path, words, parameters=parameters, **command) is expected
-
-
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ([*OURS[:5], "device=cpu", OURS[5]], True),
-        ([*OURS[:5], "--device=cpu", OURS[5]], True),
-        ([*OURS[:5], "device=cuda", OURS[5]], False),
-        ([*OURS[:5], "--config", "mine.yaml", OURS[5]], True),
-    ],
-)
-def test_the_device_in_the_command_and_in_a_config_file_of_our_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], expected: bool
+def test_the_device_is_that_of_parameters_words_command_and_config_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ):
     monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
     Path("mine.yaml").write_text("device: cpu\n")
-    assert is_on_cpu(tmp_path, [], program="ampcompare", command=command, parameters=SEED) is expected
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ({"parameters": {"trainer": {"parameters": {"device": {"value": "cpu"}}}}}, True),
-        ({"parameters": {"trainer": {"parameters": {"accelerator": {"values": ["cpu"]}}}}}, True),
-        ({"parameters": {"trainer.device": {"value": "cpu:0"}}}, True),
-        (
-            {"parameters": {"a": {"parameters": {"device": {"value": "cuda"}}}, "device": {"value": "cpu"}}},
-            False,
-        ),
-        ({"parameters": SEED, "command": ["${program}", "--device", "cpu", "${args}"]}, True),
-        ({"parameters": SEED, "command": ["${program}", "--device", "cuda", "${args}"]}, False),
-        ({"parameters": SEED, "command": ["${program}", "--devices=cpu", "${args}"]}, False),
-        ({"method": "random", "run_cap": 2, "parameters": {"device": {"values": ["cpu", "cpu"]}}}, True),
-    ],
-)
-def test_the_device_of_another_program(tmp_path: Path, content: dict[str, Any], expected: bool):
-    assert is_on_cpu(tmp_path, [], **content) is expected
+    for device, words, expected in [
+        ({"values": ["cpu"]}, [], True),
+        ({"values": ["cpu", "cuda"]}, [], False),
+        ({"value": "auto"}, [], False),
+        ({"value": "cuda"}, ["device=cpu"], True),
+        ({"value": "cpu"}, ["--device=cuda"], False),
+    ]:
+        for is_ours in (True, False):
+            with subtests.test(device=device, words=words, is_ours=is_ours):
+                assert is_on_cpu(words, is_ours, parameters=SEED | {"device": device}) is expected
+    for words, expected in (
+        (["device=cpu"], True),
+        (["device=cuda"], False),
+        (["--config", "mine.yaml"], True),
+    ):
+        assert is_on_cpu([], True, command=[*OURS[:5], *words, OURS[5]]) is expected
+    for words, expected in ((["--device", "cpu"], True), (["--devices=cpu"], False)):
+        assert is_on_cpu([], False, command=["${program}", *words, "${args}"]) is expected
+    trainer = {"trainer": {"parameters": {"accelerator": {"values": ["cpu"]}}}}
+    assert is_on_cpu([], False, parameters=trainer)

@@ -10,8 +10,8 @@ from support.wandb_files import write_runs
 
 from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.decisions import Band, reached_bands
-from ampcompare.sweeps.journal import SweepRun, SweepState, read_journal
-from ampcompare.sweeps.run_end import DRIVER, RunEnd
+from ampcompare.sweeps.journal import SweepRun, SweepState
+from ampcompare.sweeps.run_end import RunEnd
 from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep import Hyperband, Objective, orders
 
@@ -24,7 +24,7 @@ def sweep(tmp_path, monkeypatch):
     return make_grid
 
 
-@pytest.mark.parametrize("slots", [1, 2, 8])
+@pytest.mark.parametrize("slots", [1, 8])
 def test_every_point_is_run_once_in_the_order_of_the_blocks(tmp_path, sweep, slots):
     executor = ScriptedExecutor(slots=slots)
     runs = drive(tmp_path / "out", sweep(5), executor)
@@ -35,9 +35,7 @@ def test_every_point_is_run_once_in_the_order_of_the_blocks(tmp_path, sweep, slo
     assert again.submitted == []
 
 
-@pytest.mark.parametrize(
-    ("process", "has_time"), [({}, True), ({"gpu": 1}, True), ({"job": "7"}, False), ({"ray": "r"}, False)]
-)
+@pytest.mark.parametrize(("process", "has_time"), [({"gpu": 1}, True), ({"job": "7"}, False)])
 def test_the_first_finished_run_is_described_once_with_the_time_of_its_process(
     tmp_path, sweep, process, has_time
 ):
@@ -70,40 +68,6 @@ def test_a_run_that_signals_end_is_started_three_times_under_its_id_and_has_fail
     assert len({run.run_id for run in executor.submitted}) == 2
 
 
-def test_a_run_that_was_preempted_is_handed_out_again_as_often_as_that_happens(tmp_path, sweep):
-    def ending(run: SweepRun) -> RunEnd:
-        return RunEnd(1, asked_at=1.0, asked_by=DRIVER) if run.starts < 5 else finishes(run)
-
-    executor = ScriptedExecutor(ending)
-    (run,) = drive(tmp_path / "out", sweep(1), executor)
-    assert (run.state, run.starts, run.signal_ends) == (RunState.FINISHED, 6, 0)
-    assert {one.run_id for one in executor.submitted} == {run.run_id}
-
-
-def test_a_failed_run_stays_failed_and_the_others_are_made(tmp_path, sweep):
-    def ending(run: SweepRun) -> RunEnd:
-        return RunEnd(3) if run.index == 1 else finishes(run)
-
-    states = [run.state for run in drive(tmp_path / "out", sweep(3), ScriptedExecutor(ending))]
-    assert states == [RunState.FINISHED, RunState.FAILED, RunState.FINISHED]
-    again = ScriptedExecutor()
-    drive(tmp_path / "out", sweep(3), again)
-    assert again.submitted == []
-
-
-def test_every_event_is_in_the_journal_before_the_next_run_is_submitted(tmp_path, sweep):
-    folder, seen = tmp_path / "out", []
-
-    def ending(run: SweepRun) -> RunEnd:
-        seen.append([known.state for known in read_journal(folder).runs.values()])
-        return finishes(run)
-
-    drive(folder, sweep(3), ScriptedExecutor(ending))
-    done = RunState.FINISHED
-    running = RunState.RUNNING
-    assert seen == [[running], [done, running], [done, done, running]]
-
-
 def test_a_search_ends_at_its_target(tmp_path, sweep):
     """The value comes from the record of the run."""
     folder, values = tmp_path / "out", iter([3.0, 2.0, 1.0, 0.5])
@@ -122,7 +86,6 @@ def test_a_search_ends_at_its_target(tmp_path, sweep):
     [
         (0.5, [], True, False),
         (0.5, [0.6], True, True),
-        (0.7, [0.6], True, False),
         (0.5, [0.6, 0.4, 0.3, 0.2, 0.1], True, False),  # the second of six
         (0.5, [0.6, 0.7, 0.3, 0.2, 0.1], True, True),
         (0.5, [0.4, 0.7, 0.8, 0.9, 1.0], False, False),

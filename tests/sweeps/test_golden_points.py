@@ -28,30 +28,7 @@ SHIPPED = sorted((ROOT / "sweeps").glob("*.yaml"))
 GRIDS = [path for path in SHIPPED if "method: grid" in path.read_text()]
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"], "method": "grid"}
 
-# Each of W&B's eighteen distributions, the implied ones and other settings of the same.
-DISTRIBUTIONS: dict[str, dict[str, Any]] = {
-    "constant": {"value": [1, 2.5, "x"]},
-    "categorical": {"values": ["a", 1, True, None, 2.5, [1, 2]]},
-    "categorical_w_probabilities": {"values": ["rare", "often", "never"], "probabilities": [0.2, 0.8, 0.0]},
-    "int_uniform": {"min": -3, "max": 40},
-    "uniform": {"min": 0.5, "max": 2.5},
-    "uniform, whole limits": {"distribution": "uniform", "min": 0, "max": 7},
-    "q_uniform": {"distribution": "q_uniform", "min": 0.1, "max": 4.9, "q": 0.3},
-    "q_uniform, whole q": {"distribution": "q_uniform", "min": 32, "max": 256, "q": 32},
-    "log_uniform": {"distribution": "log_uniform", "min": -3, "max": 1},
-    "log_uniform_values": {"distribution": "log_uniform_values", "min": 0.0001, "max": 1.0},
-    "q_log_uniform": {"distribution": "q_log_uniform", "min": 0, "max": 3, "q": 2},
-    "q_log_uniform_values": {"distribution": "q_log_uniform_values", "min": 8, "max": 64, "q": 8},
-    "inv_log_uniform": {"distribution": "inv_log_uniform", "min": 0, "max": 2},
-    "inv_log_uniform_values": {"distribution": "inv_log_uniform_values", "min": 0.1, "max": 10},
-    "normal": {"distribution": "normal", "mu": 3, "sigma": 0.5},
-    "normal, defaults": {"distribution": "normal"},
-    "q_normal": {"distribution": "q_normal", "mu": 0, "sigma": 2, "q": 0.5},
-    "log_normal": {"distribution": "log_normal", "mu": 0.5, "sigma": 0.7},
-    "q_log_normal": {"distribution": "q_log_normal"},
-    "beta": {"distribution": "beta", "a": 2, "b": 5},
-    "q_beta": {"distribution": "q_beta", "a": 1, "b": 1.5, "q": 0.1},
-}
+SEARCH = yaml.safe_load((GOLDEN / "distributions_sweep.yaml").read_text())
 
 
 def draw(sweep: Sweep, index: int, words: Sequence[str] = ()) -> dict[str, Any]:
@@ -142,8 +119,7 @@ def test_points_of_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def random_search(name: str, **changes: Any) -> Sweep:
-    content = {"method": "random", "program": "train.py", "parameters": DISTRIBUTIONS}
-    return sweep_of(Path(f"{name}.yaml"), content | changes)
+    return sweep_of(Path(f"{name}.yaml"), SEARCH | changes)
 
 
 def test_draws_of_a_random_search(tmp_path: Path):
@@ -151,7 +127,7 @@ def test_draws_of_a_random_search(tmp_path: Path):
     runs = [draw(sweep, index) for index in range(200)]
     draws = {
         key: [rendered([run[key] for run in runs[i : i + 10]]) for i in range(0, 200, 10)]
-        for key in DISTRIBUTIONS
+        for key in SEARCH["parameters"]
         if key != "constant"
     }
     assert all(run["constant"] == [1, 2.5, "x"] for run in runs)

@@ -21,10 +21,9 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import recover
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.pipeline import open_journal
-from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
+from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.run_end import RunEnd, end_file
 from ampcompare.sweeps.run_records import RunRecords
-from ampcompare.sweeps.status import read_status
 from ampcompare.sweeps.sweep import Objective
 
 METRIC = Objective(name="score", goal="maximize")
@@ -63,30 +62,22 @@ def record(journal: Journal, run: SweepRun, age: float = 0.0, exit_code: int = 0
     os.utime(file, (time.time() - age, time.time() - age))
 
 
-def test_a_run_that_finished_is_finished_with_its_value(left):
+@pytest.mark.parametrize("start_is_known", [True, False])
+@pytest.mark.parametrize("facts", [None, "", '{"asked_at": 17', '{"fact of another version": 1}'])
+def test_a_run_that_finished_is_not_run_again_and_keeps_its_value(left, start_is_known, facts):
+    """Also if its start was not written down; a file without facts says nothing of its end."""
+
     def leave(journal, run):
-        start(journal, run)
+        if start_is_known:
+            start(journal, run)
         record(journal, run)
+        if facts is not None:
+            file = end_file(journal.folder, run.run_id, 1)
+            file.parent.mkdir()
+            file.write_text(facts)
 
     run = left(leave)
     assert (run.state, run.starts, run.value) == (RunState.FINISHED, 1, 0.75)
-
-
-def test_a_run_that_finished_before_its_start_was_written_down_is_not_run_again(left):
-    run = left(record)
-    assert (run.state, run.starts, run.value) == (RunState.FINISHED, 1, 0.75)
-
-
-@pytest.mark.parametrize("text", ["", '{"asked_at": 17', '{"fact of another version": 1}'])
-def test_a_file_without_facts_says_nothing_of_the_end(text, left):
-    def leave(journal, run):
-        start(journal, run)
-        record(journal, run)
-        facts = end_file(journal.folder, run.run_id, 1)
-        facts.parent.mkdir()
-        facts.write_text(text)
-
-    assert left(leave).state is RunState.FINISHED
 
 
 def test_the_process_of_a_run_whose_start_was_not_written_down_is_ended(left, outside: Outside):
@@ -167,31 +158,3 @@ def test_a_file_that_changes_and_changes_back_still_ends_the_sweep(tmp_path, mon
     program.write_text("one")
     assert [run.state for run in runs].count(RunState.FINISHED) == 1
     assert with_driver[0].changed_code == ["p"]
-
-
-def test_status_knows_what_finished_after_the_driver_was_killed_and_what_is_driven(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p").touch()
-    sweep = tmp_path / "s.yaml"
-    sweep.write_text("{name: s, method: grid, program: p, parameters: {x: {values: [0]}}}")
-    words, options = [f"output_dir={tmp_path / 'out'}"], SweepOptions()
-    (tmp_path / "out").mkdir()
-    with open_journal(prepare(str(sweep), words), tmp_path / "out") as (journal, _):
-        run = journal.propose(SweepRun(0, parameters={"x": 0}))
-        start(journal, run)
-        record(journal, run)
-        driven = read_status(str(sweep), words, options)
-        assert (driven.is_driven, driven.points[0].state) == (True, RunState.RUNNING)
-        assert driven.remarks == (f"this sweep is running now ({os.uname().nodename}, pid {os.getpid()})",)
-    killed = read_status(str(sweep), words, options)
-    assert (killed.is_driven, killed.is_complete, killed.remarks) == (False, True, ())
-
-
-def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p").touch()
-    options = SweepOptions(rerun=True, until_decided=True)
-    prepared = prepare_sweep(make_grid(1), [], options)
-    assert prepared.command.text("--rerun").count("--rerun") == 1
-    assert "--until-decided" not in prepared.command.text("--rerun")
-    assert "--rerun" not in prepared.continuing.text()

@@ -1,7 +1,5 @@
 """What the end of a run means, and what a driver concludes from the facts that are left."""
 
-import math
-
 import pytest
 
 from ampcompare.errors import EXIT_UNSUITABLE
@@ -11,21 +9,14 @@ from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, GUARD
 from ampcompare.sweeps.run_end import (
     DRIVER,
     NOT_STARTED,
-    SCHEDULER,
     RecordEnd,
-    RunChange,
     RunEnd,
     exit_code_of,
-    reconcile,
     state_of_end,
 )
 
 FINISHED, FAILED = (RunState.FINISHED, False), (RunState.FAILED, False)
-STOPPED, PREEMPTED, BY_SIGNAL = (
-    (RunState.STOPPED, False),
-    (RunState.PREEMPTED, False),
-    (RunState.PREEMPTED, True),
-)
+PREEMPTED, BY_SIGNAL = (RunState.PREEMPTED, False), (RunState.PREEMPTED, True)
 QUEUED_AT = 100.0
 
 
@@ -34,18 +25,14 @@ QUEUED_AT = 100.0
     [
         # A signal after the record was complete: the run has finished, and the signal does not count.
         (RunEnd(-9), RecordEnd(0, 150.0), FINISHED),
-        (RunEnd(None), RecordEnd(0, 150.0), FINISHED),
         (RunEnd(-9, asked_at=150.0, asked_by=GUARD), RecordEnd(0, 150.0), FINISHED),
         (RunEnd(-15, 150.0, DRIVER), RecordEnd(0, 150.0 + CLOCK_TICK_SECONDS), FINISHED),
         # The record is of an earlier start, or was completed after the request, or has another end.
         (RunEnd(-9), RecordEnd(0, QUEUED_AT - 0.5), BY_SIGNAL),
-        (RunEnd(-9), RecordEnd(0, QUEUED_AT), FINISHED),
         (RunEnd(-15, 150.0, DRIVER), RecordEnd(0, 151.0), PREEMPTED),
-        (RunEnd(-9), RecordEnd(1, 150.0), BY_SIGNAL),
         (RunEnd(-9), RecordEnd(None, 150.0), BY_SIGNAL),
         # Who asked: an end that the sweep or the scheduler caused does not count against the run.
         (RunEnd(3, 150.0, DRIVER), RecordEnd(), PREEMPTED),
-        (RunEnd(3, 150.0, SCHEDULER), RecordEnd(), PREEMPTED),
         (RunEnd(-9, 150.0, GUARD), RecordEnd(), BY_SIGNAL),
         (RunEnd(3, 150.0, GUARD), RecordEnd(), FAILED),
         (RunEnd(None), RecordEnd(), BY_SIGNAL),
@@ -98,18 +85,11 @@ def test_the_last_allowed_end_by_a_signal_fails_and_without_a_limit_none_does():
     assert [key for key, has_failed in ended.items() if has_failed] == failed
 
 
-def test_a_run_that_hyperband_stopped_is_stopped_whatever_its_end():
-    run = SweepRun(0, "r0", starts=1, is_stopped_early=True)
-    for end in (RunEnd(0), RunEnd(-9), RunEnd(3), RunEnd(NOT_STARTED)):
-        assert state_of_end(run, end, lambda: RecordEnd(0, math.inf)) == STOPPED
-
-
 @pytest.mark.parametrize(
     ("returncode", "exit_code", "is_by_signal"),
     [
-        *[(-9, -9, True), (137, -9, True), (-15, -15, True), (143, -15, True), (130, -2, True)],
-        *[(-1, -1, True), (-10, -10, True), (140, -12, True)],
-        *[(0, 0, False), (1, 1, False), (-11, -11, False), (139, 139, False), (128, 128, False)],
+        *[(-9, -9, True), (137, -9, True), (143, -15, True), (140, -12, True)],
+        *[(0, 0, False), (-11, -11, False), (139, 139, False), (128, 128, False)],
     ],
 )
 def test_an_exit_code_has_one_form_and_a_signal_of_an_end_comes_from_outside_the_program(
@@ -117,72 +97,3 @@ def test_an_exit_code_has_one_form_and_a_signal_of_an_end_comes_from_outside_the
 ):
     end = RunEnd(exit_code_of(returncode))
     assert (end.exit_code, end.is_by_signal) == (exit_code, is_by_signal)
-
-
-class Left:
-    """What is left of runs: the facts of their ends and of their records, by index."""
-
-    def __init__(self, ends: dict[int, RunEnd], records: dict[int, RecordEnd]) -> None:
-        self.ends, self.records = ends, records
-
-    def end(self, run: SweepRun) -> RunEnd | None:
-        return self.ends.get(run.index)
-
-    def record(self, run: SweepRun) -> RecordEnd:
-        return self.records.get(run.index, RecordEnd())
-
-
-RUNNING = SweepRun(0, "r0", state=RunState.RUNNING, starts=1, process={"pid": 7})
-ON_SLURM = SweepRun(0, "r0", state=RunState.RUNNING, starts=1, process={"job": "5"})
-QUEUED = SweepRun(0, "r0")
-WELL = RecordEnd(0, 150.0)
-
-
-def ended(state: RunState, end: RunEnd = RunEnd(), *, by_signal: bool = False) -> tuple[object, ...]:  # noqa: B008
-    return state, end, by_signal, {}
-
-
-def started(**process: object) -> tuple[object, ...]:
-    return RunState.RUNNING, None, False, process
-
-
-def concluded(changes: list[RunChange]) -> list[tuple[object, ...]]:
-    return [(change.state, change.end, change.by_signal, change.process) for change in changes]
-
-
-@pytest.mark.parametrize(
-    ("run", "is_alive", "end", "record", "expected"),
-    [
-        # A run that the journal has as running.
-        (RUNNING, True, None, RecordEnd(), []),
-        (RUNNING, True, RunEnd(asked_at=1.0, asked_by=DRIVER), RecordEnd(), []),  # asked, and not yet ended
-        (RUNNING, True, RunEnd(0), RecordEnd(), [ended(RunState.FINISHED, RunEnd(0))]),  # the list is older
-        (RUNNING, True, RunEnd(-15, 1.0, SCHEDULER), RecordEnd(), []),  # Slurm has requeued its job
-        (RUNNING, True, RunEnd(3), RecordEnd(), [ended(RunState.FAILED, RunEnd(3))]),
-        (RUNNING, True, RunEnd(-9), RecordEnd(), [ended(RunState.PREEMPTED, RunEnd(-9), by_signal=True)]),
-        (RUNNING, False, RunEnd(3), RecordEnd(), [ended(RunState.FAILED, RunEnd(3))]),
-        (RUNNING, False, None, RecordEnd(), [ended(RunState.PREEMPTED)]),
-        (RUNNING, False, None, WELL, [ended(RunState.FINISHED)]),
-        (ON_SLURM, False, None, RecordEnd(), [ended(RunState.PREEMPTED, by_signal=True)]),
-        # A run that waits for its start. Its driver may have been killed before it wrote the start down.
-        (QUEUED, True, None, RecordEnd(), [started(pid=7)]),
-        (QUEUED, True, RunEnd(0), RecordEnd(), [started(pid=7), ended(RunState.FINISHED, RunEnd(0))]),
-        (QUEUED, True, RunEnd(-15, 1.0, DRIVER), RecordEnd(), [started(pid=7)]),
-        (QUEUED, False, None, RecordEnd(), []),
-        (QUEUED, False, None, WELL, [started(), ended(RunState.FINISHED)]),
-        (QUEUED, False, RunEnd(3), RecordEnd(), [started(), ended(RunState.FAILED, RunEnd(3))]),
-        # What has ended stays so, and other people's runs are not looked at.
-        (SweepRun(0, state=RunState.FAILED, starts=1), False, RunEnd(0), WELL, []),
-        (SweepRun(0, state=RunState.FINISHED, starts=1), True, None, WELL, []),
-        (SweepRun(0, is_external=True), True, RunEnd(0), WELL, []),
-    ],
-)
-def test_a_driver_concludes(run, is_alive, end, record, expected):
-    facts = Left({} if end is None else {0: end}, {0: record})
-    alive = {0: {"pid": 7}} if is_alive else {}
-    assert concluded(reconcile([run], alive, facts, has_lost_driver=True)) == expected
-
-
-def test_a_lost_run_counts_as_ended_by_a_signal_only_while_its_driver_lives():
-    changes = reconcile([RUNNING], {}, Left({}, {}), has_lost_driver=False)
-    assert concluded(changes) == [ended(RunState.PREEMPTED, by_signal=True)]

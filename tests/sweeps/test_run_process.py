@@ -34,7 +34,7 @@ from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_process import RunProcess
 guard = ProcessGuard()
-orderly = "signal.signal(15, lambda *a: (time.sleep(1), print('saved', flush=True), sys.exit()))"
+orderly = "signal.signal(15, lambda *a: (time.sleep(0.3), print('saved', flush=True), sys.exit()))"
 code = "import os, signal, sys, time; {}; print(os.getpid(), flush=True); time.sleep(600)"
 for first in (orderly, "pass"):
     log = Path(sys.argv[1])
@@ -63,7 +63,6 @@ def launcher(folder: Path, *command: str) -> RunLauncher:
 
 PREEMPTS = """
 import sys, wandb
-with_end = sys.argv[1] == "failed"
 run = wandb.init(mode="offline")
 run.log({"a": 1})
 run.mark_preempting()
@@ -72,17 +71,16 @@ sys.exit(1)
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_is_marked_preempting_and_ends_above_0_is_to_be_continued(tmp_path):
     """As W&B's documentation of `mark_preempting` has it for its own sweeps."""
     (tmp_path / "wandb").mkdir()
     environment = os.environ | {"WANDB_RUN_ID": "r1", "WANDB_DIR": str(tmp_path), "WANDB_PROJECT": "p"}
-    done = subprocess.run([sys.executable, "-c", PREEMPTS, "failed"], env=environment, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", PREEMPTS], env=environment, capture_output=True)
     assert done.returncode == 1, done.stderr
     run = SweepRun(0, "r1")
     record = RunRecords(tmp_path).record(run)
     assert state_of_end(run, RunEnd(1), lambda: record) == (RunState.PREEMPTED, False)
-    later = SweepRun(0, "r1", queued_at=record.written_at + 1)  # a start that left no record
-    assert state_of_end(later, RunEnd(1), lambda: record) == (RunState.FAILED, False)
 
 
 def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path, caplog, outside: Outside):
@@ -154,20 +152,20 @@ def test_what_a_run_writes_after_the_guards_sigterm_is_younger_than_its_mark(tmp
     assert written.stat().st_mtime > end.asked_at + CLOCK_TICK_SECONDS
 
 
-NAMES = ["plain", "a b", "new\nline", "-1 x", "ca\rriage", "\u2028", b"not-utf8-\xff"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_guard_finds_a_folder_with_any_name(name: str | bytes, tmp_path: Path):
-    folder = tmp_path / os.fsdecode(name)
-    folder.mkdir()
-    run = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    collecting = threading.Thread(target=run.wait)  # else the guard waits for the run that has ended
-    collecting.start()
+def test_the_guard_finds_a_folder_with_any_name(tmp_path: Path):
+    names = ["a b", "new\nline", "-1 x", "ca\rriage", "\u2028", os.fsdecode(b"not-utf8-\xff")]
+    runs = {tmp_path / name: subprocess.Popen(["sleep", "600"], start_new_session=True) for name in names}
+    collecting = [threading.Thread(target=run.wait) for run in runs.values()]  # else the guard waits for them
     with closing(ProcessGuard()) as guard:
-        guard.watch(run.pid, folder / "facts")
-    collecting.join()
-    assert (run.returncode, read_end(folder / "facts").asked_by) == (-signal.SIGTERM, GUARD)
+        for folder, run in runs.items():
+            folder.mkdir()
+            guard.watch(run.pid, folder / "facts")
+        for thread in collecting:
+            thread.start()
+    for thread in collecting:
+        thread.join()
+    ends = {(run.returncode, read_end(folder / "facts").asked_by) for folder, run in runs.items()}
+    assert ends == {(-signal.SIGTERM, GUARD)}
 
 
 UNCOLLECTED = """
@@ -221,12 +219,6 @@ def test_the_reason_of_a_failure_is_the_last_line_before_those_about_the_record(
         "sync:   wandb sync a\nsee:    ampcompare report runs\n        wandb leet a\nwandb: the end\n"
     )
     assert last_line(log) == "step 2: the training loss is NaN"
-    log.write_text("a program of another project\nits last words\n")
-    assert last_line(log) == "its last words"
     message = f"error: step 1: {'the loss is NaN ' * 30}or continue with training.on_nan=continue"
     log.write_text(message)
     assert last_line(log) == message.removeprefix("error: ")
-    log.write_text("words of options training.on_nan=continue " * 100)
-    line = last_line(log)
-    assert len(line) < 1100
-    assert set(line.split()) == {"words", "of", "options", "training.on_nan=continue", "..."}

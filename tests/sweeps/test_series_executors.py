@@ -2,17 +2,13 @@
 
 import os
 import signal
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.quick import ROOT
 from support.series_program import SeriesProject, name_of
-from support.slurm import Slurm
+from support.slurm import Slurm, start_sweep
 from support.wandb_server.clients import wait_until
-
-from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.run_end import end_file, read_end
 
 pytestmark = pytest.mark.slow
 
@@ -22,57 +18,22 @@ def series(tmp_path: Path) -> SeriesProject:
     return SeriesProject(tmp_path)
 
 
-def test_on_this_machine_each_seed_is_a_run_of_its_own(series: SeriesProject):
-    (series.folder / "fail-none-2").touch()
-    code, output = series.sweep()
-    assert code == 1, output
-    states = {name_of(run): run.state for run in series.runs()}
-    failed = states.pop("none-2")
-    assert (failed, {*states.values()}) == (RunState.FAILED, {RunState.FINISHED}), output
-    pids = {event["name"]: event["pid"] for event in series.events("began")}
-    # The seed behind the one that failed has a process of its own; the others share one for each backend.
-    assert pids["none-1"] == pids["none-2"] != pids["none-3"]
-    assert len({pid for name, pid in pids.items() if name.startswith("native_bf16")}) == 1
-    for run in series.runs():
-        end = read_end(end_file(series.out, run.run_id, 1))
-        assert end is not None
-        assert end.exit_code == (3 if name_of(run) == "none-2" else 0)
+@pytest.fixture
+def sweep(series: SeriesProject, slurm: Slurm) -> Callable[..., str]:
+    """Return what runs the command on Slurm to its end, and returns its output."""
+    series.replace_outside("outside.scale_time(20)")  # runs and queue are looked at so many times as often
 
-
-class SlurmCommand:
-    """`ampcompare sweep --cluster slurm` of a project."""
-
-    def __init__(self, series: SeriesProject, slurm: Slurm) -> None:
-        self.series, self.slurm = series, slurm
-        series.replace_outside(
-            "outside.scale_time(20)"
-        )  # runs and queue are looked at so many times as often
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.series.command("--cluster", "slurm", *words),
-            cwd=self.series.folder,
-            env=self.slurm.environment(PYTHONPATH=f"{ROOT / 'src'}", COLUMNS="1000"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def __call__(self, *words: str, code: int = 0) -> str:
-        """Run the command to its end, and return its output."""
-        process = self.start(*words)
+    def run(*words: str, code: int = 0) -> str:
+        process = start_sweep(slurm, series, *words)
         output, _ = process.communicate()
         assert process.returncode == code, output
         return output
 
-
-@pytest.fixture
-def sweep(series: SeriesProject, slurm: Slurm) -> SlurmCommand:
-    return SlurmCommand(series, slurm)
+    return run
 
 
 def test_a_job_of_slurm_trains_its_seeds_and_status_knows_each(
-    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
+    series: SeriesProject, slurm: Slurm, sweep: Callable[..., str]
 ):
     slurm.stop_starting()
     assert " with 2 tasks" in sweep("--workers", "1")
@@ -111,49 +72,27 @@ def ids_of(series: SeriesProject) -> dict[str, str]:
     return {name_of(run): run.run_id for run in series.runs()}
 
 
-def test_at_the_time_limit_a_job_resumes_its_present_seed_and_then_trains_the_others(
-    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
+def test_after_slurms_warning_a_job_resumes_its_present_seed_and_then_trains_the_others(
+    series: SeriesProject, slurm: Slurm, sweep: Callable[..., str]
 ):
-    """Slurm warns by SIGUSR2, some seconds after the start: its limits are whole minutes."""
-    limit = ["slurm.time=1", "slurm.signal_delay_s=30", "--workers", "1"]
+    """Slurm sends this signal before the time limit, which is a whole minute at least."""
     slurm.stop_starting()
-    sweep(*limit)
+    sweep("--workers", "1")
     first, second, third = series.first_group()
     hold = series.hold_run(second)
     slurm.start_again()
     job = slurm.jobs()[0].id
+    series.wait_until_began(second)
+    slurm.call("scancel", "--signal=USR2", job)
     slurm.wait(lambda: slurm.show(job, "Restarts") == "1")
     assert series.names("saved") == [second]
     hold.unlink()
     slurm.wait_until_ended()
-    assert "no run is left" in sweep(*limit)
+    assert "no run is left" in sweep("--workers", "1")
     series.check_each_run_finished_once()
     own = [name for name in series.names("began") if name in (first, second, third)]
     assert own == [first, second, second, third]
     assert [run.starts for run in series.runs()] == [1] * 6  # a job that is requeued is the same start
-
-
-def test_ctrl_c_cancels_the_jobs_and_the_same_command_trains_what_is_left(
-    series: SeriesProject, slurm: Slurm, sweep: SlurmCommand
-):
-    slurm.stop_starting()
-    driver = sweep.start("--wait", "--workers", "1")
-    wait_until(lambda: len(slurm.jobs()) == 2)
-    first, second, third = series.first_group()
-    hold = series.hold_run(second)
-    slurm.start_again()
-    series.wait_until_began(second)
-    wait_until(lambda: series.runs()[1].state is RunState.RUNNING)
-    driver.send_signal(signal.SIGINT)
-    output, _ = driver.communicate()
-    assert driver.returncode == 130, output
-    hold.unlink()
-    states = {name_of(run): run.state for run in series.runs()}
-    assert (states[first], states[second], states[third]) == ("finished", "preempted", "queued")
-    sweep("--wait")
-    series.check_each_run_finished_once()
-    own = [name for name in series.names("began") if name in (first, second, third)]
-    assert own == [first, second, second, third]
 
 
 ALL = [f"{backend}-{seed}" for backend in ("none", "native_bf16") for seed in (1, 2, 3)]

@@ -45,17 +45,12 @@ def finished(of: SweepStatus, key: str = "x") -> list[Any]:
 def test_a_value_is_known_by_what_it_reads_as(status, subtests: pytest.Subtests):
     for values, recorded, value in [
         ((0.1, "1e-3"), 0.001, "1e-3"),  # YAML reads 1e-3 as a text, the program as a number
-        ((1, 2), 1.0, 1),
         ((1, True), True, True),
         ((1, True), 1, 1),
         ((True, False), "False", False),
-        (("none", "x"), None, "none"),
         ((None, "x"), "null", None),
-        (("010", "8"), 10, "010"),
         (([1, 2], [2, 1]), "[2, 1]", [2, 1]),
-        (({"a": 1}, {"a": 2}), {"a": 2}, {"a": 2}),
         ((0.3, 0.4), 0.1 + 0.2, 0.3),
-        (("[1, 2", "b"), "[1, 2", "[1, 2"),
     ]:
         with subtests.test(values=values, recorded=recorded):
             (one,) = finished(status({"x": {"values": [*values]}}, ({"x": recorded}, "finished")))
@@ -66,7 +61,6 @@ def test_a_value_is_known_by_what_it_reads_as(status, subtests: pytest.Subtests)
 def test_a_list_of_an_option_is_known_as_text_and_as_list(status):
     for values, recorded in [
         (("fc,bn", "fc"), ["bn", "fc"]),  # a set has no order
-        ((["fc", "bn"], None), ["fc", "bn"]),
         ((None, "fc"), None),
     ]:
         key = "precision.keep_fp32"

@@ -16,8 +16,6 @@ from support.wandb_files import leet_rows
 
 from ampcompare import load_runs
 from ampcompare.sweeps.journal import read_journal
-from ampcompare.sweeps.process_guard import write_end
-from ampcompare.sweeps.run_end import RunEnd, end_file
 
 XS = {"x": {"values": [1, 2, 3]}}
 
@@ -34,21 +32,38 @@ def once_each(project: SweepProject) -> bool:
 def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
     project: SweepProject, slurm: Slurm, says
 ):
-    project.write_file(parameters={**XS, "hold": {"value": "all"}})
+    """Whatever sbatch and squeue are set to. A cancelled job is submitted again, a failed run is not."""
+    project.write_file(parameters={**XS, "hold": {"value": "all"}, "fail": {"value": 2}})
     project.hold()
     project.before = "import sys; sys.modules['torch'] = None"  # submitting loads no torch
-    says("3 submitted as job", "--workers", "1")
+    resources = ["slurm.gres=gpu:1", "slurm.cpus_per_gpu=2", "slurm.partition=gpu", "slurm.time=1-12"]
+    resources.append('slurm.additional_parameters={"gpu-bind": "closest", "nice": 5}')
+    slurm.stop_starting()
+    says("3 submitted as job", "--workers", "1", *resources, SBATCH_JOB_NAME="mine")
     project.before = "pass"
+    jobs = slurm.jobs()
+    details = [slurm.call("scontrol", "show", "job", job.id) for job in jobs]
+    assert ["gpu:1" in job for job in details] == [True] * 3 + [False]  # the report's needs no GPU
+    fields = ("Partition", "TimeLimit", "Nice", "Requeue")
+    assert {tuple(slurm.show(job.id, name) for name in fields) for job in jobs} == {
+        ("gpu", "1-12:00:00", "5", "1")
+    }
+    squeue = slurm.write_program("squeue", "echo down >&2; exit 1")
+    says("squeue failed (down); run the command where squeue works", code=2)
+    squeue.unlink()
+    says("3 waiting or running, nothing new was submitted", SQUEUE_STATES="RUNNING")
+    slurm.call("scancel", jobs[0].array)
+    says("3 submitted as job")
+    slurm.start_again()
     project.wait_for("began", 1)
-    says("3 waiting or running, nothing new was submitted")
-    assert [job.state for job in slurm.jobs()] == ["RUNNING", *["PENDING"] * 3]  # with the report's
-    slurm.call("scancel", slurm.jobs()[1].id)
     project.release()
     slurm.wait_until_ended()
-    assert len(xs(project, "ended")) == 2
-    says("2 finished, 1 submitted")
+    assert (xs(project, "began"), xs(project, "ended")) == (["1", "2", "3"], ["1", "3"])
+    says("1 of 3 runs failed", code=1)
+    project.mend()
+    says("2 finished, 1 submitted", "--rerun")
     slurm.wait_until_ended()
-    assert once_each(project)
+    assert xs(project, "began") == ["1", "2", "2", "3"]
     says("no run is left")
 
 
@@ -111,12 +126,10 @@ NO_ARRAY = [  # of this file, with this word
     ({}, "--cluster=local", "expected one of slurm, ray"),
     ({}, "slurm.partitoin=a", "slurm.partitoin: submitit has no such parameter; did you mean partition?"),
     ({}, "slurm.mem_gb=2", "slurm.mem_gb: submitit has no such parameter; did you mean mem"),
-    ({}, "slurm.x=2", "other options of sbatch belong into slurm.additional_parameters"),
     ({}, "slurm.comment=a\nrm", "expected a printable word"),
     ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "cannot have job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
-    ({}, "slurm.nodes=2", "each run is one process"),
     ({"method": "random"}, "x=1", "needs run_cap"),
     (BAYES, "x=1", "method bayes needs a command that keeps running; add --wait"),
 ]
@@ -154,12 +167,8 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
 
 UNHEARD = [  # what sbatch says, and whether its controller may have taken the jobs nevertheless
     ("Batch job submission failed: Socket timed out on send/recv operation", True),
-    ("Batch job submission failed: Connection reset by peer", True),
-    ("Batch job submission failed: Unable to contact slurm controller (receive failure)", True),
-    ("Batch job submission failed: Zero Bytes were transmitted or received", True),
     ("", True),  # it was killed
     ("Batch job submission failed: Invalid partition name specified", False),
-    ("unrecognized option '--nonsense'", False),
 ]
 
 
@@ -191,49 +200,13 @@ def test_what_sbatchs_controller_may_have_heard_stays_noted(
 
 
 @pytest.mark.slow
-def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(
-    project: SweepProject, slurm: Slurm, says
-):
-    project.write_file(parameters={"x": {"values": [1]}})
-    slurm.stop_starting()
-    extra = 'slurm.additional_parameters={"gpus_per_node": 1, "gpu-bind": "closest", "nice": 5}'
-    words = ["slurm.gres=gpu:1", "slurm.cpus_per_gpu=2", "slurm.partition=gpu", "slurm.time=1-12", extra]
-    says("1 submitted", *words)
-    run, last = (slurm.call("scontrol", "show", "job", job.id) for job in slurm.jobs())
-    assert ("gpu:1" in run, "CpusPerTres=" in run) == (True, True)
-    assert ("gpu:1" in last, "CpusPerTres=" in last) == (False, False)
-    for job in slurm.jobs():
-        fields = [slurm.show(job.id, name) for name in ("Partition", "TimeLimit", "Nice", "Requeue")]
-        assert fields == ["gpu", "1-12:00:00", "5", "1"]
-
-
-@pytest.mark.slow
-def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_rerun(
-    project: SweepProject, slurm: Slurm, says
-):
-    project.write_file(parameters={**XS, "fail": {"value": 2}})
-    says("3 submitted")
-    slurm.wait_until_ended()
-    assert sorted(job.state for job in slurm.jobs()) == ["COMPLETED"] * 3 + ["FAILED"]
-    says("1 of 3 runs failed", code=1)
-    assert len(xs(project, "began")) == 3
-    project.mend()
-    says("2 finished, 1 submitted", "--rerun")
-    slurm.wait_until_ended()
-    assert xs(project, "began") == ["1", "2", "2", "3"]
-    assert len({event["run"] for event in project.events("began")}) == 4
-    code, output = project.sweep("--status")
-    assert (code, "3 points: 3 finished; complete" in output) == (0, True), output
-
-
-@pytest.mark.slow
 def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     project: SweepProject, slurm: Slurm, says
 ):
     """Refused, answer lost, or driver killed after it: jobs that may be queued are found by their mark."""
     project.write_file(parameters={"y": {"values": [1]}})
     slurm.stop_starting()
-    unknown = "unrecognized option '--reservatoin=a'; did you mean reservation?"
+    unknown = "unrecognized option '--reservatoin=a'"
     says(unknown, 'slurm.additional_parameters={"reservatoin": "a"}', code=2)
     says("refused the job: sbatch: error: invalid partition specified: none", "slurm.partition=none", code=2)
     assert slurm.jobs() == []
@@ -253,36 +226,3 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     assert once_each(project)
     assert {job.state for job in slurm.jobs()} == {"CANCELLED", "COMPLETED"}
     assert slurm.jobs()[-1].name.startswith("report")
-
-
-@pytest.mark.slow
-def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(
-    project: SweepProject, slurm: Slurm, says
-):
-    """And what is submitted binds who comes later."""
-    project.write_file(parameters=XS)
-    slurm.stop_starting()
-    says("3 submitted", SBATCH_JOB_NAME="mine")
-    says("nothing new", SQUEUE_STATES="RUNNING")
-    squeue = slurm.write_program("squeue", "echo down >&2; exit 1")
-    says("squeue failed (down); run the command where squeue works", code=2)
-    squeue.unlink()
-    project.write_file(parameters={"y": {"values": [1]}})
-    says("differs in parameters", code=2)
-
-
-@pytest.mark.slow
-def test_of_a_sweep_that_is_too_large_for_one_array_the_rest_is_submitted_later(
-    project: SweepProject, slurm: Slurm, says
-):
-    project.write_file(parameters={"x": {"values": [*range(1001)]}})
-    slurm.stop_starting()
-    says("1 at a time, time limit 4:00:00, 1 not submitted yet; run the same", "--workers", "1")
-    says("1000 waiting or running, nothing new")
-    state = read_journal(project.out)
-    assert state is not None
-    for run in state.runs.values():
-        write_end(end_file(project.out, run.run_id, run.last_start), RunEnd(0).facts())
-    slurm.call("scancel", slurm.jobs()[0].array)
-    says("1000 finished, 1 submitted as job")
-    says("1000 finished, 1 waiting or running, nothing new")

@@ -29,6 +29,7 @@ def test_a_type_without_a_kernel_has_no_rate(outside: Outside):
     assert relative_rate(rates, "bfloat16") == 0.0
 
 
+@pytest.mark.slow
 def test_this_machine_has_a_rate_for_fp32_and_16_bit_dtypes():
     rates = measure_throughput(CPU)
     assert set(rates) == set(DTYPES)

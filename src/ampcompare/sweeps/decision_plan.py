@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -26,9 +25,9 @@ from ampcompare.config.schema import Config
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord, load_runs
+from ampcompare.runs.nested import lookup
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import number, plural, rough_duration
-from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.sweep import SEED, baseline_of
@@ -102,8 +101,10 @@ def make_decision_plan(prepared: PreparedSweep) -> DecisionPlan | None:
     own_points = [point for point in sweep.points if point.arm is None]
     compared, settings = sweep.compared, [p for p in sweep.parameters if p.key != SEED]
     baseline = compared.grid_value(baseline_of(compared))
-    beside = [point for point in own_points if _value_at(point.parameters, compared) != baseline]
-    groups = {json.dumps([_value_at(point.parameters, p) for p in settings], default=str) for point in beside}
+    beside = [point for point in own_points if lookup(point.parameters, compared.key) != baseline]
+    groups = {
+        json.dumps([lookup(point.parameters, p.key) for p in settings], default=str) for point in beside
+    }
     if not groups:
         return None
     config = prepared.config
@@ -147,9 +148,15 @@ def describe_decision_plan(prepared: PreparedSweep, bench: str | None = None) ->
     if plan is None:
         return []
     records = _earlier_records(prepared.output, plan.config)
-    seconds, source = _seconds_per_run(plan, bench, records)
+    seconds = None if bench is None else _seconds_by_bench(plan, bench)
+    source = f"training alone, from {bench}"
+    has_time = seconds is not None
+    elapsed = [took for record in records if (took := _elapsed(record)) is not None]
+    if not has_time and elapsed:
+        seconds = fmean(elapsed)
+        source = f"from {plural(len(elapsed), 'earlier run')}, without the start of a process"
     lines = [_describe_cost(plan, seconds, source)]
-    if bench is not None and _seconds_by_bench(plan, bench) is None:
+    if bench is not None and not has_time:
         lines.append(
             f"{bench} gives no time: it is of other data or another program, or it has no number of training "
             "samples; write it again with the data of the sweep: ampcompare bench --json FILE"
@@ -296,9 +303,10 @@ def _describe_resolution(plan: DecisionPlan) -> str:
     if not limit:
         return f"{design}: almost nothing can be decided; use more seeds or compare fewer groups"
     deviation = number(limit, 2)
+    margin = f"{number(plan.margin, 2)} {plan.unit}".rstrip()
     return (
-        f"{design}: decided within {_with_unit(plan, plan.margin)} in 9 of 10 comparisons if paired "
-        f"differences have a standard deviation of at most {deviation}"
+        f"{design}: decided within {margin} in 9 of 10 comparisons if paired differences have a standard "
+        f"deviation of at most {deviation}"
     )
 
 
@@ -311,25 +319,6 @@ def _describe_expectation(plan: DecisionPlan, deviation: float) -> str:
         return f"{text}: enough seeds"
     needed = seeds_to_clear([plan.margin] * BOTH_SIDES, deviation, plan.level(look))
     return f"{text}: a decision takes {f'about {needed}' if needed else f'more than {MAX_SEEDS:,}'} seeds"
-
-
-def _seconds_per_run(
-    plan: DecisionPlan, bench: str | None, records: Sequence[RunRecord]
-) -> tuple[float | None, str]:
-    """Return the mean seconds of a run and where they come from; None and "" if nothing tells.
-
-    Raises:
-        UserError: The file of the benchmark cannot be read.
-    """
-    if bench is not None:
-        seconds = _seconds_by_bench(plan, bench)
-        if seconds is not None:
-            return seconds, f"training alone, from {bench}"
-    elapsed = [seconds for record in records if (seconds := _elapsed(record)) is not None]
-    if elapsed:
-        earlier = plural(len(elapsed), "earlier run")
-        return fmean(elapsed), f"from {earlier}, without the start of a process"
-    return None, ""
 
 
 def _seconds_by_bench(plan: DecisionPlan, file: str) -> float | None:
@@ -406,14 +395,3 @@ def _train_samples(config: Config) -> int | None:
     if source is None or not source.train_images:
         return None
     return min(source.train_images, config.data.train_limit or source.train_images)
-
-
-def _value_at(parameters: Any, parameter: Parameter) -> Any:
-    """Return the value of a parameter in the parameters of a point, which are nested as in the file."""
-    for name in parameter.path:
-        parameters = parameters[name]
-    return parameters
-
-
-def _with_unit(plan: DecisionPlan, value: float | None) -> str:
-    return f"{number(value or 0.0, 2)} {plan.unit}".rstrip()

@@ -347,7 +347,7 @@ def start_messages(driver: SweepDriver, workers: int) -> Iterator[str]:
         from ampcompare.sweeps.decision_plan import describe_decision_plan
 
         yield from describe_decision_plan(prepared, prepared.command.options.bench)
-    varied = {p.key for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)}
+    varied = {p.key for p in sweep.varied}
     config = prepared.config
     if config is not None and config.published.name is None and not varied & {RECIPE, "model.name"}:
         yield describe_recipe(config, varied)

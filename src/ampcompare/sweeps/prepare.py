@@ -208,16 +208,10 @@ def _check_series(sweep: Sweep, options: SweepOptions) -> None:
         )
     if sweep.on_server:
         raise UserError(f"{option}: W&B's server gives out one run at a time; leave it out")
-    if sweep.learns:
-        raise UserError(
-            f"{option}: method {sweep.method} chooses each run from the results of earlier runs, so no runs "
-            "that differ only in the seed are known in advance; list the values to compare in a file with "
-            "method: grid, or leave the option out"
-        )
     if not sweep.is_grid:
         raise UserError(
-            f"{option}: method {sweep.method} draws new values for every run, so no runs differ only in the "
-            "seed; list the values to compare in a file with method: grid, or leave the option out"
+            f"{option}: method {sweep.method} chooses new values for every run, so no runs differ only in "
+            "the seed; list the values to compare in a file with method: grid, or leave the option out"
         )
     if sweep.seed is None or sweep.seed.grid_size() < 2:
         raise UserError(f"{option}: the sweep has one seed; name several, such as seed=1,2,3")

@@ -12,7 +12,7 @@ from ampcompare.sweeps.run_end import RecordEnd, RunEnd, end_file_of, read_end
 from ampcompare.wandb_client.record_folders import RecordIndex
 
 MAX_CORE_FRACTION = 0.01  # of one core's time that may go into following the metrics of all runs
-MAX_CREDIT_SECONDS = 0.02  # of reading at a time: then the driver looks after its runs again
+MAX_READING_SECONDS = 0.02  # at a time: then the driver looks after its runs again
 READ_SECONDS = 1.0  # between two reads of one run's record
 LAST_BYTES = 16_384  # of a log, which are read
 MAX_LINE_CHARS = 1_000
@@ -35,7 +35,7 @@ class RunRecords:
         self._index = RecordIndex(folder)
         self._read: dict[str, tuple[int, list[float]]] = {}  # size of the record and its values, by run
         self._next_read: dict[str, float] = {}
-        self._credit, self._credited_at = MAX_CREDIT_SECONDS, time.monotonic()
+        self._may_read_at = 0.0  # by time.monotonic
 
     def refresh(self) -> None:
         """Let the next question list the folder again."""
@@ -91,20 +91,20 @@ class RunRecords:
         All reading together takes at most MAX_CORE_FRACTION of a core. With many runs each one's turn comes
         later.
         """
-        now = time.monotonic()
-        earned = (now - self._credited_at) * MAX_CORE_FRACTION
-        self._credit, self._credited_at = min(MAX_CREDIT_SECONDS, self._credit + earned), now
-        if self._credit <= 0:
+        began = time.monotonic()
+        if began < self._may_read_at:
             return
-        due = [run_id for run_id in run_ids if self._next_read.get(run_id, 0.0) <= now]
+        due = [run_id for run_id in run_ids if self._next_read.get(run_id, 0.0) <= began]
+        reading = 0.0
         for run_id in sorted(due, key=lambda run_id: self._next_read.get(run_id, 0.0)):
-            began = time.monotonic()
+            before = time.monotonic()
             values = self.values(run_id)
-            ended = time.monotonic()
-            self._next_read[run_id] = ended + READ_SECONDS
-            self._credit -= ended - began
+            now = time.monotonic()
+            reading += now - before
+            self._next_read[run_id] = now + READ_SECONDS
+            self._may_read_at = now + reading / MAX_CORE_FRACTION
             yield run_id, values
-            if self._credit <= 0:
+            if reading > MAX_READING_SECONDS:
                 return
 
 

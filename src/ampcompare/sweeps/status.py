@@ -222,7 +222,8 @@ def read_status(source: str, overrides: Sequence[str], options: SweepOptions) ->
         if is_driven:
             remarks.append(f"this sweep is running now ({state.driver_name})")
         begun = _runs_of_journal(prepared, state, is_driven, reasons, remarks)
-    keys, total = _varied_keys(sweep), sweep.total()
+    repeats = [SEED] if sweep.added and sweep.seed not in sweep.varied else []
+    keys, total = [*(p.key for p in sweep.varied), *repeats], sweep.total()
     # W&B's server makes its own draws, and chooses the points of a grid with a cap.
     is_server_order = sweep.on_server and (sweep.run_cap is not None or not sweep.is_grid)
     is_drawn = total is None or sweep.learns or is_server_order
@@ -396,12 +397,6 @@ def _match_to_points(
         else:
             unmatched.append(replace(run, index=len(unmatched)))
     return [*matched.values()], unmatched
-
-
-def _varied_keys(sweep: Sweep) -> list[str]:
-    """Return the keys that distinguish the points."""
-    repeats = (SEED,) if sweep.added else ()
-    return [p.key for p in sweep.parameters if not p.is_listed or p.grid_size() > 1 or p.path == repeats]
 
 
 def _values_of(tree: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:

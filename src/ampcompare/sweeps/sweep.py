@@ -225,6 +225,11 @@ class Sweep:
         return next((p for p in self.parameters if p.key == SEED), None)
 
     @property
+    def varied(self) -> list[Parameter]:
+        """The parameters with several values, or with values that are drawn."""
+        return [p for p in self.parameters if not (p.is_listed and p.grid_size() == 1)]
+
+    @property
     def seeds(self) -> int:
         """The number of seeds of each value of a grid, added seeds included."""
         return (self.seed.grid_size() if self.seed else 1) + sum(map(len, self.added))

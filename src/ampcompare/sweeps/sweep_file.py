@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     TypeAdapter,
@@ -73,32 +72,19 @@ def _refuse_objectives(_: Any) -> None:
     raise validation_error("ampcompare sweep optimises one metric; write metric: {name: ..., goal: ...}")
 
 
+def _check_scheduler(scheduler: Any) -> Any:
+    """Refuse the engines that propose points with the user's own code."""
+    engine = scheduler.get("engine") if isinstance(scheduler, Mapping) else None
+    if engine not in (None, "wandb"):
+        raise validation_error(
+            f"engine {engine!r} needs W&B's server; use method: bayes (Optuna's TPE), or wandb "
+            "sweep-scheduler"
+        )
+    return scheduler
+
+
 class _Group(StrictModel):
     parameters: Parameters
-
-
-class _Controller(StrictModel):
-    """Who proposes the points: W&B's server (`cloud`), or a process of its client (`local`)."""
-
-    model_config = ConfigDict(extra="allow")
-    type: Literal["local", "cloud"]
-
-
-class _Scheduler(StrictModel):
-    engine: Literal["wandb", "optuna", "ax"]
-    source: str | None = None
-    optimizer: str | None = None
-    search_space: str | None = None
-
-    @model_validator(mode="after")
-    def _is_the_default(self) -> Self:
-        """Refuse the engines that propose points with the user's own code."""
-        if self.engine != "wandb":
-            raise validation_error(
-                f"engine {self.engine!r} needs W&B's server; use method: bayes (Optuna's TPE), or wandb "
-                "sweep-scheduler"
-            )
-        return self
 
 
 class _File(StrictModel):
@@ -115,9 +101,9 @@ class _File(StrictModel):
     program: Text | None = None
     # Keys of W&B's schema that have no effect here.
     apiVersion: str | None = None
-    kind: Literal["sweep"] | None = None
-    controller: _Controller | None = None
-    scheduler: _Scheduler | None = None
+    kind: str | None = None
+    controller: dict[str, Any] | None = None
+    scheduler: Annotated[Any, AfterValidator(_check_scheduler)] = None
     job: str | None = None
     image_uri: str | None = None
     # In W&B's schema, but cannot run here.
@@ -132,13 +118,9 @@ class _File(StrictModel):
                 f"metric: missing; {key} needs one, such as metric: {{name: eval/accuracy, goal: maximize}}"
             )
         if not self.program and (not self.command or "${program}" in self.command):
-            launch_keys = [key for key in ("job", "image_uri") if getattr(self, key)]
-            launch = ""
-            if launch_keys:
-                launch = f" ({launch_keys[0]} is for W&B Launch, which ampcompare sweep does not use)"
             raise validation_error(
                 "program: missing; for your own script add program: train.py; "
-                f"for AMP Compare's training add program: ampcompare and {COMMAND}{launch}"
+                f"for AMP Compare's training add program: ampcompare and {COMMAND}"
             )
         keys = [parameter.key for parameter in self.parameters]
         if twice := [key for key in keys if keys.count(key) > 1]:

@@ -52,19 +52,16 @@ def report_options(sweep: Sweep, folder: Path, bench: str | None = None) -> Repo
         folder: Its output folder.
         bench: A file of `ampcompare bench --json` with the speed.
     """
-    is_own_training, listed_parameters = (
-        trains_here(sweep),
-        {p.key: p for p in sweep.parameters if p.is_listed},
-    )
+    is_own_training = trains_here(sweep)
+    listed_parameters = {p.key: p for p in sweep.parameters if p.is_listed}
     published = listed_parameters.get(PUBLISHED)
     if is_own_training and published is not None and published.grid_size() == 1:
         repeated = AnalysisOptions(reproduce=str(published.grid_value(0)), bench=bench)
         return ReportOptions([str(folder)], str(folder / "report"), repeated)
-    varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
-    keys = [p.key for p in varied if role_of(p.key) in REPEAT.roles]
+    keys = [p.key for p in sweep.varied if role_of(p.key) in REPEAT.roles]
     by = sorted(keys, key=lambda key: key != BACKEND) or [BACKEND]
     if is_own_training:  # records have the keys in a mapping as settings of their own
-        inner = {p.key: _keys_of_values(p) for p in varied}
+        inner = {p.key: _keys_of_values(p) for p in sweep.varied}
         by = [by[0], *(name for key in by[1:] for name in inner[key])]
     # A grid has the same values under every backend, so runs with equal values are compared.
     groups = by if sweep.is_grid else [BACKEND]
@@ -198,24 +195,19 @@ def _baseline_problem(sweep: Sweep, runs: Sequence[SweepRun]) -> str:
 
 def _ranking(sweep: Sweep, folder: Path, runs: Sequence[SweepRun], reason: str) -> RunRanking:
     """Return the runs of a sweep by its metric, best first."""
-    varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
+    keys = [p.key for p in sweep.varied]
     ranked = [
-        RankedRun(
-            run.run_id,
-            run.state,
-            run.value,
-            {p.key: lookup(run.parameters, p.key) for p in varied},
-        )
+        RankedRun(run.run_id, run.state, run.value, {key: lookup(run.parameters, key) for key in keys})
         for run in sorted(runs, key=lambda run: run.index)
     ]
     metric = sweep.metric.name if sweep.metric else ""
     if not metric and trains_here(sweep) and (records := _load_records(folder)):
-        metric = _task_metric(next(iter(records.values())))
+        first = next(iter(records.values()))
+        metric = compared_key(*(first.option(f"task.{name}") for name in ("loss", "metrics", "metric")))
         last = {run_id: record.values(metric)[-1:] for run_id, record in records.items()}
         ranked = [replace(run, value=next(map(float, last.get(run.run_id, ())), None)) for run in ranked]
     goal = own_goal(metric) or GOALS.get(metrics.guess_direction(metric))
     maximize = sweep.is_higher_better if sweep.metric else goal == MAXIMIZE
-    keys = [p.key for p in varied]
     return rank_runs(sweep.name, metric, ranked, keys, maximize=maximize, reason=reason)
 
 
@@ -224,11 +216,6 @@ def _load_records(folder: Path) -> dict[str, RunRecord]:
         return {run.id: run for run in load_runs([str(folder)])}
     except UserError:
         return {}
-
-
-def _task_metric(record: RunRecord) -> str:
-    """Return the metric that our own training compares."""
-    return compared_key(*(record.option(f"task.{name}") for name in ("loss", "metrics", "metric")))
 
 
 def _records(folder: Path) -> set[str]:

@@ -24,12 +24,6 @@ from ampcompare.sweeps.sweep_report import report
 
 SMALL = ("device=cpu", "wandb.mode=offline", "max_steps=6", "log.every=2", "log.warmup_steps=1")
 SMALL += ("data.train_limit=64", "data.test_limit=32", "batch_size=8", "diagnostics.every=null")
-# What makes seconds on a CPU of a publication's data: the others' images are those of CIFAR.
-OF = {
-    "dle": ("data.kwargs.size=64",),
-    "dle-v100": ("data.kwargs.size=64",),
-    "recipe": ("data.kwargs.count=128",),
-}
 LOOK = ("published.scale=0.02", "published.network=tiny")
 
 
@@ -41,8 +35,6 @@ def run(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 
 TIMES = {
-    "apex-478": "62 h on Tesla V100, as published; about 28 h on an H100",
-    "dle": "2 min on NVIDIA A100-SXM4-80GB, as published; about 2 min on an H100",
     "ignite": "50 min on Turing GPU, as published; about 10 min on an H100",
     "kuangliu": "about 2.4 h on an H100",
     "recipe": "34 s on NVIDIA GeForce RTX 2060, as published; about 5 s on an H100",
@@ -65,9 +57,6 @@ def test_the_list_names_every_publication_with_its_arms_data_source_and_time(cap
         assert publication.source in block
         assert all(arm in block for arm in publication.arms)
     assert {name: blocks[name].rpartition("time:   ")[2] for name in TIMES} == TIMES
-    assert "shows:  the curve of eval/accuracy, the curve of eval/loss" in blocks["tootouch"]
-    assert "shows:  time of an epoch (epoch_seconds) and accuracy after" in blocks["ignite"]
-    assert "Times are for 3 seeds of every arm" in output
     assert "1.7 h on Turing GPU, as published" in run("--seeds", "6", capsys=capsys)[1]
 
 
@@ -91,21 +80,17 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
     for words, expected in [
         (("ignit",), "'ignit': no such publication; did you mean ignite?"),
         (("{paper}", "--scale", "2"), "published.scale='2.0': expected a number above 0 and at most 1"),
-        (("{paper}", "--network", "big"), "published.network='big': expected one of tiny"),
-        (("{paper}", "--seeds", "0"), "see ampcompare reproduce --help"),
         (("{paper}", "epoch=1"), "epoch: no such key; did you mean epochs?"),
         (("{paper}", "seed=[1,x]"), "parameters.seed='x': expected"),
         (
             ("{paper}", "--out", "a", "output_dir=b"),
             "--out a: output_dir=b also names the folder",
         ),
-        (("{paper}", "--out", "{paper}"), "paper.yaml"),
         (("--scale", "0.5"), "--scale 0.5: needs the name of a publication; ampcompare reproduce lists them"),
         (
             ("{paper}", "epochs=1", "--runs", "a"),
             "epochs=1: --runs compares runs that exist, so this option has no effect; leave it out",
         ),
-        (("{paper}", "--runs", "absent"), "absent: no such folder"),
         (("{paper}", "--write-sweep", "{paper}"), "File exists; name a new file"),
         (("{paper}", "--write-sweep", "new", "--out", "a"), "--out a: --write-sweep only writes a file"),
     ]:
@@ -119,14 +104,14 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dle-v100", "recipe"])  # images, and none
-def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, monkeypatch, name):
+def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, monkeypatch):
     """No figure of it is judged, and title and section say why."""
+    name = "recipe"
     monkeypatch.setenv("WANDB_MODE", "offline")
     own, runs = load_publication(name), tmp_path / "runs"
     for number, arm in enumerate(own.arms):
         words = [f"published.name={name}", f"published.arm={arm}", *LOOK, f"output_dir={runs / str(number)}"]
-        assert train([*words, *OF.get(name, ["data.source=synthetic"]), *SMALL]) == 0
+        assert train([*words, "data.kwargs.count=128", *SMALL]) == 0
         (record,) = load_runs([str(runs / str(number))])
         assert (record.option("published.name"), record.option("published.arm")) == (name, arm)
         whole = arm_config(own, arm)
@@ -183,11 +168,6 @@ def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path
     assert ran == sorted((arm, seed) for arm in publication.arms for seed in (first, first + 1))
     assert {config.published.scale for config in configs} == {0.5}
     assert {config.log.every for config in configs} == {7}
-    for config in configs:
-        whole = arm_config(publication, config.published.arm, 0.5)
-        assert {k: config.value(k) for k in publication.arm_keys} == {
-            k: whole.value(k) for k in publication.arm_keys
-        }
 
 
 def test_the_baseline_comes_first_and_a_seed_of_the_setting(tmp_path):

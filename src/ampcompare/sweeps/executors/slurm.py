@@ -342,25 +342,13 @@ def submit_array(
         is_refused = isinstance(problem, FailedJobError) and lines
         if is_refused and not re.search(CONNECTION_TROUBLE, str(problem), re.I):
             journal.append("submission", mark=mark, indices=None)
-            raise UserError(
-                f"--cluster slurm: sbatch refused the job: {why}{_similar_options(why)}"
-            ) from None
+            raise UserError(f"--cluster slurm: sbatch refused the job: {why}") from None
         raise UserError(
             f"--cluster slurm: sbatch's answer was lost ({why}); run the same command again: it submits "
             "runs that are neither done nor queued"
         ) from None
     sys.stderr.write(output.getvalue())
     return str(jobs[0].job_id).partition("_")[0]
-
-
-def _similar_options(why: str) -> str:
-    """Return a question for the options of sbatch that are like the one that it does not know, or ""."""
-    unknown = re.search(r"unrecognized option '--([\w-]+)", why)
-    if unknown is None:
-        return ""
-    described = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, check=False).stdout
-    near = did_you_mean(unknown[1], {*re.findall(r"--([a-z][a-z-]+)", described)}, count=3)
-    return near and f"; {near}"
 
 
 def _submitit_executor(folder: Path, options: Mapping[str, Any]) -> Any:
