@@ -1,13 +1,10 @@
 """The files of CIFAR-10 and CIFAR-100, made small: found, fetched, verified, and the line when that fails."""
 
-import functools
 import hashlib
-import http.server
 import io
 import pickle
 import socket
 import tarfile
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -82,16 +79,6 @@ def test_archive_is_read_without_network_and_found_in_the_cache_folder_by_defaul
         cifar.check(build_dataset(cifar.which.name, root))
         for kept in cache_folder.glob("*.npz"):
             kept.unlink()
-
-
-def test_archive_is_downloaded_if_there_is_a_network(cifar, tmp_path):
-    (tmp_path / cifar.which.file).write_bytes(cifar.archive)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        cifar.download_from(f"http://127.0.0.1:{server.server_port}/{cifar.which.file}")
-        cifar.check(build_dataset(cifar.which.name, str(tmp_path / "data")))
-        server.shutdown()
 
 
 def get_error_message(cifar: SmallArchive, root: Path) -> str:

@@ -22,7 +22,6 @@ from support.properties import examples as how_many
 from support.training import batch, trainer
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader, Dataset
 
 from ampcompare.precision import build_precision
 from ampcompare.precision.cpu_arithmetic import (
@@ -203,30 +202,6 @@ def test_in_place_and_out_overloads_write_what_the_plain_ones_return(dtype: torc
     assert list_active_overloads() == ()
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda half: torch.mm(torch.ones(2, 3, dtype=half), torch.ones(3, 4)),
-        lambda half: torch.mm(torch.ones(2, 3, dtype=half), torch.ones(4, 4, dtype=half)),
-        lambda half: torch.mm(
-            torch.ones(2, 3, dtype=half), torch.ones(3, 4, dtype=half), out=torch.ones(2, 4)
-        ),
-        lambda half: torch.ones(1, 4, dtype=half).addmm_(*torch.ones(2, 3, 3, dtype=half)),
-        lambda half: torch.conv2d(torch.ones(1, 3, 4, 4, dtype=half), torch.ones(3, 3, 3, 3)),
-        lambda half: torch.bmm(torch.ones(2, 3, 3, dtype=half), torch.ones(1, 3, 3, dtype=half)),
-    ],
-    ids=["mixed dtypes", "shapes", "dtype of out", "shape in place", "mixed convolution", "batches"],
-)
-@pytest.mark.parametrize("dtype", HALF)
-def test_wrong_calls_get_pytorchs_own_errors(call: Callable[[torch.dtype], Tensor], dtype: torch.dtype):
-    with pytest.raises(RuntimeError) as own:
-        call(dtype)
-    with all_in_fp32(), pytest.raises(RuntimeError) as ours:
-        call(dtype)
-    # PyTorch says the same of both dtypes, with their names.
-    assert str(ours.value).replace("float", "Half") == str(own.value).replace("float", "Half")
-
-
 def test_other_dtypes_keep_pytorchs_kernels():
     doubles, floats, brains = (
         torch.randn(8, 8).to(t) for t in (torch.float64, torch.float32, torch.bfloat16)
@@ -253,28 +228,6 @@ def test_kernels_are_active_only_inside_the_context():
             assert list_active_overloads() == ()
 
 
-def test_threads_share_the_kernels_until_the_last_one_leaves():
-    x = torch.randn(16, 16).half()
-    expected = (x.double() @ x.double()).half()
-    wrong: list[str] = []
-
-    def train() -> None:
-        for _ in range(20):
-            with all_in_fp32("float16"):
-                if (x @ x - expected).abs().max() > 0.02:
-                    wrong.append("a product")
-                if not list_active_overloads():
-                    wrong.append("no kernels")
-
-    threads = [threading.Thread(target=train) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert list_active_overloads() == ()
-
-
 def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
     """Each evaluates in fp32 outside of the context while another opens and closes it."""
     half, full = torch.randn(16, 16).half(), torch.randn(16, 16)
@@ -296,65 +249,6 @@ def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
         thread.join()
     assert not wrong
     assert list_active_overloads() == ()
-
-
-def test_a_second_dtype_leaves_the_kernels_of_the_first_in_place():
-    x = torch.randn(8, 8).half()
-    brain = x.bfloat16()
-    with all_in_fp32("float16"):
-        first = x @ x
-        with all_in_fp32("bfloat16"):
-            assert torch.equal(x @ x, first)
-            assert torch.equal(brain @ brain, (brain.float() @ brain.float()).bfloat16())
-        assert torch.equal(x @ x, first)
-    assert torch.equal(first, (x.float() @ x.float()).half())
-
-
-class Products(Dataset):
-    """Samples that a worker process computes in fp16."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.full((2, 2), float(index)).half() @ torch.ones(2, 2).half()
-
-
-def test_workers_of_a_data_loader_compute_inside_the_context():
-    with all_in_fp32("float16"):
-        (found,) = DataLoader(Products(), batch_size=4, num_workers=1, multiprocessing_context="fork")
-    assert found[:, 0, 0].tolist() == [0, 2, 4, 6]
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_a_gradient_penalty_has_the_gradients_of_fp64(dtype: torch.dtype):
-    torch.manual_seed(0)
-    x, weight = torch.randn(2, 3, 6, 6).to(dtype), (torch.randn(4, 3, 3, 3) / 4).to(dtype)
-
-    def penalty(x: Tensor, weight: Tensor) -> Tensor:
-        weight = weight.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(F.conv2d(x, weight).square().mean(), weight, create_graph=True)
-        return torch.autograd.grad(gradient.square().sum(), weight)[0]
-
-    own = penalty(x, weight)
-    with all_in_fp32():
-        ours = penalty(x, weight)
-    exact = penalty(x.double(), weight.double())
-    errors = [float((value.double() - exact).norm() / exact.norm()) for value in (ours, own)]
-    assert errors[0] <= max(2 * errors[1], 4 * torch.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_transforms_of_functions_go_through_the_kernels(dtype: torch.dtype):
-    x, y = torch.randn(3, 4, 5).to(dtype), torch.randn(3, 5, 2).to(dtype)
-    with all_in_fp32():
-        assert torch.equal(torch.func.vmap(torch.mm)(x, y), torch.bmm(x, y))
-        gradient = torch.func.grad(lambda a: (a @ y[0]).sum())(x[0])
-        value, tangent = torch.func.jvp(lambda a: a @ y[0], (x[0],), (x[0],))
-        assert torch.equal(value, tangent)
-        with torch.inference_mode():
-            assert torch.equal(x[0] @ y[0], value)
-    assert torch.allclose(gradient.float(), y[0].float().sum(1).expand(4, 5), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])

@@ -1,7 +1,6 @@
 """Modules kept in fp32 under every backend."""
 
 import copy
-import math
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
 from ampcompare.precision.registry import PrecisionOptions
 
 MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
-HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]
 LOW = (torch.float16, torch.bfloat16)
 
 
@@ -109,19 +107,6 @@ class Twice(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.second(self.first(self.embed(tokens))))
-
-
-@pytest.mark.parametrize(
-    ("name", "keep"),
-    [
-        *(("fp16", keep) for keep in ("first", "second.0", "embed", "head")),
-        *((name, "first.0,embed") for name in MIXED),
-    ],
-)
-def test_shared_modules_and_weights_train_under_every_backend(name: str, keep: str):
-    torch.manual_seed(0)
-    losses = train_steps(*prepare_model(name, keep, Twice()), batch=(torch.arange(5), torch.arange(5)))
-    assert all(map(math.isfinite, losses))
 
 
 def test_modules_that_share_a_weight_with_a_kept_module_are_kept_under_16_bit_weights():

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.precision.apex import amp
 from ampcompare.precision.base import UnsupportedModel
 
 BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]  # no CPU has TF32
@@ -49,14 +48,6 @@ def train(name: str, model: nn.Module, steps: int = 3, **options: object) -> lis
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in BACKENDS if name not in SCALED])
-def test_complex_weights_train_with_16_bit_ones_if_their_module_is_kept(name):
-    expected = train("none", make_operator())
-    assert train(name, make_operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
-    if not REGISTRY[name].half_weights:  # PyTorch's Fourier transforms take no 16-bit inputs on a CPU
-        assert train(name, make_operator()) == pytest.approx(expected, abs=0.02)
-
-
 @pytest.mark.parametrize("name", SCALED)
 def test_complex_weights_are_refused_in_one_line_where_the_loss_is_scaled(name):
     expected = train("none", make_operator())
@@ -67,13 +58,6 @@ def test_complex_weights_are_refused_in_one_line_where_the_loss_is_scaled(name):
     assert message.startswith(f"backend={name}: ")
     assert "complex weights, as 0.weight has" in message
     assert message.isprintable()
-
-
-def test_amp_refuses_complex_weights_where_it_scales_the_loss():
-    with pytest.raises(RuntimeError, match=r"complex weights, as 0\.weight has"):
-        amp.initialize(make_operator())
-    amp.initialize(make_operator(), loss_scale=1.0)
-    amp.reset()
 
 
 def make_scripted(*, whole: bool) -> nn.Module:
@@ -103,11 +87,3 @@ def test_torchscript_trains_or_is_refused_in_one_line_that_names_it(name, whole)
         return
     expected = train("none", make_scripted(whole=whole))
     assert train(name, make_scripted(whole=whole)) == pytest.approx(expected, abs=0.02)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_o2_saves_a_scripted_part_in_fp32():
-    precision, model = build_precision("apex_o2"), make_scripted(whole=False)
-    precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert next(model[0].parameters()).dtype is torch.float16
-    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}

@@ -86,29 +86,6 @@ def test_a_part_counts_only_if_it_is_of_the_run_and_has_all_rows(tmp_path: Path)
     assert not is_part_of(file, tracker.run_id, rows=3)
 
 
-def test_a_part_without_a_record_keeps_the_tracker_state_of_the_previous_part(tmp_path: Path):
-    """Recorded, not recorded, recorded again: the rows of the first part are there once."""
-    config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
-    tracker = start_record(describe_record(config, {}))
-    for step in (1, 2):
-        tracker.log({"global_step": step, "epoch": step / 4})
-    tracker.flush()
-    state = {"run_id": tracker.run_id, "config": config.to_dict(), "record": tracker.state_dict()}
-    tracker.finish({}, 1)
-
-    off = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=disabled"])
-    between = start_record(describe_record(off, {}), resumed=state)
-    assert (between.run_id, between.record) == (tracker.run_id, None)
-    between.log({"global_step": 3, "epoch": 0.75})
-    assert between.state_dict() == state["record"]
-
-    last = start_record(describe_record(config, {}), resumed=state | {"record": between.state_dict()})
-    last.log({"global_step": 4, "epoch": 1.0})
-    last.finish({}, 0)
-    (run,) = load_runs([tmp_path])
-    assert run.history["global_step"].tolist() == [1, 2, 4]
-
-
 @pytest.mark.parametrize("failure", [*service_errors(), WandbApiFailedError, PermissionError])
 def test_whatever_w_and_b_raises_is_a_line(
     failure: type[Exception],

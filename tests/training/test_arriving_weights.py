@@ -3,15 +3,12 @@
 from pathlib import Path
 
 import pytest
-import torch
-from support.quick import QUICK
 from support.training import play
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.cli import main
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.training.run_context import make_config, prepare_run
 
 NET = """
 import torch
@@ -138,20 +135,3 @@ def test_why_compares_with_fp32(
     assert "compared with fp32" in shown.out
     assert (shown.out + shown.err).count("converted to float32") == 1
     assert "Traceback" not in shown.err
-
-
-def test_plain_pytorch_agrees_with_the_run(net: Path):
-    """The first loss of a bf16 network under `none`: that of its weights in fp64."""
-    play("model.name=./net.py:in_bf16", "epochs=1", "log.every=1", "seed=5", "data.augment=false")
-    (run,) = load_runs(["runs"])
-    context = prepare_run(
-        make_config([*QUICK, "model.name=./net.py:in_fp32", "seed=5", "data.augment=false"])
-    )
-    torch.manual_seed(5)
-    namespace: dict[str, object] = {}
-    exec(NET, namespace)
-    model = namespace["in_bf16"]().double()  # type: ignore[operator]
-    ((images, labels),) = context.first_steps(1)[0]
-    loss = torch.nn.functional.cross_entropy(model(images.double()), labels)
-    first = run.logged_numbers("train/loss")[1][0]
-    assert first == pytest.approx(loss.item(), rel=1e-5)

@@ -1,6 +1,5 @@
 """Buffers that an overflowing forward leaves non-finite: counted, and said once."""
 
-import copy
 import itertools
 import math
 from collections.abc import Iterator
@@ -10,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.hooks import before_forward
-from support.logs import logged
-from support.training import Killed, batch, fit, play, timeless, trainer
+from support.training import batch, play, trainer
 from torch import Tensor, nn
 
 from ampcompare import load_runs, metrics
@@ -109,25 +107,3 @@ def test_a_run_warns_once_about_spoiled_buffers(tmp_path: Path):
     assert named[metrics.STEP].tolist() == [*BAD]
     assert record.values(COUNT).tolist() == [0, 4, 4, 4]
     assert len(record.nonfinite(metrics.EVAL_LOSS)) == 2
-
-
-def test_a_resumed_run_counts_and_warns_like_an_uninterrupted_one():
-    at = 6  # behind the first
-
-    def die(step: int) -> None:
-        if step == at:
-            raise Killed
-
-    with logged() as whole_notes, overflow():
-        one, whole = fit(*WORDS)
-        one.run()
-    with logged() as notes:
-        first, rows = fit(*WORDS, on_step=die)
-        with overflow(), pytest.raises(Killed):
-            first.run()
-        second, later = fit(*WORDS)
-        second.resume(copy.deepcopy(first.checkpoint()))
-        with overflow(first=at + 1):
-            assert second.run()[metrics.NONFINITE_AT] == BAD[0]
-    assert str(timeless(rows + later)) == str(timeless(whole))
-    assert notes == whole_notes

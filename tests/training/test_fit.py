@@ -51,15 +51,6 @@ def test_a_late_row_still_names_the_step_whose_loss_is_not_finite():
     assert problems[0] == problems[1]
 
 
-def test_a_loss_that_was_never_finite_gets_other_advice():
-    made, _ = fit("data.std=[1e-40,1e-40,1e-40]")
-    with pytest.raises(
-        TrainingError,
-        match="no update came before, so check the data for NaN, the loss function and the initial",
-    ):
-        made.run()
-
-
 @pytest.mark.parametrize("lag", [False, True])
 def test_a_run_that_is_stopped_hands_out_the_row_that_waits(lag: bool):
     def stop(step: int) -> None:

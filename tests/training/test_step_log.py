@@ -146,18 +146,6 @@ def test_the_time_of_start_up_is_that_of_the_first_step_and_of_steps_that_compil
     assert [row[metrics.TRAIN_SECONDS] for row in made.rows] == pytest.approx([3.5, 11, 11.25])
 
 
-def test_the_first_step_of_a_resumed_run_is_start_up_too():
-    first, second = Made(every=1), Made(every=1)
-    first.step(seconds=3.0)
-    first.step(seconds=0.5)
-    state = first.logger.state_dict()
-    second.logger.load_state_dict(state)
-    for seconds in (2.0, 0.5):
-        second.step(seconds=seconds)
-    assert [row[metrics.STARTUP_SECONDS] for row in second.rows] == pytest.approx([5, 5])
-    assert [row[metrics.TRAIN_SECONDS] for row in second.rows] == pytest.approx([5.5, 6])
-
-
 def test_making_the_batch_is_timed_apart_and_part_of_the_step(made: Made):
     for _ in range(2):
         made.clock.now += 0.02
@@ -202,18 +190,6 @@ def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
     assert made.logger.summary()[metrics.SCALE_COLLAPSED] == first + MAX_SKIPS_IN_A_ROW - 1
     assert made.rows[-1][metrics.SKIPPED] == first // 2 - 1 + MAX_SKIPS_IN_A_ROW
     assert sum("steps in a row" in note for note in caplog.messages) == 1
-
-
-def test_skips_belong_to_their_steps_after_a_pause_within_the_interval(made: Made):
-    for name, skipped in (("a", True), ("b", False), ("c", True)):
-        made.logger.resume()
-        made.scale.skipped = skipped
-        made.step(overflow=OverflowSource(torch.tensor(0), [name], torch.tensor(-1), []))
-        made.logger.pause()
-    made.logger.flush()
-    named = {row[metrics.STEP]: row.get(metrics.NONFINITE_MODULE) for row in made.rows[:-1]}
-    assert named == {1: "a", 3: "c"}
-    assert made.rows[-1][metrics.SKIPPED] == 2
 
 
 def test_rows_of_one_interval_are_in_the_order_of_their_steps():

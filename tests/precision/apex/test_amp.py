@@ -116,36 +116,6 @@ def test_classic_training_script_learns_without_a_warning(level, scheduler_made)
     torch.testing.assert_close(model(inputs).float(), expected, rtol=0.02, atol=0.02)
 
 
-def test_options_are_taken_by_position_in_apex_s_order() -> None:
-    model, optimizer = make_pair()
-    amp.initialize(
-        model, optimizer, True, "O2", torch.float16, None, "True", False, "128.0", HALF, 3, 0, None, 2.0**10
-    )
-    assert model.weight.dtype is HALF
-    assert next(amp.master_params(optimizer)) is model.weight
-    assert get_scales() == [128.0] * 3
-    assert model(torch.ones(1, 1)).dtype is HALF
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's own, of torch.jit
-def test_o1_says_in_one_line_which_part_torchscript_has_compiled() -> None:
-    model = nn.Sequential(nn.ReLU(), torch.jit.script(make_line()))
-    with pytest.warns(UserWarning, match=r"compiled by torch\.jit does not call: 1\. It computes"):
-        amp.initialize(model, opt_level="O1", verbosity=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        amp.initialize(nn.Sequential(nn.ReLU(), make_line()), opt_level="O1", verbosity=0)
-
-
-def test_disabled_after_o1_leaves_no_casts_on() -> None:
-    start("O1")
-    assert matmul_type() is HALF
-    model, optimizer = make_pair()
-    assert amp.initialize(model, optimizer, enabled=False) == (model, optimizer)
-    assert matmul_type() is FLOAT
-    assert model(torch.ones(1, 1)).dtype is FLOAT
-
-
 def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
     model, optimizer = make_pair()
     model.half()
@@ -188,32 +158,6 @@ def test_overflow_of_a_delayed_check_is_not_lost() -> None:
     assert model.weight.item() == 1
 
 
-@pytest.mark.parametrize("sparse", [(True, False), (False, True), (True, True)])
-def test_sparse_gradients_add_up_with_sparse_and_dense_ones(sparse) -> None:
-    embedding = nn.Embedding(3, 2, sparse=True)
-    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
-    amp.initialize(embedding, optimizer, loss_scale=8.0)
-    for is_sparse in sparse:
-        rows = embedding(torch.tensor([0, 0])) if is_sparse else embedding.weight
-        with amp.scale_loss(rows.sum(), optimizer) as scaled:
-            scaled.backward()
-    expected = [sum(2.0 if s else 1.0 for s in sparse)] + [float(sparse.count(False))] * 2
-    assert embedding.weight.grad.to_dense()[:, 0].tolist() == expected
-
-
-@pytest.mark.parametrize(("saved", "used"), [(1, 2), (3, 2)])
-def test_state_of_another_number_of_losses_warns_and_loads_what_both_have(saved, used) -> None:
-    start(num_losses=used)
-    state = {f"loss_scaler{i}": {"loss_scale": 2.0**i, "unskipped": i} for i in range(saved)}
-    with pytest.warns(UserWarning, match=rf"contains {saved} entries, while {used} loss_scalers"):
-        amp.load_state_dict(state)
-    expected = [1, 1024] if saved < used else [1, 2]
-    assert get_scales() == expected
-    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: scale\.$"):
-        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 0}, "scale": 1.0})
-    assert get_scales() == expected
-
-
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_copied_model_still_casts_with_its_own_weights(level) -> None:
     model, _ = start(level)
@@ -249,18 +193,6 @@ def test_overflow_skips_the_optimizers_of_its_call_and_no_others(fused) -> None:
     for optimizer in optimizers:
         optimizer.step()
     assert [m.weight.item() for m in models] == [1, 1, 0.875]
-
-
-def test_a_fused_optimizer_forgets_the_overflow_when_amp_is_reset() -> None:
-    model, optimizer = make_pair(fused=True)
-    model, optimizer = amp.initialize(model, optimizer, max_loss_scale=1024.0, verbosity=0)
-    backward(model, optimizer, INF)
-    optimizer.step()
-    amp.reset()
-    optimizer.zero_grad()
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-    assert model.weight.item() == 0.875
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])

@@ -231,23 +231,3 @@ def test_a_step_of_the_backend_clears_the_cached_copies(weight, fused):
         precision.backward(loss)
         precision.step(optimizer)
         assert torch.equal(_copy(weight), torch.tensor([0.0, 1.0, 2.0], dtype=HALF))
-
-
-def test_frozen_weight_seen_in_inference_mode_can_serve_a_gradient_later():
-    """An inference tensor may not be saved for backward."""
-    weight = nn.Parameter(torch.eye(2), requires_grad=False)
-    x = torch.ones(2, 2, requires_grad=True)
-    with casts(device_type="cpu"):
-        with torch.inference_mode():
-            torch.mm(x, weight)
-        y = torch.mm(x, weight)
-    y.float().sum().backward()
-    assert torch.equal(x.grad, torch.ones(2, 2))
-
-
-def test_weights_made_in_inference_mode_serve_outside_it():
-    """They have no version, so that nothing could be remembered of them."""
-    with torch.inference_mode():
-        layer = nn.Linear(2, 2)
-    with torch.no_grad(), casts(device_type="cpu"):
-        assert layer(torch.ones(1, 2)).dtype is HALF

@@ -93,21 +93,6 @@ def test_packed_sequence_and_input_of_another_dtype_run_in_half():
         assert given.grad.dtype is dtype
 
 
-@HALVES
-@pytest.mark.parametrize(("kind", "given"), [(nn.LSTMCell, torch.float64), (nn.GRUCell, torch.float16)])
-def test_cell_runs_in_half_whatever_its_input(kind, given, half):
-    cell = kind(6, 8)
-    x = torch.randn(3, 6)
-    expected = cell(x, cell(x))
-    with casts(device_type="cpu", half=half):
-        state = cell(x.to(given))
-        state = cell(x.to(given), state)
-    assert _first(state).dtype is half
-    assert torch.allclose(_first(state).float(), _first(expected), atol=TOLERANCE[half])
-    _first(state).float().sum().backward()
-    assert _dtypes(cell) == {FLOAT}
-
-
 # Transformers.
 
 _x = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
@@ -137,16 +122,6 @@ def test_rows_masked_by_large_numbers_do_not_become_nan(half, need_weights: bool
     rows = [0, 1, 3, 4, 5]  # a row that is masked throughout is whatever it is
     expected = module(_x, _x, _x, **given)[0]
     assert _is_near(y[1:, rows], expected[1:, rows], half)
-
-
-@HALVES
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_attention_takes_a_mask_of_any_type(half, dtype: torch.dtype):
-    mask = torch.zeros(6, 6, dtype=dtype)
-    mask[3, 1:], mask[4, 2:] = torch.finfo(dtype).min, -torch.inf
-    with casts(device_type="cpu", half=half):
-        y = F.scaled_dot_product_attention(_x, _x, _x, mask)
-    assert _is_near(y, F.scaled_dot_product_attention(_x, _x, _x, mask.float()), half)
 
 
 def test_evaluated_encoder_computes_as_in_training(outside: Outside):

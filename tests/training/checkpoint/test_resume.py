@@ -69,14 +69,6 @@ def test_unreadable_folders_of_other_runs_do_not_stop_a_run(play, tmp_path: Path
     assert len([*top.iterdir()]) == 9  # its own beside them
 
 
-def test_a_run_without_its_description_is_refused_by_its_format(play, begun: Path, monkeypatch):
-    (begun / "run.json").unlink()
-    why = f"resume=auto: run {begun.name} has checkpoints of an unknown format (no run.json), this version"
-    assert why in line_of(play, "resume=auto")
-    monkeypatch.setenv("WANDB_RUN_ID", begun.name)
-    assert why in line_of(play, "resume=auto")
-
-
 def test_a_run_of_another_version_is_refused_by_its_format(play, begun: Path, monkeypatch):
     described = json.loads((begun / "run.json").read_text())
     (begun / "run.json").write_text(json.dumps(described | {"format": 5}))  # of 0.3 and 0.4

@@ -111,25 +111,6 @@ def test_the_last_checkpoint_before_the_first_anomaly_is_kept_by_every_part_of_t
     assert described(tmp_path) == {"format": FORMAT, "ended": 12, "before_anomaly": 4}
 
 
-def test_an_anomaly_before_the_first_checkpoint_keeps_none(tmp_path: Path):
-    store = CheckpointStore(tmp_path)
-    for step in (5, 10, 15):
-        store.save(STATE | {"step": step}, {}, anomaly=3)
-    assert names(tmp_path) == ["step-000000015.pt", "step-000000010.pt"]
-    assert described(tmp_path) == {"format": FORMAT, "ended": 0}
-
-
-def test_a_new_run_keeps_no_checkpoint_for_the_anomaly_of_the_run_before(tmp_path: Path):
-    for _ in range(2):
-        store = CheckpointStore(tmp_path)
-        for step, anomaly in ((2, None), (4, 3)):
-            store.save(STATE | {"step": step}, {}, anomaly=anomaly)
-    store = CheckpointStore(tmp_path)
-    store.save(STATE | {"step": 1}, {})
-    assert names(tmp_path) == ["step-000000001.pt"]
-    assert described(tmp_path) == {"format": FORMAT, "ended": 0}
-
-
 def test_a_full_disk_leaves_earlier_checkpoints_unchanged(tmp_path: Path):
     saved(tmp_path, 1)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -9,7 +9,6 @@ import torch
 from support.properties import backends
 from support.training import batch, trainer
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
@@ -120,19 +119,3 @@ def test_recording_changes_no_number_under_any_backend(backend: str):
         looks.append([any(key.startswith("activation/") for key in each) for each in found])
     assert all(a.equal(b) for a, b in zip(*ends, strict=True))
     assert looks == [[False] * 3, [False, True, False]]
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_forward_recomputed_in_the_backward_is_recorded_once(reentrant: bool):
-    class Recomputed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.body = nn.Flatten(), nn.Linear(192, 4)
-            self.calls = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            return checkpoint(self.body, self.stem(x).requires_grad_(), use_reentrant=reentrant)
-
-    looked, plain = (trained(Recomputed(), "native", diagnose) for diagnose in (True, False))
-    assert looked[1][1]["activation/max_abs/body"] > 0
-    assert [x.shape for x in looked[0]] == [x.shape for x in plain[0]]
