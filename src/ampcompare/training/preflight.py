@@ -12,14 +12,19 @@ from ampcompare.config.schema import Config
 from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Batch, Field, map_tensors
 from ampcompare.data.factory import Dataset, ImageSplit
-from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import TrainingError, UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.weight_dtypes import find_lazy_modules
 from ampcompare.system.device import is_out_of_memory
-from ampcompare.training.losses_and_metrics import EvalBatch, call_network, find_tensor, flatten_by_class
+from ampcompare.training.losses_and_metrics import (
+    EvalBatch,
+    call_network,
+    find_class_error,
+    find_tensor,
+    flatten_by_class,
+)
 from ampcompare.training.task import Score, Task
 
 SAMPLES = 2
@@ -200,25 +205,13 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
     if labels_or_fractions is not None and labels_or_fractions.is_floating_point():
         return
     logits, _ = flatten_by_class(outputs, targets)
-    count = logits.shape[1]
     for split in (data.train, data.test):
         labels = split.labels if isinstance(split, ImageSplit) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():
             continue
-        wrong = labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))]
-        if not len(wrong):
-            continue
-        target = int(wrong[0])
-        advice = (
-            f"give it at least {target + 1} outputs, or correct the target"
-            if target > 0
-            else f"correct it, or use {IGNORED_TARGET} for targets to ignore"
-        )
-        raise UserError(
-            f"model.name={config.model.name!r}: "
-            f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {target}; "
-            f"{advice}"
-        )
+        problem = find_class_error(logits, labels)
+        if problem is not None:
+            raise UserError(f"model.name={config.model.name!r}: {problem}")
 
 
 @contextmanager
