@@ -160,30 +160,6 @@ def test_a_custom_backward_has_the_casts_of_its_forward(
     torch.testing.assert_close(layer.weight.grad.double(), exact, rtol=4 * eps, atol=8 * eps)
 
 
-@pytest.mark.parametrize("name", O1)
-def test_a_module_that_is_kept_in_fp32_has_no_casts_in_its_backward(name: str):
-    """Its custom function computes in fp32 in both passes, between layers that compute in 16 bits."""
-    kept = Layer(Product)
-    model = nn.Sequential(nn.Linear(3, 6), kept, nn.Linear(5, 2))
-    seen = []
-
-    class Seen(Product):
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Any:
-            results = Product.backward(ctx, gradient)
-            seen.extend(x.dtype for x in (gradient, *results, gradient @ gradient.T))
-            return results
-
-    kept.function = Seen
-    precision = build_precision(name, loss_scale=SCALE, keep_fp32="1")
-    precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with precision.training_context():
-        with precision.forward_context():
-            loss = model(torch.randn(4, 3)).float().sum()
-        precision.backward(loss)
-    assert set(seen) == {torch.float32}
-
-
 @pytest.mark.parametrize("run", RUNNERS)
 @pytest.mark.parametrize("kind", ["tensor", "module", "module_pre"])
 @pytest.mark.parametrize("name", O1)

@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -125,24 +126,17 @@ def products(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
             return torch.randn(*shape)
         return torch.randn(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
 
-    cases: dict[str, tuple[Callable[..., Tensor], list[Tensor]]] = {
-        "mm": (torch.mm, [matrix(m, k), matrix(k, n)]),
-        "addmm": (
-            lambda c, x, y: torch.addmm(c, x, y, **scale),
-            [torch.randn(n), matrix(m, k), matrix(k, n)],
-        ),
-        "linear": (F.linear, [torch.randn(b, m, k), matrix(n, k), torch.randn(n)]),
-        "bmm": (torch.bmm, [matrix(b, m, k), matrix(b, k, n)]),
-        "baddbmm": (
-            lambda c, x, y: torch.baddbmm(c, x, y, **scale),
-            [torch.randn(b, m, n), matrix(b, m, k), matrix(b, k, n)],
-        ),
-        "addbmm": (
-            lambda c, x, y: torch.addbmm(c, x, y, **scale),
-            [torch.randn(m, n), matrix(b, m, k), matrix(b, k, n)],
-        ),
+    single, several = [matrix(m, k), matrix(k, n)], [matrix(b, m, k), matrix(b, k, n)]
+    cases: dict[str, list[Tensor]] = {
+        "mm": single,
+        "bmm": several,
+        "addmm": [torch.randn(n), *single],
+        "baddbmm": [torch.randn(b, m, n), *several],
+        "addbmm": [torch.randn(m, n), *several],
     }
-    return cases[draw(st.sampled_from(sorted(cases)))]
+    name = draw(st.sampled_from(sorted(cases)))
+    options = scale if name.startswith(("add", "badd")) else {}
+    return partial(getattr(torch, name), **options), cases[name]
 
 
 @how_many(25, 300)
@@ -160,19 +154,11 @@ def test_every_result_equals_fp64_rounded_once(cases: Any, dtype: torch.dtype, e
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("mask", ["none", "causal", "boolean", "added"])
-def test_gradients_of_attention_are_as_close_to_fp64_as_pytorchs_own(dtype: torch.dtype, mask: str):
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention_are_as_close_to_fp64_as_pytorchs_own(dtype: torch.dtype, causal: bool):
     torch.manual_seed(0)
-    inputs = [torch.randn(2, 3, 17, 16).to(dtype) for _ in range(3)]
-    upstream = torch.randn(2, 3, 17, 16).to(dtype)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        given = {
-            "boolean": torch.ones(17, 17, dtype=torch.bool).tril(),
-            "added": torch.ones(17, 17, dtype=q.dtype),
-        }
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=given.get(mask), is_causal=mask == "causal")
-
+    *inputs, upstream = (torch.randn(2, 3, 17, 16).to(dtype) for _ in range(4))
+    attend = partial(F.scaled_dot_product_attention, is_causal=causal)
     own = compute_gradients(attend, inputs, upstream)
     with all_in_fp32():
         ours = compute_gradients(attend, inputs, upstream)
@@ -183,33 +169,17 @@ def test_gradients_of_attention_are_as_close_to_fp64_as_pytorchs_own(dtype: torc
         assert errors[0] <= errors[1] + torch.finfo(dtype).eps * value.abs().max() / 2
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_in_place_and_out_overloads_write_what_the_plain_ones_return(dtype: torch.dtype):
-    c, x, y = (torch.randn(*shape).to(dtype) for shape in ((4, 5), (4, 3), (3, 5)))
-    cb, xb, yb = (torch.randn(*shape).to(dtype) for shape in ((2, 4, 5), (2, 4, 3), (2, 3, 5)))
-    with all_in_fp32():
-        for plain, target in (
-            (x.mm(y), torch.mm(x, y, out=torch.empty_like(c))),
-            (c.addmm(x, y), torch.addmm(c, x, y, out=torch.empty_like(c))),
-            (c.addmm(x, y, alpha=2), c.clone().addmm_(x, y, alpha=2)),
-            (xb.bmm(yb), torch.bmm(xb, yb, out=torch.empty_like(cb))),
-            (cb.baddbmm(xb, yb), torch.baddbmm(cb, xb, yb, out=torch.empty_like(cb))),
-            (cb.baddbmm(xb, yb, beta=2), cb.clone().baddbmm_(xb, yb, beta=2)),
-            (c.addbmm(xb, yb), torch.addbmm(c, xb, yb, out=torch.empty_like(c))),
-            (c.addbmm(xb, yb, beta=2), c.clone().addbmm_(xb, yb, beta=2)),
-        ):
-            assert torch.equal(plain, target)
-    assert list_active_overloads() == ()
-
-
-def test_other_dtypes_keep_pytorchs_kernels():
-    doubles, floats, brains = (
-        torch.randn(8, 8).to(t) for t in (torch.float64, torch.float32, torch.bfloat16)
-    )
-    before = [x @ x for x in (doubles, floats, brains)]
-    with all_in_fp32("float16"):
-        after = [x @ x for x in (doubles, floats, brains)]
-    assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+def test_in_place_and_out_overloads_write_what_the_plain_ones_return(subtests: pytest.Subtests):
+    c, x, y = (torch.randn(*shape).half() for shape in ((4, 5), (4, 3), (3, 5)))
+    cb, xb, yb = (torch.randn(*shape).half() for shape in ((2, 4, 5), (2, 4, 3), (2, 3, 5)))
+    cases = {"mm": (x, y), "bmm": (xb, yb)}
+    cases |= {"addmm": (c, x, y), "baddbmm": (cb, xb, yb), "addbmm": (c, xb, yb)}
+    for name, arguments in cases.items():
+        with subtests.test(name=name), all_in_fp32():
+            plain = getattr(torch, name)(*arguments)
+            assert torch.equal(getattr(torch, name)(*arguments, out=torch.empty_like(plain)), plain)
+            if len(arguments) == 3:
+                assert torch.equal(getattr(arguments[0].clone(), f"{name}_")(*arguments[1:]), plain)
 
 
 def test_kernels_are_active_only_inside_the_context():
@@ -252,7 +222,7 @@ def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("backend", ["native", "apex_o1", "fp16", "native_bf16"])
+@pytest.mark.parametrize("backend", ["native", "apex_o1", "bf16"])
 def test_recurrent_layers_train_with_the_gradients_of_fp32(layer: type[nn.Module], backend: str):
     """PyTorch alone fails with "could not create a primitive" for an fp16 LSTM under autocast."""
     torch.manual_seed(0)
@@ -260,12 +230,10 @@ def test_recurrent_layers_train_with_the_gradients_of_fp32(layer: type[nn.Module
     plain = copy.deepcopy(network)
     plain(x)[0].square().mean().backward()
     precision = build_precision(backend, "cpu", loss_scale=128.0)
-    with torch.backends.mkldnn.flags(enabled=False):
-        is_limited = precision.training_context()
-        stack = ExitStack()
-        network, optimizer = precision.prepare(network, torch.optim.SGD(network.parameters(), lr=0.0))
-        stack.enter_context(is_limited)
-    with stack:
+    network, optimizer = precision.prepare(network, torch.optim.SGD(network.parameters(), lr=0.0))
+    with ExitStack() as stack:
+        with torch.backends.mkldnn.flags(enabled=False):
+            stack.enter_context(precision.training_context())
         with precision.forward_context():
             loss = network(x)[0].float().square().mean()
         precision.backward(loss)
@@ -296,11 +264,8 @@ class Mixture(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.images(images)
-        x = (
-            x.mean(3).unsqueeze(3)
-            + self.volume(x.unsqueeze(2).repeat(1, 1, 2, 1, 1)).mean((2, 3, 4), True)[..., 0]
-        )
-        tokens = self.attention(self.line(x[..., 0]).transpose(1, 2))
+        depth = self.volume(x.unsqueeze(2).repeat(1, 1, 2, 1, 1)).mean((2, 3, 4)).unsqueeze(2)
+        tokens = self.attention(self.line(x.mean(3) + depth).transpose(1, 2))
         tokens = self.gated(self.recurrent(tokens)[0])[0]
         scores = torch.einsum("bij,bkj->bik", tokens, tokens)
         scores = torch.baddbmm(scores, tokens, tokens.transpose(1, 2))
@@ -345,23 +310,19 @@ def slow_operations(step: Callable[[], Any], folder: Path) -> tuple[set[str], se
     return slow, wide
 
 
-BACKENDS = ("native", "native_bf16", "apex_o1", "apex_o1_bf16", "apex_o2", "fp16", "bf16", "bf16_sr")
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["native", "apex_o1", "bf16"])
 def test_no_slow_operation_of_a_training_step_is_missed(backend: str, tmp_path: Path):
     torch.manual_seed(0)
     assert_none_is_missed(trainer(backend, Mixture()), tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["native", "apex_o1", "bf16"])
-def test_no_slow_operation_of_a_compiled_step_is_missed(backend: str, tmp_path: Path):
+def test_no_slow_operation_of_a_compiled_step_is_missed(tmp_path: Path):
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(2), nn.Linear(36, 4), nn.Flatten(1), nn.Linear(32, 4)
     )
-    assert_none_is_missed(trainer(backend, network, compiled=True), tmp_path)
+    assert_none_is_missed(trainer("native", network, compiled=True), tmp_path)
 
 
 def assert_none_is_missed(made: Trainer, folder: Path) -> None:

@@ -124,32 +124,12 @@ def test_attention_is_kept_with_the_submodule_that_it_reads_without_a_call():
                 assert model.train(mode)(torch.randn(2, 3, 8)).isfinite().all()
 
 
-class Mixed(Precision):
-    """Autocast in bf16."""
-
-    input_dtype = torch.bfloat16
-
-    def forward_context(self):
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-
 class Careless(Float16):
     """Half weights that are converted without regard to kept modules."""
 
     def convert(self, model, optimizer):
         model.half()
         return Precision.convert(self, model, optimizer)
-
-
-def test_a_users_backend_keeps_modules_when_built_directly():
-    precision = Mixed(options=PrecisionOptions(keep_fp32="1"))
-    model, _ = precision.prepare(make_net(), torch.optim.SGD([nn.Parameter(torch.ones(1))]))
-    seen = record_dtypes(model)
-    with precision.forward_context():
-        model(torch.randn(6, 4))
-    assert precision.fp32_modules == ["1"]
-    assert seen["1.2"] == (torch.float32, torch.float32)
-    assert seen["2"][1] is torch.bfloat16
 
 
 def test_a_backend_that_converts_a_kept_weight_is_refused():

@@ -57,7 +57,11 @@ def test_the_preflight_changes_neither_network_nor_random_numbers(backend: str):
             torch.tensor([0] * 8 + [4]),
             "the network has 4 outputs, for classes 0 to 3, but a target is 4; give",
         ),
-        (torch.ones(9, 4), torch.tensor([0] * 8 + [-1]), "a target is -1; give the network more outputs, correct"),
+        (
+            torch.ones(9, 4),
+            torch.tensor([0] * 8 + [-1]),
+            "a target is -1; give the network more outputs, correct",
+        ),
     ],
 )
 def test_training_data_that_do_not_fit_are_one_line_before_the_first_step(

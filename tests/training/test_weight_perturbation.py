@@ -1,6 +1,5 @@
 """`training.perturb_weights=one_ulp`: every trainable weight is one ulp away, and nothing else is."""
 
-
 import pytest
 import torch
 from support.training import fit
@@ -112,4 +111,3 @@ def test_dropout_and_the_order_of_the_data_stay(network: str):
         fit(network, *extra)
         states.append(torch.get_rng_state())
     assert torch.equal(*states)
-

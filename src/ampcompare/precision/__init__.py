@@ -128,6 +128,8 @@ def _load_plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
         raise kind.make_error(
             name, f"{class_name} is not a backend; expected a class that inherits from Precision"
         )
+    if hasattr(cls, "declares"):
+        raise kind.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; write {_EXAMPLE}")
     if cls.prepare is not Precision.prepare:
         raise kind.make_error(
             name,

@@ -3,12 +3,11 @@
 import copy
 import io
 import warnings
-from collections import OrderedDict, namedtuple
+from collections import UserDict
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -17,7 +16,6 @@ from ampcompare.precision.o1.cast_lists import list_entries
 
 HALF, FLOAT = torch.float16, torch.float32
 INF = float("inf")
-DDP = nn.parallel.DistributedDataParallel
 LEVELS = ("O0", "O1", "O2", "O3")
 
 
@@ -117,34 +115,17 @@ def test_classic_training_script_learns_without_a_warning(level, scheduler_made)
 
 
 def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
+    start("O1")
     model, optimizer = make_pair()
-    model.half()
     before = [dict(vars(thing)) for thing in (model, optimizer)]
-    names = list_wrapped_names()
-    assert amp.initialize(model, optimizer, enabled=False, opt_level="whatever", loss_scale="x") == (
-        model,
-        optimizer,
-    )
-    assert amp.initialize(model, enabled=False) is model
+    options = {"enabled": False, "opt_level": "whatever", "loss_scale": "x"}
+    assert amp.initialize(model, optimizer, **options) == (model, optimizer)
     assert [dict(vars(thing)) for thing in (model, optimizer)] == before
-    assert list_wrapped_names() == names
-    assert amp.state_dict() == {}
+    assert matmul_type() is FLOAT  # the casts of an earlier call are off
     assert list(amp.master_params(optimizer)) == [model.weight]
     loss = model.weight.sum()
     with amp.scale_loss(loss, optimizer, loss_id=7) as scaled:
         assert scaled is loss
-
-
-@settings(max_examples=25)
-@given(st.lists(st.tuples(st.integers(-8, 8), st.booleans()), max_size=6), st.sampled_from(["O1", "O2"]))
-def test_delayed_and_normal_calls_in_any_order_give_the_sum(calls, level) -> None:
-    model, optimizer = start(level, loss_scale=256.0)
-    try:
-        for factor, delay in [*calls, (2, False)]:
-            backward(model, optimizer, factor, delay_unscale=delay)
-        assert next(amp.master_params(optimizer)).grad.item() == sum(factor for factor, _ in calls) + 2
-    finally:
-        amp.reset()
 
 
 def test_overflow_of_a_delayed_check_is_not_lost() -> None:
@@ -195,19 +176,6 @@ def test_overflow_skips_the_optimizers_of_its_call_and_no_others(fused) -> None:
     assert [m.weight.item() for m in models] == [1, 1, 0.875]
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
-@pytest.mark.parametrize("to_none", [True, False])
-def test_zero_grad_leaves_nothing_to_add_to(level, to_none) -> None:
-    model, optimizer = start(level)
-    for delay in (False, True):
-        backward(model, optimizer, 3.0, delay_unscale=delay)
-        optimizer.zero_grad(set_to_none=to_none)
-        gradients = [p.grad for p in (*amp.master_params(optimizer), *model.parameters())]
-        assert all(g is None if to_none else g is None or g.item() == 0 for g in gradients)
-    backward(model, optimizer)
-    assert next(amp.master_params(optimizer)).grad.item() == 1
-
-
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_group_added_after_initialize_is_trained(level) -> None:
     first, second = make_line(), make_line()
@@ -234,7 +202,6 @@ def library():
     return type("Fresh", (Library,), {})
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("register", "given_type", "result"),
     [
@@ -243,14 +210,10 @@ def library():
         (amp.register_promote_function, HALF, HALF),
     ],
 )
-def test_registered_function_follows_its_rule(library, when, register, given_type, result) -> None:
+def test_registered_function_follows_its_rule(library, register, given_type, result) -> None:
     before = set(vars(library))
-    if when == "before":
-        register(library, "twice")
-        start()
-    else:
-        start()
-        register(library, "twice")
+    start()
+    register(library, "twice")
     assert library.twice(torch.ones(1, dtype=given_type)).dtype is result
     with amp.disable_casts():
         assert library.twice(torch.ones(1, dtype=given_type)).dtype is given_type
@@ -316,29 +279,22 @@ def test_what_apex_refused_is_refused_in_its_words() -> None:
         ("O1", {"cast_model_type": HALF}, "should remain FP32"),
         ("O1", {"keep_batchnorm_fp32": "False"}, "keep_batchnorm_fp32 should be None"),
         ("O1", {"master_weights": False}, "doesn't make sense to use master_weights"),
-        ("O0", {"patch_torch_functions": True}, "only be set by selecting opt_level O1"),
         ("O2", {"keep_batchnorm_fp32": "maybe"}, "keep_batchnorm_fp32='maybe'"),
-        ("O2", {"cast_model_type": torch.int8}, "cast_model_type"),
     ]
     refused = [
-        (
-            lambda: amp.initialize(make_line().half()),
-            "Found param weight with type float16, expected float32",
-        ),
+        (lambda: amp.initialize(make_line().half()), "type float16, expected float32"),
         (lambda: amp.initialize(nn.DataParallel(make_line())), "instance of DataParallel.*AFTER"),
-        (lambda: amp.initialize(DDP.__new__(DDP)), "instance of DistributedDataParallel.*AFTER"),
         (lambda: amp.initialize(make_line(), optimizer), "same optimizer was given"),
         (lambda: optimizer.step(lambda: None), "does not support closure use"),
         (lambda: backward(model, stranger), "never saw"),
-        *((lambda a=level, b=how: initialize_model(a, **b), why) for level, how, why in contradicts),
+        *((partial(initialize_model, level, **how), why) for level, how, why in contradicts),
     ]
     for call, why in refused:
         with pytest.raises(RuntimeError, match=why):
             call()
-    for loss_id in (1, -1, "0"):
-        with pytest.raises(IndexError, match="num_losses=1"):
-            backward(model, optimizer, loss_id=loss_id)
-    for value in ("fast", -1.0, float("nan"), []):
+    with pytest.raises(IndexError, match="num_losses=1"):
+        backward(model, optimizer, loss_id=1)
+    for value in ("fast", -1.0, float("nan")):
         with pytest.raises(ValueError, match="expected 'dynamic' or a positive number"):
             initialize_model("O1", loss_scale=value)
     amp.reset()
@@ -346,36 +302,23 @@ def test_what_apex_refused_is_refused_in_its_words() -> None:
         backward(model, optimizer)
 
 
-Pair = namedtuple("Pair", "a b")
-
-
-class Output(OrderedDict):
-    """A model's output with items and attributes, as libraries of transformers have it."""
-
-    def __setitem__(self, key, value) -> None:
-        super().__setitem__(key, value)
-        self.__dict__[key] = value
-
-
 class Echo(nn.Linear):
-    """Gives back what it was given, in an output."""
+    """Gives back what it was given."""
 
-    def forward(self, given, **named) -> Output:
+    def forward(self, given):
         self.seen = given
-        return Output(given=given, **named)
+        return given
 
 
 def test_o2_casts_floating_tensors_at_any_depth_of_inputs_and_outputs_and_nothing_else() -> None:
     model = amp.initialize(Echo(1, 1), opt_level="O2", cast_model_outputs=torch.float64)
     x, count = torch.zeros(2), torch.arange(2)
-    given = {"b": [x, (count, Pair(torch.zeros(2, dtype=torch.float64), None))], "a": 1.5, "d": "word"}
-    output = model(given, other=nn.ReLU)
-    for found, dtype in ((model.seen, HALF), (output.given, torch.float64)):
-        one, (same, two) = found["b"]
-        assert ([*found], type(two), same is count) == ([*given], Pair, True)
-        assert (one.dtype, two.a.dtype, two.b, found["a"], found["d"]) == (dtype, dtype, None, 1.5, "word")
-    assert (type(output), output.other) == (Output, nn.ReLU)
-    assert given["b"][0] is x
+    output = model(UserDict({"b": [x, (count, None)], "a": 1.5}))
+    for found, dtype in ((model.seen, HALF), (output, torch.float64)):
+        assert type(found) is UserDict
+        one, (same, nothing) = found["b"]
+        assert (one.dtype, same is count, nothing, found["a"]) == (dtype, True, None, 1.5)
+    assert x.dtype is FLOAT
 
 
 # The fp32 masters of O2's fp16 weights.
