@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from ampcompare import load_runs, metrics
 from ampcompare.models import tiny
-from ampcompare.precision import REGISTRY
 from ampcompare.training.overflow_detection import BufferMonitor
 
-SKIPS = [name for name, backend in REGISTRY.items() if backend.scales and backend.dtype == "float16"]
 COUNT = metrics.NONFINITE_BUFFERS
 
 
@@ -27,18 +25,14 @@ def overflowing(seed: int = 1) -> tuple[Tensor, Tensor]:
     return images * 1e30, labels
 
 
-def floating(model: nn.Module) -> list[Tensor]:
-    return [b.clone() for b in model.buffers() if b.is_floating_point()]
-
-
-@pytest.mark.parametrize("backend", SKIPS)
+@pytest.mark.parametrize("backend", ["native", "apex_o1", "apex_o2"])
 def test_an_overflowing_forward_spoils_every_evaluation(backend: str):
     torch.manual_seed(0)
     made = trainer(backend, tiny(4), init_scale=256.0)
     buffers = BufferMonitor(made.model)
     for batches in ([batch()], [batch(seed=4), overflowing()], [batch(seed=2)]):
         made.step(batches)
-    assert buffers.count() == len(floating(made.model)) > 0
+    assert buffers.count() == 4  # running statistics
     with torch.no_grad():
         assert not made.model.eval()(batch(seed=3)[0]).isfinite().any()  # it does not heal
 

@@ -1,11 +1,11 @@
 """The gradient penalty with weights that take no part, and with operations without a second derivative."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.training import batch, play, trainer
+from support.properties import MECHANISMS
+from support.training import batch, trainer
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -14,7 +14,6 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.errors import TrainingError
 from ampcompare.precision.registry import REGISTRY
 
-BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
 TOLERANCE = {"float32": 1e-5, "float16": 0.02, "bfloat16": 0.1}
 
 
@@ -30,7 +29,7 @@ class Partly(nn.Module):
         return self.used(x.flatten(1)).tanh()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*MECHANISMS, "bf16"])
 def test_an_unused_weight_counts_0(backend: str):
     """By hand in fp64: the loss and the norm of the gradients of the used weights, and their step."""
     torch.manual_seed(0)
@@ -78,7 +77,7 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(x, x, x).flatten(1)
 
 
-@pytest.mark.parametrize("backend", ["none", "native_bf16", "apex_o1_bf16", "bf16"])
+@pytest.mark.parametrize("backend", ["none", "apex_o1_bf16"])
 @pytest.mark.parametrize(
     ("layer", "named"), [(Attention, "scaled_dot_product"), (OnceLayer, "differentiate twice")]
 )
@@ -93,41 +92,3 @@ def test_an_operation_without_second_derivative_is_named_in_one_line(
     assert message.startswith("training.gradient_penalty=0.1: ")
     assert named in message
     assert message.isprintable()
-
-
-NET = """
-from torch import nn
-import torch.nn.functional as F
-
-
-class Net(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.body, self.attention = nn.Linear(48, 48), nn.MultiheadAttention(48, 2, batch_first=True)
-        self.head = nn.Linear(48, classes)
-
-    def forward(self, x):
-        x = self.body(F.avg_pool2d(x, 8).flatten(1)).unsqueeze(1)
-        return self.head(self.attention(x, x, x, need_weights=False)[0].squeeze(1))
-
-
-def build(num_classes=10):
-    return Net(num_classes)
-
-"""
-
-
-@pytest.fixture
-def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.py").write_text(NET)
-    return tmp_path
-
-
-@pytest.mark.parametrize("backend", ["none", "native", "apex_o2"])
-def test_a_run_ends_with_the_line(net: Path, backend: str):
-    words = ("model.name=./net.py:build", "training.gradient_penalty=0.1", f"backend={backend}")
-    printed = play(*words, "wandb.mode=disabled", code=1)
-    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert "attention" in line
-    assert "gradient_penalty" in line

@@ -5,7 +5,6 @@ import torch
 from support.training import fit
 from torch import Tensor
 
-from ampcompare.precision import REGISTRY
 from ampcompare.training.weight_perturbation import move_one_ulp
 
 PERTURBED = "training.perturb_weights=one_ulp"
@@ -60,15 +59,12 @@ def test_next_number_of_each_dtype(dtype: torch.dtype):
     assert moved.dtype is dtype
     assert set(ulps(moved, weights).tolist()) == {-1, 1}
     assert 400 < int((ulps(moved, weights) > 0).sum()) < 600
-    numpy_knows = dtype in (torch.float32, torch.float64, torch.float16)
-    if numpy_knows:
-        import numpy as np
-
-        toward = np.where(ulps(moved, weights).numpy() > 0, np.inf, -np.inf).astype(weights.numpy().dtype)
-        assert np.array_equal(np.nextafter(weights.numpy(), toward), moved.numpy())
+    without_neighbour = torch.tensor([torch.inf, -torch.inf, torch.nan], dtype=dtype)
+    stays = move_one_ulp(without_neighbour, torch.Generator())
+    assert torch.equal(stays.nan_to_num(7), without_neighbour.nan_to_num(7))
 
 
-@pytest.mark.parametrize("backend", [name for name in REGISTRY if name != "tf32"])  # which needs a GPU
+@pytest.mark.parametrize("backend", ["none", "apex_o2", "fp16", "bf16_sr"])
 def test_every_trainable_weight_moves_by_one_ulp_and_nothing_else(backend: str, network: str):
     """Under every backend in the dtype that the optimizer updates: fp32 masters, fp16 or bf16 weights."""
     words = [network, f"backend={backend}"]
@@ -89,19 +85,6 @@ def test_every_trainable_weight_moves_by_one_ulp_and_nothing_else(backend: str, 
     for each in (plain, moved):
         each.step([(torch.ones(4, 3, 32, 32), torch.arange(4))])
         assert all(p.isfinite().all() for p in optimized(each))
-
-
-def test_directions_follow_from_the_seed_alone(network: str):
-    def moves(*words: str) -> Tensor:
-        plain, moved = (fit(network, *words, *extra)[0].trainer for extra in ((), (PERTURBED,)))
-        pairs = zip(optimized(moved), optimized(plain), strict=True)
-        return torch.cat([ulps(a, b).flatten() for a, b in pairs])
-
-    first = moves("seed=1")
-    assert torch.equal(first, moves("seed=1", "memory_format=channels_last"))
-    assert not torch.equal(first, moves("seed=2"))
-    large = moves("seed=9223372036854775807")
-    assert torch.equal(large, moves("seed=9223372036854775807"))
 
 
 def test_dropout_and_the_order_of_the_data_stay(network: str):

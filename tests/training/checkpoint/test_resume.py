@@ -87,10 +87,9 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, begun
     assert f"resume=auto: starting a new run, because {why}" in passed_over
 
 
-@pytest.mark.parametrize("option", ["training.perturb_weights", "eval.autocast", "data.mean"])
-def test_an_option_that_is_newer_than_the_run_had_its_default(play, begun: Path, option: str):
+def test_an_option_that_is_newer_than_the_run_had_its_default(play, begun: Path):
     described = json.loads((begun / "run.json").read_text())
-    del described["identity"][option]
+    del described["identity"]["training.perturb_weights"]
     (begun / "run.json").write_text(json.dumps(described))
     passed_over = play("resume=auto", "training.perturb_weights=one_ulp", "max_steps=1")
     assert "differs in training.perturb_weights (none in that run, one_ulp now)" in passed_over
