@@ -125,10 +125,8 @@ def test_a_batch_size_that_is_given_still_has_to_agree(here: Path):
     ("name", "more", "numbers"),
     [
         ("tensors", ["batch_size=61"], (61, 60)),
-        ("tensors", ["batch_size=256", "data.kwargs.count=100"], (256, 100)),
         ("tensors", ["data.kwargs.count=100"], (128, 100)),
         ("tensors", ["batch_size=32", "data.train_limit=31"], (32, 31)),
-        ("samples", ["batch_size=64"], (64, 60)),
         ("loader", ["data.kwargs.size=90"], (90, 60)),
         ("by_option", ["batch_size=100"], (100, 60)),
     ],

@@ -18,7 +18,7 @@ from ampcompare.data.dataset import SampleSplit
 from ampcompare.data.host_loaders import SampleLoader
 from ampcompare.data.seeding import read_batches
 from ampcompare.data.worker_signals import start_iterator
-from ampcompare.errors import UserError, describe_exception
+from ampcompare.errors import UserError
 
 SIZE = 16
 
@@ -90,14 +90,6 @@ def test_a_program_that_ends_within_an_epoch_ends_its_workers():
     assert subprocess.run([sys.executable, "-c", LEFT]).returncode == 0
 
 
-class Broken(Signalled):
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        try:
-            raise OSError("not this one")
-        except OSError:
-            raise ValueError("no such image\nand more")  # noqa: B904 - two tracebacks
-
-
 class Leaves(Signalled):
     def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
         raise SystemExit(0)
@@ -125,15 +117,6 @@ def test_a_broken_connection_to_a_worker_is_a_lost_worker_and_no_mistake_in_the_
     why = r"^DataLoader worker .* exited unexpectedly: Connection reset by peer$"
     with pytest.raises(RuntimeError, match=why):
         next(read_batches(BrokenConnection(Signalled(), num_workers=1), "broken", None, 0))
-
-
-def test_an_exception_in_a_worker_is_reported_with_its_line_there():
-    with pytest.raises(ValueError, match="Caught ") as caught:
-        next(iter(DataLoader(Broken(), num_workers=1)))
-    assert describe_exception(caught.value) == "ValueError: no such image"
-    line = Broken.__getitem__.__code__.co_firstlineno + 4
-    assert describe_exception(caught.value, Path(__file__)) == f"line {line}: ValueError: no such image"
-    assert describe_exception(ValueError("Caught in the rain\nand more")) == "ValueError: Caught in the rain"
 
 
 DATA = """

@@ -316,15 +316,6 @@ def test_no_slow_operation_of_a_training_step_is_missed(backend: str, tmp_path: 
     assert_none_is_missed(trainer(backend, Mixture()), tmp_path)
 
 
-@pytest.mark.slow
-def test_no_slow_operation_of_a_compiled_step_is_missed(tmp_path: Path):
-    torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(2), nn.Linear(36, 4), nn.Flatten(1), nn.Linear(32, 4)
-    )
-    assert_none_is_missed(trainer("native", network, compiled=True), tmp_path)
-
-
 def assert_none_is_missed(made: Trainer, folder: Path) -> None:
     """Check a step of a trainer on a CPU without 16-bit support."""
     with torch.backends.mkldnn.flags(enabled=False), made.precision.training_context():

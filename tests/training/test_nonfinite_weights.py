@@ -72,7 +72,7 @@ def _net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The smallest positive number of the dtype in which the optimizer updates the weights.
-SMALLEST = {"fp16": 2**-24, "bf16": 2**-133}
+SMALLEST = {"fp16": 2**-24, "bf16": 2**-133, "apex_o2": 2**-149}
 ADAM = ("optimizer.name=adam", "optimizer.fused=false", "optimizer.lr=0.001", "log.every=1")
 
 

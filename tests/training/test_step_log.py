@@ -100,21 +100,6 @@ def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
     assert (second[metrics.LOSS], second[metrics.ACCURACY]) == (1.5, 5 / 12)
 
 
-def test_a_row_that_is_read_late_has_the_values_at_its_end():
-    made = Made(every=1, lag=True)
-    norm, counts = torch.tensor(0.5), torch.tensor([3, 2**30 + 1])  # more than fp32 can count
-    made.step(diagnostics={metrics.GRADIENT_NORM: norm, metrics.EXPONENTS: counts})
-    for changed in (norm, counts):
-        changed.mul_(2)
-    made.scale.scale = 4.0
-    made.step()
-    made.logger.flush()
-    look, first, second = made.rows
-    assert look[metrics.EXPONENTS].counts == [3, 2**30 + 1]
-    assert (first[metrics.GRADIENT_NORM], first[metrics.SCALE], second[metrics.SCALE]) == (0.5, 8.0, 4.0)
-    assert metrics.GRADIENT_NORM not in second  # of its own step alone
-
-
 def test_step_times_exclude_warm_up_pauses_rows_and_compilation():
     made = Made(warmup_steps=2, every=3)
     made.row_seconds = 1.0

@@ -1,6 +1,5 @@
 """The training step and evaluation, with small real networks under every backend."""
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -142,17 +141,14 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine():
     def factor(step: int, warmup: float = 0, name: str = "cosine") -> float:
         return learning_rate_factor(step, name=name, warmup_steps=warmup, total_steps=100)
 
-    assert factor(0) == 1.0
-    assert factor(50) == pytest.approx(0.5)
-    assert factor(100) == pytest.approx(0.0, abs=1e-12)
     assert [factor(s, warmup=4) for s in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert factor(99, name="constant") == 1.0
-    truth = torch.optim.lr_scheduler.CosineAnnealingLR(torch.optim.SGD([torch.zeros(1)], lr=1.0), T_max=100)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for step in range(100):
-            assert factor(step) == pytest.approx(truth.get_last_lr()[0], abs=1e-9)
-            truth.step()
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    truth = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
+    for step in range(100):
+        assert factor(step) == pytest.approx(truth.get_last_lr()[0], abs=1e-9)
+        optimizer.step()
+        truth.step()
 
 
 # Parts of a step, micro-batches and processes, whose targets do not all count: the gradient of the whole.
@@ -196,17 +192,6 @@ def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str):
     assert split_loss == pytest.approx(loss, rel=1e-5 if backend == "none" else 2e-3 * rough)
     assert (split - change).norm() <= (1e-5 if backend == "none" else 5e-3 * rough) * change.norm()
     assert change.norm() > 0
-
-
-def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
-    task = task_of("task.loss=mse")
-    x, y = torch.randn(6, 3), torch.randn(6, 2)
-    loss, change = moved(weighing(task, features=2), [(x, y)])
-    # One sample of four steps and one of two, as two batches of a loader are.
-    long, short = (x[None, :4], y[None, :4]), (x[None, 4:], y[None, 4:])
-    split_loss, split = moved(weighing(task.weighted_by_targets(), features=2), [long, short])
-    assert split_loss == pytest.approx(loss)
-    assert torch.allclose(split, change, atol=1e-6)
 
 
 class AsTwo(DistributedContext):

@@ -128,17 +128,6 @@ def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
         assert scaled is loss
 
 
-def test_overflow_of_a_delayed_check_is_not_lost() -> None:
-    model, optimizer = start()
-    backward(model, optimizer, INF, delay_overflow_check=True)
-    assert get_scales() == [1024]
-    optimizer.zero_grad()
-    backward(model, optimizer)
-    assert get_scales() == [512]
-    optimizer.step()
-    assert model.weight.item() == 1
-
-
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_copied_model_still_casts_with_its_own_weights(level) -> None:
     model, _ = start(level)
@@ -344,16 +333,3 @@ def test_checkpoint_loaded_after_initialize_is_what_is_trained() -> None:
     backward(model, optimizer)
     optimizer.step()
     assert model.weight.item() == 3 - 0.125
-
-
-def test_weights_swapped_out_and_in_again_keep_their_finer_masters() -> None:
-    model, optimizer = start("O2", lr=2.0**-14)
-    backward(model, optimizer)
-    optimizer.step()
-    finer = get_master(optimizer).item()
-    assert finer != model.weight.item()
-    with torch.no_grad():
-        own = model.weight.clone()
-        model.weight.fill_(2)
-        model.weight.copy_(own)
-    assert get_master(optimizer).item() == finer
