@@ -161,33 +161,23 @@ def test_a_custom_backward_has_the_casts_of_its_forward(
 
 
 @pytest.mark.parametrize("run", RUNNERS)
-@pytest.mark.parametrize("kind", ["tensor", "module", "module_pre"])
+@pytest.mark.parametrize("kind", ["tensor", "module_pre"])
 @pytest.mark.parametrize("name", O1)
 def test_hooks_of_the_backward_have_the_casts_of_the_forward(
     name: str, kind: str, run: Callable[[Callable[[], Any]], None]
 ):
-    mixing, x = torch.randn(5, 5), torch.randn(4, 6)
-    layer = nn.Linear(6, 5, bias=False)
-    if kind == "module":
-        layer.register_full_backward_hook(lambda m, inputs, outputs: (inputs[0] @ torch.eye(6),))
+    mixing, x, layer = torch.randn(5, 5), torch.randn(4, 6), nn.Linear(6, 5, bias=False)
     if kind == "module_pre":
         layer.register_full_backward_pre_hook(lambda m, outputs: (outputs[0] @ mixing,))
-    x.requires_grad_()
     precision = build_precision(name, loss_scale=SCALE)
     precision.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
     with precision.training_context():
         with precision.forward_context():
-            output = layer(1.0 * x)
+            output = layer(x)
             if kind == "tensor":
                 output.register_hook(lambda gradient: gradient @ mixing)
             loss = output.float().sum()
         run(lambda: precision.backward(loss))
-    gradient = torch.full((4, 5), SCALE).to(HALF[name])
-    if kind == "module":
-        assert x.grad is not None
-        assert x.grad.dtype is torch.float32
-        torch.testing.assert_close(x.grad, (gradient @ layer.weight.detach().to(HALF[name])).float())
-    else:
-        gradient = gradient @ mixing.to(HALF[name])
-    expected = (gradient.T @ x.detach().to(HALF[name])).float() / SCALE
+    gradient = torch.full((4, 5), SCALE).to(HALF[name]) @ mixing.to(HALF[name])
+    expected = (gradient.T @ x.to(HALF[name])).float() / SCALE
     torch.testing.assert_close(layer.weight.grad, expected, rtol=0, atol=0)

@@ -74,7 +74,6 @@ def test_classic_training_script_learns_without_a_warning(level, scheduler_made)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     plain = copy.deepcopy(model)
-    criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     scheduler = CosineAnnealingLR(optimizer, T_max=20) if scheduler_made == "before" else None
     model, optimizer = amp.initialize(model, optimizer, opt_level=level)
@@ -86,32 +85,27 @@ def test_classic_training_script_learns_without_a_warning(level, scheduler_made)
         warnings.simplefilter("error")
         for step in range(16):
             optimizer.zero_grad()
-            loss = criterion(model(inputs), targets)
-            if step == 0 and amp.state_dict()["loss_scaler0"]["loss_scale"] != 1:
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            if step == 0 and get_scales() != [1]:
                 loss = loss * INF  # the first step is skipped
             with amp.scale_loss(loss, optimizer) as scaled_loss:
                 scaled_loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 5.0)
+            torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 5.0)
             optimizer.step()
             scheduler.step()
             losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[1]
-    assert 0 < norm < 100
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "amp": amp.state_dict()}
     buffer = io.BytesIO()
     torch.save(saved, buffer)
     buffer.seek(0)
     loaded = torch.load(buffer)  # weights_only: nothing but tensors and plain numbers
     assert loaded["amp"] == saved["amp"]
-    assert {t.dtype for t in (*loaded["model"].values(), *model[0].state_dict().values())} == {
-        FLOAT,
-        torch.int64,
-    }
+    assert {tensor.dtype for tensor in loaded["model"].values()} == {FLOAT, torch.int64}
     plain.load_state_dict(loaded["model"])
-    model.eval()
     with amp.disable_casts():
         expected = plain.eval()(inputs)
-    torch.testing.assert_close(model(inputs).float(), expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(model.eval()(inputs).float(), expected, rtol=0.02, atol=0.02)
 
 
 def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
