@@ -16,7 +16,6 @@ from ampcompare.errors import UserError
 from ampcompare.experiment import describe_record
 from ampcompare.tracking import rejected_run
 from ampcompare.tracking.wandb_init import start_record
-from ampcompare.tracking.write_monitor import is_part_of, last_written_row
 from ampcompare.wandb_client.client import service_errors
 
 
@@ -69,21 +68,6 @@ def test_a_row_that_w_and_b_refuses_raises_and_later_rows_are_recorded(tmp_path:
     assert tracker.finish({}, 0) is None
     (record,) = load_runs([tmp_path])
     assert record.history["global_step"].tolist() == [1, 3, 4]
-
-
-def test_a_part_counts_only_if_it_is_of_the_run_and_has_all_rows(tmp_path: Path):
-    config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
-    tracker = start_record(describe_record(config, {}))
-    for step in (5, 6, 7):
-        tracker.log({"global_step": step})
-    assert tracker.finish({}, 0) is None
-    (file,) = tmp_path.rglob("*.wandb")
-    assert last_written_row(file) == (2, 7)
-    assert is_part_of(file, tracker.run_id, rows=3)
-    assert not is_part_of(file, "other", rows=3)
-    assert not is_part_of(file, tracker.run_id, rows=4)
-    file.write_bytes(file.read_bytes()[:-20])
-    assert not is_part_of(file, tracker.run_id, rows=3)
 
 
 @pytest.mark.parametrize("failure", [*service_errors(), WandbApiFailedError, PermissionError])
