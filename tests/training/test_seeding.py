@@ -106,7 +106,7 @@ def test_the_weights_are_those_of_the_seed_in_plain_pytorch(words: tuple[str, ..
     assert all(torch.equal(found[key], value) for key, value in expected.state_dict().items())
 
 
-@pytest.mark.parametrize("seed", [0, 223, 2**40 + 1, 2**63 - 1])
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_each_rank_seeds_all_three_generators(seed: int):
     def draw(rank: int) -> tuple[float, float, float]:
         disturb()
@@ -116,8 +116,6 @@ def test_each_rank_seeds_all_three_generators(seed: int):
     by_rank = [draw(rank) for rank in range(4)]
     assert by_rank == [draw(rank) for rank in range(4)]
     assert all(len(set(values)) == 4 for values in zip(*by_rank, strict=True))
-    torch.manual_seed(seed)
-    assert by_rank[0][2] == float(torch.rand(()))
 
 
 def test_why_diff_compares_the_same_layers(words: tuple[str, ...]):

@@ -114,7 +114,7 @@ def test_an_evaluation_is_in_fp32_unless_it_is_asked_to_be_as_the_training(autoc
     assert evaluation.run() == Evaluation(made.model, loader, made.precision, **how).run() != before
 
 
-@pytest.mark.parametrize("images", [1, 3, 8, 9, 24])
+@pytest.mark.parametrize("images", [1, 8, 9])
 def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: int):
     """Else one would wait for an answer of another that has no batch left."""
 

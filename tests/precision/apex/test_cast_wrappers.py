@@ -15,7 +15,6 @@ from ampcompare.precision.o1.patches import casts, disable_casts, install_wrappe
 
 HALF, FLOAT, DOUBLE, _ = TYPES = [torch.float16, torch.float32, torch.float64, torch.bfloat16]
 CASTING = [(amp.half_function, HALF), (amp.float_function, FLOAT)]
-DECORATORS = [amp.half_function, amp.float_function, amp.promote_function]
 Pair = namedtuple("Pair", "first second")
 
 
@@ -41,11 +40,6 @@ def _same(x: object, y: object) -> bool:
     if type(x) is type(y) and isinstance(x, list | tuple):
         return len(x) == len(y) and all(map(_same, x, y))
     return x is y
-
-
-def _are(found: tuple, given: tuple) -> bool:
-    """Whether these are the very objects."""
-    return [*map(id, found)] == [*map(id, given)]
 
 
 CONTAINERS: dict[str, Callable[[Tensor], object]] = {
