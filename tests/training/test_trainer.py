@@ -142,6 +142,7 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine():
         return learning_rate_factor(step, name=name, warmup_steps=warmup, total_steps=100)
 
     assert [factor(s, warmup=4) for s in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factor(52, warmup=4) == pytest.approx(0.5)  # halfway from the warm-up's end to the last step
     assert factor(99, name="constant") == 1.0
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     truth = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
