@@ -83,7 +83,7 @@ def test_an_epoch_depends_on_seed_and_number_only_and_leaves_global_generators_u
     assert not are_equal(flatten_batches(make(name, seed=4).epoch(0)), seen[0][:3]) or name == "sequences"
 
 
-@pytest.mark.parametrize("name", ["images", "tensors", "samples", "loader"])
+@pytest.mark.parametrize("name", ["images", "tensors", "samples", "loader", "own_loader"])
 def test_an_epoch_that_starts_at_a_batch_equals_the_rest_of_the_full_epoch(name: str):
     loader = make(name)
     next(iter(loader.epoch(0)))  # an epoch is the same whatever came before it

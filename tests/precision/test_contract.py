@@ -92,7 +92,7 @@ def test_static_scale_stays_and_only_native_still_skips(kind, skips, fused):
     assert not case.precision.scales_dynamically()
     case.backward(1.0)
     case.step()
-    assert case.weight.tolist() == [0.5, 1.5]
+    assert (case.weight.tolist(), case.scale) == ([0.5, 1.5], 512.0)
     case.backward(math.inf)
     case.step()
     assert case.weight.isfinite().all() == skips

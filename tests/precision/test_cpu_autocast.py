@@ -102,17 +102,10 @@ def test_binary_cross_entropy_is_refused_with_the_remedy():
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.AvgPool3d(2), (1, 2, 4, 4, 4)),
-        (nn.MaxPool3d(2), (1, 2, 4, 4, 4)),
-        (nn.AdaptiveAvgPool3d(2), (1, 2, 4, 4, 4)),
-        (nn.ReflectionPad2d(1), (1, 2, 4, 4)),
-        (nn.ReplicationPad1d(1), (1, 2, 4)),
-    ],
+    "layer", [nn.AvgPool3d(2), nn.MaxPool3d(2), nn.AdaptiveAvgPool3d(2), nn.ReplicationPad3d(1)]
 )
-def test_pools_and_pads_keep_the_dtype_of_their_input_as_on_a_gpu(layer: nn.Module, shape: tuple[int, ...]):
-    x = torch.randn(shape)
+def test_pools_and_pads_keep_the_dtype_of_their_input_as_on_a_gpu(layer: nn.Module):
+    x = torch.randn(1, 2, 4, 4, 4)
     with build_precision("native").forward_context():
         assert layer(x.half()).dtype is HALF
         assert layer(x).dtype is FLOAT
