@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import warm_python
 from support.quick import ROOT
 from torch.utils.data import DataLoader, Dataset
 
@@ -142,17 +143,12 @@ WORDS += "output_dir=runs data.source=./data.py:loader data.train_limit=null dat
 WORDS += "log.every=1 checkpoint.every_minutes=1e-9 wandb.mode=offline".split()
 
 
-def start_program(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
-    """Start a training in a process of its own."""
-    (folder / "data.py").write_text(DATA)
-    command = [sys.executable, ROOT / "run_experiment.py", *WORDS, *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=folder, **pipes, **options)
-
-
 @pytest.mark.slow
 def test_a_run_resumes_from_the_checkpoint_that_a_signal_to_the_whole_job_caused(tmp_path: Path):
-    job = start_program(tmp_path, start_new_session=True)
+    (tmp_path / "data.py").write_text(DATA)
+    program = [ROOT / "run_experiment.py", *WORDS]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    job = subprocess.Popen([sys.executable, *program], cwd=tmp_path, start_new_session=True, **pipes)
     while job.poll() is None and not [*tmp_path.glob("runs/checkpoints/*/*")]:
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGUSR1)
@@ -160,7 +156,6 @@ def test_a_run_resumes_from_the_checkpoint_that_a_signal_to_the_whole_job_caused
     assert job.returncode == 128 + signal.SIGUSR1, message
     assert "Traceback" not in message
     (step,) = re.findall(r"interrupted at step (\d+) .*; continue with resume=auto", message)
-    resumed = start_program(tmp_path, "resume=auto")
-    message, _ = resumed.communicate()
-    assert resumed.returncode == 0, message
-    assert f"at step {step}" in message
+    resumed = subprocess.run([warm_python.python(), *program, "resume=auto"], cwd=tmp_path, **pipes)
+    assert resumed.returncode == 0, resumed.stdout
+    assert f"at step {step}" in resumed.stdout
