@@ -397,9 +397,7 @@ def test_a_network_with_other_attributes_is_compiled_again_and_that_is_said_once
         )
         graphs.append(count_compilations()[0])
     assert (graphs[1] > graphs[0]) == (graphs[2] > graphs[1]) == compiles_again
-    message = (
-        "compiling again for each seed: attribute factor in the network is not that of the network before"
-    )
+    message = "compiling again for each seed: network.factor is not that of the network before"
     assert caplog.text.count(message) == compiles_again
 
 

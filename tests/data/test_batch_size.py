@@ -125,10 +125,8 @@ def test_a_batch_size_that_is_given_still_has_to_agree(here: Path):
     ("name", "more", "numbers"),
     [
         ("tensors", ["batch_size=61"], (61, 60)),
-        ("tensors", ["batch_size=256", "data.kwargs.count=100"], (256, 100)),
         ("tensors", ["data.kwargs.count=100"], (128, 100)),
         ("tensors", ["batch_size=32", "data.train_limit=31"], (32, 31)),
-        ("samples", ["batch_size=64"], (64, 60)),
         ("loader", ["data.kwargs.size=90"], (90, 60)),
         ("by_option", ["batch_size=100"], (100, 60)),
     ],
@@ -140,11 +138,6 @@ def test_a_batch_size_above_the_training_set_is_refused(name: str, more: list[st
     assert f"at most {count}" in line
 
 
-@pytest.mark.parametrize("name", ["tensors", "samples"])
-def test_a_batch_of_the_whole_training_set_is_allowed(name: str):
-    assert prepare_run(config_from_cli(words(name, "batch_size=60"))).config.batch_size == 60
-
-
 def test_a_run_on_padded_text_records_the_loaders_batch_size_and_has_words_for_text(capfd):
     assert main(words("loader", "epochs=1", "log.every=1", "backend=native_bf16", "wandb.mode=offline")) == 0
     printed = capfd.readouterr().out
@@ -153,31 +146,3 @@ def test_a_run_on_padded_text_records_the_loaders_batch_size_and_has_words_for_t
     record: Any = record_of(Path("runs"))
     assert record.option("batch_size") == 24
     assert record.summary_number("data/test_images") == 60
-
-
-def test_a_bad_batch_ends_the_run_with_one_line(here: Path, capfd):
-    (here / "data.py").write_text(DATA.replace("1 + index % 9)", "1 + index % 9 if index < 50 else 1 / 0)"))
-    for flags in ([], ["--debug"]):
-        with pytest.raises(SystemExit) as ended:
-            main([*words("loader", "epochs=1", "data.kwargs.count=60"), *flags])
-        assert ended.value.code in (1, 2)
-        lines = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("wandb")]
-        error = next(number for number, line in enumerate(lines) if line.startswith("error: "))
-        assert "ZeroDivisionError: division by zero" in lines[error]
-        has_traceback = any("Traceback" in line for line in lines[error + 1 :])
-        assert has_traceback == bool(flags)
-        assert not any("Traceback" in line for line in lines[:error])
-
-
-@pytest.mark.parametrize(
-    ("shape", "may_be_images"), [((3, 8, 8), True), ((1, 8, 8), True), ((9, 8, 8), False), ((40,), False)]
-)
-def test_only_data_that_may_be_images_are_told_of_crops(
-    here: Path, shape: tuple[int, ...], may_be_images: bool
-):
-    (here / "images.py").write_text(
-        f"import torch\ndef build(train):\n    return torch.ones(20, *{shape}), torch.zeros(20).long()\n"
-    )
-    more = ["model.name=tiny", "data.source=./images.py:build", "batch_size=10", "device=cpu"]
-    context = prepare_run(config_from_cli(more))
-    assert any("crop" in line for line in data_warnings(context.config, context.data)) == may_be_images

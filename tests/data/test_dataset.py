@@ -4,7 +4,6 @@ import hashlib
 
 import numpy as np
 import pytest
-import torch
 from support.refusals import line_of
 
 from ampcompare.data.factory import build_dataset, draw_balanced_subset
@@ -50,13 +49,3 @@ def test_synthetic_images_are_the_same_bytes_everywhere():
     images, _ = synthetic.make_images("train", 100)
     # Written down from NumPy 2.4.6 on x86-64.
     assert hashlib.sha256(images.tobytes()).hexdigest()[:16] == "d8e2a5e431c43ebb"
-
-
-@pytest.mark.parametrize("size", [8, 48])
-def test_synthetic_images_of_another_size_are_repeated_and_cropped(size):
-    small = build_dataset("synthetic", None, 20, 10)
-    found = build_dataset("synthetic", None, 20, 10, kwargs={"size": size})
-    place = torch.arange(size) % 32
-    assert torch.equal(found.train.images, small.train.images[:, :, place][..., place])
-    assert torch.equal(found.test.labels, small.test.labels)
-    assert found.fingerprint != small.fingerprint

@@ -132,19 +132,6 @@ def test_an_exception_in_the_data_is_one_line_below_the_plug_ins_traceback(form:
     assert f"line {number}, in fail" in shown
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "x, y = table(train)\nreturn x, torch.arange(len(x)) % 8 // 7",
-        "d = Noisy(train)\nd.targets = d.y = torch.arange(len(d)) % 8 // 7\nreturn d",
-    ],
-)
-def test_a_limit_takes_equally_many_samples_of_each_class(code: str):
-    data = build_data(code, train_limit=8)
-    targets = data.train.targets if isinstance(data.train, TensorSplit) else [y for _, y in data.train.data]
-    assert sorted(map(int, targets)) == [0] * 4 + [1] * 4
-
-
 @pytest.mark.parametrize("name", ["tensors", "named_samples", "restless", "restless_loader"])
 def test_the_same_data_have_one_fingerprint_despite_random_choices(name: str):
     seen = set()

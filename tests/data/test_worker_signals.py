@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import warm_python
 from support.quick import ROOT
 from torch.utils.data import DataLoader, Dataset
 
@@ -18,7 +19,7 @@ from ampcompare.data.dataset import SampleSplit
 from ampcompare.data.host_loaders import SampleLoader
 from ampcompare.data.seeding import read_batches
 from ampcompare.data.worker_signals import start_iterator
-from ampcompare.errors import UserError, describe_exception
+from ampcompare.errors import UserError
 
 SIZE = 16
 
@@ -90,14 +91,6 @@ def test_a_program_that_ends_within_an_epoch_ends_its_workers():
     assert subprocess.run([sys.executable, "-c", LEFT]).returncode == 0
 
 
-class Broken(Signalled):
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        try:
-            raise OSError("not this one")
-        except OSError:
-            raise ValueError("no such image\nand more")  # noqa: B904 - two tracebacks
-
-
 class Leaves(Signalled):
     def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
         raise SystemExit(0)
@@ -127,15 +120,6 @@ def test_a_broken_connection_to_a_worker_is_a_lost_worker_and_no_mistake_in_the_
         next(read_batches(BrokenConnection(Signalled(), num_workers=1), "broken", None, 0))
 
 
-def test_an_exception_in_a_worker_is_reported_with_its_line_there():
-    with pytest.raises(ValueError, match="Caught ") as caught:
-        next(iter(DataLoader(Broken(), num_workers=1)))
-    assert describe_exception(caught.value) == "ValueError: no such image"
-    line = Broken.__getitem__.__code__.co_firstlineno + 4
-    assert describe_exception(caught.value, Path(__file__)) == f"line {line}: ValueError: no such image"
-    assert describe_exception(ValueError("Caught in the rain\nand more")) == "ValueError: Caught in the rain"
-
-
 DATA = """
 import time, torch
 
@@ -159,17 +143,12 @@ WORDS += "output_dir=runs data.source=./data.py:loader data.train_limit=null dat
 WORDS += "log.every=1 checkpoint.every_minutes=1e-9 wandb.mode=offline".split()
 
 
-def start_program(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
-    """Start a training in a process of its own."""
-    (folder / "data.py").write_text(DATA)
-    command = [sys.executable, ROOT / "run_experiment.py", *WORDS, *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=folder, **pipes, **options)
-
-
 @pytest.mark.slow
 def test_a_run_resumes_from_the_checkpoint_that_a_signal_to_the_whole_job_caused(tmp_path: Path):
-    job = start_program(tmp_path, start_new_session=True)
+    (tmp_path / "data.py").write_text(DATA)
+    program = [ROOT / "run_experiment.py", *WORDS]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    job = subprocess.Popen([sys.executable, *program], cwd=tmp_path, start_new_session=True, **pipes)
     while job.poll() is None and not [*tmp_path.glob("runs/checkpoints/*/*")]:
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGUSR1)
@@ -177,7 +156,6 @@ def test_a_run_resumes_from_the_checkpoint_that_a_signal_to_the_whole_job_caused
     assert job.returncode == 128 + signal.SIGUSR1, message
     assert "Traceback" not in message
     (step,) = re.findall(r"interrupted at step (\d+) .*; continue with resume=auto", message)
-    resumed = start_program(tmp_path, "resume=auto")
-    message, _ = resumed.communicate()
-    assert resumed.returncode == 0, message
-    assert f"at step {step}" in message
+    resumed = subprocess.run([warm_python.python(), *program, "resume=auto"], cwd=tmp_path, **pipes)
+    assert resumed.returncode == 0, resumed.stdout
+    assert f"at step {step}" in resumed.stdout

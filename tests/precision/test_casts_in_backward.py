@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import pytest
@@ -10,10 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 from ampcompare.precision import build_precision
-from ampcompare.precision.apex import amp
 
 HALF = {"apex_o1": torch.float16, "apex_o1_bf16": torch.bfloat16}
 O1 = [*HALF]
@@ -154,153 +151,28 @@ def test_a_custom_backward_has_the_casts_of_its_forward(
         assert output.dtype is HALF[name]
         run(lambda: precision.backward(loss))
     of_x, of_weight = expect(x.detach(), layer.weight.detach(), HALF[name])
-    assert x.grad is not None
-    assert layer.weight.grad is not None
     torch.testing.assert_close(x.grad / SCALE, of_x, rtol=0, atol=0)
     torch.testing.assert_close(layer.weight.grad, of_weight, rtol=0, atol=0)
-    exact = x.detach().double().sum(0).expand(5, 6)
-    eps = torch.finfo(HALF[name]).eps
-    torch.testing.assert_close(layer.weight.grad.double(), exact, rtol=4 * eps, atol=8 * eps)
-
-
-def test_the_drop_in_module_computes_the_same():
-    found = []
-    for casts in ("everywhere", "forward"):
-        layer, x = Layer(Product), torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
-        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-        try:
-            model, optimizer = amp.initialize(layer, optimizer, loss_scale=SCALE, casts=casts)
-            with amp.scale_loss(model(x).float().sum(), optimizer) as scaled:
-                scaled.backward()
-        finally:
-            amp.reset()
-        found.append(layer.weight.grad)
-    _, expected = expect(x, layer.weight.detach(), torch.float16)
-    assert all(torch.equal(gradient, expected) for gradient in found)
-
-
-@pytest.mark.parametrize("name", O1)
-def test_a_module_that_is_kept_in_fp32_has_no_casts_in_its_backward(name: str):
-    """Its custom function computes in fp32 in both passes, between layers that compute in 16 bits."""
-    kept = Layer(Product)
-    model = nn.Sequential(nn.Linear(3, 6), kept, nn.Linear(5, 2))
-    seen = []
-
-    class Seen(Product):
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Any:
-            results = Product.backward(ctx, gradient)
-            seen.extend(x.dtype for x in (gradient, *results, gradient @ gradient.T))
-            return results
-
-    kept.function = Seen
-    precision = build_precision(name, loss_scale=SCALE, keep_fp32="1")
-    precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with precision.training_context():
-        with precision.forward_context():
-            loss = model(torch.randn(4, 3)).float().sum()
-        precision.backward(loss)
-    assert set(seen) == {torch.float32}
 
 
 @pytest.mark.parametrize("run", RUNNERS)
-@pytest.mark.parametrize("kind", ["tensor", "module", "module_pre"])
+@pytest.mark.parametrize("kind", ["tensor", "module_pre"])
 @pytest.mark.parametrize("name", O1)
 def test_hooks_of_the_backward_have_the_casts_of_the_forward(
     name: str, kind: str, run: Callable[[Callable[[], Any]], None]
 ):
-    mixing, x = torch.randn(5, 5), torch.randn(4, 6)
-    layer = nn.Linear(6, 5, bias=False)
-    if kind == "module":
-        layer.register_full_backward_hook(lambda m, inputs, outputs: (inputs[0] @ torch.eye(6),))
+    mixing, x, layer = torch.randn(5, 5), torch.randn(4, 6), nn.Linear(6, 5, bias=False)
     if kind == "module_pre":
         layer.register_full_backward_pre_hook(lambda m, outputs: (outputs[0] @ mixing,))
-    x.requires_grad_()
     precision = build_precision(name, loss_scale=SCALE)
     precision.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
     with precision.training_context():
         with precision.forward_context():
-            output = layer(1.0 * x)
+            output = layer(x)
             if kind == "tensor":
                 output.register_hook(lambda gradient: gradient @ mixing)
             loss = output.float().sum()
         run(lambda: precision.backward(loss))
-    gradient = torch.full((4, 5), SCALE).to(HALF[name])
-    if kind == "module":
-        assert x.grad is not None
-        assert x.grad.dtype is torch.float32
-        torch.testing.assert_close(x.grad, (gradient @ layer.weight.detach().to(HALF[name])).float())
-    else:
-        gradient = gradient @ mixing.to(HALF[name])
-    expected = (gradient.T @ x.detach().to(HALF[name])).float() / SCALE
+    gradient = torch.full((4, 5), SCALE).to(HALF[name]) @ mixing.to(HALF[name])
+    expected = (gradient.T @ x.to(HALF[name])).float() / SCALE
     torch.testing.assert_close(layer.weight.grad, expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("run", RUNNERS)
-@pytest.mark.parametrize("name", O1)
-def test_checkpointed_custom_functions_too(
-    name: str, run: Callable[[Callable[[], Any]], None], reentrant: bool
-):
-    layer, x = Layer(Product), torch.randn(4, 6).requires_grad_()
-    precision = build_precision(name, loss_scale=SCALE)
-    precision.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
-    with precision.training_context():
-        with precision.forward_context():
-            loss = checkpoint(layer, x, use_reentrant=reentrant).float().sum()
-        run(lambda: precision.backward(loss))
-    _, expected = expect(x.detach(), layer.weight.detach(), HALF[name])
-    torch.testing.assert_close(layer.weight.grad, expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("function", [Product, CustomFwd, SetupContext])
-@pytest.mark.parametrize("name", O1)
-def test_second_derivatives(name: str, function: type[Function], inside: bool):
-    """The gradient of the squared gradient norm of sum(tanh(x W^T)), against fp64."""
-    layer, x = Layer(function), 0.3 * torch.randn(4, 6, generator=torch.Generator().manual_seed(4))
-    precision = build_precision(name, loss_scale=1.0)
-    precision.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
-    with precision.training_context():
-        with precision.forward_context() if inside else nullcontext():
-            with nullcontext() if inside else precision.forward_context():
-                loss = layer(x).tanh().float().sum()
-            (slope,) = torch.autograd.grad(loss, [layer.weight], create_graph=True)
-            penalty = slope.float().square().sum()
-        precision.backward(penalty)
-    weight = layer.weight.detach().double().requires_grad_()
-    (exact,) = torch.autograd.grad((x.double() @ weight.T).tanh().sum(), [weight], create_graph=True)
-    (expected,) = torch.autograd.grad(exact.square().sum(), [weight])
-    assert layer.weight.grad is not None
-    error = (layer.weight.grad.double() - expected).norm() / expected.norm()
-    assert error < 8 * torch.finfo(HALF[name]).eps
-
-
-@pytest.mark.parametrize("name", O1)
-def test_another_thread_computes_in_fp32_meanwhile(name: str):
-    found = []
-
-    class Asks(Product):
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Any:
-            run_in_a_thread(lambda: found.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype))
-            return Product.backward(ctx, gradient)
-
-    layer = Layer(Asks)
-    precision = build_precision(name, loss_scale=SCALE)
-    precision.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
-    with precision.training_context():
-        with precision.forward_context():
-            loss = layer(torch.randn(4, 6)).float().sum()
-        precision.backward(loss)
-    assert found == [torch.float32]
-
-
-def test_nothing_of_the_wrappers_is_left():
-    node, hook = torch.autograd.function.BackwardCFunction, torch.utils.hooks.BackwardHook
-    before = {(kind, key): vars(kind).get(key) for kind in (node, hook, Tensor) for key in vars(kind)}
-    precision = build_precision("apex_o1")
-    with precision.training_context(), precision.forward_context():
-        assert vars(node).get("__init__") is not None
-    assert "__init__" not in vars(node)
-    assert all(vars(kind).get(key) is value for (kind, key), value in before.items())

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rehearsal.stage import stage
@@ -31,52 +30,6 @@ def _build(kind: str, **options: object) -> Precision:
     return build_precision(name, **(given | options))
 
 
-def _net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        *(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()),
-        *(nn.Conv2d(8, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8), nn.ReLU()),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)),
-    )
-
-
-def _batch(seed: int, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
-    """Four classes that differ in the mean of their channels."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(4, (size,), generator=generator)
-    means = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [-1, -1, -1]])[labels]
-    return torch.randn(size, 3, 6, 6, generator=generator) + means[:, :, None, None], labels
-
-
-def _train(precision: Precision, steps: int, *, accumulate: int = 1, fused: bool = False) -> list[float]:
-    model = _net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
-    model, optimizer = precision.prepare(model, optimizer)
-    losses = []
-    with precision.session():
-        for step in range(steps):
-            for number in range(accumulate):
-                images, labels = _batch(step * accumulate + number)
-                with precision.forward_context():
-                    loss = F.cross_entropy(model(images), labels) / accumulate
-                precision.backward(loss, sync=number == accumulate - 1)
-            precision.step(optimizer)
-            optimizer.zero_grad()
-            losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize(("accumulate", "fused"), [(1, False), (2, True)])
-@pytest.mark.parametrize("kind", BACKENDS)
-def test_losses_of_twenty_steps_stay_close_to_those_of_float(kind, accumulate, fused):
-    expected = _train(Precision(), 20, accumulate=accumulate)
-    found = _train(_build(kind), 20, accumulate=accumulate, fused=fused)
-    assert expected[-1] < 0.5 * expected[0]
-    assert found == pytest.approx(expected, abs=0.02 if "bf" in kind else 0.005)
-    if kind != "none":
-        assert found != expected  # something was cast
-
-
 @pytest.mark.parametrize("kind", FP32_WEIGHTS)
 def test_clipping_bounds_the_unscaled_gradients(kind):
     case = Case(kind)
@@ -87,16 +40,6 @@ def test_clipping_bounds_the_unscaled_gradients(kind):
         assert nn.utils.clip_grad_norm_([case.weight], 0.5).item() == pytest.approx(math.sqrt(2) * 100)
         case.step()
     assert case.weight.tolist() == pytest.approx([1 - 0.25 * math.sqrt(2), 2 - 0.25 * math.sqrt(2)])
-
-
-@pytest.mark.parametrize("kind", FP32_WEIGHTS)
-def test_evaluation_outside_the_context_is_in_fp32(kind):
-    precision, model, (images, _) = _build(kind), _net().eval(), _batch(0)
-    expected = model(images)
-    with precision.session(), torch.no_grad():
-        with precision.forward_context():
-            model(images)
-        assert torch.equal(model(images), expected)
 
 
 class Case:
@@ -149,7 +92,7 @@ def test_static_scale_stays_and_only_native_still_skips(kind, skips, fused):
     assert not case.precision.scales_dynamically()
     case.backward(1.0)
     case.step()
-    assert case.weight.tolist() == [0.5, 1.5]
+    assert (case.weight.tolist(), case.scale) == ([0.5, 1.5], 512.0)
     case.backward(math.inf)
     case.step()
     assert case.weight.isfinite().all() == skips
@@ -157,11 +100,11 @@ def test_static_scale_stays_and_only_native_still_skips(kind, skips, fused):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize(("bad", "sync"), [(0, True), (0, False), (2, False)])
-def test_overflow_in_any_micro_batch_skips_the_step(bad, sync, fused):
+@pytest.mark.parametrize("bad", [0, 2])
+def test_overflow_in_any_micro_batch_skips_the_step(bad, fused):
     case = Case("apex_o1", fused)
     for number in range(3):
-        case.backward(math.inf if number == bad else 1.0, sync=sync or number == 2)
+        case.backward(math.inf if number == bad else 1.0, sync=number == 2)
     case.step()
     assert (case.weight.tolist(), case.skipped) == ([1.0, 2.0], 1)
 
@@ -190,7 +133,7 @@ def _schedule(
         yield scale, counter
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     overflows=st.lists(st.booleans() | st.just(False), max_size=40),
     start=st.integers(0, 24).map(lambda n: 2.0**n),
@@ -254,22 +197,6 @@ def test_skipped_steps_have_no_effect_on_training_and_no_scheduler_warns(kind, o
     assert precision.skipped_steps().item() == 3
 
 
-@pytest.mark.parametrize("kind", ["native", "apex_o1", "apex_o2"])
-def test_a_weight_unfrozen_later_trains_with_fused_momentum(kind):
-    """PyTorch's fused step takes momentum buffers for all weights or for none."""
-    precision, model = _build(kind), nn.ParameterList([torch.ones(2), torch.ones(2)])
-    model[1].requires_grad_(False)
-    model, optimizer = precision.prepare(
-        model, torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5, fused=True)
-    )
-    for _ in range(2):
-        precision.backward((model[0] + model[1]).sum())
-        precision.step(optimizer)
-        optimizer.zero_grad()
-        model[1].requires_grad_(True)
-    assert [weight.tolist() for weight in model] == [[0.375] * 2, [0.75] * 2]
-
-
 @pytest.mark.parametrize("kind", FP32_WEIGHTS)
 def test_state_is_plain_numbers_and_resumes_exactly(kind):
     def numbers(value: object) -> bool:
@@ -298,22 +225,6 @@ def test_state_is_plain_numbers_and_resumes_exactly(kind):
 def test_scaled_loss_is_fp32_for_any_dtype_of_the_loss(kind):
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         assert _build(kind).scale(torch.ones((), dtype=dtype)).dtype is torch.float32
-
-
-def test_a_network_that_begins_with_a_normed_weight_trains_under_o1():
-    torch.manual_seed(0)
-    parametrizations = torch.nn.utils.parametrizations
-    first = parametrizations.spectral_norm(nn.Conv2d(3, 4, 3))
-    model = nn.Sequential(first, nn.Flatten(), parametrizations.weight_norm(nn.Linear(4, 2)))
-    precision = _build("apex_o1")
-    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    before = next(model.parameters()).clone()
-    with precision.session():
-        with precision.forward_context():
-            loss = model(torch.randn(2, 3, 3, 3)).float().square().mean()
-        precision.backward(loss)
-        precision.step(optimizer)
-    assert not torch.equal(next(model.parameters()), before)
 
 
 def test_each_built_in_backend_has_the_metadata_that_it_is_listed_with():

@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from support.properties import examples as how_many
 from support.training import batch, trainer
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader, Dataset
 
 from ampcompare.precision import build_precision
 from ampcompare.precision.cpu_arithmetic import (
@@ -126,24 +126,17 @@ def products(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
             return torch.randn(*shape)
         return torch.randn(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
 
-    cases: dict[str, tuple[Callable[..., Tensor], list[Tensor]]] = {
-        "mm": (torch.mm, [matrix(m, k), matrix(k, n)]),
-        "addmm": (
-            lambda c, x, y: torch.addmm(c, x, y, **scale),
-            [torch.randn(n), matrix(m, k), matrix(k, n)],
-        ),
-        "linear": (F.linear, [torch.randn(b, m, k), matrix(n, k), torch.randn(n)]),
-        "bmm": (torch.bmm, [matrix(b, m, k), matrix(b, k, n)]),
-        "baddbmm": (
-            lambda c, x, y: torch.baddbmm(c, x, y, **scale),
-            [torch.randn(b, m, n), matrix(b, m, k), matrix(b, k, n)],
-        ),
-        "addbmm": (
-            lambda c, x, y: torch.addbmm(c, x, y, **scale),
-            [torch.randn(m, n), matrix(b, m, k), matrix(b, k, n)],
-        ),
+    single, several = [matrix(m, k), matrix(k, n)], [matrix(b, m, k), matrix(b, k, n)]
+    cases: dict[str, list[Tensor]] = {
+        "mm": single,
+        "bmm": several,
+        "addmm": [torch.randn(n), *single],
+        "baddbmm": [torch.randn(b, m, n), *several],
+        "addbmm": [torch.randn(m, n), *several],
     }
-    return cases[draw(st.sampled_from(sorted(cases)))]
+    name = draw(st.sampled_from(sorted(cases)))
+    options = scale if name.startswith(("add", "badd")) else {}
+    return partial(getattr(torch, name), **options), cases[name]
 
 
 @how_many(25, 300)
@@ -161,19 +154,11 @@ def test_every_result_equals_fp64_rounded_once(cases: Any, dtype: torch.dtype, e
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("mask", ["none", "causal", "boolean", "added"])
-def test_gradients_of_attention_are_as_close_to_fp64_as_pytorchs_own(dtype: torch.dtype, mask: str):
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention_are_as_close_to_fp64_as_pytorchs_own(dtype: torch.dtype, causal: bool):
     torch.manual_seed(0)
-    inputs = [torch.randn(2, 3, 17, 16).to(dtype) for _ in range(3)]
-    upstream = torch.randn(2, 3, 17, 16).to(dtype)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        given = {
-            "boolean": torch.ones(17, 17, dtype=torch.bool).tril(),
-            "added": torch.ones(17, 17, dtype=q.dtype),
-        }
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=given.get(mask), is_causal=mask == "causal")
-
+    *inputs, upstream = (torch.randn(2, 3, 17, 16).to(dtype) for _ in range(4))
+    attend = partial(F.scaled_dot_product_attention, is_causal=causal)
     own = compute_gradients(attend, inputs, upstream)
     with all_in_fp32():
         ours = compute_gradients(attend, inputs, upstream)
@@ -184,57 +169,17 @@ def test_gradients_of_attention_are_as_close_to_fp64_as_pytorchs_own(dtype: torc
         assert errors[0] <= errors[1] + torch.finfo(dtype).eps * value.abs().max() / 2
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_in_place_and_out_overloads_write_what_the_plain_ones_return(dtype: torch.dtype):
-    c, x, y = (torch.randn(*shape).to(dtype) for shape in ((4, 5), (4, 3), (3, 5)))
-    cb, xb, yb = (torch.randn(*shape).to(dtype) for shape in ((2, 4, 5), (2, 4, 3), (2, 3, 5)))
-    with all_in_fp32():
-        for plain, target in (
-            (x.mm(y), torch.mm(x, y, out=torch.empty_like(c))),
-            (c.addmm(x, y), torch.addmm(c, x, y, out=torch.empty_like(c))),
-            (c.addmm(x, y, alpha=2), c.clone().addmm_(x, y, alpha=2)),
-            (xb.bmm(yb), torch.bmm(xb, yb, out=torch.empty_like(cb))),
-            (cb.baddbmm(xb, yb), torch.baddbmm(cb, xb, yb, out=torch.empty_like(cb))),
-            (cb.baddbmm(xb, yb, beta=2), cb.clone().baddbmm_(xb, yb, beta=2)),
-            (c.addbmm(xb, yb), torch.addbmm(c, xb, yb, out=torch.empty_like(c))),
-            (c.addbmm(xb, yb, beta=2), c.clone().addbmm_(xb, yb, beta=2)),
-        ):
-            assert torch.equal(plain, target)
-    assert list_active_overloads() == ()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda half: torch.mm(torch.ones(2, 3, dtype=half), torch.ones(3, 4)),
-        lambda half: torch.mm(torch.ones(2, 3, dtype=half), torch.ones(4, 4, dtype=half)),
-        lambda half: torch.mm(
-            torch.ones(2, 3, dtype=half), torch.ones(3, 4, dtype=half), out=torch.ones(2, 4)
-        ),
-        lambda half: torch.ones(1, 4, dtype=half).addmm_(*torch.ones(2, 3, 3, dtype=half)),
-        lambda half: torch.conv2d(torch.ones(1, 3, 4, 4, dtype=half), torch.ones(3, 3, 3, 3)),
-        lambda half: torch.bmm(torch.ones(2, 3, 3, dtype=half), torch.ones(1, 3, 3, dtype=half)),
-    ],
-    ids=["mixed dtypes", "shapes", "dtype of out", "shape in place", "mixed convolution", "batches"],
-)
-@pytest.mark.parametrize("dtype", HALF)
-def test_wrong_calls_get_pytorchs_own_errors(call: Callable[[torch.dtype], Tensor], dtype: torch.dtype):
-    with pytest.raises(RuntimeError) as own:
-        call(dtype)
-    with all_in_fp32(), pytest.raises(RuntimeError) as ours:
-        call(dtype)
-    # PyTorch says the same of both dtypes, with their names.
-    assert str(ours.value).replace("float", "Half") == str(own.value).replace("float", "Half")
-
-
-def test_other_dtypes_keep_pytorchs_kernels():
-    doubles, floats, brains = (
-        torch.randn(8, 8).to(t) for t in (torch.float64, torch.float32, torch.bfloat16)
-    )
-    before = [x @ x for x in (doubles, floats, brains)]
-    with all_in_fp32("float16"):
-        after = [x @ x for x in (doubles, floats, brains)]
-    assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+def test_in_place_and_out_overloads_write_what_the_plain_ones_return(subtests: pytest.Subtests):
+    c, x, y = (torch.randn(*shape).half() for shape in ((4, 5), (4, 3), (3, 5)))
+    cb, xb, yb = (torch.randn(*shape).half() for shape in ((2, 4, 5), (2, 4, 3), (2, 3, 5)))
+    cases = {"mm": (x, y), "bmm": (xb, yb)}
+    cases |= {"addmm": (c, x, y), "baddbmm": (cb, xb, yb), "addbmm": (c, xb, yb)}
+    for name, arguments in cases.items():
+        with subtests.test(name=name), all_in_fp32():
+            plain = getattr(torch, name)(*arguments)
+            assert torch.equal(getattr(torch, name)(*arguments, out=torch.empty_like(plain)), plain)
+            if len(arguments) == 3:
+                assert torch.equal(getattr(arguments[0].clone(), f"{name}_")(*arguments[1:]), plain)
 
 
 def test_kernels_are_active_only_inside_the_context():
@@ -251,28 +196,6 @@ def test_kernels_are_active_only_inside_the_context():
     for device, dtype in (("cuda", "float16"), ("mps", "float16"), ("cpu", "float32")):
         with compute_in_fp32(torch.device(device), dtype):
             assert list_active_overloads() == ()
-
-
-def test_threads_share_the_kernels_until_the_last_one_leaves():
-    x = torch.randn(16, 16).half()
-    expected = (x.double() @ x.double()).half()
-    wrong: list[str] = []
-
-    def train() -> None:
-        for _ in range(20):
-            with all_in_fp32("float16"):
-                if (x @ x - expected).abs().max() > 0.02:
-                    wrong.append("a product")
-                if not list_active_overloads():
-                    wrong.append("no kernels")
-
-    threads = [threading.Thread(target=train) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert list_active_overloads() == ()
 
 
 def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
@@ -298,67 +221,8 @@ def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
     assert list_active_overloads() == ()
 
 
-def test_a_second_dtype_leaves_the_kernels_of_the_first_in_place():
-    x = torch.randn(8, 8).half()
-    brain = x.bfloat16()
-    with all_in_fp32("float16"):
-        first = x @ x
-        with all_in_fp32("bfloat16"):
-            assert torch.equal(x @ x, first)
-            assert torch.equal(brain @ brain, (brain.float() @ brain.float()).bfloat16())
-        assert torch.equal(x @ x, first)
-    assert torch.equal(first, (x.float() @ x.float()).half())
-
-
-class Products(Dataset):
-    """Samples that a worker process computes in fp16."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.full((2, 2), float(index)).half() @ torch.ones(2, 2).half()
-
-
-def test_workers_of_a_data_loader_compute_inside_the_context():
-    with all_in_fp32("float16"):
-        (found,) = DataLoader(Products(), batch_size=4, num_workers=1, multiprocessing_context="fork")
-    assert found[:, 0, 0].tolist() == [0, 2, 4, 6]
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_a_gradient_penalty_has_the_gradients_of_fp64(dtype: torch.dtype):
-    torch.manual_seed(0)
-    x, weight = torch.randn(2, 3, 6, 6).to(dtype), (torch.randn(4, 3, 3, 3) / 4).to(dtype)
-
-    def penalty(x: Tensor, weight: Tensor) -> Tensor:
-        weight = weight.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(F.conv2d(x, weight).square().mean(), weight, create_graph=True)
-        return torch.autograd.grad(gradient.square().sum(), weight)[0]
-
-    own = penalty(x, weight)
-    with all_in_fp32():
-        ours = penalty(x, weight)
-    exact = penalty(x.double(), weight.double())
-    errors = [float((value.double() - exact).norm() / exact.norm()) for value in (ours, own)]
-    assert errors[0] <= max(2 * errors[1], 4 * torch.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_transforms_of_functions_go_through_the_kernels(dtype: torch.dtype):
-    x, y = torch.randn(3, 4, 5).to(dtype), torch.randn(3, 5, 2).to(dtype)
-    with all_in_fp32():
-        assert torch.equal(torch.func.vmap(torch.mm)(x, y), torch.bmm(x, y))
-        gradient = torch.func.grad(lambda a: (a @ y[0]).sum())(x[0])
-        value, tangent = torch.func.jvp(lambda a: a @ y[0], (x[0],), (x[0],))
-        assert torch.equal(value, tangent)
-        with torch.inference_mode():
-            assert torch.equal(x[0] @ y[0], value)
-    assert torch.allclose(gradient.float(), y[0].float().sum(1).expand(4, 5), rtol=0.02, atol=0.02)
-
-
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("backend", ["native", "apex_o1", "fp16", "native_bf16"])
+@pytest.mark.parametrize("backend", ["native", "apex_o1", "bf16"])
 def test_recurrent_layers_train_with_the_gradients_of_fp32(layer: type[nn.Module], backend: str):
     """PyTorch alone fails with "could not create a primitive" for an fp16 LSTM under autocast."""
     torch.manual_seed(0)
@@ -366,12 +230,10 @@ def test_recurrent_layers_train_with_the_gradients_of_fp32(layer: type[nn.Module
     plain = copy.deepcopy(network)
     plain(x)[0].square().mean().backward()
     precision = build_precision(backend, "cpu", loss_scale=128.0)
-    with torch.backends.mkldnn.flags(enabled=False):
-        is_limited = precision.training_context()
-        stack = ExitStack()
-        network, optimizer = precision.prepare(network, torch.optim.SGD(network.parameters(), lr=0.0))
-        stack.enter_context(is_limited)
-    with stack:
+    network, optimizer = precision.prepare(network, torch.optim.SGD(network.parameters(), lr=0.0))
+    with ExitStack() as stack:
+        with torch.backends.mkldnn.flags(enabled=False):
+            stack.enter_context(precision.training_context())
         with precision.forward_context():
             loss = network(x)[0].float().square().mean()
         precision.backward(loss)
@@ -402,11 +264,8 @@ class Mixture(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.images(images)
-        x = (
-            x.mean(3).unsqueeze(3)
-            + self.volume(x.unsqueeze(2).repeat(1, 1, 2, 1, 1)).mean((2, 3, 4), True)[..., 0]
-        )
-        tokens = self.attention(self.line(x[..., 0]).transpose(1, 2))
+        depth = self.volume(x.unsqueeze(2).repeat(1, 1, 2, 1, 1)).mean((2, 3, 4)).unsqueeze(2)
+        tokens = self.attention(self.line(x.mean(3) + depth).transpose(1, 2))
         tokens = self.gated(self.recurrent(tokens)[0])[0]
         scores = torch.einsum("bij,bkj->bik", tokens, tokens)
         scores = torch.baddbmm(scores, tokens, tokens.transpose(1, 2))
@@ -451,23 +310,10 @@ def slow_operations(step: Callable[[], Any], folder: Path) -> tuple[set[str], se
     return slow, wide
 
 
-BACKENDS = ("native", "native_bf16", "apex_o1", "apex_o1_bf16", "apex_o2", "fp16", "bf16", "bf16_sr")
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["native", "apex_o1", "bf16"])
 def test_no_slow_operation_of_a_training_step_is_missed(backend: str, tmp_path: Path):
     torch.manual_seed(0)
     assert_none_is_missed(trainer(backend, Mixture()), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["native", "apex_o1", "bf16"])
-def test_no_slow_operation_of_a_compiled_step_is_missed(backend: str, tmp_path: Path):
-    torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(2), nn.Linear(36, 4), nn.Flatten(1), nn.Linear(32, 4)
-    )
-    assert_none_is_missed(trainer(backend, network, compiled=True), tmp_path)
 
 
 def assert_none_is_missed(made: Trainer, folder: Path) -> None:

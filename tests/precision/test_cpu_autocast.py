@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
-from torch.utils.checkpoint import checkpoint
 
 from ampcompare.precision import build_precision
 
@@ -88,54 +87,10 @@ def test_no_operation_that_cudas_autocast_casts_is_missing():
     assert missing == {f"aten::{name}" for name in (*on_gpus_only, "_scaled_dot_product_flash_attention")}
 
 
-def dice(logits: Tensor, targets: Tensor) -> Tensor:
-    chances = logits.sigmoid()
-    return 1 - (2 * (chances * targets).sum() + 1) / (chances.sum() + targets.sum() + 1)
+def test_binary_cross_entropy_is_refused_with_the_remedy():
+    def call(x: Tensor) -> Tensor:
+        return nn.BCELoss()(x.sigmoid(), torch.ones_like(x))
 
-
-def compute_variance(x: Tensor) -> Tensor:
-    return ((x - x.mean()) ** 2).sum() / x.numel()
-
-
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "dice": dice,
-    "sum of exponentials": lambda x, y: x.exp().sum().log() - x[y > 0].logsumexp(0),
-    "norm": lambda x, y: (100 * (x - y)).norm() / 100,
-    "focal": lambda x, y: ((1 - (-F.softplus(-x)).exp()) ** 2 * F.softplus(-x)).sum() / x.numel(),
-    "cumulative": lambda x, y: x.abs().cumsum(0)[-1] / x.numel(),
-    "variance": lambda x, y: compute_variance(30 * x),
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_loss_over_many_pixels_is_what_fp32_gives(loss: str):
-    """81,920 pixels: sums of fp16 values beyond 65,504. The right value and gradient: in fp64."""
-    torch.manual_seed(0)
-    layer = nn.Linear(4, 1)
-    x, y = torch.randn(81_920, 4), (torch.rand(81_920) > 0.4).float()
-    precision = build_precision("native", loss_scale=1.0)
-    with precision.training_context():
-        with precision.forward_context():
-            outputs = layer(x).squeeze(1)
-            value = LOSSES[loss](outputs, y)
-        precision.backward(value)
-    assert outputs.dtype is HALF
-    right = LOSSES[loss](outputs.detach().double(), y.double())
-    torch.testing.assert_close(value.double(), right, rtol=2e-3, atol=1e-6)
-    assert layer.weight.grad is not None
-    assert layer.weight.grad.isfinite().all()
-    assert layer.weight.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones_like(x)),
-        lambda x: nn.BCELoss()(x.sigmoid(), torch.ones_like(x)),
-        lambda x: F.binary_cross_entropy(x.float().sigmoid(), torch.ones_like(x), reduction="sum"),
-    ],
-)
-def test_binary_cross_entropy_is_refused_with_the_remedy(call: Callable[[Tensor], Tensor]):
     x = torch.randn(4, 4)
     with build_precision("native").forward_context():
         with pytest.raises(RuntimeError, match=r"unsafe to autocast.*binary_cross_entropy_with_logits"):
@@ -147,17 +102,10 @@ def test_binary_cross_entropy_is_refused_with_the_remedy(call: Callable[[Tensor]
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.AvgPool3d(2), (1, 2, 4, 4, 4)),
-        (nn.MaxPool3d(2), (1, 2, 4, 4, 4)),
-        (nn.AdaptiveAvgPool3d(2), (1, 2, 4, 4, 4)),
-        (nn.ReflectionPad2d(1), (1, 2, 4, 4)),
-        (nn.ReplicationPad1d(1), (1, 2, 4)),
-    ],
+    "layer", [nn.AvgPool3d(2), nn.MaxPool3d(2), nn.AdaptiveAvgPool3d(2), nn.ReplicationPad3d(1)]
 )
-def test_pools_and_pads_keep_the_dtype_of_their_input_as_on_a_gpu(layer: nn.Module, shape: tuple[int, ...]):
-    x = torch.randn(shape)
+def test_pools_and_pads_keep_the_dtype_of_their_input_as_on_a_gpu(layer: nn.Module):
+    x = torch.randn(1, 2, 4, 4, 4)
     with build_precision("native").forward_context():
         assert layer(x.half()).dtype is HALF
         assert layer(x).dtype is FLOAT
@@ -199,26 +147,9 @@ def test_plain_autocast_is_as_before_outside_and_in_bf16_inside():
             assert (plain(HALF), plain(torch.bfloat16)) == before
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpointed_forward_is_computed_again_with_the_same_casts(reentrant: bool):
-    network = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Softmax(-1), nn.Linear(8, 1))
-    x = torch.randn(4, 8, requires_grad=True)
-    gradients = []
-    for forward in (network, lambda x: checkpoint(network, x, use_reentrant=reentrant)):
-        x.grad = None
-        precision = build_precision("native", loss_scale=1.0)
-        with precision.training_context():
-            with precision.forward_context():
-                loss = forward(x).square().sum()
-            precision.backward(loss)
-        gradients.append(x.grad)
-    assert torch.equal(*gradients)
-
-
 def test_arguments_that_are_no_floating_point_tensors_are_left_alone():
     with build_precision("native").forward_context():
         assert torch.arange(5).sum().dtype is torch.int64
-        assert torch.ones(5, dtype=torch.float64).exp().dtype is torch.float64
         assert torch.ones(5, dtype=HALF).sum(dtype=HALF).dtype is HALF
-        assert torch.ones(5, dtype=HALF).softmax(0, dtype=torch.float64).dtype is torch.float64
-        assert torch.ones(5, dtype=torch.complex64).sum().dtype is torch.complex64
+        for dtype in (torch.float64, torch.complex64):
+            assert torch.ones(5, dtype=dtype).sum().dtype is dtype

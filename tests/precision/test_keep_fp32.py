@@ -1,7 +1,6 @@
 """Modules kept in fp32 under every backend."""
 
 import copy
-import math
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
 from ampcompare.precision.registry import PrecisionOptions
 
 MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
-HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]
 LOW = (torch.float16, torch.bfloat16)
 
 
@@ -111,19 +109,6 @@ class Twice(nn.Module):
         return self.head(self.second(self.first(self.embed(tokens))))
 
 
-@pytest.mark.parametrize(
-    ("name", "keep"),
-    [
-        *(("fp16", keep) for keep in ("first", "second.0", "embed", "head")),
-        *((name, "first.0,embed") for name in MIXED),
-    ],
-)
-def test_shared_modules_and_weights_train_under_every_backend(name: str, keep: str):
-    torch.manual_seed(0)
-    losses = train_steps(*prepare_model(name, keep, Twice()), batch=(torch.arange(5), torch.arange(5)))
-    assert all(map(math.isfinite, losses))
-
-
 def test_modules_that_share_a_weight_with_a_kept_module_are_kept_under_16_bit_weights():
     assert prepare_model("fp16", "embed", Twice())[0].fp32_modules == ["embed", "head"]
     assert prepare_model("native", "embed", Twice())[0].fp32_modules == ["embed"]
@@ -139,32 +124,12 @@ def test_attention_is_kept_with_the_submodule_that_it_reads_without_a_call():
                 assert model.train(mode)(torch.randn(2, 3, 8)).isfinite().all()
 
 
-class Mixed(Precision):
-    """Autocast in bf16."""
-
-    input_dtype = torch.bfloat16
-
-    def forward_context(self):
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-
 class Careless(Float16):
     """Half weights that are converted without regard to kept modules."""
 
     def convert(self, model, optimizer):
         model.half()
         return Precision.convert(self, model, optimizer)
-
-
-def test_a_users_backend_keeps_modules_when_built_directly():
-    precision = Mixed(options=PrecisionOptions(keep_fp32="1"))
-    model, _ = precision.prepare(make_net(), torch.optim.SGD([nn.Parameter(torch.ones(1))]))
-    seen = record_dtypes(model)
-    with precision.forward_context():
-        model(torch.randn(6, 4))
-    assert precision.fp32_modules == ["1"]
-    assert seen["1.2"] == (torch.float32, torch.float32)
-    assert seen["2"][1] is torch.bfloat16
 
 
 def test_a_backend_that_converts_a_kept_weight_is_refused():

@@ -2,78 +2,32 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from support.training import trainer
+from torch import nn
 
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.precision.apex import amp
 from ampcompare.precision.base import UnsupportedModel
 
 BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]  # no CPU has TF32
 SCALED = [name for name in BACKENDS if REGISTRY[name].scales]
 
 
-class Fourier(nn.Module):
-    """The spectral convolution of a Fourier neural operator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 4, 8, 5, dtype=torch.complex64) / 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        products = torch.einsum("bixy,ioxy->boxy", torch.fft.rfft2(x), self.weight)
-        return torch.fft.irfft2(products, s=x.shape[-2:])
-
-
-def make_operator() -> nn.Sequential:
-    """Return a network with complex weights."""
-    torch.manual_seed(0)
-    return nn.Sequential(Fourier(), nn.GELU(), nn.Flatten(), nn.Linear(256, 4))
-
-
-def train(name: str, model: nn.Module, steps: int = 3, **options: object) -> list[float]:
+def train(name: str, model: nn.Module) -> list[float]:
     """Train a few steps on one batch and return the losses."""
-    scale = {"loss_scale": 128.0} if REGISTRY[name].scales else {}
-    precision = build_precision(name, **scale | options)
-    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    made = trainer(name, model, momentum=0.9, **({"loss_scale": 128.0} if REGISTRY[name].scales else {}))
     images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    found = []
-    with precision.training_context():
-        for _ in range(steps):
-            with precision.forward_context():
-                loss = F.cross_entropy(model(images), torch.arange(8) % 4)
-            precision.backward(loss)
-            precision.step(optimizer)
-            optimizer.zero_grad()
-            found.append(loss.item())
-    return found
-
-
-@pytest.mark.parametrize("name", [name for name in BACKENDS if name not in SCALED])
-def test_complex_weights_train_with_16_bit_ones_if_their_module_is_kept(name):
-    expected = train("none", make_operator())
-    assert train(name, make_operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
-    if not REGISTRY[name].half_weights:  # PyTorch's Fourier transforms take no 16-bit inputs on a CPU
-        assert train(name, make_operator()) == pytest.approx(expected, abs=0.02)
+    with made.precision.training_context():
+        return [made.step([(images, torch.arange(8) % 4)]).loss.item() for _ in range(3)]
 
 
 @pytest.mark.parametrize("name", SCALED)
 def test_complex_weights_are_refused_in_one_line_where_the_loss_is_scaled(name):
-    expected = train("none", make_operator())
-    assert train(name, make_operator(), keep_fp32="0", loss_scale=1.0) == pytest.approx(expected, abs=0.02)
-    with pytest.raises(UnsupportedModel) as refused:
-        train(name, make_operator())
-    message = str(refused.value)
-    assert message.startswith(f"backend={name}: ")
-    assert "complex weights, as 0.weight has" in message
-    assert message.isprintable()
-
-
-def test_amp_refuses_complex_weights_where_it_scales_the_loss():
-    with pytest.raises(RuntimeError, match=r"complex weights, as 0\.weight has"):
-        amp.initialize(make_operator())
-    amp.initialize(make_operator(), loss_scale=1.0)
-    amp.reset()
+    model = nn.ParameterList([torch.zeros(2, dtype=torch.complex64)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    build_precision(name, loss_scale=1.0).prepare(model, optimizer)
+    with pytest.raises(UnsupportedModel, match=f"^backend={name}: .*complex weights, as 0 has") as refused:
+        build_precision(name).prepare(model, optimizer)
+    assert str(refused.value).isprintable()
 
 
 def make_scripted(*, whole: bool) -> nn.Module:
@@ -103,11 +57,3 @@ def test_torchscript_trains_or_is_refused_in_one_line_that_names_it(name, whole)
         return
     expected = train("none", make_scripted(whole=whole))
     assert train(name, make_scripted(whole=whole)) == pytest.approx(expected, abs=0.02)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_o2_saves_a_scripted_part_in_fp32():
-    precision, model = build_precision("apex_o2"), make_scripted(whole=False)
-    precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert next(model[0].parameters()).dtype is torch.float16
-    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}

@@ -16,7 +16,6 @@ from ampcompare.errors import UserError
 from ampcompare.experiment import describe_record
 from ampcompare.tracking import rejected_run
 from ampcompare.tracking.wandb_init import start_record
-from ampcompare.tracking.write_monitor import is_part_of, last_written_row
 from ampcompare.wandb_client.client import service_errors
 
 
@@ -69,44 +68,6 @@ def test_a_row_that_w_and_b_refuses_raises_and_later_rows_are_recorded(tmp_path:
     assert tracker.finish({}, 0) is None
     (record,) = load_runs([tmp_path])
     assert record.history["global_step"].tolist() == [1, 3, 4]
-
-
-def test_a_part_counts_only_if_it_is_of_the_run_and_has_all_rows(tmp_path: Path):
-    config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
-    tracker = start_record(describe_record(config, {}))
-    for step in (5, 6, 7):
-        tracker.log({"global_step": step})
-    assert tracker.finish({}, 0) is None
-    (file,) = tmp_path.rglob("*.wandb")
-    assert last_written_row(file) == (2, 7)
-    assert is_part_of(file, tracker.run_id, rows=3)
-    assert not is_part_of(file, "other", rows=3)
-    assert not is_part_of(file, tracker.run_id, rows=4)
-    file.write_bytes(file.read_bytes()[:-20])
-    assert not is_part_of(file, tracker.run_id, rows=3)
-
-
-def test_a_part_without_a_record_keeps_the_tracker_state_of_the_previous_part(tmp_path: Path):
-    """Recorded, not recorded, recorded again: the rows of the first part are there once."""
-    config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
-    tracker = start_record(describe_record(config, {}))
-    for step in (1, 2):
-        tracker.log({"global_step": step, "epoch": step / 4})
-    tracker.flush()
-    state = {"run_id": tracker.run_id, "config": config.to_dict(), "record": tracker.state_dict()}
-    tracker.finish({}, 1)
-
-    off = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=disabled"])
-    between = start_record(describe_record(off, {}), resumed=state)
-    assert (between.run_id, between.record) == (tracker.run_id, None)
-    between.log({"global_step": 3, "epoch": 0.75})
-    assert between.state_dict() == state["record"]
-
-    last = start_record(describe_record(config, {}), resumed=state | {"record": between.state_dict()})
-    last.log({"global_step": 4, "epoch": 1.0})
-    last.finish({}, 0)
-    (run,) = load_runs([tmp_path])
-    assert run.history["global_step"].tolist() == [1, 2, 4]
 
 
 @pytest.mark.parametrize("failure", [*service_errors(), WandbApiFailedError, PermissionError])

@@ -1,10 +1,9 @@
 """Rows that are read an interval late say the same as those read at once, none is lost; how a run ends."""
 
-import itertools
-import linecache
 import os
 import traceback
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -49,15 +48,6 @@ def test_a_late_row_still_names_the_step_whose_loss_is_not_finite():
         # One interval later; the row that shows it is kept, and with lag that of the interval after.
         assert (made.step, steps_of(rows)) == ((8, [4, 8]) if lag else (4, [4]))
     assert problems[0] == problems[1]
-
-
-def test_a_loss_that_was_never_finite_gets_other_advice():
-    made, _ = fit("data.std=[1e-40,1e-40,1e-40]")
-    with pytest.raises(
-        TrainingError,
-        match="no update came before, so check the data for NaN, the loss function and the initial",
-    ):
-        made.run()
 
 
 @pytest.mark.parametrize("lag", [False, True])
@@ -126,46 +116,34 @@ def test_the_best_value_follows_the_direction_of_the_metric(tmp_path: Path, bett
 
 
 class OriginsOfFloat64(TorchDispatchMode):
-    """Collects the code of the package that makes float64 tensors of tensors that are not.
-
-    Attributes:
-        calls: The text of each call.
-    """
+    """Collects the functions of the package that make float64 tensors of tensors that are not."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: set[str] = set()
+        self.functions: set[CodeType] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         is_number = func is torch.ops.aten.scalar_tensor.default  # a Python number beside a tensor
         if has_float64_tensor(result) and not has_float64_tensor((args, kwargs)) and not is_number:
-            self.calls.add(own_call())
+            codes = (frame.f_code for frame, _ in traceback.walk_stack(None))
+            self.functions.add(
+                next(code for code in codes if f"{os.sep}ampcompare{os.sep}" in code.co_filename)
+            )
         return result
-
-
-def own_call() -> str:
-    """Return the text of the call in the package's code that is under way."""
-    frames = (frame for frame, _ in traceback.walk_stack(None))
-    frame = next(frame for frame in frames if f"{os.sep}ampcompare{os.sep}" in frame.f_code.co_filename)
-    first, last, *_ = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    return "".join(linecache.getline(frame.f_code.co_filename, n) for n in range(first, last + 1))
 
 
 def has_float64_tensor(values: Any) -> bool:
     return any(isinstance(x, torch.Tensor) and x.dtype == torch.float64 for x in tree_leaves(values))
 
 
-@pytest.mark.parametrize("backend", ["none", "native_bf16", "bf16"])
-def test_a_training_makes_float64_only_where_it_asks_for_the_widest_type_of_the_device(backend: str):
+def test_a_training_makes_float64_only_where_it_asks_for_the_widest_type_of_the_device():
     """One with rows, gradients looked at, and evaluations. A device such as MPS has no float64."""
     with OriginsOfFloat64() as origins:
-        made, rows = fit(f"backend={backend}", "training.clip_norm=5", "log.every=2")
+        made, rows = fit("backend=native_bf16", "training.clip_norm=5", "log.every=2")
         made.run()
-        made.load_state_dict(made.state_dict())
-    assert origins.calls
-    # Where a type is that of `counts`, the tensor of this name was made with the widest type.
-    unasked = [call for call in origins.calls if "wide" not in call and "dtype=counts.dtype" not in call]
-    assert unasked == []
+    assert origins.functions
+    for code in origins.functions:
+        assert {"wide", "widest_float"} & {*code.co_names, *code.co_varnames, *code.co_freevars}, code
     logged = set().union(*rows)
     assert {"train/loss", "eval/accuracy", "grad/underflow_fraction", "grad/exponents", "grad/norm"} <= logged

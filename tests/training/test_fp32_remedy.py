@@ -150,7 +150,7 @@ REMEDIES = [
     ("native", "sums", f"module middle.0 (Sums), {KEEP}middle.0", ""),
     ("apex_o1", "frequencies", f"module middle.0 (Frequencies), {KEEP}middle.0", ""),
     ("native_bf16", "products", f"module middle.0 (Products), {KEEP}middle.0", ""),
-    ("fp16", "residuals", f"middle.0.factors, middle.1.factors (Factors), {KEEP}*.factors", ""),
+    ("fp16", "residuals", f"middle.1.factors (Factors), {KEEP}middle.0.factors,middle.1.factors", ""),
     ("bf16", "sums precision.keep_fp32=last", f"{KEEP}last,middle.0", ""),
     ("native", "own", f"{OWN_FORWARD}{FLOAT}{AUTOCAST}{MOVE}", "mended"),
     ("apex_o1", "own", f"{OWN_FORWARD}{FLOAT}{MOVE}", "mended"),

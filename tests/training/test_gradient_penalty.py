@@ -1,11 +1,11 @@
 """The gradient penalty with weights that take no part, and with operations without a second derivative."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.training import batch, play, trainer
+from support.properties import MECHANISMS
+from support.training import batch, trainer
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -14,7 +14,6 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.errors import TrainingError
 from ampcompare.precision.registry import REGISTRY
 
-BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
 TOLERANCE = {"float32": 1e-5, "float16": 0.02, "bfloat16": 0.1}
 
 
@@ -24,26 +23,24 @@ class Partly(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.used, self.unused = nn.Linear(192, 4), nn.Linear(7, 7)
-        self.also_unused = nn.Parameter(torch.ones(3))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.used(x.flatten(1)).tanh()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*MECHANISMS, "bf16"])
 def test_an_unused_weight_counts_0(backend: str):
     """By hand in fp64: the loss and the norm of the gradients of the used weights, and their step."""
     torch.manual_seed(0)
-    model, (images, labels), penalty = Partly(), batch(), 0.3
+    model, (images, labels) = Partly(), batch()
     weight, bias = (p.detach().double().requires_grad_() for p in model.used.parameters())
     loss = nn.functional.cross_entropy((images.double().flatten(1) @ weight.T + bias).tanh(), labels)
     gradients = torch.autograd.grad(loss, [weight, bias], create_graph=True)
-    total = loss + penalty * torch.sqrt(sum(g.square().sum() for g in gradients))
-    (of_weight, _) = torch.autograd.grad(total, [weight, bias])
+    total = loss + 0.3 * torch.cat([g.flatten() for g in gradients]).norm()
+    (of_weight,) = torch.autograd.grad(total, [weight])
     scale = {"loss_scale": 128.0} if REGISTRY[backend].scales else {}
-    config = TrainingConfig(gradient_penalty=penalty)
-    made = trainer(backend, model, config, **scale)
-    before = [p.detach().clone() for p in (*model.unused.parameters(), model.also_unused)]
+    made = trainer(backend, model, TrainingConfig(gradient_penalty=0.3), **scale)
+    unused = model.unused.weight.detach().clone()
     with made.precision.training_context():
         found = made.step([(images, labels)]).loss
     tolerance = TOLERANCE[REGISTRY[backend].dtype]
@@ -51,8 +48,7 @@ def test_an_unused_weight_counts_0(backend: str):
     if not REGISTRY[backend].half_weights:
         change = model.used.weight.detach().double() - weight.detach()
         torch.testing.assert_close(change, -0.1 * of_weight, rtol=tolerance, atol=tolerance * 0.1)
-    after = (*model.unused.parameters(), model.also_unused)
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert torch.equal(model.unused.weight, unused)
 
 
 class Once(Function):
@@ -78,7 +74,7 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(x, x, x).flatten(1)
 
 
-@pytest.mark.parametrize("backend", ["none", "native_bf16", "apex_o1_bf16", "bf16"])
+@pytest.mark.parametrize("backend", ["none", "apex_o1_bf16"])
 @pytest.mark.parametrize(
     ("layer", "named"), [(Attention, "scaled_dot_product"), (OnceLayer, "differentiate twice")]
 )
@@ -93,41 +89,3 @@ def test_an_operation_without_second_derivative_is_named_in_one_line(
     assert message.startswith("training.gradient_penalty=0.1: ")
     assert named in message
     assert message.isprintable()
-
-
-NET = """
-from torch import nn
-import torch.nn.functional as F
-
-
-class Net(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.body, self.attention = nn.Linear(48, 48), nn.MultiheadAttention(48, 2, batch_first=True)
-        self.head = nn.Linear(48, classes)
-
-    def forward(self, x):
-        x = self.body(F.avg_pool2d(x, 8).flatten(1)).unsqueeze(1)
-        return self.head(self.attention(x, x, x, need_weights=False)[0].squeeze(1))
-
-
-def build(num_classes=10):
-    return Net(num_classes)
-
-"""
-
-
-@pytest.fixture
-def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.py").write_text(NET)
-    return tmp_path
-
-
-@pytest.mark.parametrize("backend", ["none", "native", "apex_o2"])
-def test_a_run_ends_with_the_line(net: Path, backend: str):
-    words = ("model.name=./net.py:build", "training.gradient_penalty=0.1", f"backend={backend}")
-    printed = play(*words, "wandb.mode=disabled", code=1)
-    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert "attention" in line
-    assert "gradient_penalty" in line

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.properties import MECHANISMS
 from support.training import fit, play
 
 from ampcompare.errors import UserError
-from ampcompare.precision.registry import REGISTRY
 
-BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
 NET = """
 from torch import nn
 
@@ -42,7 +41,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", MECHANISMS)
 def test_lazy_layers_have_equal_weights_under_every_backend(net: Path, backend: str):
     expected, _ = fit("model.name=./net.py:lazy", "epochs=1", "optimizer.fused=false")
     loop, rows = fit("model.name=./net.py:lazy", "epochs=1", "optimizer.fused=false", f"backend={backend}")
@@ -62,13 +61,3 @@ def test_a_lazy_layer_that_is_never_called_is_named(net: Path):
     assert "never" in str(refused.value)
     (line,) = refused.value.lines
     assert line.isprintable()
-
-
-def test_lazy_layers_in_channels_last(net: Path):
-    play(
-        "wandb.mode=disabled",
-        "model.name=./net.py:lazy",
-        "memory_format=channels_last",
-        "backend=apex_o2",
-        "epochs=1",
-    )

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from ampcompare.precision import build_precision
-from ampcompare.training.network_description import describe_network, find_difference
+from ampcompare.training.network_description import describe_training, find_difference
 from ampcompare.training.torch_compile import find_compiled_code, forget_compiled_code
 
 HEAD = """
@@ -19,7 +19,7 @@ count = itertools.count(1)
 """
 # How the next network differs from the one before, and the part that the message names.
 DIFFERENCES = {
-    "attribute factor in the network": """
+    "network.factor": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -27,11 +27,11 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "attribute p in module 1.0": """
+    "network.1.0.p": """
 def build():
     return nn.Sequential(nn.Flatten(), nn.Sequential(nn.Dropout(0.1 * next(count))))
 """,
-    "entry 'rate' in attribute options in module 0": """
+    "network.0.options.rate": """
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Block(nn.Module):
 def build():
     return nn.Sequential(Block())
 """,
-    "attribute rate in entry 1 in attribute configs in the network": """
+    "network.configs.1.rate": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "global SCALE of net.py in method forward of Net in the network": """
+    "network.Net.forward.SCALE": """
 class Net(nn.Module):
     def forward(self, x):
         return x * SCALE
@@ -56,7 +56,7 @@ def build():
     SCALE = next(count)
     return Net()
 """,
-    "global KEEP of net.py in method forward of Net in the network": """
+    "network.Net.forward.KEEP": """
 class Net(nn.Module):
     def forward(self, x):
         return sum([x * KEEP for _ in range(1)])
@@ -65,7 +65,7 @@ def build():
     KEEP = next(count)
     return Net()
 """,
-    "global INNER of net.py in method forward of Net in the network": """
+    "network.Net.forward.INNER": """
 class Net(nn.Module):
     def forward(self, x):
         return (lambda y: y * INNER)(x)
@@ -74,7 +74,7 @@ def build():
     INNER = next(count)
     return Net()
 """,
-    "attribute _Slotted__rate in attribute config in the network": """
+    "network.config.state.2.1._Slotted__rate": """
 class Slotted:
     __slots__ = ("__rate",)
     def __init__(self, rate):
@@ -86,7 +86,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "attribute dice in the network": """
+    "network.dice.state.2.1.1": """
 import random
 class Net(nn.Module):
     def __init__(self):
@@ -95,7 +95,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "global SCALE of net.py in function scaled of net.py in method forward of Block in module 0": """
+    "network.0.Block.forward.scaled.SCALE": """
 class Block(nn.Module):
     def forward(self, x):
         return scaled(x)
@@ -106,7 +106,7 @@ def build():
     SCALE = next(count)
     return nn.Sequential(Block())
 """,
-    "entry 'scale' in global CONFIG of net.py in property scale of Net in the network": """
+    "network.Net.scale.CONFIG.scale": """
 CONFIG = {}
 class Net(nn.Module):
     @property
@@ -116,7 +116,7 @@ def build():
     CONFIG["scale"] = next(count)
     return Net()
 """,
-    "global SCALE of net.py in method scaled of Net in the network": """
+    "network.Net.scaled.SCALE": """
 class Net(nn.Module):
     @staticmethod
     def scaled(x):
@@ -126,7 +126,7 @@ def build():
     SCALE = next(count)
     return Net()
 """,
-    "class attribute scale of Base in the network": """
+    "network.Base.scale": """
 class Base(nn.Module):
     scale = 1
 class Net(Base):
@@ -135,19 +135,19 @@ def build():
     Base.scale = next(count)
     return Net()
 """,
-    "closure variable rate in attribute forward in module 0": """
+    "network.0.forward.rate": """
 def build():
     network, rate = nn.Sequential(nn.Identity()), next(count)
     network[0].forward = lambda x: x * rate
     return network
 """,
-    "closure variable rate in entry 0 in attribute _forward_hooks in module 0": """
+    "network.0._forward_hooks.0.rate": """
 def build():
     network, rate = nn.Sequential(nn.Identity()), next(count)
     network[0].register_forward_hook(lambda module, inputs, outputs: outputs * rate)
     return network
 """,
-    "default of rate in attribute activation in the network": """
+    "network.activation.defaults.0.0": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "keyword argument alpha in attribute activation in the network": """
+    "network.activation.state.2.2.alpha": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -165,7 +165,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "shape in tensor last.weight": """
+    "network.last.weight.shape": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -174,24 +174,24 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "requires_grad in tensor 0.bias": """
+    "network.0.bias.requires_grad": """
 def build():
     network = nn.Sequential(nn.Linear(2, 2))
     network[0].bias.requires_grad_(next(count) == 1)
     return network
 """,
-    "module 1 in its modules in the network": """
+    "network._modules": """
 def build():
     return nn.Sequential(*[nn.ReLU() for _ in range(next(count))])
 """,
-    "parameter bias in its parameters in module 0": """
+    "network.0._parameters.bias": """
 def build():
     return nn.Sequential(nn.Linear(2, 2, bias=next(count) == 1))
 """,
 }
 # What cannot be compared, its type, and where it is.
 UNKNOWN = {
-    "attribute table in module 0 is a Tensor": """
+    "network.0.table is a Tensor": """
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -199,7 +199,7 @@ class Block(nn.Module):
 def build():
     return nn.Sequential(Block())
 """,
-    "attribute random in the network is a Generator": """
+    "network.random is a Generator": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -207,7 +207,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "attribute config in the network is a DictConfig": """
+    "network.config is a DictConfig": """
 from omegaconf import OmegaConf
 class Net(nn.Module):
     def __init__(self):
@@ -216,7 +216,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """,
-    "global TABLE of net.py in method forward of Net in the network is a Tensor": """
+    "network.Net.forward.TABLE is a Tensor": """
 TABLE = torch.arange(3)
 class Net(nn.Module):
     def forward(self, x):
@@ -282,8 +282,8 @@ def test_equal_networks_share_compiled_code(what: str, tmp_path: Path, caplog: p
 
 
 def test_another_network_is_no_difference_of_seeds():
-    difference = find_difference(
-        describe_network(nn.Sequential(nn.ReLU())), describe_network(nn.Sequential(nn.Tanh()))
-    )
+    loss = nn.functional.cross_entropy
+    networks = nn.Sequential(nn.ReLU()), nn.Sequential(nn.Tanh())
+    difference = find_difference(*(describe_training(network, loss) for network in networks))
     assert difference is not None
     assert difference.is_class

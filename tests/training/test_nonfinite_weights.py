@@ -3,10 +3,7 @@
 from pathlib import Path
 
 import pytest
-import torch
-from support.training import fit, play
-
-from ampcompare.errors import TrainingError
+from support.training import play
 
 # Zeros in the input give zero gradients: in fp16 Adam's eps is 0, and 0 / 0 is NaN.
 NET = """
@@ -75,13 +72,13 @@ def _net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The smallest positive number of the dtype in which the optimizer updates the weights.
-SMALLEST = {"fp16": 2**-24, "bf16": 2**-133, "apex_o2": 2**-149, "none": 2**-149}
+SMALLEST = {"fp16": 2**-24, "bf16": 2**-133, "apex_o2": 2**-149}
 ADAM = ("optimizer.name=adam", "optimizer.fused=false", "optimizer.lr=0.001", "log.every=1")
 
 
-@pytest.mark.parametrize("scale", ["dynamic", "1.0", "128.0"])
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("diagnostics", ["null", "1"])
+@pytest.mark.parametrize(
+    ("scale", "every", "diagnostics"), [("dynamic", 1, "null"), ("1.0", 3, "1"), ("128.0", 1, "1")]
+)
 def test_adam_in_fp16_is_named_and_no_forward_pass(scale: str, every: int, diagnostics: str):
     words = (f"precision.loss_scale={scale}", f"diagnostics.every={diagnostics}", "epochs=12")
     printed = play(
@@ -110,12 +107,9 @@ def test_the_same_when_the_training_continues():
 # By backend, eps and optimizer, in pairs.
 EPS_OF_ADAM = [
     ("fp16", 1e-8, "adam"),
-    ("fp16", 1e-9, "adamw"),
-    ("fp16", 1e-4, "adam"),
+    ("fp16", 1e-4, "adamw"),
     ("bf16", 1e-8, "adamw"),
     ("apex_o2", 1e-9, "adam"),
-    ("none", 1e-8, "adam"),
-    ("none", 1e-4, "adamw"),
 ]
 
 
@@ -132,7 +126,7 @@ def test_an_eps_that_is_0_in_the_dtype_of_the_weights_is_named_before_the_first_
     assert ("weights of first were inf or nan" in after) == is_zero
 
 
-@pytest.mark.parametrize("backend", ["none", "bf16", "native"])
+@pytest.mark.parametrize("backend", ["none", "native"])
 def test_initial_weights_are_named(backend: str):
     printed = play(
         "wandb.mode=disabled", "model.name=./net.py:spoiled", f"backend={backend}", "epochs=12", code=1
@@ -141,16 +135,7 @@ def test_initial_weights_are_named(backend: str):
     assert "forward pass overflowed" not in printed
 
 
-@pytest.mark.parametrize("backend", ["fp16", "native"])
-def test_the_advice_on_initial_weights_blames_no_update(backend: str):
-    words = ("training.on_nan=continue", "epochs=2")
-    printed = play("wandb.mode=disabled", "model.name=./net.py:spoiled", f"backend={backend}", *words)
-    (line,) = [line for line in printed.splitlines() if "the initial weights of first are inf or nan" in line]
-    assert "check the initial weights" in line
-    assert "optimizer.lr" not in line
-
-
-@pytest.mark.parametrize("backend", ["none", "native_bf16"])
+@pytest.mark.parametrize("backend", ["none"])
 def test_weights_that_an_update_made_infinite_are_named(backend: str):
     """The first update overflows, although the loss before it is finite."""
     reference = ("recipe=reference", "optimizer.fused=false", "epochs=2")
@@ -162,8 +147,7 @@ def test_weights_that_an_update_made_infinite_are_named(backend: str):
 
 
 # By backend and loss scale; the other backends have none.
-SCALES = [("none", None), ("native_bf16", None), ("native", "dynamic"), ("native", "4.0"), ("apex_o1", "1.0")]
-SCALES += [("apex_o1", "dynamic"), ("fp16", "1.0"), ("fp16", "dynamic")]
+SCALES = [("none", None), ("native", "dynamic"), ("apex_o1", "1.0")]
 
 
 @pytest.mark.parametrize(("backend", "scale"), SCALES)
@@ -182,39 +166,12 @@ def test_a_loss_that_is_nan_before_any_update_is_no_matter_of_the_learning_rate(
 
 
 @pytest.mark.parametrize("backend", ["native", "fp16"])
-def test_a_loss_scale_that_collapses_before_any_update_is_no_matter_of_the_learning_rate(backend: str):
-    words = (
-        f"backend={backend}",
-        "training.on_nan=continue",
-        "epochs=12",
-        "log.every=3",
-        "optimizer.eps=1e-4",
-    )
-    printed = play("wandb.mode=disabled", "model.name=./net.py:hopeless", *words)
-    assert "the loss scale fell to" in printed
-    assert "optimizer.lr" not in printed
-
-
-@pytest.mark.parametrize("backend", ["native", "fp16"])
 def test_a_forward_pass_that_overflows_is_still_named(backend: str):
     """Forward, loss and gradients are inf in fp16, and the weights are finite in every skipped step."""
     words = ("epochs=12", "log.every=1", "optimizer.fused=false")
     printed = play("wandb.mode=disabled", "model.name=./net.py:loud", f"backend={backend}", *words, code=1)
     assert "the loss was inf or nan too, so the forward pass overflowed" in printed
     assert "weights of" not in printed
-
-
-def test_fp32_that_overflows_in_its_forward_does_not_blame_the_weights():
-    """The weights are NaN after the step because the loss is, not before."""
-    loop, _ = fit("model.name=./net.py:loud", "epochs=1", "optimizer.lr=1e-30", "batch_size=4", "log.every=1")
-    layer = loop.trainer.model[1]
-    with torch.no_grad():
-        layer.weight.mul_(1e30)
-    with pytest.raises(TrainingError) as stopped:
-        loop.run()
-    message = stopped.value.explain()  # type: ignore[attr-defined]
-    assert message.startswith("step 1: the training loss is")
-    assert "weights of" not in message
 
 
 def test_out_of_memory_in_an_evaluation_names_its_own_batch_size():

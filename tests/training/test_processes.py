@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
-from support.training import StopWhen, fit_of
+from support.training import StopWhen, fit_of, timeless
 from torch import nn
 
 from ampcompare.config.load import load_config
@@ -25,6 +25,7 @@ WORDS = (
     "eval.batch_size=8",  # the last evaluation batch has one image: none for the second process
     "epochs=2",
     "log.every=1",
+    "diagnostics.every=null",  # activations are those of a process
     "recipe=reference",
     "optimizer.momentum=0.9",
 )
@@ -64,8 +65,7 @@ def main(folder: Path) -> None:
             made, rows = fit_of(config, torch.device("cpu"), world=world)
             made.run()
             weights = torch.cat([p.detach().flatten() for p in made.trainer.model.parameters()])
-            seen = [plan[0].tolist() for plan in made.train.plans(0)]
-            found[case] = {"rows": rows, "weights": weights.double().sum().item(), "seen": seen}
+            found[case] = {"rows": rows, "weights": weights.double().sum().item()}
     (folder / f"rank{world.rank}.json").write_text(
         json.dumps(found, default=lambda histogram: histogram.counts)
     )
@@ -84,44 +84,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
     return one, first, second
 
 
+COMPARED = "train/loss train/accuracy eval/loss eval/accuracy amp/scale_factor amp/skipped_steps".split()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in CASES if case != "not finite"])
+@pytest.mark.parametrize("case", CASES)
 def test_two_processes_log_the_same_as_one(runs: tuple[dict, dict, dict], case: str):
-    one, first, _ = (found[case] for found in runs)
-    tolerance = 1e-5 if case == "none" else 2e-2
-    for key in (
-        "train/loss",
-        "train/accuracy",
-        "eval/loss",
-        "eval/accuracy",
-        "amp/scale_factor",
-        "amp/skipped_steps",
-    ):
+    """All three have the same rows, within rounding, and both processes the same numbers and weights."""
+    one, first, second = (found[case] for found in runs)
+    assert repr(first["weights"]) == repr(second["weights"])
+    assert repr(timeless(first["rows"])) == repr(timeless(second["rows"]))
+    if case == "not finite":  # of what follows from nan nothing is said
+        return
+    for key in COMPARED:
         ours, truth = ([row[key] for row in found["rows"] if key in row] for found in (first, one))
+        tolerance = 1e-5 if case == "none" else 2e-2
         absolute = 0.04 if "accuracy" in key else 0.0  # a single image
         assert ours == pytest.approx(truth, rel=tolerance, abs=absolute), key
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", list(CASES))
-def test_both_processes_have_the_same_rows_weights_and_skipped_steps(
-    runs: tuple[dict, dict, dict], case: str
-):
-    _, first, second = (found[case] for found in runs)
-    keys = [k for k in first["rows"][0] if not k.startswith(("time/", "throughput/", "memory/"))]
-    for ours, theirs in zip(first["rows"], second["rows"], strict=True):
-        assert repr([ours.get(k) for k in keys]) == repr([theirs.get(k) for k in keys])
-    assert repr(first["weights"]) == repr(second["weights"])
-    if "overflow" in case:
-        assert first["rows"][-2]["amp/skipped_steps"] > 0 or first["rows"][-1].get("amp/skipped_steps", 0) > 0
-
-
-@pytest.mark.slow
-def test_every_image_is_used_once_by_one_process(runs: tuple[dict, dict, dict]):
-    one, first, second = (found["none"]["seen"] for found in runs)
-    for whole, ours, theirs in zip(one, first, second, strict=True):
-        assert sorted(ours + theirs) == sorted(whole)
-    assert sorted(image for part in first + second for image in part) == list(range(90))
+    assert ("overflow" in case) <= any(row.get("amp/skipped_steps") for row in first["rows"])
 
 
 STOPS_AT = 5
@@ -180,11 +160,10 @@ def build(num_classes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["none", "apex_o2"])
-def test_unused_parameters_are_named_and_can_be_allowed(tmp_path: Path, backend: str):
+def test_unused_parameters_are_named_and_can_be_allowed(tmp_path: Path):
     (tmp_path / "net.py").write_text(UNUSED)
     network = f"model.name={tmp_path / 'net.py'}:build"
-    words = (*QUICK, network, f"backend={backend}", f"output_dir={tmp_path}", "epochs=1")
+    words = (*QUICK, network, "backend=apex_o2", f"output_dir={tmp_path}", "epochs=1")
     done = torchrun(2, str(ROOT / "run_experiment.py"), *words, check=False)
     (said,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
     assert "spare.weight, spare.bias;" in said

@@ -43,11 +43,6 @@ def test_a_class_that_the_network_does_not_have_is_named_with_the_networks_class
             compute()
 
 
-def test_logits_and_targets_of_different_number_are_named_both():
-    with pytest.raises(TrainingError, match=r"outputs \[3, 5\] and targets \[4\]"):
-        cross_entropy(drawn(3, 5), classes(4))
-
-
 def evaluate(task: Task, outputs: Tensor, targets: Tensor, size: int = 4) -> dict[str, float]:
     """Return the scores of a network with these outputs."""
     loader = TensorLoader(TensorSplit(outputs, targets), batch_size=size, device="cpu")
@@ -240,12 +235,3 @@ def test_the_first_evaluation_finds_the_fraction_of_the_commonest_class(case: st
     for _ in range(2):
         evaluation.run()
         assert evaluation.commonest_class == pytest.approx(expected)
-
-
-def test_targets_that_are_no_classes_have_no_commonest_class():
-    numbers = TensorLoader(TensorSplit(drawn(6, 3), drawn(6, 3)), batch_size=4, device="cpu")
-    fractions = TensorLoader(TensorSplit(drawn(6, 3), drawn(6, 3).softmax(1)), batch_size=4, device="cpu")
-    for loader, task in ((numbers, task_of("task.loss=mse")), (fractions, task_of("task.metrics=[]"))):
-        evaluation = Evaluation(nn.Identity(), loader, build_precision("none"), task=task)
-        evaluation.run()
-        assert evaluation.commonest_class is None

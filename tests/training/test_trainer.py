@@ -1,19 +1,16 @@
 """The training step and evaluation, with small real networks under every backend."""
 
-import warnings
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.properties import MECHANISMS
 from support.training import batch, task_of, trainer
 from torch import Tensor, nn
 
-from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.dataset import TensorSplit
 from ampcompare.data.device_loaders import TensorLoader
@@ -96,37 +93,11 @@ def test_clipping_equals_that_of_fp32(
     assert (ours - truth).norm() <= near(0.02, backend) * truth.norm()
 
 
-def test_errors_of_step_and_evaluation_note_the_shapes_of_the_batch():
-    made, (images, labels) = trainer("none", network()), batch(8)
-    wrong = TensorSplit(images, torch.full_like(labels, 4))
-    evaluation = Evaluation(
-        made.model, TensorLoader(wrong, batch_size=8, device="cpu"), made.precision, task=made.task
-    )
-    made.step([(images, labels)])
-    for raises in (lambda: made.step([wrong.sample]), evaluation.run):
-        with pytest.raises(TrainingError, match="a target is 4") as caught:
-            raises()
-        assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
-
-
-@pytest.mark.parametrize("backend", MECHANISMS)
-def test_logged_norm_equals_the_norm_of_unscaled_gradients(backend: str):
-    model = network()
-    images, labels = batch()
-    F.cross_entropy(model(images), labels).backward()
-    truth = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
-    result = trainer(backend, network(), init_scale=4096.0).step([(images, labels)], diagnose=True)
-    assert result.diagnostics["grad/norm"].item() == pytest.approx(truth, rel=near(5e-3, backend))
-
-
-@pytest.mark.parametrize("backend", MECHANISMS)
-def test_gradient_penalty_equals_that_of_fp32(backend: str):
-    config = TrainingConfig(gradient_penalty=0.5)
-    ours = trainer(backend, network(), config, init_scale=128.0).step([batch()]).loss.item()
-    truth = trainer("none", network(), config).step([batch()]).loss.item()
-    plain = trainer("none", network()).step([batch()]).loss.item()
-    assert truth > plain + 0.01
-    assert ours == pytest.approx(truth, rel=near(5e-3, backend))
+def test_an_error_of_a_step_notes_the_shapes_of_the_batch():
+    images, labels = batch(8)
+    with pytest.raises(TrainingError, match="a target is 4") as caught:
+        trainer("none", network()).step([(images, torch.full_like(labels, 4))])
+    assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -143,7 +114,7 @@ def test_an_evaluation_is_in_fp32_unless_it_is_asked_to_be_as_the_training(autoc
     assert evaluation.run() == Evaluation(made.model, loader, made.precision, **how).run() != before
 
 
-@pytest.mark.parametrize("images", [1, 3, 8, 9, 24])
+@pytest.mark.parametrize("images", [1, 8, 9])
 def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: int):
     """Else one would wait for an answer of another that has no batch left."""
 
@@ -170,17 +141,15 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine():
     def factor(step: int, warmup: float = 0, name: str = "cosine") -> float:
         return learning_rate_factor(step, name=name, warmup_steps=warmup, total_steps=100)
 
-    assert factor(0) == 1.0
-    assert factor(50) == pytest.approx(0.5)
-    assert factor(100) == pytest.approx(0.0, abs=1e-12)
     assert [factor(s, warmup=4) for s in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factor(52, warmup=4) == pytest.approx(0.5)  # halfway from the warm-up's end to the last step
     assert factor(99, name="constant") == 1.0
-    truth = torch.optim.lr_scheduler.CosineAnnealingLR(torch.optim.SGD([torch.zeros(1)], lr=1.0), T_max=100)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for step in range(100):
-            assert factor(step) == pytest.approx(truth.get_last_lr()[0], abs=1e-9)
-            truth.step()
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    truth = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
+    for step in range(100):
+        assert factor(step) == pytest.approx(truth.get_last_lr()[0], abs=1e-9)
+        optimizer.step()
+        truth.step()
 
 
 # Parts of a step, micro-batches and processes, whose targets do not all count: the gradient of the whole.
@@ -226,17 +195,6 @@ def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str):
     assert change.norm() > 0
 
 
-def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
-    task = task_of("task.loss=mse")
-    x, y = torch.randn(6, 3), torch.randn(6, 2)
-    loss, change = moved(weighing(task, features=2), [(x, y)])
-    # One sample of four steps and one of two, as two batches of a loader are.
-    long, short = (x[None, :4], y[None, :4]), (x[None, 4:], y[None, 4:])
-    split_loss, split = moved(weighing(task.weighted_by_targets(), features=2), [long, short])
-    assert split_loss == pytest.approx(loss)
-    assert torch.allclose(split, change, atol=1e-6)
-
-
 class AsTwo(DistributedContext):
     """As if another process had the same numbers."""
 
@@ -252,26 +210,6 @@ def test_processes_weight_their_parts_by_the_targets_of_all():
     together = moved(one, [(batch, 8)])  # with how many samples they have together
     assert together[0] == pytest.approx(alone[0])
     assert torch.allclose(together[1], alone[1])
-
-
-def test_complex_gradients_are_measured_and_clipped_in_both_parts():
-    """The gradient is 3 + 4i: its norm is 5, with clipping of each part to 2 the step is 2 + 2i."""
-
-    class Complex(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.tensor([0j]))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (torch.view_as_real(self.weight) * x).sum(1)
-
-    for config, weight in ((TrainingConfig(), -3 - 4j), (TrainingConfig(clip_value=2.0), -2 - 2j)):
-        model, task = Complex(), task_of("task.loss=mae", "task.metric=null")
-        result = trainer("none", model, config, task, lr=1.0).step(
-            [(torch.tensor([[3.0, 4.0]]), torch.tensor([-1.0]))], diagnose=True
-        )
-        assert result.diagnostics[metrics.GRADIENT_NORM].item() == pytest.approx(5.0)
-        assert model.weight.tolist() == [weight]
 
 
 class Forgetful(Precision):
@@ -301,8 +239,8 @@ def test_a_backend_that_scales_the_loss_must_tell_whether_it_skipped_the_step():
     assert step(Plain).skipped is None
 
 
-@pytest.mark.parametrize("scale", ["dynamic", 1.0, 64.0])
-@pytest.mark.parametrize("backend", [name for name in REGISTRY if name != "tf32"])  # which needs a GPU
+@pytest.mark.parametrize("scale", ["dynamic", 64.0])
+@pytest.mark.parametrize("backend", MECHANISMS)
 def test_the_step_of_every_backend_tells_of_the_skips_that_the_backend_counts(backend: str, scale: Any):
     options = {"loss_scale": scale} if REGISTRY[backend].scales else {}
     made = trainer(backend, network(batch_norm=False), **options)

@@ -1,20 +1,10 @@
 """`training.perturb_weights=one_ulp`: every trainable weight is one ulp away, and nothing else is."""
 
-import json
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from support.quick import QUICK
-from support.torchrun import torchrun
-from support.training import fit, fit_of
+from support.training import fit
 from torch import Tensor
 
-from ampcompare.config.load import load_config
-from ampcompare.precision import REGISTRY
-from ampcompare.runtime.signals import exit_process
-from ampcompare.system.distributed import connect_processes
 from ampcompare.training.weight_perturbation import move_one_ulp
 
 PERTURBED = "training.perturb_weights=one_ulp"
@@ -69,59 +59,26 @@ def test_next_number_of_each_dtype(dtype: torch.dtype):
     assert moved.dtype is dtype
     assert set(ulps(moved, weights).tolist()) == {-1, 1}
     assert 400 < int((ulps(moved, weights) > 0).sum()) < 600
-    numpy_knows = dtype in (torch.float32, torch.float64, torch.float16)
-    if numpy_knows:
-        import numpy as np
-
-        toward = np.where(ulps(moved, weights).numpy() > 0, np.inf, -np.inf).astype(weights.numpy().dtype)
-        assert np.array_equal(np.nextafter(weights.numpy(), toward), moved.numpy())
+    without_neighbour = torch.tensor([torch.inf, -torch.inf, torch.nan], dtype=dtype)
+    stays = move_one_ulp(without_neighbour, torch.Generator())
+    assert torch.equal(stays.nan_to_num(7), without_neighbour.nan_to_num(7))
 
 
-def test_numbers_without_a_finite_neighbour_stay():
-    special = torch.tensor([torch.inf, -torch.inf, torch.nan, torch.finfo(torch.float32).max] * 20)
-    moved = move_one_ulp(special, torch.Generator().manual_seed(0))
-    assert torch.equal(moved.isfinite(), special.isfinite())
-    assert torch.equal(moved.isnan(), special.isnan())
-    assert set(ulps(moved[3::4], special[3::4]).tolist()) == {-1, 0}
-    parts = torch.randn(50, dtype=torch.complex64)
-    moved = torch.view_as_real(move_one_ulp(parts, torch.Generator().manual_seed(0)))
-    assert set(ulps(moved, torch.view_as_real(parts)).flatten().tolist()) == {-1, 1}
-
-
-@pytest.mark.parametrize("backend", [name for name in REGISTRY if name != "tf32"])  # which needs a GPU
+@pytest.mark.parametrize("backend", ["none", "apex_o2", "fp16", "bf16_sr"])
 def test_every_trainable_weight_moves_by_one_ulp_and_nothing_else(backend: str, network: str):
     """Under every backend in the dtype that the optimizer updates: fp32 masters, fp16 or bf16 weights."""
     words = [network, f"backend={backend}"]
     plain, moved = fit(*words)[0].trainer, fit(*words, PERTURBED)[0].trainer
-    frozen = 0
     for before, after in zip(optimized(plain), optimized(moved), strict=True):
-        frozen += not after.requires_grad
         expected = {-1, 1} if after.requires_grad else {0}
         assert set(ulps(after, before).flatten().tolist()) <= expected
-    assert frozen == 1
+    assert not all(p.requires_grad for p in optimized(moved))
     for name, buffer in plain.model.named_buffers():
         assert torch.equal(buffer, moved.model.get_buffer(name))
     # What the model computes with are the optimizer's weights, rounded to its dtype.
     for weight, updated in zip(moved.model.parameters(), optimized(moved), strict=True):
         assert torch.equal(weight, updated.to(weight.dtype))
-    assert plain.precision.state_dict().keys() == moved.precision.state_dict().keys()
-    assert float(plain.precision.scale_factor()) == float(moved.precision.scale_factor())
-    for each in (plain, moved):
-        each.step([(torch.ones(4, 3, 32, 32), torch.arange(4))])
-        assert all(p.isfinite().all() for p in optimized(each))
-
-
-def test_directions_follow_from_the_seed_alone(network: str):
-    def moves(*words: str) -> Tensor:
-        plain, moved = (fit(network, *words, *extra)[0].trainer for extra in ((), (PERTURBED,)))
-        pairs = zip(optimized(moved), optimized(plain), strict=True)
-        return torch.cat([ulps(a, b).flatten() for a, b in pairs])
-
-    first = moves("seed=1")
-    assert torch.equal(first, moves("seed=1", "memory_format=channels_last"))
-    assert not torch.equal(first, moves("seed=2"))
-    large = moves("seed=9223372036854775807")
-    assert torch.equal(large, moves("seed=9223372036854775807"))
+    assert plain.precision.scale_factor() == moved.precision.scale_factor()
 
 
 def test_dropout_and_the_order_of_the_data_stay(network: str):
@@ -131,41 +88,3 @@ def test_dropout_and_the_order_of_the_data_stay(network: str):
         fit(network, *extra)
         states.append(torch.get_rng_state())
     assert torch.equal(*states)
-
-
-@pytest.mark.parametrize("backend", ["none", "apex_o2", "bf16"])
-def test_losses_differ_from_those_of_the_same_seed(backend: str):
-    def losses(*words: str) -> list[float]:
-        loop, rows = fit(f"backend={backend}", "precision.init_scale=1024", *words)
-        loop.run()
-        return [row["train/loss"] for row in rows if "train/loss" in row]
-
-    plain, again, moved = losses(), losses(), losses(PERTURBED)
-    assert plain == again
-    assert len(moved) == len(plain)
-    assert moved != plain
-    assert moved[0] == pytest.approx(plain[0], rel=2e-2)
-
-
-def main(folder: Path) -> None:
-    """Write the weights of each process as JSON, before and after, in each process that torchrun starts."""
-    torch.set_num_threads(1)
-    with connect_processes("cpu") as world:
-        configs = [load_config(None, [*QUICK, *extra]) for extra in ((), (PERTURBED,))]
-        made = [fit_of(config, torch.device("cpu"), world=world)[0].trainer for config in configs]
-        plain, moved = (torch.cat([p.detach().flatten() for p in optimized(one)]) for one in made)
-        found = {"ulps": ulps(moved, plain).tolist(), "sum": moved.double().sum().item()}
-        (folder / f"rank{world.rank}.json").write_text(json.dumps(found))
-
-
-@pytest.mark.slow
-def test_every_process_moves_alike(tmp_path: Path):
-    torchrun(2, __file__, str(tmp_path))
-    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
-    assert first == second
-    assert set(first["ulps"]) == {-1, 1}
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    exit_process(0)

@@ -143,14 +143,16 @@ def describe_structure(batch: Batch) -> str:
 
 def note_batch(problem: Exception, batch: Batch) -> None:
     """Add dtypes and shapes of the batch to an exception of network, loss or metric."""
-    tensors: dict[str, Tensor] = {}
-    for field, name in zip(batch, ("inputs", "targets"), strict=True):
-        if isinstance(field, Tensor):
-            tensors[name] = field
-        else:
-            tensors |= {f"{name}[{key!r}]": tensor for key, tensor in field.items()}
-    descriptions = [
-        f"{label} {str(tensor.dtype).removeprefix('torch.')} {[*tensor.shape]}"
-        for label, tensor in tensors.items()
-    ]
-    problem.add_note(f"in a batch of {', '.join(descriptions)}")
+    inputs, targets = (describe_shapes(field, with_dtype=True) for field in batch)
+    problem.add_note(f"in a batch of inputs {inputs}, targets {targets}")
+
+
+def describe_shapes(value: Any, *, with_dtype: bool = False) -> str:
+    """Return a shape as text: `[2, 3, 32, 32]` or `float32 [2, 3, 32, 32]`; by name for a dict."""
+    if isinstance(value, Tensor):
+        shape = str(list(value.shape))
+        return f"{str(value.dtype).removeprefix('torch.')} {shape}" if with_dtype else shape
+    if isinstance(value, Mapping):
+        named = (f"{name} {describe_shapes(part, with_dtype=with_dtype)}" for name, part in value.items())
+        return ", ".join(named)
+    return f"of type {type(value).__name__}"

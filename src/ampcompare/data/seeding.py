@@ -20,7 +20,9 @@ from ampcompare import plugins
 from ampcompare.data.batch import Batch, to_batch
 from ampcompare.data.worker_signals import is_worker_loss, start_iterator
 from ampcompare.errors import WORKER_ERROR, reason
+from ampcompare.system.device import random_states, set_random_states
 
+HOST = torch.device("cpu")
 _END = object()
 
 
@@ -80,26 +82,16 @@ class SeparateRandomState:
     """
 
     def __init__(self) -> None:
-        self._inside: tuple[Any, ...] | None = None
+        self._inside: dict[str, Any] | None = None
 
     def __enter__(self) -> None:
-        self._outside = _get_states()
+        self._outside = random_states(HOST)
         if self._inside is not None:
-            _set_states(self._inside)
+            set_random_states(HOST, self._inside)
 
     def __exit__(self, *error: object) -> None:
-        self._inside = _get_states()
-        _set_states(self._outside)
-
-
-def _get_states() -> tuple[Any, ...]:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-
-def _set_states(states: tuple[Any, ...]) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])
+        self._inside = random_states(HOST)
+        set_random_states(HOST, self._outside)
 
 
 def read_batches(

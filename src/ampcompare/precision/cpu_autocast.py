@@ -9,13 +9,14 @@ The lists are those of ATen/autocast_mode.h (torch 2.14), without the operations
 in bf16 keeps PyTorch's lists for CPUs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.library import get_kernel
+from torch.utils._pytree import tree_leaves
 
 from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
 from ampcompare.precision.scoped_kernels import ScopedKernels
@@ -81,7 +82,7 @@ def _in_fp32(call: Kernel, *args: Any, **kwargs: Any) -> Any:
 
 
 def _in_widest(call: Kernel, *args: Any, **kwargs: Any) -> Any:
-    is_wide = any(tensor.dtype is torch.float32 for tensor in _list_castable((args, kwargs)))
+    is_wide = any(_is_castable(leaf) and leaf.dtype is torch.float32 for leaf in tree_leaves((args, kwargs)))
     return (_in_fp32 if is_wide else _in_lower_precision)(call, *args, **kwargs)
 
 
@@ -129,16 +130,6 @@ def _make_kernels(overload: str) -> dict[str, Kernel]:
 def _is_castable(value: Any) -> bool:
     """Return whether autocast may cast an argument: a tensor of the CPU in at most 32 bits."""
     return isinstance(value, Tensor) and value.dtype in CASTABLE and value.device.type == "cpu"
-
-
-def _list_castable(value: Any) -> Iterator[Tensor]:
-    if _is_castable(value):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _list_castable(part)
-    elif isinstance(value, dict):
-        yield from _list_castable(tuple(value.values()))
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

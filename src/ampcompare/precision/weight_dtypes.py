@@ -103,35 +103,26 @@ def describe_frozen_parts(model: nn.Module) -> dict[str, str]:
 
     Modules in one part of the network that have the same dtypes are one entry, under the name of the part.
     """
-    frozen: dict[str, str] = {}
-    others: list[str] = []
+    parts: dict[str, str] = {}
+    uniform: tuple[str, ...] = ()  # the beginnings of names inside parts that are one entry
     for raw_name, module in model.named_modules():
         name = raw_name.removeprefix("module.")  # of DDP
-        dtypes = sorted({name_dtype(w.dtype) for w in _list_weights(module)})
-        if (_is_frozen(module) or _is_quantised(module)) and dtypes != ["float32"]:
-            frozen[name] = ", ".join(dtypes)
-        elif dtypes:
-            others.append(name)
-    parts: dict[str, str] = {}
-    for name, dtypes_text in frozen.items():
-        part = _find_uniform_part(name, frozen, others)
-        parts[part] = dtypes_text
+        if name.startswith(uniform):
+            continue
+        own, *others = {_describe_frozen(inner) for inner in module.modules() if _list_weights(inner)} or {""}
+        if name and own and not others:
+            parts[name] = own
+            uniform += (f"{name}.",)
+        elif _describe_frozen(module):
+            parts[name] = _describe_frozen(module)
     return parts
 
 
-def _find_uniform_part(name: str, frozen: Mapping[str, str], others: Iterable[str]) -> str:
-    """Return the name of the largest part around a frozen module in which all weights are described alike."""
-    steps = name.split(".")
-    for count in range(1, len(steps)):
-        part = ".".join(steps[:count])
-        is_alike = all(text == frozen[name] for inner, text in frozen.items() if _is_inside(inner, part))
-        if is_alike and not any(_is_inside(other, part) for other in others):
-            return part
-    return name
-
-
-def _is_inside(name: str, part: str) -> bool:
-    return name == part or name.startswith(f"{part}.")
+def _describe_frozen(module: nn.Module) -> str:
+    """Return the dtypes of a module's own weights if they are frozen or quantised, and not fp32, else ""."""
+    dtypes = sorted({name_dtype(weight.dtype) for weight in _list_weights(module)})
+    is_described = (_is_frozen(module) or _is_quantised(module)) and dtypes != ["float32"]
+    return ", ".join(dtypes) if is_described else ""
 
 
 def _list_weights(module: nn.Module) -> list[Tensor]:

@@ -11,13 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ampcompare import metrics
 from ampcompare.metrics import Metric
 from ampcompare.runtime.console import clock, is_plain, print_line
+from ampcompare.training.loop import Display
 from ampcompare.training.task import Score
 
 ACCURACY = metrics.METRICS[metrics.EVAL_ACCURACY]
 ESTIMATE_AFTER_SECONDS = 5.0  # of steps; then a run without a bar prints the time left
 
 
-class TrainingDisplay:
+class TrainingDisplay(Display):
     """Shows rows and steps of one run on the console."""
 
     def __init__(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.precision.base import Precision
-from ampcompare.precision.keep_fp32 import OPTION, match_modules
+from ampcompare.precision.keep_fp32 import OPTION
 from ampcompare.system.device import autocast_name
 from ampcompare.training.losses_and_metrics import call_network
 from ampcompare.training.task import Task
@@ -128,10 +128,9 @@ class _Trials:
         where = "the loss" if place == LOSS else f"the network's own forward ({type(self.model).__name__})"
         device = autocast_name(self.precision.device)
         with self.precision.training_context(), self.precision.forward_context():
-            autocast = torch.is_autocast_enabled(device)
-        needs_casts_off = autocast and (place == NETWORK or self.run([WHOLE]) is not None)
+            has_autocast = torch.is_autocast_enabled(device)
         advice = "call .float() on the inputs of the operation"
-        if needs_casts_off:
+        if has_autocast:
             advice += f' and run it inside torch.autocast("{device}", enabled=False)'
         if place == NETWORK:
             advice += f", or move it into a module of its own and name that in {OPTION}"
@@ -140,7 +139,7 @@ class _Trials:
         return f"; backend={self.config.backend} cannot compute an operation in {where}, fp32 can: {advice}"
 
     def _format_option(self, kept: list[str]) -> str:
-        return f"{OPTION}={','.join([*self.before, *_shorten(self.model, kept)])}"
+        return f"{OPTION}={','.join([*self.before, *kept])}"
 
 
 class _Calls:
@@ -180,13 +179,3 @@ class _Calls:
         place, tensor = saved
         self._stack = [place]
         return tensor
-
-
-def _shorten(model: nn.Module, names: Sequence[str]) -> list[str]:
-    """Return one pattern for several modules if it matches only them: `*.lu`; otherwise their names."""
-    ends = {name.rpartition(".")[2] for name in names}
-    if len(names) > 1 and len(ends) == 1:
-        pattern = f"*.{ends.pop()}"
-        if set(match_modules(model, pattern)) == set(names):
-            return [pattern]
-    return [*names]

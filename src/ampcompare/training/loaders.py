@@ -126,7 +126,7 @@ def _check_batch_sizes(config: Config, data: Dataset) -> None:
                 f"set {key}={loader_size}, or add a parameter batch_size to the function and use it"
             )
     train = data.train
-    samples = train.samples if isinstance(train, LoaderSplit) else len(train)
+    samples = train.size
     if samples is not None and config.batch_size > samples:
         unit = "samples" if isinstance(train, LoaderSplit) else train.unit
         raise UserError(

@@ -7,7 +7,7 @@ the weights, losses and loss scales of a run that was not.
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
@@ -32,24 +32,14 @@ PARTS = ("model", "optimizer", "scheduler", "precision")
 STATE = ("step", "epoch", "in_epoch", "evaluated", "resumed_inexactly", "evals")
 
 
-class Display(Protocol):
-    """Shows a run while it trains."""
+class Display:
+    """Shows a run while it trains; this base class shows nothing."""
 
     def step(self, step: int) -> None:
         """Show that a step was queued."""
 
     def row(self, row: Row) -> None:
         """Show a row."""
-
-
-class NoDisplay:
-    """Shows nothing."""
-
-    def step(self, step: int) -> None:
-        """Show nothing."""
-
-    def row(self, row: Row) -> None:
-        """Show nothing."""
 
 
 class TrainingLoop:
@@ -111,7 +101,7 @@ class TrainingLoop:
         self.stop = stop or StopRequest()
         self.on_step = on_step
         self.checkpoints = checkpoints
-        self.display = display or NoDisplay()
+        self.display = display or Display()
         tracker = tracker or Tracker()
         self.log_row = _log_to(tracker, self.display)
         self.logger = self._build_logger(tracker, lag, is_first_in_process=is_first_in_process)

@@ -143,24 +143,15 @@ def cross_entropy(
         classes = find_tensor(targets, "labels")
         if classes is not None and not classes.is_floating_point():
             targets = torch.where((classes == IGNORED_TARGET).all(), torch.zeros_like(classes), classes)
-    if not _are_logits_and_targets(outputs, targets):
-        outputs, targets = _class_fractions(outputs, targets) or flatten_by_class(outputs, targets)
+    outputs, targets = _class_fractions(outputs, targets) or flatten_by_class(outputs, targets)
     try:
         # `F.` is looked up at each call: a backend may have replaced the function by then.
         return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
     except IndexError as problem:
-        raise _class_error(outputs, targets) or problem from None
+        raise find_class_error(outputs, targets) or problem from None
 
 
-def _are_logits_and_targets(outputs: Any, targets: Any) -> bool:
-    """Return whether `F.cross_entropy` takes both as they are: logits [B, C] and B classes or fractions."""
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
-        return False
-    has_dtype = targets.dtype == torch.int64 or targets.is_floating_point()
-    return has_dtype and outputs.ndim == 2 and len(outputs) == len(targets)
-
-
-def _class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
+def find_class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
     """Return what is wrong with the classes, on a CPU, where PyTorch checks each; None if nothing is."""
     count = logits.shape[-1]
     wrong = classes[(classes != IGNORED_TARGET) & ((classes < 0) | (classes >= count))]
@@ -168,7 +159,7 @@ def _class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
         return None
     return TrainingError(
         f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {int(wrong[0])}; "
-        f"give the network more outputs, or use {IGNORED_TARGET} for targets to ignore"
+        f"give the network more outputs, correct the target, or use {IGNORED_TARGET} for targets to ignore"
     )
 
 
@@ -279,7 +270,7 @@ def _cross_entropy_sums(batch: EvalBatch) -> Sums:
     try:
         return F.cross_entropy(logits, classes, reduction="sum"), batch.count
     except IndexError as problem:
-        raise _class_error(logits, classes) or problem from None
+        raise find_class_error(logits, classes) or problem from None
 
 
 # The sums of each built-in score over a batch, by its name in the options.

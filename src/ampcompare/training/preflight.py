@@ -1,6 +1,6 @@
 """Checks before the first step, on two samples of each split, that network, loss and metrics fit the data."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,20 @@ from torch import Tensor, nn
 
 from ampcompare.config.schema import Config
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Batch, Field, map_tensors
+from ampcompare.data.batch import Batch, Field, describe_shapes, map_tensors
 from ampcompare.data.factory import Dataset, ImageSplit
-from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import TrainingError, UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
-from ampcompare.precision.casting import name_dtype
 from ampcompare.precision.weight_dtypes import find_lazy_modules
 from ampcompare.system.device import is_out_of_memory
-from ampcompare.training.losses_and_metrics import EvalBatch, call_network, find_tensor, flatten_by_class
+from ampcompare.training.losses_and_metrics import (
+    EvalBatch,
+    call_network,
+    find_class_error,
+    find_tensor,
+    flatten_by_class,
+)
 from ampcompare.training.task import Score, Task
 
 SAMPLES = 2
@@ -90,7 +94,7 @@ def create_lazy_weights(model: nn.Module, config: Config, loader: Any) -> None:
     if batch is None:
         return
     inputs = map_tensors(batch[0], lambda tensor: tensor[:SAMPLES])
-    description = f"inputs {_shapes(inputs, with_dtype=True)}"
+    description = f"inputs {describe_shapes(inputs, with_dtype=True)}"
     with (
         _evaluation_mode(model),
         torch.no_grad(),
@@ -142,7 +146,7 @@ def _run_first_samples(
         UserError: A part does not take its input.
     """
     inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
-    input_shapes = f"{whose}inputs {_shapes(inputs, with_dtype=True)}"
+    input_shapes = f"{whose}inputs {describe_shapes(inputs, with_dtype=True)}"
 
     def explain() -> str:
         return find_remedy(lambda: (inputs, targets)) if find_remedy else ""
@@ -155,7 +159,7 @@ def _run_first_samples(
         precision.forward_context(),
     ):
         outputs = call_network(model, inputs)
-    description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
+    description = f"{whose}outputs {describe_shapes(outputs)} and targets {describe_shapes(targets)}"
     with torch.no_grad():  # first, because the built-in scores explain best what does not fit
         evaluated = EvalBatch(outputs, targets)
         for score in scores:
@@ -200,25 +204,13 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
     if labels_or_fractions is not None and labels_or_fractions.is_floating_point():
         return
     logits, _ = flatten_by_class(outputs, targets)
-    count = logits.shape[1]
     for split in (data.train, data.test):
         labels = split.labels if isinstance(split, ImageSplit) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():
             continue
-        wrong = labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))]
-        if not len(wrong):
-            continue
-        target = int(wrong[0])
-        advice = (
-            f"give it at least {target + 1} outputs, or correct the target"
-            if target > 0
-            else f"correct it, or use {IGNORED_TARGET} for targets to ignore"
-        )
-        raise UserError(
-            f"model.name={config.model.name!r}: "
-            f"the network has {count} outputs, for classes 0 to {count - 1}, but a target is {target}; "
-            f"{advice}"
-        )
+        problem = find_class_error(logits, labels)
+        if problem is not None:
+            raise UserError(f"model.name={config.model.name!r}: {problem}")
 
 
 @contextmanager
@@ -247,13 +239,3 @@ def _explained_errors(
         if is_object_path(text):
             error = error.with_cause(problem)
         raise error from None
-
-
-def _shapes(value: Any, *, with_dtype: bool = False) -> str:
-    """Return a shape as text: `[2, 3, 32, 32]` or `float32 [2, 3, 32, 32]`; by name for a dict."""
-    if isinstance(value, Tensor):
-        shape = str(list(value.shape))
-        return f"{name_dtype(value.dtype)} {shape}" if with_dtype else shape
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_shapes(part, with_dtype=with_dtype)}" for name, part in value.items())
-    return f"of type {type(value).__name__}"

@@ -28,8 +28,7 @@ from ampcompare.training.losses_and_metrics import find_tensor
 from ampcompare.training.network_description import (
     Description,
     Difference,
-    describe_callable,
-    describe_network,
+    describe_training,
     find_difference,
 )
 from ampcompare.training.task import Criterion, Forward
@@ -137,8 +136,7 @@ def find_compiled_code(model: nn.Module, criterion: Criterion, precision: Precis
         precision.tf32,
         list_registered_functions(),
     )
-    loss = "the loss", describe_callable(criterion)
-    network = Description("training", (loss, *describe_network(model).parts))
+    network = describe_training(model, criterion)
     if _latest is None or _latest.settings != settings:
         _latest = CompiledCode(settings, network)
     elif difference := find_difference(_latest.network, network):

@@ -33,11 +33,6 @@ from ampcompare.training.task import Forward, Task
 from ampcompare.training.torch_compile import CompiledForward
 from ampcompare.training.update_probe import UpdateProbe, gradient_norm
 
-NO_SKIPPED = (
-    "backend={label}: step() returned None, but a backend that scales the loss (metadata.scales) must return "
-    "whether the step was skipped, 1 or 0 as a 0-d tensor; `return super().step(optimizer)` does"
-)
-
 
 class Trainer:
     """Takes optimizer steps under any backend: accumulate, penalise, unscale, diagnose, clip, step.
@@ -138,7 +133,11 @@ class Trainer:
             self._clip(norm)
         skipped = self.precision.step(self.optimizer)
         if skipped is None and self.precision.metadata.scales:
-            raise TrainingError(NO_SKIPPED.format(label=self.precision.metadata.label))
+            raise TrainingError(
+                f"backend={self.precision.metadata.label}: step() returned None, but a backend that scales "
+                "the loss (metadata.scales) must return whether the step was skipped, 1 or 0 as a 0-d "
+                "tensor; `return super().step(optimizer)` does"
+            )
         overflow = overflow or self.overflows.check_skip(skipped)
         if diagnose:
             diagnostics |= self._probe.after_update(skipped)

@@ -143,8 +143,7 @@ def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
         histogram.scatter_add_(0, exponents.clamp(0, BINS - 1).long(), (nonzero & size.isfinite()).long())
     values = {}
     wide = widest_float(scale.device)
-    for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
-        suffix = f"/{name}" if name else ""
+    for suffix, row in _with_total(counts).items():
         for key, count in zip(TOTALS, row, strict=False):
             base = row[3] + row[4] if key == metrics.ZEROS else row[4]
             values[f"{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
@@ -194,11 +193,17 @@ def lost_updates(groups: Mapping[str, WeightSample], skipped: Tensor) -> dict[st
         return {}
     fractions = {}
     wide = widest_float(skipped.device)
-    for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
+    for suffix, row in _with_total(counts).items():
         lost_count, moved_count = row.to(wide).unbind()
-        key = f"{metrics.LOST_UPDATES}/{name}" if name else metrics.LOST_UPDATES
-        fractions[key] = torch.where(skipped, torch.nan, lost_count / moved_count)
+        fraction = torch.where(skipped, torch.nan, lost_count / moved_count)
+        fractions[f"{metrics.LOST_UPDATES}{suffix}"] = fraction
     return fractions
+
+
+def _with_total(counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the sum of all counts by "", and those of each group by `/GROUP`, the ends of metric keys."""
+    of_groups = {f"/{name}" if name else "": count for name, count in counts.items()}
+    return {"": torch.stack([*counts.values()]).sum(0), **of_groups}
 
 
 def _sample(x: Tensor, stride: int) -> Tensor:

@@ -23,7 +23,7 @@ from ampcompare.system.device import is_host, random_states, set_random_states
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.training.checkpoint.store import FORMAT, CheckpointError, CheckpointStore, read_checkpoint
 from ampcompare.training.cuda_graph import GraphTrainer
-from ampcompare.training.loop import PARTS, NoDisplay, TrainingLoop
+from ampcompare.training.loop import PARTS, Display, TrainingLoop
 from ampcompare.training.run_context import RunContext, prepare_run
 from ampcompare.training.torch_compile import uses_compile
 from ampcompare.why.recorded_run import (
@@ -53,7 +53,7 @@ class _RowList(Tracker):
             self.losses[row[metrics.STEP]] = row[metrics.LOSS]
 
 
-class _StepWatch(NoDisplay):
+class _StepWatch(Display):
     """Copies the state of a training before the step to look at, and ends the replay.
 
     Args:

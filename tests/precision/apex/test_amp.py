@@ -3,12 +3,11 @@
 import copy
 import io
 import warnings
-from collections import OrderedDict, namedtuple
+from collections import UserDict
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -17,7 +16,6 @@ from ampcompare.precision.o1.cast_lists import list_entries
 
 HALF, FLOAT = torch.float16, torch.float32
 INF = float("inf")
-DDP = nn.parallel.DistributedDataParallel
 LEVELS = ("O0", "O1", "O2", "O3")
 
 
@@ -76,7 +74,6 @@ def test_classic_training_script_learns_without_a_warning(level, scheduler_made)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     plain = copy.deepcopy(model)
-    criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     scheduler = CosineAnnealingLR(optimizer, T_max=20) if scheduler_made == "before" else None
     model, optimizer = amp.initialize(model, optimizer, opt_level=level)
@@ -88,130 +85,41 @@ def test_classic_training_script_learns_without_a_warning(level, scheduler_made)
         warnings.simplefilter("error")
         for step in range(16):
             optimizer.zero_grad()
-            loss = criterion(model(inputs), targets)
-            if step == 0 and amp.state_dict()["loss_scaler0"]["loss_scale"] != 1:
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            if step == 0 and get_scales() != [1]:
                 loss = loss * INF  # the first step is skipped
             with amp.scale_loss(loss, optimizer) as scaled_loss:
                 scaled_loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 5.0)
+            torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 5.0)
             optimizer.step()
             scheduler.step()
             losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[1]
-    assert 0 < norm < 100
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "amp": amp.state_dict()}
     buffer = io.BytesIO()
     torch.save(saved, buffer)
     buffer.seek(0)
     loaded = torch.load(buffer)  # weights_only: nothing but tensors and plain numbers
     assert loaded["amp"] == saved["amp"]
-    assert {t.dtype for t in (*loaded["model"].values(), *model[0].state_dict().values())} == {
-        FLOAT,
-        torch.int64,
-    }
+    assert {tensor.dtype for tensor in loaded["model"].values()} == {FLOAT, torch.int64}
     plain.load_state_dict(loaded["model"])
-    model.eval()
     with amp.disable_casts():
         expected = plain.eval()(inputs)
-    torch.testing.assert_close(model(inputs).float(), expected, rtol=0.02, atol=0.02)
-
-
-def test_options_are_taken_by_position_in_apex_s_order() -> None:
-    model, optimizer = make_pair()
-    amp.initialize(
-        model, optimizer, True, "O2", torch.float16, None, "True", False, "128.0", HALF, 3, 0, None, 2.0**10
-    )
-    assert model.weight.dtype is HALF
-    assert next(amp.master_params(optimizer)) is model.weight
-    assert get_scales() == [128.0] * 3
-    assert model(torch.ones(1, 1)).dtype is HALF
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's own, of torch.jit
-def test_o1_says_in_one_line_which_part_torchscript_has_compiled() -> None:
-    model = nn.Sequential(nn.ReLU(), torch.jit.script(make_line()))
-    with pytest.warns(UserWarning, match=r"compiled by torch\.jit does not call: 1\. It computes"):
-        amp.initialize(model, opt_level="O1", verbosity=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        amp.initialize(nn.Sequential(nn.ReLU(), make_line()), opt_level="O1", verbosity=0)
-
-
-def test_disabled_after_o1_leaves_no_casts_on() -> None:
-    start("O1")
-    assert matmul_type() is HALF
-    model, optimizer = make_pair()
-    assert amp.initialize(model, optimizer, enabled=False) == (model, optimizer)
-    assert matmul_type() is FLOAT
-    assert model(torch.ones(1, 1)).dtype is FLOAT
+    torch.testing.assert_close(model.eval()(inputs).float(), expected, rtol=0.02, atol=0.02)
 
 
 def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
+    start("O1")
     model, optimizer = make_pair()
-    model.half()
     before = [dict(vars(thing)) for thing in (model, optimizer)]
-    names = list_wrapped_names()
-    assert amp.initialize(model, optimizer, enabled=False, opt_level="whatever", loss_scale="x") == (
-        model,
-        optimizer,
-    )
-    assert amp.initialize(model, enabled=False) is model
+    options = {"enabled": False, "opt_level": "whatever", "loss_scale": "x"}
+    assert amp.initialize(model, optimizer, **options) == (model, optimizer)
     assert [dict(vars(thing)) for thing in (model, optimizer)] == before
-    assert list_wrapped_names() == names
-    assert amp.state_dict() == {}
+    assert matmul_type() is FLOAT  # the casts of an earlier call are off
     assert list(amp.master_params(optimizer)) == [model.weight]
     loss = model.weight.sum()
     with amp.scale_loss(loss, optimizer, loss_id=7) as scaled:
         assert scaled is loss
-
-
-@settings(max_examples=25)
-@given(st.lists(st.tuples(st.integers(-8, 8), st.booleans()), max_size=6), st.sampled_from(["O1", "O2"]))
-def test_delayed_and_normal_calls_in_any_order_give_the_sum(calls, level) -> None:
-    model, optimizer = start(level, loss_scale=256.0)
-    try:
-        for factor, delay in [*calls, (2, False)]:
-            backward(model, optimizer, factor, delay_unscale=delay)
-        assert next(amp.master_params(optimizer)).grad.item() == sum(factor for factor, _ in calls) + 2
-    finally:
-        amp.reset()
-
-
-def test_overflow_of_a_delayed_check_is_not_lost() -> None:
-    model, optimizer = start()
-    backward(model, optimizer, INF, delay_overflow_check=True)
-    assert get_scales() == [1024]
-    optimizer.zero_grad()
-    backward(model, optimizer)
-    assert get_scales() == [512]
-    optimizer.step()
-    assert model.weight.item() == 1
-
-
-@pytest.mark.parametrize("sparse", [(True, False), (False, True), (True, True)])
-def test_sparse_gradients_add_up_with_sparse_and_dense_ones(sparse) -> None:
-    embedding = nn.Embedding(3, 2, sparse=True)
-    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
-    amp.initialize(embedding, optimizer, loss_scale=8.0)
-    for is_sparse in sparse:
-        rows = embedding(torch.tensor([0, 0])) if is_sparse else embedding.weight
-        with amp.scale_loss(rows.sum(), optimizer) as scaled:
-            scaled.backward()
-    expected = [sum(2.0 if s else 1.0 for s in sparse)] + [float(sparse.count(False))] * 2
-    assert embedding.weight.grad.to_dense()[:, 0].tolist() == expected
-
-
-@pytest.mark.parametrize(("saved", "used"), [(1, 2), (3, 2)])
-def test_state_of_another_number_of_losses_warns_and_loads_what_both_have(saved, used) -> None:
-    start(num_losses=used)
-    state = {f"loss_scaler{i}": {"loss_scale": 2.0**i, "unskipped": i} for i in range(saved)}
-    with pytest.warns(UserWarning, match=rf"contains {saved} entries, while {used} loss_scalers"):
-        amp.load_state_dict(state)
-    expected = [1, 1024] if saved < used else [1, 2]
-    assert get_scales() == expected
-    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: scale\.$"):
-        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 0}, "scale": 1.0})
-    assert get_scales() == expected
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -251,39 +159,13 @@ def test_overflow_skips_the_optimizers_of_its_call_and_no_others(fused) -> None:
     assert [m.weight.item() for m in models] == [1, 1, 0.875]
 
 
-def test_a_fused_optimizer_forgets_the_overflow_when_amp_is_reset() -> None:
-    model, optimizer = make_pair(fused=True)
-    model, optimizer = amp.initialize(model, optimizer, max_loss_scale=1024.0, verbosity=0)
-    backward(model, optimizer, INF)
-    optimizer.step()
-    amp.reset()
-    optimizer.zero_grad()
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-    assert model.weight.item() == 0.875
-
-
-@pytest.mark.parametrize("level", ["O1", "O2"])
-@pytest.mark.parametrize("to_none", [True, False])
-def test_zero_grad_leaves_nothing_to_add_to(level, to_none) -> None:
-    model, optimizer = start(level)
-    for delay in (False, True):
-        backward(model, optimizer, 3.0, delay_unscale=delay)
-        optimizer.zero_grad(set_to_none=to_none)
-        gradients = [p.grad for p in (*amp.master_params(optimizer), *model.parameters())]
-        assert all(g is None if to_none else g is None or g.item() == 0 for g in gradients)
-    backward(model, optimizer)
-    assert next(amp.master_params(optimizer)).grad.item() == 1
-
-
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_group_added_after_initialize_is_trained(level) -> None:
     first, second = make_line(), make_line()
     optimizer = torch.optim.SGD(first.parameters(), lr=0.125)
     models, optimizer = amp.initialize([first, second], optimizer, opt_level=level, max_loss_scale=1024.0)
     optimizer.add_param_group({"params": list(second.parameters()), "lr": 0.25})
     backward(nn.Sequential(*models), optimizer)
-    assert [p.grad.item() for p in amp.master_params(optimizer)] == [1, 1]
     optimizer.step()
     assert [m.weight.item() for m in models] == [0.875, 0.75]
     assert [p.item() for p in amp.master_params(optimizer)] == [0.875, 0.75]
@@ -302,7 +184,6 @@ def library():
     return type("Fresh", (Library,), {})
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("register", "given_type", "result"),
     [
@@ -311,14 +192,10 @@ def library():
         (amp.register_promote_function, HALF, HALF),
     ],
 )
-def test_registered_function_follows_its_rule(library, when, register, given_type, result) -> None:
+def test_registered_function_follows_its_rule(library, register, given_type, result) -> None:
     before = set(vars(library))
-    if when == "before":
-        register(library, "twice")
-        start()
-    else:
-        start()
-        register(library, "twice")
+    start()
+    register(library, "twice")
     assert library.twice(torch.ones(1, dtype=given_type)).dtype is result
     with amp.disable_casts():
         assert library.twice(torch.ones(1, dtype=given_type)).dtype is given_type
@@ -384,29 +261,22 @@ def test_what_apex_refused_is_refused_in_its_words() -> None:
         ("O1", {"cast_model_type": HALF}, "should remain FP32"),
         ("O1", {"keep_batchnorm_fp32": "False"}, "keep_batchnorm_fp32 should be None"),
         ("O1", {"master_weights": False}, "doesn't make sense to use master_weights"),
-        ("O0", {"patch_torch_functions": True}, "only be set by selecting opt_level O1"),
         ("O2", {"keep_batchnorm_fp32": "maybe"}, "keep_batchnorm_fp32='maybe'"),
-        ("O2", {"cast_model_type": torch.int8}, "cast_model_type"),
     ]
     refused = [
-        (
-            lambda: amp.initialize(make_line().half()),
-            "Found param weight with type float16, expected float32",
-        ),
+        (lambda: amp.initialize(make_line().half()), "type float16, expected float32"),
         (lambda: amp.initialize(nn.DataParallel(make_line())), "instance of DataParallel.*AFTER"),
-        (lambda: amp.initialize(DDP.__new__(DDP)), "instance of DistributedDataParallel.*AFTER"),
         (lambda: amp.initialize(make_line(), optimizer), "same optimizer was given"),
         (lambda: optimizer.step(lambda: None), "does not support closure use"),
         (lambda: backward(model, stranger), "never saw"),
-        *((lambda a=level, b=how: initialize_model(a, **b), why) for level, how, why in contradicts),
+        *((partial(initialize_model, level, **how), why) for level, how, why in contradicts),
     ]
     for call, why in refused:
         with pytest.raises(RuntimeError, match=why):
             call()
-    for loss_id in (1, -1, "0"):
-        with pytest.raises(IndexError, match="num_losses=1"):
-            backward(model, optimizer, loss_id=loss_id)
-    for value in ("fast", -1.0, float("nan"), []):
+    with pytest.raises(IndexError, match="num_losses=1"):
+        backward(model, optimizer, loss_id=1)
+    for value in ("fast", -1.0, float("nan")):
         with pytest.raises(ValueError, match="expected 'dynamic' or a positive number"):
             initialize_model("O1", loss_scale=value)
     amp.reset()
@@ -414,36 +284,23 @@ def test_what_apex_refused_is_refused_in_its_words() -> None:
         backward(model, optimizer)
 
 
-Pair = namedtuple("Pair", "a b")
-
-
-class Output(OrderedDict):
-    """A model's output with items and attributes, as libraries of transformers have it."""
-
-    def __setitem__(self, key, value) -> None:
-        super().__setitem__(key, value)
-        self.__dict__[key] = value
-
-
 class Echo(nn.Linear):
-    """Gives back what it was given, in an output."""
+    """Gives back what it was given."""
 
-    def forward(self, given, **named) -> Output:
+    def forward(self, given):
         self.seen = given
-        return Output(given=given, **named)
+        return given
 
 
 def test_o2_casts_floating_tensors_at_any_depth_of_inputs_and_outputs_and_nothing_else() -> None:
     model = amp.initialize(Echo(1, 1), opt_level="O2", cast_model_outputs=torch.float64)
     x, count = torch.zeros(2), torch.arange(2)
-    given = {"b": [x, (count, Pair(torch.zeros(2, dtype=torch.float64), None))], "a": 1.5, "d": "word"}
-    output = model(given, other=nn.ReLU)
-    for found, dtype in ((model.seen, HALF), (output.given, torch.float64)):
-        one, (same, two) = found["b"]
-        assert ([*found], type(two), same is count) == ([*given], Pair, True)
-        assert (one.dtype, two.a.dtype, two.b, found["a"], found["d"]) == (dtype, dtype, None, 1.5, "word")
-    assert (type(output), output.other) == (Output, nn.ReLU)
-    assert given["b"][0] is x
+    output = model(UserDict({"b": [x, (count, None)], "a": 1.5}))
+    for found, dtype in ((model.seen, HALF), (output, torch.float64)):
+        assert type(found) is UserDict
+        one, (same, nothing) = found["b"]
+        assert (one.dtype, same is count, nothing, found["a"]) == (dtype, True, None, 1.5)
+    assert x.dtype is FLOAT
 
 
 # The fp32 masters of O2's fp16 weights.
@@ -469,16 +326,3 @@ def test_checkpoint_loaded_after_initialize_is_what_is_trained() -> None:
     backward(model, optimizer)
     optimizer.step()
     assert model.weight.item() == 3 - 0.125
-
-
-def test_weights_swapped_out_and_in_again_keep_their_finer_masters() -> None:
-    model, optimizer = start("O2", lr=2.0**-14)
-    backward(model, optimizer)
-    optimizer.step()
-    finer = get_master(optimizer).item()
-    assert finer != model.weight.item()
-    with torch.no_grad():
-        own = model.weight.clone()
-        model.weight.fill_(2)
-        model.weight.copy_(own)
-    assert get_master(optimizer).item() == finer

@@ -262,14 +262,3 @@ def test_only_names_that_are_tested_here_are_wrapped():
     assert {where: dict(vars(where)) for where in expected} == before
     for where, names in expected.items():
         assert {n for n, value in inside[where].items() if before[where].get(n) is not value} == names
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_takes_half_and_keeps_its_own_state_in_float(training):
-    norm = torch.nn.BatchNorm1d(4).train(training)
-    with casts(device_type="cpu"):
-        result = norm(_x.half())
-    assert result.dtype is HALF
-    assert {t.dtype for t in norm.state_dict().values() if t.is_floating_point()} == {FLOAT}
-    result.float().sum().backward()
-    assert norm.weight.grad.dtype is FLOAT

@@ -57,24 +57,14 @@ def test_unreadable_folders_of_other_runs_do_not_stop_a_run(play, tmp_path: Path
     for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 6, "identity": 7}', b"\xff"]):
         (top / f"other{number}").mkdir(parents=True)
         (top / f"other{number}" / "run.json").write_bytes(content)
-        (top / f"other{number}" / "step-000000009.pt").write_bytes(b"x")
-    (top / "folder" / "run.json").mkdir(parents=True)
-    (top / "folder" / "step-000000009.pt").symlink_to("gone")
+        (top / f"other{number}" / "step-000000009.pt").symlink_to("gone")
     (top / "gone").symlink_to("nowhere")
     (top / "file").write_text("in the way")
     before = {p: p.lstat().st_mtime_ns for p in top.rglob("*") if not p.is_dir()}
     said = play(f"resume={resume}")
     assert ("starting a new run, because run" in said) == (resume == "auto")
     assert {p: p.lstat().st_mtime_ns for p in before} == before
-    assert len([*top.iterdir()]) == 9  # its own beside them
-
-
-def test_a_run_without_its_description_is_refused_by_its_format(play, begun: Path, monkeypatch):
-    (begun / "run.json").unlink()
-    why = f"resume=auto: run {begun.name} has checkpoints of an unknown format (no run.json), this version"
-    assert why in line_of(play, "resume=auto")
-    monkeypatch.setenv("WANDB_RUN_ID", begun.name)
-    assert why in line_of(play, "resume=auto")
+    assert len([*top.iterdir()]) == 8  # its own beside them
 
 
 def test_a_run_of_another_version_is_refused_by_its_format(play, begun: Path, monkeypatch):
@@ -95,10 +85,9 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, begun
     assert f"resume=auto: starting a new run, because {why}" in passed_over
 
 
-@pytest.mark.parametrize("option", ["training.perturb_weights", "eval.autocast", "data.mean"])
-def test_an_option_that_is_newer_than_the_run_had_its_default(play, begun: Path, option: str):
+def test_an_option_that_is_newer_than_the_run_had_its_default(play, begun: Path):
     described = json.loads((begun / "run.json").read_text())
-    del described["identity"][option]
+    del described["identity"]["training.perturb_weights"]
     (begun / "run.json").write_text(json.dumps(described))
     passed_over = play("resume=auto", "training.perturb_weights=one_ulp", "max_steps=1")
     assert "differs in training.perturb_weights (none in that run, one_ulp now)" in passed_over

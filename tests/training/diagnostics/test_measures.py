@@ -1,8 +1,6 @@
 """What is measured: memory, energy, gradients."""
 
 import math
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pynvml
@@ -50,18 +48,6 @@ def test_gradient_norm_equals_the_norm_of_all_elements_in_fp32():
     assert gradient_norm(gradients).item() == pytest.approx(expected)
 
 
-@pytest.mark.slow
-def test_memory_of_a_cpu_is_the_resident_set():
-    code = (
-        "import torch; from ampcompare.system.device import process_peak_mib; before = process_peak_mib(); "
-        "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, process_peak_mib())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    before, after = map(float, done.stdout.split())
-    assert 50 < before < 1000  # its own, not that of this process, which launched it
-    assert 500 < after - before < 800  # the peak of the imports lies above what they keep
-
-
 @pytest.fixture
 def counts(outside: Outside) -> list[int]:
     """Return the next values (mJ) of the energy counter of NVML's only GPU; behind them the GPU is lost."""
@@ -86,11 +72,10 @@ def test_energy_is_the_difference_of_two_counts(counts: list[int]):
     assert meter.joules() == 3.5
 
 
-@pytest.mark.parametrize("before", [[0], [0, 1000]])
 def test_a_failing_energy_counter_is_given_up_with_one_warning(
-    counts: list[int], before: list[int], caplog: pytest.LogCaptureFixture
+    counts: list[int], caplog: pytest.LogCaptureFixture
 ):
-    counts += before
+    counts += [0, 1000]
     meter = EnergyCounter(torch.device("cuda"))
     for _ in range(2):
         meter.start()
@@ -102,8 +87,8 @@ def test_a_failing_energy_counter_is_given_up_with_one_warning(
 OUT = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
 
-def behind(first: BaseException, second: BaseException, *, cause: bool) -> BaseException:
-    second.__cause__, second.__context__ = (first, None) if cause else (None, first)
+def behind(first: BaseException, second: BaseException) -> BaseException:
+    second.__cause__ = first
     return second
 
 
@@ -112,8 +97,7 @@ def behind(first: BaseException, second: BaseException, *, cause: bool) -> BaseE
     [
         (OUT, True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (behind(OUT, RuntimeError("operation failed due to a previous error"), cause=False), True),
-        (behind(OUT, RuntimeError("backend='inductor' raised"), cause=True), True),
+        (behind(OUT, RuntimeError("backend='inductor' raised")), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (UserWarning("out of memory"), False),
     ],

@@ -45,28 +45,21 @@ def run_steps(
     return own.model, [dict(row) for row in rows]
 
 
-CLIPS: dict[str, dict[str, float]] = {
-    "no clipping": {},
-    "by norm": {"clip_norm": 0.1},
-    "by value": {"clip_value": 0.01},
-    "both": {"clip_norm": 0.05, "clip_value": 0.01},
-}
+CLIPS: dict[str, dict[str, float]] = {"none": {}, "both": {"clip_norm": 0.05, "clip_value": 0.01}}
 # What does not count the zeros of a gradient, which a sparse one does not store.
 KEYS = (metrics.GRADIENT_NORM, metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED, metrics.EXPONENTS)
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("clip", CLIPS)
-@pytest.mark.parametrize("backend", [name for name in REGISTRY if name != "tf32"])
+@pytest.mark.parametrize(
+    ("backend", "accumulate"), [("none", 3), ("native", 3), ("apex_o1", 3), ("apex_o2", 1), ("bf16", 3)]
+)
 def test_weights_and_diagnostics_are_those_of_dense_gradients(backend: str, clip: str, accumulate: int):
-    if accumulate > 1 and backend in ("fp16", "apex_o2"):
-        pytest.skip("PyTorch adds up no sparse fp16 gradients on a CPU")
     dense, right = run_steps(backend, sparse=False, accumulate=accumulate, **CLIPS[clip])
     sparse, rows = run_steps(backend, sparse=True, accumulate=accumulate, **CLIPS[clip])
-    tolerance = 1e-5 if REGISTRY[backend].weight_dtype == "float32" and backend == "none" else 0.05
-    if backend != "bf16_sr":  # its draws depend on the layout of the updates
-        for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
-            torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+    tolerance = 1e-5 if backend == "none" else 0.05
+    for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
     for row, expected in zip(rows, right, strict=True):
         assert all(value.isfinite().all() for value in row.values())
         keys = KEYS if backend == "none" else KEYS[:1]
