@@ -169,11 +169,12 @@ def _conditions_of(
     # The backend `tf32` sets the switch `tf32`, so arms with and without it differ in the switch.
     if any(arm.options[BACKEND] == TF32 for arm in published.values()):
         arm_keys.add(TF32)
+    shrunk = SHRUNK if scaled else ()  # options that scaling changes
     unlike_baseline = _unlike(published[publication.baseline], measured)
-    others = {key: text for key, text in unlike_baseline.items() if key not in arm_keys}
-    if scaled:  # options that scaling changes
-        arm_keys = {key for key in arm_keys if not key.startswith(SHRUNK)}
-        others = {key: text for key, text in others.items() if not key.startswith(SHRUNK)}
+    others = {
+        k: text for k, text in unlike_baseline.items() if k not in arm_keys and not k.startswith(shrunk)
+    }
+    arm_keys = {key for key in arm_keys if not key.startswith(shrunk)}
     deviations = [
         (key, text)
         for key, text in others.items()
@@ -212,12 +213,9 @@ def _scale_of(publication: Publication, run: RunRecord) -> str:
         return ""
     scale = run.option("published.scale")
     network = run.option("published.network")
-    parts = []
-    if scale not in (None, 1):
-        parts.append(f"at scale {_shown(scale)}")
-    if network is not None:
-        parts.append(f"with the network {_shown(network)}")
-    return " ".join(parts)
+    at_scale = "" if scale in (None, 1) else f"at scale {_shown(scale)}"
+    with_network = "" if network is None else f"with the network {_shown(network)}"
+    return f"{at_scale} {with_network}".strip()
 
 
 def _shown_of(key: str, value: Any) -> str:

@@ -240,15 +240,13 @@ def _rows(
 
 def _relation(published_metric: PublishedMetric, base: PrintedValue | None) -> Relation:
     kind = published_metric.kind
-    if kind.is_percentage and base is None:
+    if not kind.is_percentage:
+        label = f"speed-up in {kind.label}" if kind.is_time else kind.label
+        return Relation(label, formatting.ratio, is_ratio=True)
+    if base is None:
         return Relation(kind.label, formatting.in_percent)
-    if kind.is_percentage:
-        # All have the decimals that accuracies are shown with.
-        show = partial(formatting.signed_fixed, decimals=2)
-        return Relation(f"difference in {kind.label}", show)
-    if kind.is_time:
-        return Relation(f"speed-up in {kind.label}", formatting.ratio, is_ratio=True)
-    return Relation(kind.label, formatting.ratio, is_ratio=True)
+    # All have the decimals that accuracies are shown with.
+    return Relation(f"difference in {kind.label}", partial(formatting.signed_fixed, decimals=2))
 
 
 def _printed_text(published_metric: PublishedMetric, printed: PrintedValue, base: PrintedValue | None) -> str:

@@ -72,7 +72,7 @@ def _brief_speed(claim: Claim) -> BadgePart:
     if claim.finding in SAME_SPEED:
         return BadgePart("as fast", GOOD)
     if claim.shown:
-        return BadgePart(claim.shown[0], BAD if claim.finding is Finding.SLOWER else GOOD)
+        return BadgePart(claim.answer, BAD if claim.finding is Finding.SLOWER else GOOD)
     is_open = claim.estimate is not None and claim.is_open
     return BadgePart(f"speed {INCONCLUSIVE}" if is_open else "", OPEN)
 
@@ -140,11 +140,12 @@ def write_headline(findings: Findings) -> list[str]:
     compared = [c for c in comparisons if not c.not_compared_reason]
     if not bases:
         return [formatting.capital(findings.missing_baseline)]
+    if not comparisons and len(bases) > 1:
+        value = _shorten(findings.baseline_name)
+        return [
+            f"All {len(bases)} groups are of {value}: compare them by another setting with --group-by KEY"
+        ]
     if not comparisons:
-        count = sum(not group.is_control for group in findings.groups)
-        if count > 1:
-            value = _shorten(findings.baseline_name)
-            return [f"All {count} groups are of {value}: compare them by another setting with --group-by KEY"]
         return [f"All runs are of {_shorten(bases[0].display_name)}: there is nothing to compare"]
     if all(base.is_unfinished or not base.n for base in bases):
         name = _shorten(findings.baseline_name)
@@ -259,10 +260,8 @@ def _join_answers(answers: Sequence[tuple[str, Answer]]) -> str:
 
 def _describe_not_compared(comparisons: Sequence[Comparison]) -> str:
     names = [_shorten(c.group.display_name) for c in comparisons if c.not_compared_reason]
-    if not names:
-        return ""
     verb = "is" if len(names) == 1 else "are"
-    return f"{formatting.listed(names)} {verb} not compared"
+    return f"{formatting.listed(names)} {verb} not compared" if names else ""
 
 
 def _shorten(label: str) -> str:

@@ -92,7 +92,7 @@ def test_a_run_without_a_task_is_pooled_with_the_default_task():
     runs = [run_of(OLD), run_of(NULL, seed=2), run_of(GIVEN, seed=3)]
     (group,) = analyse_runs(runs).groups
     assert group.seeds == 3
-    with pytest.raises(UserError, match=r"eval/accuracy \(3 runs.*eval/mse \(1 run"):
+    with pytest.raises(UserError, match=r"eval/accuracy \(2 runs.*eval/mse \(1 run"):
         analyse_runs([*runs, run_of(REGRESSION, seed=4)])
 
 

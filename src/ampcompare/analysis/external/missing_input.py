@@ -60,10 +60,9 @@ def metric_question(
         f"logged: {logged}{advice}"
     )
     no_metrics = _no_metrics(runs)
-    likely = [key for key in names if key not in no_metrics]
-    if likely:
-        return MissingInput([question], ["--metric", f"{likely[0]}:{_suggested_way(likely[0], runs)}"])
-    return MissingInput([question], ["--metric", "KEY:max"] if names else [])
+    likely = next((key for key in names if key not in no_metrics), None)
+    example = f"{likely}:{_suggested_way(likely, runs)}" if likely else "KEY:max"
+    return MissingInput([question], ["--metric", example] if names else [])
 
 
 def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> MissingInput:
@@ -119,16 +118,12 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
 
 def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
     """Return the range of the runs' last values: `last 0.91`, `last 0.91 to 0.93`."""
-    known = []
-    for run in runs:
-        values = run.values(key)
-        last = float(values[-1]) if len(values) else run.summary_number(key)
-        if last is not None:
-            known.append(last)
+    series = [(run.values(key), run.summary_number(key)) for run in runs]
+    last = [float(values[-1]) if len(values) else in_summary for values, in_summary in series]
+    known = [value for value in last if value is not None]
     if not known:
         return "no value"
-    low = formatting.number(min(known))
-    high = formatting.number(max(known))
+    low, high = (formatting.number(end) for end in (min(known), max(known)))
     return f"last {low}" if low == high else f"last {low} to {high}"
 
 
