@@ -42,10 +42,6 @@ def block(section: str, *kinds: str) -> str:
     return found
 
 
-def test_every_format_has_an_example():
-    assert SECTIONS.keys() == {*FILES, "TensorBoard", *ELSEWHERE}
-
-
 def make_logs(folder: Path, section: str) -> None:
     """Write the logs of an example: three runs of each arm, which differ in their last digit."""
     if section == "TensorBoard":
@@ -79,16 +75,6 @@ def test_the_command_of_each_example_compares_its_logs(tmp_path: Path, section: 
     assert "not compared" not in done.stdout
 
 
-@pytest.mark.slow
-def test_without_a_metric_the_report_asks_for_it_and_gives_a_command(tmp_path: Path):
-    make_logs(tmp_path, "CSV")
-    done = run_command(tmp_path, "ampcompare report fp32=csv/fp32 bf16=csv/bf16")
-    assert done.returncode == 2
-    example = "ampcompare report fp32=csv/fp32 bf16=csv/bf16 --metric val_acc:max"
-    assert example in done.stderr
-    assert example in PAGE
-
-
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with the repository's docs, and with the nine H200 runs where the commands look for runs."""
@@ -106,12 +92,6 @@ def test_a_command_of_the_page_works(checkout: Path, command: str, comment: str)
     expected = re.search(r"exit code (\d)", comment)
     assert done.returncode == int(expected[1] if expected else 0), done.stderr
     assert "native" in done.stdout
-
-
-def test_commands_for_an_account_are_marked():
-    online = [command for command, _ in COMMANDS if "wandb:" in command]
-    assert online
-    assert online == [command for command, comment in COMMANDS if ACCOUNT in comment]
 
 
 def measured(backend: str, key: str) -> np.ndarray:

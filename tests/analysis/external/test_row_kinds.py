@@ -56,20 +56,6 @@ def quality(analysis: Analysis) -> dict[str, tuple[int, float]]:
             "set (train and valid)",
             "set=valid",
         ),
-        (  # one row for each number
-            '{"epoch": $epoch, "metric": "acc", "value": $score}\n'
-            '{"epoch": $epoch, "metric": "loss", "value": $loss}',
-            "value",
-            "metric (acc and loss)",
-            "metric=acc",
-        ),
-        (
-            '{"epoch": $epoch, "training": true, "acc": 0.9}\n'
-            '{"epoch": $epoch, "training": false, "acc": $score}',
-            "acc",
-            "training (False and True)",
-            "training=False",
-        ),
         (
             '{"epoch": $epoch, "phase": 0, "acc": 0.9}\n{"epoch": $epoch, "phase": 1, "acc": $score}',
             "acc",
@@ -170,9 +156,6 @@ ROW = '"acc": $score, "time": $seconds'
         # The step restarts in each epoch; a further value stands in some of the rows.
         '{"epoch": $epoch, "step": 0, "time": $seconds, "acc": 0.1}\n'
         f'{{"epoch": $epoch, "step": 1, "grad_norm": 1.0, {ROW}}}',
-        # A name with a capital letter, and a setting with whole numbers.
-        f'{{"Epoch": $epoch, "step": 0, "growth": 1, {ROW}}}\n'
-        f'{{"Epoch": $epoch, "step": 1, "growth": 2, {ROW}}}',
         # A text column that names no kind of row.
         '{"step": 1, "stage": "warmup", "acc": 0.1, "time": $seconds}\n'
         f'{{"step": $step, "stage": "main", {ROW}}}',
