@@ -73,17 +73,6 @@ def test_runs_that_all_began_so_are_ordinary():
     assert not any(group.is_control for group in compared.groups)
 
 
-def test_an_a_a_control_stays_one():
-    again = [dataclasses.replace(run, id=f"{run.id}-aa") for run in arms(none=BASE)]
-    for run, position in zip(again, ("first", "first", "last", "last", "last"), strict=True):
-        run.config = run.config | {"plan": {"arm": position}}
-    analysis = analyse_runs([*arms(none=BASE, native=NEAR, chaos=NEAR), *again])
-    assert [group.label for group in analysis.groups] == ["none", "none again (A/A)", CHAOS, "native"]
-    first, second = (c for c in analysis.comparisons if c.is_control)
-    assert (first.group.kind, second.group.kind) == (Kind.AA, Kind.CHAOS)
-    assert analysis.comparison("native").has_control
-
-
 LOSSES = {  # losses of the control at seed 1 (the baseline's are 2, 1, 0.3), and whether they are equal
     "equal": ([2.0, 1.0, 0.3], True),
     "last bit": ([2.0, 1.0, np.nextafter(0.3, 1)], False),

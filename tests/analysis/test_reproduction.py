@@ -95,20 +95,6 @@ def test_runs_of_several_settings_are_refused(tmp_path):
         reproduce(write_publication(tmp_path), [*runs_of(), *slow])
 
 
-def test_an_arm_is_matched_by_all_its_keys(tmp_path):
-    arms = {"fp32": {"backend": "none"}, "TF32": {"backend": "none", "tf32": True}}
-    figures = {"speed": {"measured": "images_per_second", "values": {"fp32": "40.0", "TF32": "76.0"}}}
-
-    def faster(plan):
-        plan["summary"]["throughput/images_per_second_median"] *= 1.9
-        plan["summary"]["environment"]["tf32"] = True
-
-    fast = [make("none", seed, edit=faster, config={"tf32": True}, id=f"tf{seed}") for seed in (1, 2, 3)]
-    path = write_publication(tmp_path, figures, arms=arms)
-    result = reproduce(path, [*runs_of(("none",)), *fast])
-    assert verdicts(result) == {("speed", "TF32"): REPRODUCED}
-
-
 def test_scaled_down_runs_are_no_evidence(tmp_path):
     config = {"published": {"name": "paper", "scale": 0.02, "network": "tiny"}, "epochs": 2}
     config |= {"model": {"name": "tiny"}, "data": {"source": "cifar10", "train_limit": 100}}

@@ -233,29 +233,3 @@ def test_groups_of_one_arm_are_no_single_group(tmp_path, monkeypatch, capsys):
     assert report["verdict"] == "All 2 groups are of all: compare them by another setting with --group-by KEY"
     report = answer(["all=logs", "--group-by", "amp", "--baseline", "false", "--metric", "acc:max"], capsys)
     assert quality(report)["True"] == results()["amp"]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "lacks"),
-    [
-        ("log.txt", "Epoch 1 acc 0.5\nEpoch 2 acc 0.6\n", "nor a table, whose rows have as many cells"),
-        ("train.log", "Loading, please wait\nepoch 1\n", "nor a table, whose rows have as many cells"),
-        ("history.json", '{"loss": [1, 0.5], "acc": [0.5, 0.6]}', "write one JSON object per line"),
-        ("log.json", '[\n{\n"epoch": 1, "acc": 0.5\n}\n]', "one JSON object per line"),
-        ("log.jsonl", "epoch 1: 0.5\n", "none of its lines is a JSON object"),
-        ("log.csv", "1,0.5\n2,0.6\n", "write the names of the columns above them"),
-        ("one.csv", "epoch,acc\n1,0.1\n2,0.2\n", "is one run, so there is nothing to compare; name a source"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_refused_with_what_is_missing(
-    tmp_path, monkeypatch, capsys, name, text, lacks
-):
-    monkeypatch.chdir(tmp_path)
-    write(f"logs/{name}", text)
-    arm = "" if name == "one.csv" else "a="
-    for source in ("logs", f"logs/{name}"):
-        with pytest.raises(SystemExit):
-            main(["report", f"{arm}{source}"])
-        error = capsys.readouterr().err
-        assert lacks in error
-        assert "not read" not in error

@@ -25,7 +25,6 @@ FILES = {
     "CSV": "csv/{arm}/{run}.csv",
     "JSON lines": "jsonl/{arm}/{run}.jsonl",
 }
-ELSEWHERE = {"W&B"}  # its program and command are on docs/custom-models.md
 # The commands outside the examples. A comment says what a command needs, or its exit code if it is not 0.
 COMMANDS = re.findall(
     r"^(ampcompare .*?)(?: +# (.*))?$",
@@ -170,12 +169,6 @@ def test_the_numbers_of_seeds_on_the_page_have_the_power_that_it_says():
         for deviation, n in zip((0.1, 0.2, 0.3, 0.4, 0.6, 1.0), map(int, cells.split(" | ")), strict=True):
             assert power(n, deviation, int(k), sides) >= 0.9
             assert n == 3 or power(n - 1, deviation, int(k), sides) < 0.9
-
-
-def test_the_speedup_by_the_whole_time_is_that_of_the_committed_runs():
-    seconds = {name: stats.gmean(measured(name, "train_seconds")) for name in ("native", "none")}
-    text = f"{seconds['none'] / seconds['native']:.2f}x as fast by the whole training time"
-    assert f"{text}: {seconds['native']:.1f} s instead of {seconds['none']:.1f} s" in PAGE
 
 
 def test_the_page_names_every_column_and_key_of_the_exports():

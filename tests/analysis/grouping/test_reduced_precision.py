@@ -37,6 +37,7 @@ def test_runs_that_differ_in_a_switch_are_not_pooled(key: str):
     assert len(groups_of({}, {key: not default})) == 2
 
 
+@pytest.mark.slow
 def test_a_run_whose_network_sets_a_switch_has_it_in_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

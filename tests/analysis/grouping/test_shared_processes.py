@@ -1,12 +1,10 @@
 """Runs that one process trained one after the other are one measurement of the machine."""
 
 import math
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 from support.fakes import Plan, make
-from support.publication_files import peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
 from ampcompare.runs import RunRecord
@@ -64,29 +62,3 @@ def test_speed_and_memory_count_processes_and_quality_counts_runs(per_process: i
         assert ("ampcompare bench" in claim.why) == (processes < 3)
         assert processes >= 3 or (claim.more_seeds, claim.is_open) == (None, False)
     assert comparison.claims["quality"].estimate.has_interval
-
-
-def test_no_number_of_seeds_is_forecast_for_what_processes_decide():
-    def open_speed(per_process: int):
-        runs = [*runs_of("none", 12, per_process, 40.0), *runs_of("native", 12, per_process, 40.0)]
-        for run in runs[12:]:  # so uneven that neither "faster" nor "the same" is shown
-            run.summary[SPEED] *= 1 + 0.1 * math.cos(int(run.config["run"]["process"][-1]))
-        (comparison,) = analyse_runs(runs).comparisons
-        return comparison.claims["speed"]
-
-    alone, shared = open_speed(1), open_speed(4)
-    assert shared.estimate.n == 3
-    assert (alone.is_open, shared.is_open) == (True, True)
-    assert shared.more_seeds is None
-
-
-@pytest.mark.parametrize(
-    ("per_process", "needed"), [(1, "3 runs per arm (n = 2)"), (2, "3 processes per arm (n = 1)")]
-)
-def test_a_reproduction_counts_processes_for_values_of_the_machine(
-    per_process: int, needed: str, tmp_path: Path
-):
-    path = write_publication(tmp_path, {"speed": throughput(1.0), "memory": peaks()})
-    runs = [*runs_of("none", 2, per_process, 40.0), *runs_of("native", 2, per_process, 76.0)]
-    rows = [row for row in analyse_runs(runs, reproduce=path).reproduction.rows if row.arm == "amp"]
-    assert [needed in row.why for row in rows] == [True, True]

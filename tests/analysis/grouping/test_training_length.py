@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.external import FULL, MIXED, external
 
@@ -61,17 +60,6 @@ def test_lengths_within_two_percent_are_equal(rows, is_equal):
     short = [replace(r, config={"arm": ARMS[r.name[:-2]], "seed": r.config["seed"]}) for r in runs]
     analysis = analyse_runs(short, metric=NAMED).comparison("amp")
     assert (analysis.no_claim_reason == "") is is_equal
-
-
-def test_with_best_the_table_has_the_best_value_of_each_run():
-    runs = arms(40)
-    for run in runs:
-        rows, values = run.logged["val_acc"]
-        run.logged["val_acc"] = rows, np.where(np.arange(len(values)) == 3, 0.99, values)
-    analysis = analyse_runs(runs, metric=NAMED, best=True)
-    assert {round(group.estimates["quality"].value, 6) for group in analysis.groups} == {99.0}
-    lowest = analyse_runs(arms(40), metric="train_loss:min", best=True)
-    assert lowest.groups[0].estimates["quality"].value == pytest.approx(2 / 400)
 
 
 def test_hugging_faces_state_has_planned_length_and_early_stopping(tmp_path: Path):

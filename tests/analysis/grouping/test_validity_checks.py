@@ -58,19 +58,6 @@ def test_accuracies_at_chance_or_constant_give_no_claim(accuracies, size, why: s
     assert ("uninformative" in joined_caveats(analysis)) is bool(why)
 
 
-def test_the_resolution_is_the_last_logged_decimal_also_after_float32():
-    made = [
-        with_accuracies(*(float(np.float32(share)) for share in (0.5, 0.7, last)), seed=seed, backend=backend)
-        for seed in (1, 2, 3)
-        for backend, last in (("none", 0.8), ("native", 0.81))
-    ]
-    for run in made:
-        run.config["data"]["source"] = "./mine.py:build"  # of which the test set is not known
-    analysis = analyse_runs(made)
-    assert analysis.metric.resolution == pytest.approx(1)
-    assert not analysis.comparison("native").claims["quality"].shown
-
-
 def sweep(
     order: Sequence[tuple[str, int]],
     *,
