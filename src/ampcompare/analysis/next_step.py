@@ -154,10 +154,10 @@ def _last_look(findings: Findings) -> int:
 def _duration(findings: Findings, low: int, high: int) -> str:
     """Return how long so many more seeds of every group take, one run after the other; "" if unknown."""
     counted = [group for group in findings.groups if group.n and not group.is_control]
-    seconds = [float(group.rows[SECONDS_IN_ALL].mean()) for group in counted]  # without runs that record none
-    if not seconds or not all(map(math.isfinite, seconds)):
+    # Of one more seed. Runs that record no time do not count; NaN if no run of a group does.
+    hours = sum(float(group.rows[SECONDS_IN_ALL].mean()) for group in counted) / 3600
+    if not math.isfinite(hours):
         return ""
-    hours = sum(seconds) / 3600  # of one more seed
     unit, per_seed = ("min", 60 * hours) if high * hours < 1 else ("h", hours)
     return f"{count_range(max(1, round(low * per_seed)), max(1, round(high * per_seed)))} {unit}"
 
@@ -165,9 +165,7 @@ def _duration(findings: Findings, low: int, high: int) -> str:
 def _benchmark(findings: Findings) -> list[str]:
     """Return how a benchmark decides the throughput of our own training."""
     labels = [
-        comparison.group.display_name
-        for comparison, claim in findings.undecided
-        if claim.question == SPEED and claim.estimate is not None
+        c.group.display_name for c, claim in findings.undecided if claim.question == SPEED and claim.estimate
     ]
     if not labels or not findings.is_own or findings.bench is not None:
         return []

@@ -126,17 +126,13 @@ def match_runs(
         texts = listed(one.text for one in found)
         raise UserError(f"{publication.name}: the runs differ ({texts}); pass the runs of one of these alone")
     left_out = [f"{names}: {reason}" for names, reason in group_by_reason(refused, 3)]
-    groups_by_arm = {
-        arm: _groups_by_size(rows.iloc[numbers_by_arm[arm]], metric, ignored)
-        for arm in publication.arms
-        if arm in numbers_by_arm
-    }
-    left_out += [
-        f"{plural(len(group.all_rows), 'run')} of {arm}: {group.display_name}"
-        for arm, groups in groups_by_arm.items()
-        for group in groups[1:]
-    ]
-    arms = {arm: groups[0] for arm, groups in groups_by_arm.items() if groups}
+    arms = {}
+    for arm in (arm for arm in publication.arms if arm in numbers_by_arm):
+        pooled = group_runs(rows.iloc[numbers_by_arm[arm]], metric, (BACKEND,), ignored)
+        groups = sorted((g for g in pooled if g.n and not g.is_control), key=lambda group: -group.n)
+        if groups:
+            arms[arm] = groups[0]
+        left_out += [f"{plural(len(g.all_rows), 'run')} of {arm}: {g.display_name}" for g in groups[1:]]
     if not arms:
         raise UserError(f"{publication.name}: the matching runs have no values yet")
     devices = {name for group in arms.values() for name in group.devices}
@@ -147,13 +143,6 @@ def match_runs(
         left_out=tuple(map(printable, left_out)),
         same_card=is_same_card(publication.hardware, devices),
     )
-
-
-def _groups_by_size(rows: pd.DataFrame, metric: ComparedMetric, ignored: frozenset[str]) -> list[Group]:
-    """Return the groups of an arm's runs that have values, without controls, largest first."""
-    pooled = group_runs(rows, metric, (BACKEND,), ignored)
-    groups = [group for group in pooled if group.n and not group.is_control]
-    return sorted(groups, key=lambda group: -group.n)
 
 
 def _conditions_of(

@@ -276,16 +276,13 @@ def _step_key(run: RunRecord, metric: str) -> str:
 
 def _step_unit(runs: Sequence[RunRecord], steps: Sequence[str]) -> str:
     """Return what a step is called in the charts. A table without a step counts epochs."""
-    if {*steps} <= {*EPOCH_KEYS} or all(map(_steps_are_epochs, runs)):
+    pairs = [(run.numbers(metrics.STEP), run.numbers(metrics.EPOCH)) for run in runs]
+    are_epochs = [
+        np.isfinite(step).any() and np.array_equal(step, own, equal_nan=True) for step, own in pairs
+    ]
+    if {*steps} <= {*EPOCH_KEYS} or all(are_epochs):
         return "epoch"
-    is_row = {*steps} == {OWN_STEP} and any(map(counts_rows, runs))
-    return "row" if is_row else "step"
-
-
-def _steps_are_epochs(run: RunRecord) -> bool:
-    step = run.numbers(metrics.STEP)
-    epoch = run.numbers(metrics.EPOCH)
-    return bool(np.isfinite(step).any()) and np.array_equal(step, epoch, equal_nan=True)
+    return "row" if {*steps} == {OWN_STEP} and any(map(counts_rows, runs)) else "step"
 
 
 def _with_machines(runs: Sequence[RunRecord], is_one_device: bool) -> list[RunRecord]:
