@@ -108,16 +108,6 @@ def test_the_advice_names_the_means_of_the_sweep_that_made_the_runs():
     assert "--until-decided" not in advice
 
 
-def test_an_undecided_throughput_sends_to_the_benchmark_and_an_undecided_accuracy_to_more_seeds():
-    made = [*runs("none", BASE, NOT_FASTER), *runs("native", SAME, (41, 44, 42, 45, 40))]
-    advice = analyse_runs(made).advice
-    assert ("`--bench FILE`" in advice, "native" in advice, "seed" in advice) == (True, True, False)
-    differences = (0.001, -0.012, 0.006, -0.009, 0.002)
-    other = [value + one for value, one in zip(BASE, differences, strict=True)]
-    advice = analyse_runs([*runs("none", BASE), *runs("native", other, FAST)]).advice
-    assert ("accuracy of native" in advice, "ampcompare bench" in advice) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("config", "options"),
     [

@@ -108,10 +108,8 @@ def _describe_degenerate(comparison: Comparison) -> str:
 
 def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
     """Return the largest loss that the interval allows: `at most 0.48`; "" without an interval or a loss."""
-    loss = largest_loss(estimate, metric)
-    if loss is None or loss <= 0:
-        return ""
-    return f"at most {phrases.size(loss, estimate, metric)}"
+    loss = largest_loss(estimate, metric) or 0.0
+    return f"at most {phrases.size(loss, estimate, metric)}" if loss > 0 else ""
 
 
 @dataclass(frozen=True)
@@ -247,15 +245,14 @@ def _join_answers(answers: Sequence[tuple[str, Answer]]) -> str:
 
     For example `native and apex_o1 the same within 0.5 points; inconclusive for fp16 (n = 2)`.
     """
-    shown: dict[str, list[str]] = {}
-    others: dict[str, list[str]] = {}
-    for name, answer in answers:
-        names_by_text = shown if answer.is_shown else others
+    names_by_text: dict[tuple[bool, str], list[str]] = {}
+    for name, answer in sorted(answers, key=lambda pair: not pair[1].is_shown):
         detailed = f"{name} ({answer.detail})" if answer.detail else name
-        names_by_text.setdefault(answer.text, []).append(detailed)
-    clauses = [f"{formatting.listed(names)} {text}" for text, names in shown.items()]
-    clauses += [f"{text} for {formatting.listed(names)}" for text, names in others.items()]
-    return "; ".join(clauses)
+        names_by_text.setdefault((answer.is_shown, answer.text), []).append(detailed)
+    return "; ".join(
+        f"{formatting.listed(names)} {text}" if is_shown else f"{text} for {formatting.listed(names)}"
+        for (is_shown, text), names in names_by_text.items()
+    )
 
 
 def _describe_not_compared(comparisons: Sequence[Comparison]) -> str:

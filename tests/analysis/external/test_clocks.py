@@ -9,7 +9,6 @@ import pytest
 from support.log_templates import FIRST, PROGRAMS, SEEDS, write, write_logs
 
 from ampcompare import analyse_runs, load_runs
-from ampcompare.analysis.external.missing_input import MissingInput
 from ampcompare.analysis.options import AnalysisOptions
 from ampcompare.errors import UserError
 from ampcompare.report.options import ReportOptions
@@ -77,14 +76,6 @@ def test_a_clock_that_no_format_declares_is_asked_about_with_both_commands():
     assert words[-2:] == ["--time", "time:seconds:each"]  # it falls, so no clock is proposed
     analysis = analyse_runs(load_runs(sources), **options(time=CLOCK))
     assert analysis.comparison("amp").estimates["speed"].value == pytest.approx(TRUTH, rel=0.005)
-
-
-def test_the_kind_is_asked_with_the_other_questions():
-    runs = load_runs(logs("log.csv", CSV, {arm: clock(arm) for arm in FIRST}))
-    with pytest.raises(MissingInput) as caught:
-        analyse_runs(runs, time="time:seconds")
-    assert [question.partition(":")[0] for question in caught.value.questions] == ["metric", "time"]
-    assert caught.value.arguments[-2:] == ("--time", CLOCK)
 
 
 @pytest.mark.parametrize(("program", "metric"), [("fastai", "accuracy"), ("mmengine", "accuracy/top1")])

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.external import FULL, MIXED, several
+from support.external import FULL, several
 from support.fakes import make
 
 from ampcompare import analyse_runs
@@ -53,15 +53,6 @@ def test_other_programs_declare_directions(declared: dict[str, Any], option: str
     with pytest.raises(UserError, match="is declared as a metric of which") as caught:
         analyse_runs(runs, **ARMS, metric=option)
     assert f"--metric {option!r}" in str(caught.value)
-
-
-def test_runs_that_declare_different_directions_declare_none():
-    goals = {FULL: "maximize", MIXED: "minimize"}
-    runs = [
-        replace(run, definitions={"val_acc": MetricDefinition(goal=goals[run.option("trainer.precision")])})
-        for run in several()
-    ]
-    assert analyse_runs(runs, **ARMS, metric="val_acc:min").metric.lower_is_better
 
 
 @pytest.mark.parametrize(("summary", "goal"), [([1], "minimize"), ([2], "maximize"), ([1, 2], ""), ([], "")])

@@ -112,14 +112,9 @@ def test_folders_of_other_trackers_are_refused_by_name(tmp_path, monkeypatch, fi
             load_runs([source])
 
 
-@pytest.mark.parametrize(
-    ("value", "key", "sample"),
-    [([0.5, 0.6], "acc", "[0.5, 0.6]"), ({"a": []}, "acc.a", "[]")],
-)
-def test_a_key_without_numbers_is_named_with_its_values(tmp_path, value, key, sample):
-    rows = [{"step": step, "acc": value, "loss": 0.5} for step in (1, 2)]
+def test_a_key_without_numbers_is_named_with_its_values(tmp_path):
+    rows = [{"step": step, "acc": [0.5, 0.6], "loss": 0.5} for step in (1, 2)]
     path = write(tmp_path / "log.jsonl", "\n".join(map(json.dumps, rows)))
-    for options in ({"metric": f"{key}:max"}, {"metric": "loss:min", "time": f"{key}:seconds"}):
-        with pytest.raises(UserError) as caught:
+    for options in ({"metric": "acc:max"}, {"metric": "loss:min", "time": "acc:seconds"}):
+        with pytest.raises(UserError, match=r"values are no numbers, such as \[0.5, 0.6\]"):
             analyse_runs(load_runs([f"a={path}"]), **options)
-        assert f"its values are no numbers, such as {sample}" in str(caught.value)

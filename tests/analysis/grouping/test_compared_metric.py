@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 
 
@@ -40,30 +38,17 @@ def test_name_and_values_decide_the_unit(key: str, values: tuple[float, ...], sc
     assert analyse_runs([logged("none", 1, key, *values)], metric=f"{key}:max").metric.scale.value == scale
 
 
-OLD: dict[str, Any] = {}
-NULL = {"loss": "cross_entropy", "metrics": None, "metric": None}
-GIVEN = {"loss": "cross_entropy", "metrics": ["accuracy", "top5_accuracy"], "metric": "accuracy"}
 REGRESSION = {"loss": "mse", "metrics": None, "metric": None}
 
 
-def run_of(
-    task: object, backend: str = "none", seed: int = 1, recorded_task: object = None, **rows: float
-) -> RunRecord:
+def run_of(task: object, recorded_task: object = None, **rows: float) -> RunRecord:
     """Return a run with these options of `task`, and with this task in its environment."""
-    run = make(backend, seed, edit=lambda plan: plan["config"].update({"task": task} if task else {}))
+    run = make("none", config={"task": task})
     if recorded_task is not None:
         run.summary["environment"] = {**run.summary["environment"], metrics.TASK: recorded_task}
     for key, value in rows.items():
         run.summary[f"eval/{key}"] = value
     return run
-
-
-def test_a_run_without_a_task_is_pooled_with_the_default_task():
-    runs = [run_of(OLD), run_of(NULL, seed=2), run_of(GIVEN, seed=3)]
-    (group,) = analyse_runs(runs).groups
-    assert group.seeds == 3
-    with pytest.raises(UserError, match=r"eval/accuracy \(2 runs.*eval/mse \(1 run"):
-        analyse_runs([*runs, run_of(REGRESSION, seed=4)])
 
 
 def test_the_metric_of_the_task_is_compared_with_its_name_and_direction():
@@ -102,14 +87,6 @@ def test_the_time_to_target_counts_no_start_up():
     analysis = timed([70.0, 0.5, 0.0], 0.5)
     assert list(analysis.table["seconds_to_target"]) == pytest.approx([130, 199.5, 200] + [199.5] * 3)
     assert "includes start-up" not in " ".join(analysis.caveats)
-
-
-def test_a_target_that_is_reached_within_the_start_up_gives_no_ratio():
-    """A ratio would leave out the fastest runs."""
-    analysis = timed([200.0, 200.0, 2.0], 2.0)
-    seconds = list(analysis.table["seconds_to_target"])
-    assert seconds == pytest.approx([np.nan, np.nan, 198, 198, 198, 198], nan_ok=True)
-    assert "time" not in analysis.comparison("native").estimates
 
 
 @pytest.mark.parametrize(

@@ -258,10 +258,7 @@ def _counted_rows(rows: pd.DataFrame) -> pd.DataFrame:
     finished = states == RunState.FINISHED
     unfinished = states.isin([RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING]) & has_rows
     failed = (states == RunState.FAILED) & has_rows
-    for mask in (finished, unfinished, failed):
-        if mask.any():
-            return rows[mask]
-    return rows[finished]
+    return rows[next((mask for mask in (finished, unfinished, failed) if mask.any()), finished)]
 
 
 def _seed_labels(rows: pd.DataFrame) -> dict[Any, str]:
@@ -314,16 +311,16 @@ def group_runs(
     for value, kind in itertools.product(ordered, Kind):
         pools_of_value = pools.get((value, kind), {})
         name = kind.name_of(value)
+        shown = kind.name_of(name_of_value(keys[0], value))
+        if keys[0] == BACKEND:
+            shown = kind.display_name_of(value)
         settings = [dict(pool) for pool in pools_of_value]
         differing = differing_keys(settings)
         labels = make_labels(name, settings, keys[1:], differing, [group.label for group in groups])
-        for label, own, indices in zip(labels, settings, pools_of_value.values(), strict=True):
-            own_name = kind.name_of(name_of_value(keys[0], value))
-            if keys[0] == BACKEND:
-                own_name = kind.display_name_of(value)
-            group = Group(
+        groups += [
+            Group(
                 label=label,
-                display_name=f"{own_name}{label.removeprefix(name)}",
+                display_name=f"{shown}{label.removeprefix(name)}",
                 all_rows=rows[rows.index.isin(indices)],
                 metric=metric,
                 base_value=value,
@@ -331,7 +328,8 @@ def group_runs(
                 settings=own,
                 distinguishing_settings=tuple((key, own.get(key, NOT_SET)) for key in differing),
             )
-            groups.append(group)
+            for label, own, indices in zip(labels, settings, pools_of_value.values(), strict=True)
+        ]
     return groups
 
 
@@ -398,10 +396,9 @@ def _find_chaos_runs(rows: pd.DataFrame, keys: Sequence[str]) -> frozenset[Any]:
     """
     if PERTURBATION in keys:
         return frozenset()
-    values = {index: own.get(keys[0], NOT_SET) for index, own in rows[SETTINGS].items()}
-    changed = {index for index, run in rows[RUN].items() if is_perturbed(run)}
-    repeated = {value for index, value in values.items() if index not in changed}
-    return frozenset(index for index in changed if values[index] in repeated)
+    values = rows[SETTINGS].map(lambda own: own.get(keys[0], NOT_SET))
+    changed = rows[RUN].map(is_perturbed).astype(bool)
+    return frozenset(rows.index[changed & values.isin(values[~changed])])
 
 
 def name_run(group: Group, row: pd.Series) -> str:
