@@ -320,7 +320,7 @@ def _published_estimate(
         high -= to_scale(base.low)
         if kind.is_duration:  # the speed-up is the inverse of the ratio of times
             value, low, high = -value, -high, -low
-    return PublishedEstimate(*map(from_scale, (value, low, high)), runs)
+    return PublishedEstimate(from_scale(value), from_scale(low), from_scale(high), runs)
 
 
 def _measured_estimate(

@@ -62,7 +62,7 @@ def summary_or_maximum(run: RunRecord, key: str, logged: str = "") -> float:
 
 def skipped_steps(run: RunRecord, _: ComparedMetric | None = None) -> float:
     """Return how many steps a run skipped; NaN if the record does not tell, or not of every step."""
-    _, logged = run.logged_numbers(metrics.SKIPPED)
+    logged = run.logged_numbers(metrics.SKIPPED)[1]
     return math.nan if np.isnan(logged).any() else summary_or_maximum(run, metrics.SKIPPED)
 
 

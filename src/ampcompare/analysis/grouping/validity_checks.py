@@ -161,7 +161,7 @@ def other_speedup(group: Group, base: Group) -> float | None:
         rows = rows[(rows[THROUGHPUT] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
         speeds.append((np.log(rows[THROUGHPUT]).mean(), np.log(rows[STEPS] / rows[SECONDS]).mean()))
     # Both are NaN without such runs.
-    by_median, by_seconds = np.subtract(*speeds)
+    by_median, by_seconds = np.diff(speeds[::-1], axis=0)[0]
     return math.exp(by_seconds) if abs(by_median - by_seconds) > math.log1p(MEDIAN_GAP) else None
 
 
