@@ -9,7 +9,6 @@ from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
 from ampcompare import analyse_runs, metrics
 from ampcompare.analysis.costs import costs_as_values
-from ampcompare.report.exports import to_json
 from ampcompare.runs import RunRecord
 
 NOISY = (0.90, 0.96, 0.92, 0.94, 0.93)
@@ -120,15 +119,3 @@ def test_hours_count_each_process():
         run.summary[metrics.ELAPSED] = 900.0
     hours = costs_as_values(analyse_runs(made))["hours"]
     assert hours == [{"device": "Test Device 9000", "hours": pytest.approx(10 * 8 * 0.25)}]
-
-
-def test_the_recipe_is_in_the_subtitle_and_the_exports():
-    config = {
-        "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01, "momentum": 0.0, "nesterov": False},
-        "schedule": {"name": "cosine", "warmup_epochs": 1.0},
-    }
-    made = [*runs("none", BASE, config=config), *runs("native", SAME, FAST, config=config)]
-    analysis = analyse_runs(made)
-    facts = ("adamw", "lr 0.001", "weight decay 0.01", "cosine", "warmup epochs 1")
-    assert [fact for fact in facts if fact not in analysis.basis] == []
-    assert '"optimizer": "adamw"' in to_json(analysis)

@@ -114,22 +114,6 @@ def test_tf32_as_an_option_of_one_group_is_a_difference_but_not_as_its_backend()
 
 
 @pytest.mark.parametrize(
-    ("environment", "is_told"),
-    [
-        ({"device_name": "NVIDIA H200"}, True),
-        ({"device_name": "NVIDIA RTX 6000 Ada Generation"}, True),
-        ({"device_name": "NVIDIA GeForce RTX 2080 Ti"}, False),
-        ({"device_name": "NVIDIA of tomorrow", "compute_capability": "12.0"}, True),
-        ({"device_name": "NVIDIA of yesterday", "compute_capability": 7.5}, False),
-        ({"device_name": "NVIDIA H200", "tf32": True}, False),
-    ],
-)
-def test_a_strict_fp32_baseline_on_a_gpu_with_tf32_gives_one_caveat(environment, is_told):
-    runs = [make("none", edit=lambda plan: plan["summary"]["environment"].update(environment))]
-    assert sum("is strict fp32" in caveat for caveat in analyse_runs(runs).caveats) == is_told
-
-
-@pytest.mark.parametrize(
     ("backend", "weights", "label", "dtype"),
     [
         ("none", ["bfloat16", "float32"], "bf16 weights (backend=none)", "bfloat16"),

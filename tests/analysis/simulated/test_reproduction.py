@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ampcompare.analysis.reproduction import REFUTED, REPRODUCED, AssessedValue, Relation, assess_values
+from ampcompare.analysis.reproduction import REFUTED, AssessedValue, Relation, assess_values
 from ampcompare.analysis.statistics.equivalence import PublishedEstimate
 from ampcompare.analysis.statistics.mean_difference import estimate_difference
 from ampcompare.publications.printed_value import PrintedValue
@@ -50,15 +50,3 @@ def test_an_exact_publication_is_refuted_in_about_one_of_twenty_at_most(n, noise
     pages = [page(rng, n, noise) for _ in range(PAGES)]
     # Two binomial errors above one in twenty.
     assert np.mean([REFUTED in verdicts for verdicts in pages]) <= 0.1
-
-
-@pytest.mark.parametrize(("n", "least"), [(3, 0.45), (5, 0.9), (8, 0.96)])
-def test_at_2_percent_noise_exact_values_are_reproduced_and_wrong_ones_refuted(n, least):
-    rng = np.random.default_rng(n)
-    exact = [verdict for _ in range(PAGES) for verdict in page(rng, n, (0.02,))]
-    assert exact.count(REPRODUCED) / len(exact) >= least
-    for doctored in (0.8, 1.2):
-        pages = [page(rng, n, (0.02,), doctored) for _ in range(PAGES)]
-        assert np.mean([REFUTED in verdicts for verdicts in pages]) >= least
-        # Their own single run may have been that slow.
-        assert np.mean([REPRODUCED in verdicts for verdicts in pages]) <= 0.02
