@@ -86,12 +86,7 @@ def test_equal_speeds_are_shown_within_two_percent(speeds, shown, passes):
     base = (40.0, 41.0, 42.0, 40.0, 41.0)
     made = [*runs("none", BASE, base), *runs("native", SAME, speeds)]
     analysis = analyse_runs(made, require=["native: same speed within 2%"])
-    claim = analysis.comparison("native").claims["speed"]
-    logs = np.log(np.array(speeds) / np.array(base))
-    low, high = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
-    if shown != ("same speed",):  # there the resolution of the logged speeds is wider than their spread
-        assert claim.estimate.ends == pytest.approx((np.exp(low), np.exp(high)), rel=1e-3)
-    assert claim.shown == shown
+    assert analysis.comparison("native").claims["speed"].shown == shown
     assert analysis.gate_results[0].is_shown == passes
 
 

@@ -183,21 +183,6 @@ def test_speed_comes_from_the_benchmark_and_everything_else_from_the_runs(tmp_pa
     assert "`ampcompare bench` (99%)" in analysis.caption
 
 
-@pytest.mark.parametrize("per_process", [1, 5])
-def test_ratio_and_value_of_memory_have_one_source(tmp_path: Path, per_process: int):
-    """Runs that share a process have too few values of their own, so all memory is the benchmark's."""
-    made = [*runs("none", BASE), *runs("native", SAME, FAST)]
-    for number, run in enumerate(made):
-        run.config["run"] = {"process": f"p{number // per_process}"}
-        run.summary["memory/peak_mib"] = 9000.0
-    arms = arm("none", 1.0, 1.0, 1.0, peak_mib=800.0), arm("native", 1.3, 1.2, 1.4, peak_mib=600.0)
-    analysis = with_bench(tmp_path, *arms, runs=made)
-    values = {group.label: group.estimates["peak_mib"].value for group in analysis.groups}
-    ratio = analysis.comparison("native").estimates["memory"].value
-    assert values["native"] / values["none"] == pytest.approx(ratio)
-    assert values["none"] == pytest.approx(9000.0 if per_process == 1 else 800.0)
-
-
 def test_a_benchmark_on_another_device_is_not_used(tmp_path: Path):
     analysis, alone = with_bench(tmp_path, NATIVE, device="another card"), analyse_runs(RUNS)
     for label in ("native", "fp16"):

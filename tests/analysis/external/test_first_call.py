@@ -91,7 +91,12 @@ def test_the_first_call_on_one_folder_with_all_runs_names_repeats(tmp_path, monk
             r"MLflow \(mlruns\)",
         ),
         (
-            {"sacred/1/run.json": '{\n"status": "COMPLETED"\n}', "sacred/1/config.json": '{\n"lr": 0.1\n}'},
+            {
+                "sacred/1/run.json": '{\n"status": "COMPLETED"\n}',
+                "sacred/1/config.json": '{\n"lr": 0.1\n}',
+                "sacred/1/metrics.json": '{\n"acc": {"steps": [1], "values": [0.5]}\n}',
+                "sacred/1/cout.txt": "training, step 1\n",
+            },
             ("sacred", "sacred/1"),
             "Sacred",
         ),

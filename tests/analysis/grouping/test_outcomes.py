@@ -154,13 +154,12 @@ def test_runs_that_did_not_finish_give_caveats():
     assert any("No run of fp32 (none) finished" in line for line in caveats)
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-def test_a_recorded_loop_without_a_step_is_not_counted(rows: int):
-    """Whether it was evaluated or not."""
+def test_a_recorded_loop_without_a_step_is_not_counted():
+    """Although it was evaluated."""
 
     def edit(made):
         made["config"] |= {"recorder": {"version": 1}, "seed": 2}
-        made["rows"] = [row for row in made["rows"] if "eval/accuracy" in row][-rows:] if rows else []
+        made["rows"] = [row for row in made["rows"] if "eval/accuracy" in row][-1:]
         made["summary"] = {k: v for k, v in made["summary"].items() if k == "environment"}
 
     whole = make("native", 1, config={"recorder": {"version": 1}})
