@@ -44,16 +44,6 @@ def test_perfect_accuracy_on_a_test_set_of_unknown_size_claims_nothing():
     assert "resolution is unknown" in native.claims["quality"].why
 
 
-def test_runs_that_failed_are_not_told_to_compare_their_best_value():
-    """Their lengths differ because they ended early, and a best value of a failed run is no result."""
-    failing = runs("native", SAME, failed=(0, 1))
-    for run in failing[:2]:
-        run.summary[metrics.STEP] = 3
-    told = " ".join(analyse_runs([*runs("none", BASE), *failing]).caveats)
-    assert "--best" not in told
-    assert "2 of 5 runs of native" in told
-
-
 def test_nothing_is_claimed_of_skips_and_scale_where_skips_are_unknown():
     run = make("native", recorder={"version": 1, "backend": "native"})
     run.config["precision"] = {"init_scale": 256.0}

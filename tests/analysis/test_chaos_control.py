@@ -61,18 +61,6 @@ def test_a_row_of_its_own_beside_the_baseline():
     assert (with_control.level, with_control.headline) == (plain.level, plain.headline)
 
 
-def test_runs_that_all_began_so_are_ordinary():
-    """A whole experiment with changed weights has a baseline; and the option itself can be compared."""
-    runs = [changed(run) for run in arms(none=BASE, native=NEAR)]
-    for run in runs:
-        run.config["plan"] = {}
-    assert [group.label for group in analyse_runs(runs).groups] == ["none", "native"]
-    both = arms(none=BASE, chaos=NEAR)
-    compared = analyse_runs(both, group_by=["training.perturb_weights"], baseline="none")
-    assert [group.value for group in compared.groups] == ["none", "one_ulp"]
-    assert not any(group.is_control for group in compared.groups)
-
-
 LOSSES = {  # losses of the control at seed 1 (the baseline's are 2, 1, 0.3), and whether they are equal
     "equal": ([2.0, 1.0, 0.3], True),
     "last bit": ([2.0, 1.0, np.nextafter(0.3, 1)], False),

@@ -84,17 +84,6 @@ def test_a_constant_column_of_a_csv_file_is_its_seed(tmp_path: Path):
         analyse_runs(runs, metric="acc:max", seed="epoch")
 
 
-def test_constant_columns_of_json_lines_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    row = '{"step": $epoch, "optimizer": "$arm", "width": ${seed}00, "acc": $score}'
-    write_logs({"$arm$seed.jsonl": row}, "")
-    runs = load_runs(["."])
-    options = {"metric": "acc:max", "group_by": ["optimizer"], "baseline": "amp"}
-    with pytest.raises(UserError, match=r"settings that differ: optimizer \(amp and fp32\)"):
-        analyse_runs(runs, metric="acc:max")
-    assert analyse_runs(runs, **options, seed="width").comparison("fp32").estimates["quality"].is_paired
-
-
 def test_a_value_in_the_first_row_alone_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """mmcv writes the seed into the first row of its log."""
     monkeypatch.chdir(tmp_path)

@@ -222,14 +222,3 @@ def test_a_time_to_the_target_that_is_shorter_speaks_against_staying_with_the_ba
     assert caspr["compared"]["time_ratio"]["value"] == pytest.approx(33 / 60, abs=1e-3)
     text = report["recommendation"]["text"]
     assert text == "No recommendation yet: caspr is slower, but takes 45% less time to the target."
-
-
-def test_groups_of_one_arm_are_no_single_group(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    row = '{"amp": $is_amp, "seed": $seed, "step": $epoch, "acc": $score}'
-    write_logs({"$arm$seed.jsonl": row}, "logs")
-    report = answer(["all=logs", "--split-by", "amp", "--metric", "acc:max"], capsys)
-    assert len(report["groups"]) == 2
-    assert report["verdict"] == "All 2 groups are of all: compare them by another setting with --group-by KEY"
-    report = answer(["all=logs", "--group-by", "amp", "--baseline", "false", "--metric", "acc:max"], capsys)
-    assert quality(report)["True"] == results()["amp"]

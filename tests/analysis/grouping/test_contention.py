@@ -64,13 +64,6 @@ def test_every_card_of_a_distributed_run_counts():
     assert fractions == pytest.approx([1, 1])
 
 
-def test_without_a_start_time_the_timestamps_of_rows_decide_the_overlap():
-    known, unknown, stamped = run("none", 1, 0), run("native", 1, 0), run("native", 1, 0, stamps=0.0)
-    unknown.started_at = stamped.started_at = None
-    assert overlaps(known, unknown) == [pytest.approx(0), None]
-    assert overlaps(known, stamped) == pytest.approx([1, 1])
-
-
 def test_an_interrupted_run_shares_nothing_during_its_pause_or_on_another_machine():
     """Of a run that was stopped half way for 1,000 seconds."""
     here, there = ({"host": host, "gpu": None} for host in "ab")

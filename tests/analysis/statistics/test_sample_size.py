@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from ampcompare.analysis.statistics.mean_difference import estimate_difference
-from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.statistics.sample_size import (
     deviation_range,
     forecast_further_seeds,
@@ -17,15 +16,6 @@ from ampcompare.analysis.statistics.sample_size import (
 )
 
 MARGIN = 0.5
-
-
-@pytest.mark.parametrize(
-    ("n", "k", "share", "deviation"),
-    [(10, 1, 0.8, 0.37), (10, 2, 0.8, 0.33), (10, 3, 0.8, 0.315), (5, 2, 1.0, 0.19)],
-)
-def test_seeds_decide_up_to_the_deviations_of_the_table(n, k, share, deviation):
-    level = joint_level(k, share=share)
-    assert largest_deviation(MARGIN, n, level, sides=2) == pytest.approx(deviation, abs=0.006)
 
 
 @pytest.mark.parametrize("sides", [1, 2])
