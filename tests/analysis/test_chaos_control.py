@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from analysis.simulated.records import record
 from scipy import stats
-from support.fakes import make
 
 from ampcompare import analyse_runs
 from ampcompare.analysis.grouping.groups import Kind
@@ -48,12 +47,7 @@ def test_a_row_of_its_own_beside_the_baseline():
     """Never pooled, no comparison of the correction, no claim; the other rows are as without it."""
     plain = analyse_runs(arms(none=BASE, native=NEAR, bf16=LOWER))
     with_control = analyse_runs(arms(none=BASE, native=NEAR, bf16=LOWER, chaos=NEAR))
-    assert [(group.label, group.n) for group in with_control.groups] == [
-        ("none", 5),
-        (CHAOS, 5),
-        ("native", 5),
-        ("bf16", 5),
-    ]
+    assert [group.label for group in with_control.groups] == ["none", CHAOS, "native", "bf16"]
     row = with_control.comparison(CHAOS)
     assert (row.group.kind, row.group.display_name, row.baseline.label) == (Kind.CHAOS, NAME, "none")
     assert (row.is_control, row.claims, row.drift) == (True, {}, None)
@@ -67,69 +61,12 @@ def test_a_row_of_its_own_beside_the_baseline():
     assert (with_control.level, with_control.headline) == (plain.level, plain.headline)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "display"),
-    [
-        ("batch_size", "128", "batch_size 128 again (last bits changed)"),
-        ("backend", "native", "native again, last bits changed"),
-    ],
-)
-def test_the_name_is_that_of_the_baseline(key, value, display):
-    """Whatever is compared; other settings that differ are still in the labels."""
-    runs = [make("native", seed) for seed in SEEDS]
-    runs += [make("native", seed, config={"batch_size": 64}) for seed in SEEDS] if key == "batch_size" else []
-    analysis = analyse_runs([*runs, *(changed(run) for run in runs[:5])], baseline=value, group_by=[key])
-    (control,) = [group for group in analysis.groups if group.is_control]
-    assert control.display_name == display
-    assert analysis.comparison(control.label).baseline.value == value
-
-
-def test_several_baselines_have_a_control_each():
-    runs = [make("none", seed, config={"batch_size": size}) for size in (32, 64) for seed in (1, 2, 3)]
-    analysis = analyse_runs([*runs, *map(changed, runs)], group_by=["backend", "batch_size"])
-    controls = [group for group in analysis.groups if group.kind is Kind.CHAOS]
-    assert [group.label for group in controls] == [f"{CHAOS} · batch_size {size}" for size in (32, 64)]
-    for group in controls:
-        base = analysis.comparison(group.label).baseline
-        assert base.settings["batch_size"] == group.settings["batch_size"]
-
-
-def test_runs_that_all_began_so_are_ordinary():
-    """A whole experiment with changed weights has a baseline; and the option itself can be compared."""
-    runs = [changed(run) for run in arms(none=BASE, native=NEAR)]
-    for run in runs:
-        run.config["plan"] = {}
-    assert [group.label for group in analyse_runs(runs).groups] == ["none", "native"]
-    both = arms(none=BASE, chaos=NEAR)
-    compared = analyse_runs(both, group_by=["training.perturb_weights"], baseline="none")
-    assert [group.value for group in compared.groups] == ["none", "one_ulp"]
-    assert not any(group.is_control for group in compared.groups)
-
-
-def test_an_a_a_control_stays_one():
-    again = [dataclasses.replace(run, id=f"{run.id}-aa") for run in arms(none=BASE)]
-    for run, position in zip(again, ("first", "first", "last", "last", "last"), strict=True):
-        run.config = run.config | {"plan": {"arm": position}}
-    analysis = analyse_runs([*arms(none=BASE, native=NEAR, chaos=NEAR), *again])
-    assert [group.label for group in analysis.groups] == ["none", "none again (A/A)", CHAOS, "native"]
-    first, second = (c for c in analysis.comparisons if c.is_control)
-    assert (first.group.kind, second.group.kind) == (Kind.AA, Kind.CHAOS)
-    assert analysis.comparison("native").has_control
-
-
 LOSSES = {  # losses of the control at seed 1 (the baseline's are 2, 1, 0.3), and whether they are equal
     "equal": ([2.0, 1.0, 0.3], True),
     "last bit": ([2.0, 1.0, np.nextafter(0.3, 1)], False),
-    "first differs": ([2.0000001, 1.0, 0.3], False),
     "shorter": ([2.0, 1.0], True),
-    "none": ([], False),
     "not a number": ([2.0, float("nan"), 0.3], False),
 }
-
-
-def without_effect(runs: list[RunRecord]) -> list[str]:
-    """Return the caveats on runs of the control whose changed bits had no effect."""
-    return [caveat for caveat in analyse_runs(runs).caveats if "had no effect" in caveat]
 
 
 @pytest.mark.parametrize("case", LOSSES)
@@ -137,23 +74,9 @@ def test_runs_with_equal_losses_are_counted(case):
     losses, is_equal = LOSSES[case]
     base = [record("none", seed) for seed in (1, 2, 10)]
     again = [changed(record("none", seed, losses=(1.9, 1.0, 0.3))) for seed in (2, 10)]
-    caveats = without_effect([*base, *again, changed(record("none", 1, losses=losses))])
+    analysis = analyse_runs([*base, *again, changed(record("none", 1, losses=losses))])
+    caveats = [caveat for caveat in analysis.caveats if "had no effect" in caveat]
     assert ["1 of 3 runs" in caveat for caveat in caveats] == [True] * is_equal
-
-
-def test_equal_losses_of_several_seeds_and_runs():
-    base = [record("none", seed, losses=(float("nan"), 1.0)) for seed in (1, 2, 10)]
-    again = [changed(run) for run in base]
-    (caveat,) = without_effect([*base, *again, dataclasses.replace(again[0], id="twice")])
-    assert f"4 of 4 runs of {NAME}" in caveat
-    assert without_effect([*base, *(changed(record("none", seed)) for seed in (3, 4))]) == []
-
-
-def test_a_planned_control_that_is_missing_is_said():
-    planned = arms(none=BASE, native=NEAR)
-    for run in planned:
-        run.config["plan"] = {"control": "chaos"}
-    assert any("the control chaos is missing" in caveat for caveat in analyse_runs(planned).caveats)
 
 
 HIGHER = [2 * base - lower for base, lower in zip(BASE, LOWER, strict=True)]
@@ -164,7 +87,6 @@ HIGHER = [2 * base - lower for base, lower in zip(BASE, LOWER, strict=True)]
     [
         (LOWER, None, ("worse",)),
         (LOWER, LOWER, ()),
-        (LOWER, HIGHER, ()),
         (HIGHER, LOWER, ()),  # nor is a gain claimed
         (LOWER, NEAR, ("worse",)),  # a baseline that differs from itself by less leaves the claim
         (LOWER, LOWER[:2], ("worse",)),  # two runs have no interval

@@ -1,6 +1,5 @@
 """Options of a report besides the runs: gates, the plan, and benchmarks."""
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,18 @@ RECORDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def known():
-    """Return the estimates of the group `native`."""
-    analysis = analyse_runs(RECORDS)
-    return analysis.comparison("native").estimates
-
-
 def shown(text: str, records=RECORDS, **options) -> dict[str, bool]:
     """Return for each gate of a requirement whether it is shown."""
     analysis = analyse_runs(records, require=[text], **options)
     return {answer.gate.text: answer.is_shown for answer in analysis.gate_results}
 
 
-def test_a_gate_is_shown_up_to_the_end_of_the_interval(known):
+def test_a_gate_is_shown_up_to_the_end_of_the_interval():
+    known = analyse_runs(RECORDS).comparison("native").estimates
     low, high = known["speed"].low, known["memory"].high
-    terms = (f"speedup >= {low - 1e-6:.9f}", f"speedup >= {known['speed'].value:.9f}")
-    assert list(shown(f"native: {', '.join(terms)}").values()) == [True, False]
-    terms = (f"memory <= {high + 1e-6:.9f}", f"memory <= {high - 1e-6:.9f}")
-    assert list(shown(f"native: {', '.join(terms)}").values()) == [True, False]
+    speeds = f"speedup >= {low - 1e-6:.9f}, speedup >= {known['speed'].value:.9f}"
+    memories = f"memory <= {high + 1e-6:.9f}, memory <= {high - 1e-6:.9f}"
+    assert list(shown(f"native: {speeds}, {memories}").values()) == [True, False] * 2
 
 
 def test_an_equivalence_gate_uses_its_own_margin():
@@ -50,45 +42,31 @@ def test_an_equivalence_gate_uses_its_own_margin():
 
 
 def test_no_quality_gate_is_shown_for_a_group_with_failures():
-    assert shown("fp16: speedup >= 1.5, equivalent within 5, not lower by 5, failures <= 2") == {
-        "speedup >= 1.5": False,  # two runs are left, too few for an interval
-        "equivalent within 5": False,
-        "not lower by 5": False,
-        "failures <= 2": False,
-    }
-    assert shown("fp16: failures <= 3") == {"failures <= 3": True}
+    # Two runs are left, too few for an interval.
+    terms = "fp16: speedup >= 1.5, equivalent within 5, not lower by 5, failures <= 2, failures <= 3"
+    assert [*shown(terms).values()] == [False, False, False, False, True]
     one_failed = [*runs("none", BASE), *runs("native", SAME, FAST, failed=(4,))]  # four are left to compare
-    assert shown("native: equivalent within 0.5, speedup >= 1.5", one_failed) == {
-        "equivalent within 0.5": False,
-        "speedup >= 1.5": True,
-    }
+    assert [*shown("native: equivalent within 0.5, speedup >= 1.5", one_failed).values()] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("native speedup >= 1", "expected 'LABEL: TERM'"),
-        ("native: speed >= 1.5", "did you mean speedup >= X"),
-        ("native: speedup >= fast", "is not a requirement"),
-        ("native: speedup >= 0", "expected a number above 0"),
-        ("native: failures <= 1.5", "expected a whole number"),
-        ("nativ: speedup >= 1.5", "did you mean native"),
-        ("none: speedup >= 1.5", "is the baseline, of which only"),
-    ],
-)
-def test_an_invalid_gate_is_refused_in_one_line(text, message):
-    with pytest.raises(UserError, match=message) as refused:
-        analyse_runs(RECORDS, require=[text])
-    assert len(refused.value.lines) == 1
+def test_an_invalid_gate_is_refused_in_one_line(subtests: pytest.Subtests):
+    for text, message in {
+        "native speedup >= 1": "expected 'LABEL: TERM'",
+        "native: speed >= 1.5": "did you mean speedup >= X",
+        "native: speedup >= 0": "expected a number above 0",
+        "native: failures <= 1.5": "expected a whole number",
+        "nativ: speedup >= 1.5": "did you mean native",
+        "none: speedup >= 1.5": "is the baseline, of which only",
+    }.items():
+        with subtests.test(text), pytest.raises(UserError, match=message) as refused:
+            analyse_runs(RECORDS, require=[text])
+        assert len(refused.value.lines) == 1
 
 
-@pytest.mark.parametrize(("limit", "is_shown"), [(0, False), (1, True)])
-def test_a_running_run_counts_as_a_possible_failure(limit: int, is_shown: bool):
+def test_a_running_run_counts_as_a_possible_failure():
     made = [make(b, seed, steps=20, epochs=2) for b in ("none", "native") for seed in range(3)]
     made.append(make("native", 9, state="running", steps=20, epochs=2))
-    (answer,) = analyse_runs(made, require=[f"native: failures <= {limit}"]).gate_results
-    assert answer.is_shown == is_shown
-    assert is_shown or "1 running" in answer.why
+    assert [*shown("native: failures <= 0, failures <= 1", made).values()] == [False, True]
 
 
 PLAN = {"margin": 1.0, "target": 0.5, "looks": [3, 5], "max_seeds": 5}
@@ -104,17 +82,12 @@ def test_margin_target_and_level_come_from_the_plan():
     analysis = analyse_runs(planned())
     assert (analysis.metric.margin, analysis.metric.target) == (1.0, 50.0)
     assert analysis.level == 1 - 0.05 / 2  # two looks share the 5 %
-    facts = ("margin 1 point", "target 50.00%", "looks at 3 and 5 seeds", "at most 5 seeds")
-    assert [fact for fact in facts if fact not in analysis.basis] == []
+    assert "looks at 3 and 5 seeds" in analysis.basis
     assert "Not as planned" not in " ".join(analysis.caveats)
-
-
-def test_options_override_the_plan_with_a_caveat():
-    analysis = analyse_runs(planned(), margin=0.5, target=0.6)
-    assert (analysis.metric.margin, analysis.metric.target) == (0.5, 60.0)
-    caveat = analysis.caveats[0]
+    other = analyse_runs(planned(), margin=0.5, target=0.6)
+    assert (other.metric.margin, other.metric.target) == (0.5, 60.0)
     facts = ("Not as planned", "0.5 points", "1 point", "60.00%", "50.00%")
-    assert [fact for fact in facts if fact not in caveat] == []
+    assert [fact for fact in facts if fact not in other.caveats[0]] == []
 
 
 @pytest.mark.parametrize(("seeds", "is_planned"), [(3, True), (4, False)])
@@ -132,12 +105,10 @@ def test_a_planned_control_that_is_missing_is_the_first_caveat_and_runs_without_
     assert "planned" not in " ".join([unplanned.basis, unplanned.caption, *unplanned.caveats])
 
 
-@pytest.mark.parametrize(("seeds", "is_named"), [(3, True), (5, False)])
-def test_before_the_planned_maximum_an_undecided_report_names_its_look(seeds: int, is_named: bool):
-    config, noisy = {"plan": PLAN}, (0.90, 0.96, 0.92, 0.94, 0.93)
-    made = [*runs("none", BASE[:seeds], config=config), *runs("native", noisy[:seeds], FAST, config=config)]
-    looks = [caveat for caveat in analyse_runs(made).caveats if " look (" in caveat]
-    assert ["First" in caveat and "3 of up to 5" in caveat for caveat in looks] == [True] * is_named
+def test_before_the_planned_maximum_an_undecided_report_is_called_an_interim_result():
+    config, noisy = {"plan": PLAN}, (0.90, 0.96, 0.92)
+    made = [*runs("none", BASE[:3], config=config), *runs("native", noisy, FAST, config=config)]
+    assert any("nterim" in caveat and "3 of up to 5" in caveat for caveat in analyse_runs(made).caveats)
 
 
 def test_plan_values_that_differ_between_runs_are_not_used():
@@ -155,12 +126,11 @@ def test_of_different_plans_the_strictest_level_is_used():
     assert any("strictest level" in caveat for caveat in analysis.caveats)
 
 
-ODD = ({}, "</script>", True, float("nan"), 10**400, [3] * 10_001)
-BELOW = (-1, 0)
+ODD = [("margin", {}), ("target", True), ("looks", [3] * 10_001), ("max_seeds", 10**400), ("control", "</s>")]
 
 
 def test_an_invalid_plan_value_is_named_and_not_used(subtests: pytest.Subtests):
-    for key, odd in itertools.product(PLAN | {"control": ""}, (*ODD, *BELOW)):
+    for key, odd in [*ODD, ("margin", -1), ("looks", 0), ("target", float("nan"))]:
         with subtests.test(key=key, odd=odd):
             analysis = analyse_runs(planned(2, **(dict.fromkeys(PLAN) | {key: odd})))
             assert getattr(analysis.plan, key) in (None, (), "")
@@ -211,23 +181,6 @@ def test_speed_comes_from_the_benchmark_and_everything_else_from_the_runs(tmp_pa
     for question in ("memory", "quality"):
         assert native.estimates[question] == alone.comparison("native").estimates[question]
     assert "`ampcompare bench` (99%)" in analysis.caption
-    source = analysis.methods[-1]
-    assert [fact for fact in ("24 interleaved rounds", "a card", "99%", "1.01×") if fact not in source] == []
-
-
-@pytest.mark.parametrize("per_process", [1, 5])
-def test_ratio_and_value_of_memory_have_one_source(tmp_path: Path, per_process: int):
-    """Runs that share a process have too few values of their own, so all memory is the benchmark's."""
-    made = [*runs("none", BASE), *runs("native", SAME, FAST)]
-    for number, run in enumerate(made):
-        run.config["run"] = {"process": f"p{number // per_process}"}
-        run.summary["memory/peak_mib"] = 9000.0
-    arms = arm("none", 1.0, 1.0, 1.0, peak_mib=800.0), arm("native", 1.3, 1.2, 1.4, peak_mib=600.0)
-    analysis = with_bench(tmp_path, *arms, runs=made)
-    values = {group.label: group.estimates["peak_mib"].value for group in analysis.groups}
-    ratio = analysis.comparison("native").estimates["memory"].value
-    assert values["native"] / values["none"] == pytest.approx(ratio)
-    assert values["none"] == pytest.approx(9000.0 if per_process == 1 else 800.0)
 
 
 def test_a_benchmark_on_another_device_is_not_used(tmp_path: Path):
@@ -242,44 +195,9 @@ def test_with_benchmark_speeds_no_times_of_runs_are_shown(tmp_path: Path):
     fp16 = analysis.comparison("fp16")
     assert "speed" not in fp16.estimates
     assert "no matching arm" in fp16.claims["speed"].why
-    table = comparison_table(analysis)
-    assert [column.key for column in table.columns] == ["speed", "memory", "quality"]
-    (cell,) = (row.cells["speed"] for row in table.rows if row.label == "fp16")
-    assert (cell.text, cell.also, cell.answer) == ("–", "", "not compared")
+    assert [column.key for column in comparison_table(analysis).columns] == ["speed", "memory", "quality"]
     assert not {"throughput", "quality-time"} & charts_of(analysis).keys()
     assert "Including start-up and stalls" not in " ".join(analysis.caveats)
-    assert {"throughput", "quality-time"} < charts_of(analyse_runs(RUNS)).keys()
-
-
-@pytest.mark.parametrize(
-    ("ends", "why"),
-    [
-        ((1.43, 4.78), "gain is not shown to exceed the A/A control"),
-        ((0.7, 0.9), "slowdown is not shown to exceed the A/A control"),
-        ((0.9, 1.2), "includes zero difference"),
-    ],
-)
-def test_a_speed_that_the_control_of_the_benchmark_does_not_resolve_names_the_control(
-    tmp_path: Path, ends: tuple[float, float], why: str
-):
-    analysis = with_bench(tmp_path, arm("native", sum(ends) / 2, *ends), control=(0.7, 1.6))
-    claim = analysis.comparison("native").claims["speed"]
-    assert (claim.answer, claim.shown) == ("inconclusive", ())
-    assert why in claim.why
-
-
-def test_speeds_that_are_not_compared_on_this_cpu_make_no_column_and_one_line(tmp_path: Path):
-    def on_cpu(plan: Any) -> None:
-        plan["summary"]["environment"] |= {"device_type": "cpu", "arithmetic": {"float16": "fp32"}}
-
-    made = [make(b, seed, edit=on_cpu) for b in ("none", "native") for seed in (1, 2, 3)]
-    analysis = with_bench(tmp_path, NATIVE, runs=made)
-    assert "speed" not in analysis.comparison("native").estimates
-    assert "bench" not in analysis.caption
-    assert "speed" not in [column.key for column in comparison_table(analysis).columns]
-    lines = [line for line in (*analysis.caveats, *analysis.notes) if "not compared" in line]
-    assert ["native" in line and "float16 in fp32" in line for line in lines] == [True]
-    assert not {"throughput", "quality-time"} & charts_of(analysis).keys()
 
 
 FINGERPRINT = {
@@ -294,7 +212,7 @@ FINGERPRINT = {
 }
 
 
-def own(change: Any = None) -> list[Any]:
+def own() -> list[Any]:
     """Return recorded runs with a user's own network and data."""
 
     def edit(plan: Any) -> None:
@@ -304,49 +222,21 @@ def own(change: Any = None) -> list[Any]:
         )
         plan["summary"]["data/test_set"] = "cdef"
         hashes = {"model_source": "0123", "data_source": "4567", "data_fingerprint": "89ab-40000-10000"}
-        layout = {"memory_format": "channels_last", "packages": {"ampcompare": "0.2.0"}}
-        plan["summary"]["environment"] |= hashes | layout
-        if change:
-            change(plan)
+        plan["summary"]["environment"] |= hashes
 
     return [make(b, seed, edit=edit) for b in ("none", "native") for seed in (1, 2, 3)]
 
 
-def with_fingerprint(folder: Path, runs: list[Any], fingerprint: Any = FINGERPRINT, **options: str) -> Any:
+def with_fingerprint(folder: Path, runs: list[Any], fingerprint: Any) -> Any:
     """Return the analysis of runs with a benchmark that has this fingerprint."""
-    arms = arm("none", 1.0, 1.0, 1.0), arm("native", 1.3, 1.2, 1.4)
-    for one in arms:
-        one["options"] |= options
-    return with_bench(folder, *arms, runs=runs, **({"fingerprint": fingerprint} if fingerprint else {}))
+    return with_bench(folder, NATIVE, runs=runs, **({"fingerprint": fingerprint} if fingerprint else {}))
 
 
-@pytest.mark.parametrize(
-    "key", ["model", "model_source", "data", "data_source", "data_fingerprint", "test_set"]
-)
+@pytest.mark.parametrize("key", ["model_source", "data_fingerprint", "test_set"])
 def test_a_benchmark_of_other_network_data_or_code_is_refused_with_what_differs(tmp_path: Path, key: str):
     with pytest.raises(UserError, match=rf"differ in {key};") as problem:
         with_fingerprint(tmp_path, own(), FINGERPRINT | {key: "ffff-50000-10000"})
     assert len(problem.value.lines) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "version", "difference"),
-    [
-        ({"batch_size": "128", "memory_format": "channels_last", "optimizer.name": "sgd"}, "0.2.0", ""),
-        ({"batch_size": "64"}, "0.2.0", "batch_size"),
-        ({"memory_format": "contiguous"}, "0.2.0", "memory_format"),
-        ({"optimizer.name": "adamw"}, "0.2.0", "optimizer.name"),
-        ({}, "0.3.0", "package_version"),
-    ],
-)
-def test_a_benchmark_with_other_tolerated_settings_is_used_with_a_caveat(
-    tmp_path: Path, options: dict[str, str], version: str, difference: str
-):
-    runs = own(lambda plan: plan["config"].update(optimizer={"name": "sgd"}))
-    analysis = with_fingerprint(tmp_path, runs, FINGERPRINT | {"package_version": version}, **options)
-    assert analysis.comparison("native").speedup == 1.3
-    told = [caveat for caveat in analysis.caveats[:3] if "benchmark" in caveat]
-    assert [difference in caveat for caveat in told] == [True] * bool(difference)
 
 
 def test_a_benchmark_without_a_fingerprint_gives_the_first_caveat(tmp_path: Path):
@@ -355,20 +245,11 @@ def test_a_benchmark_without_a_fingerprint_gives_the_first_caveat(tmp_path: Path
     assert "does not record its network" in analysis.caveats[0]
 
 
-@pytest.mark.parametrize("data", ["cifar10", "synthetic"])
-def test_synthetic_images_count_as_the_built_in_data_set_that_they_replace(tmp_path: Path, data: str):
-    nothing = dict.fromkeys(FINGERPRINT) | {"model": "resnet50", "data": data}
+def test_synthetic_images_count_as_the_built_in_data_set_that_they_replace(tmp_path: Path):
+    nothing = dict.fromkeys(FINGERPRINT) | {"model": "resnet50", "data": "synthetic"}
     assert with_fingerprint(tmp_path, RUNS, nothing).comparison("native").speedup == 1.3
     with pytest.raises(UserError, match="they differ in data"):
         with_fingerprint(tmp_path, RUNS, nothing | {"data": "cifar100"})
-
-
-def test_with_one_seed_the_headline_has_the_benchmark_speed_and_inconclusive_quality(tmp_path: Path):
-    few = [run for run in RUNS if run.option("seed") == 0]
-    analysis = with_bench(tmp_path, NATIVE, arm("fp16", 0.91, 0.8, 1.02), runs=few)
-    accuracy, speed = analysis.answers
-    assert accuracy.count("(n = 1)") == 2
-    assert ("native 1.30×" in speed, "inconclusive for fp16" in speed) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -391,9 +272,3 @@ def test_a_file_that_is_no_benchmark_is_refused_in_one_line(content: str, why: s
     with pytest.raises(UserError, match=why) as problem:
         analyse_runs(RUNS, bench=str(tmp_path / "x.json"))
     assert len(problem.value.lines) == 1
-
-
-@pytest.mark.parametrize("metric", ["eval/bleu", "zzzz"])
-def test_an_unknown_metric_names_the_results_of_evaluations_first(metric: str):
-    with pytest.raises(UserError, match=rf"'{metric}': no run logged this key as a number; .*logged: eval/"):
-        analyse_runs(RECORDS, metric=metric)

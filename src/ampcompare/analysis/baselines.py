@@ -117,29 +117,23 @@ def _make_claims(
         spreads: As `pool_spreads` returns them.
     """
     claims = {}
+    metric = comparison.group.metric
     for question, run_metric in COMPARED_METRICS.items():
         if not run_metric.sides:
             continue
+        estimate = comparison.estimates.get(question)
+        reason = find_reason(comparison, run_metric)
+        if estimate is None or reason:
+            claim = Claim(question, estimate, reason=reason)
+        elif question == QUALITY:
+            claim = claim_quality(estimate, metric, comparison.degenerate, unresolved)
+        else:
+            control = comparison.relative_to_control.get(question)
+            claim = claim_ratio(question, estimate, metric, comparison.has_control, control)
         # Forecasts are numbers of seeds, and more seeds in a process are no more measurements of it.
         is_forecast = not counts_processes(comparison.sides, run_metric)
-        spread = spreads.get(question) if is_forecast else None
-        claim = _make_claim(comparison, run_metric, unresolved)
-        claims[question] = with_forecast(claim, comparison.group.metric, spread)
+        claims[question] = with_forecast(claim, metric, spreads.get(question) if is_forecast else None)
     return claims
-
-
-def _make_claim(comparison: Comparison, run_metric: RunMetric, unresolved: Reason | None) -> Claim:
-    """Return what the interval of a question shows, or why it shows nothing."""
-    question = run_metric.question
-    estimate = comparison.estimates.get(question)
-    metric = comparison.group.metric
-    reason = find_reason(comparison, run_metric)
-    if estimate is None or reason:
-        return Claim(question, estimate, reason=reason)
-    if question == QUALITY:
-        return claim_quality(estimate, metric, comparison.degenerate, unresolved)
-    control = comparison.relative_to_control.get(question)
-    return claim_ratio(question, estimate, metric, comparison.has_control, control)
 
 
 def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:

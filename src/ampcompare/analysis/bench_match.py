@@ -93,15 +93,10 @@ def _differences(fingerprint: Mapping[str, Any], options: Mapping[str, str], gro
 def _differences_in(facts: Mapping[str, Any], group: Group) -> Iterator[str]:
     named = {FILE_NAMES.get(name, name): value for name, value in facts.items() if name != VERSION}
     bench = RunIdentity.of_parts(named, is_complete=False)
-    differing: dict[str, None] = {}
-    for identity in group.identities:
-        for pair in differences(bench, identity, BENCHMARK.roles):
-            if pair.key != BACKEND and not _counts_as_same(pair):
-                differing[pair.key] = None
+    pairs = (pair for own in group.identities for pair in differences(bench, own, BENCHMARK.roles))
+    differing = dict.fromkeys(p.key for p in pairs if p.key != BACKEND and not _counts_as_same(p))
     names = {_key_of(name): name for name in facts}
-    for key in {**names, **differing}:
-        if key in differing:
-            yield names.get(key, key)
+    yield from (names.get(key, key) for key in differing)
 
 
 def _is_reported(name: str) -> bool:

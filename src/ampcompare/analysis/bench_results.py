@@ -1,7 +1,7 @@
 """Use the speed of `ampcompare bench` instead of that of whole runs, which are minutes apart."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -79,10 +79,10 @@ class BenchResults(BenchFile):
     @property
     def text(self) -> str:
         """A sentence that names the source of the speed."""
-        rounds = max(arm.rounds for arm in self.arms)
-        source = f"Throughput is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
+        count = f"{max(arm.rounds for arm in self.arms)} interleaved rounds"
         if self.is_of_starts:
-            source = f"Throughput is from `ampcompare bench`: {self.starts} starts on {self.machine}"
+            count = f"{self.starts} starts"
+        source = f"Throughput is from `ampcompare bench`: {count} on {self.machine}"
         control = formatting.ratio(self.control.ratio or 1.0)
         if not self.is_even:
             return (
@@ -142,22 +142,14 @@ class BenchResults(BenchFile):
         if arm is None:
             return {}
         estimates: dict[str, Estimate] = {}
-        rate = self._rate(arm)
-        if rate is not None:
-            estimates[THROUGHPUT] = _without_interval(rate, arm.rounds)
+        baseline = self.arms[0].images_per_second
+        if baseline is not None and arm.ratio is not None:
+            # Not its own median rate: the speed-up is the median of the ratios within rounds, and the two
+            # have to agree in a report.
+            estimates[THROUGHPUT] = _without_interval(baseline * arm.ratio, arm.rounds)
         if has_memory and arm.peak_mib is not None:
             estimates[PEAK] = _without_interval(arm.peak_mib, arm.rounds)
         return estimates
-
-    def _rate(self, arm: BenchArm) -> float | None:
-        """Return the baseline's rate times the speed-up of an arm, so that the two agree in a report.
-
-        The speed-up is the median of the ratios within rounds, not the quotient of two median rates.
-        """
-        baseline = self.arms[0].images_per_second
-        if baseline is None or arm.ratio is None:
-            return arm.images_per_second
-        return baseline * arm.ratio
 
     def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
         """Return the ratios of a group to the baseline of the benchmark, by question."""
@@ -165,26 +157,14 @@ class BenchResults(BenchFile):
         base_arm = self.find_arm(base)
         if arm is None or arm.ratio is None or base_arm is None or base_arm.label != self.baseline:
             return {}
-        ratios: dict[str, Estimate] = {SPEED: self._speed_ratio(arm, arm.ratio)}
+        speed = _without_interval(arm.ratio, self.starts if self.is_of_starts else arm.rounds)
+        speed = replace(speed, level=self.level, resolution=self.resolution, is_of_starts=self.is_of_starts)
+        if self.is_even and arm.low is not None and arm.high is not None:
+            speed = replace(speed, observed_range=(arm.low, arm.high), has_known_interval=True)
+        ratios: dict[str, Estimate] = {SPEED: speed}
         if arm.peak_mib and base_arm.peak_mib:
             ratios[MEMORY] = _without_interval(arm.peak_mib / base_arm.peak_mib, 1)
         return ratios
-
-    def _speed_ratio(self, arm: BenchArm, ratio: float) -> BenchEstimate:
-        n = self.starts if self.is_of_starts else arm.rounds
-        interval = None
-        if self.is_even and arm.low is not None and arm.high is not None:
-            interval = (arm.low, arm.high)
-        return BenchEstimate(
-            ratio,
-            interval or (ratio, ratio),
-            n,
-            log=True,
-            level=self.level,
-            has_known_interval=interval is not None,
-            resolution=self.resolution,
-            is_of_starts=self.is_of_starts,
-        )
 
 
 def _without_interval(value: float, n: int) -> BenchEstimate:

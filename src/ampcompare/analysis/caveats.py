@@ -183,9 +183,7 @@ def _machine(findings: Findings) -> Iterator[str]:
     compared = _compared_groups(findings)
     counts = [(group, int(is_machine_shared(group.rows).sum())) for group in compared]
     shared = [f"{k} of {plural(group.n, 'run')} of {group.display_name}" for group, k in counts if k]
-    if counts and all(k == group.n for group, k in counts):
-        yield "All runs overlapped with other runs on the same GPU or CPU, so their times are not compared."
-    elif shared:
+    if shared:
         groups = some(shared, MAX_NAMED)
         yield f"Runs overlapped on the same GPU or CPU, so their times are left out: {groups}."
     if findings.has_bench_speed:  # which drift and other cards do not affect
@@ -244,12 +242,12 @@ def _ignored(findings: Findings) -> Iterator[str]:
 
 def _records(findings: Findings) -> Iterator[str]:
     """Yield problems of the records."""
-    rows = findings.table
-    rows_of_table = [row for _, row in rows.iterrows()]
-    # The reason of a failure already says what a run without history lacks.
-    complete = [row for row in rows_of_table if row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED]
-    problems = [(_run_label(row), problem) for row in complete for problem in row[run_table.PROBLEMS]]
-    problems += [(_run_label(row), problem) for row in rows_of_table for problem in row[RUN].problems]
+    problems = []
+    for _, row in findings.table.iterrows():
+        # The reason of a failure already says what a run without history lacks.
+        is_complete = row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED
+        own = row[run_table.PROBLEMS] if is_complete else row[RUN].problems
+        problems += [(_run_label(row), problem) for problem in own]
     reasons = formatting.group_by_reason(dict.fromkeys(problems), MAX_NAMED)
     for names, problem in reasons[:MAX_PROBLEMS]:
         yield f"Record of {names}: {problem}"
@@ -260,12 +258,12 @@ def _records(findings: Findings) -> Iterator[str]:
 
 def _versions(findings: Findings) -> Iterator[str]:
     """Yield that the runs are of several states of the code."""
-    rows = findings.table
-    recorded = (run.environment.get("git_commit") for run in rows[RUN])
-    heads = [str(one).partition("-") for one in recorded if isinstance(one, str) and one]
+    runs = findings.table[RUN]
+    recorded = (run.environment.get("git_commit") for run in runs)
+    heads = [one.partition("-") for one in recorded if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
-        is_recorded = any(run.is_recorded for run in rows[RUN])
+        is_recorded = any(run.is_recorded for run in runs)
         # The recorder does not record the code of a user's loop.
         code = "AMP Compare" if is_recorded else "the code"
         yield f"The runs used {len(commits)} versions of {code} ({some(commits, 3)}) and are pooled."
@@ -277,35 +275,24 @@ def _reached(findings: Findings) -> Iterator[str]:
     if metric.target is None:
         return
     target = metric.show_value(metric.target)
-    only: list[str] = []
-    none: list[str] = []
-    for group in findings.groups:
-        if group.is_control or not group.rows[SCORE].notna().any():
-            continue
-        count = sum(len(rows_at_target(run, metric)) > 0 for run in group.records)
-        if count == 0:
-            none.append(group.display_name)
-        elif count < group.n:
-            only.append(f"{count} of {plural(group.n, 'run')} of {group.display_name}")
-    if only:
+    scored = [g for g in findings.groups if not g.is_control and g.rows[SCORE].notna().any()]
+    counts = [(g, sum(len(rows_at_target(run, metric)) > 0 for run in g.records)) for g in scored]
+    short = [f"{count} of {plural(g.n, 'run')} of {g.display_name}" for g, count in counts if count < g.n]
+    if short:
         yield (
-            f"Only {some(only, MAX_NAMED)} reached the target of {target}, so the time to target is not "
+            f"Only {some(short, MAX_NAMED)} reached the target of {target}, so their time to target is not "
             "compared."
         )
-    if none:
-        yield f"No run of {some(none, MAX_NAMED)} reached the target of {target}."
 
 
 def _startup(findings: Findings) -> Iterator[str]:
     """Yield the groups whose time to target includes start-up, where that is long or differs from others."""
-    timed = [
-        group for group in findings.groups if not group.is_control and group.rows[TO_TARGET].notna().any()
-    ]
+    timed = [g for g in findings.groups if not g.is_control and g.rows[TO_TARGET].notna().any()]
     including = [group for group in timed if not all(map(separates_startup, group.records))]
-    is_recorded = any(separates_startup(run) for group in timed for run in group.records)
-    is_compiled = any(run.option("execution") not in (None, "eager") for g in including for run in g.records)
+    runs = [run for group in timed for run in group.records]
+    is_compiled = any(run.option("execution") not in (None, "eager") for run in runs)
     # Without compilation, start-up is the first step. It is the same in all groups if none records it.
-    if including and (is_recorded or is_compiled):
+    if including and (is_compiled or any(map(separates_startup, runs))):
         labels = some([group.display_name for group in including], MAX_NAMED)
         yield (
             f"The time to target of {labels} includes start-up, such as compilation, which was not recorded "
@@ -391,11 +378,10 @@ def _assumed_spreads(findings: Findings) -> Iterator[str]:
         estimate = comparison.estimates.get(QUALITY)
         if base is None or estimate is None or not estimate.has_interval:
             continue
-        if not estimate.is_paired:
-            measured |= {side.display_name: side.sample(SCORE).std() for side in (group, base)}
-            continue
-        differences = (group.sample(SCORE) - base.sample(SCORE)).dropna()
-        measured[group.display_name] = differences.std()
+        samples = {side.display_name: side.sample(SCORE) for side in (group, base)}
+        if estimate.is_paired:
+            samples = {group.display_name: (group.sample(SCORE) - base.sample(SCORE)).dropna()}
+        measured |= {label: sample.std() for label, sample in samples.items()}
     smaller = [label for label, spread in measured.items() if spread < metric.resolution - rounding]
     if not smaller:
         return

@@ -135,10 +135,8 @@ def read_quality(estimate: Estimate, metric: ComparedMetric) -> Finding:
     """
     low, high = estimate.ends
     loss = largest_loss(estimate, metric)
-    if low is None or high is None or loss is None:
-        return Finding.NOTHING
     side = read_side(QUALITY, estimate, metric)
-    if metric.margin is None:
+    if low is None or high is None or loss is None or metric.margin is None:
         return side
     if -metric.margin < low and high < metric.margin:
         return Finding((*side.value, *Finding.EQUIVALENT.value))
@@ -198,13 +196,12 @@ def claim_quality(
 
 def _open_quality_reason(metric: ComparedMetric) -> Reason:
     """Return why the interval of a difference in quality shows nothing."""
-    if metric.margin is not None:
-        text = "the confidence interval includes zero difference and extends beyond the margin"
-        return Reason(text, may_pass=True)
-    text = (
-        "the confidence interval includes zero difference and no equivalence margin is set (--margin X; "
-        "an accuracy that --metric declares as :fraction or :percent has a margin of 0.5 points)"
-    )
+    text = "the confidence interval includes zero difference and extends beyond the margin"
+    if metric.margin is None:
+        text = (
+            "the confidence interval includes zero difference and no equivalence margin is set (--margin X; "
+            "an accuracy that --metric declares as :fraction or :percent has a margin of 0.5 points)"
+        )
     return Reason(text, may_pass=True)
 
 

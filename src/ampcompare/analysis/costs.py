@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,19 +51,16 @@ class WorkCost:
 def sum_hours(findings: Findings) -> dict[str, float]:
     """Return the hours of all runs by the name of their device: of each process, if a run has several."""
     hours: dict[str, float] = {}
-    for _, row in findings.table.iterrows():
-        seconds = summary_or_maximum(row[RUN], metrics.ELAPSED)
+    for run, device in zip(findings.table[RUN], findings.table[DEVICE], strict=True):
+        seconds = summary_or_maximum(run, metrics.ELAPSED)
+        recorded: Any = run.environment.get("processes")
+        processes = as_float(recorded) if is_number(recorded) else 1.0
+        if not 1 <= processes < math.inf:
+            processes = 1.0
         if seconds > 0:
-            name = row[DEVICE] or NO_DEVICE
-            hours[name] = hours.get(name, 0.0) + seconds * _count_processes(row[RUN]) / 3600
+            name = device or NO_DEVICE
+            hours[name] = hours.get(name, 0.0) + seconds * processes / 3600
     return hours
-
-
-def _count_processes(run: RunRecord) -> float:
-    """Return the number of devices that a run used at a time."""
-    recorded: Any = run.environment.get("processes")
-    count = as_float(recorded) if is_number(recorded) else 1.0
-    return count if 1 <= count < math.inf else 1.0
 
 
 def compare_work(findings: Findings) -> Iterator[tuple[Comparison, WorkCost]]:
@@ -88,19 +85,19 @@ def _compare_work(findings: Findings, group: Group, base: Group) -> WorkCost | N
     base_rate = base.estimates.get(THROUGHPUT)
     if rate is None or base_rate is None:
         return None
+    has_energy = not findings.has_bench_speed  # the energy is that of the runs
     for unit in (EPOCH, STEP_BLOCK):
         items = _count_items(group, unit, findings.quantities.item)
         base_items = _count_items(base, unit, findings.quantities.item)
-        if items is None or base_items is None:
-            continue
-        cost = WorkCost(group.label, unit, items / rate.value, base_items / base_rate.value)
-        if findings.has_bench_speed:  # the energy is that of the runs
-            return cost
-        return replace(
-            cost,
-            watt_hours=_watt_hours(group, items),
-            baseline_watt_hours=_watt_hours(base, base_items),
-        )
+        if items is not None and base_items is not None:
+            return WorkCost(
+                group.label,
+                unit,
+                items / rate.value,
+                base_items / base_rate.value,
+                _watt_hours(group, items) if has_energy else None,
+                _watt_hours(base, base_items) if has_energy else None,
+            )
     return None
 
 

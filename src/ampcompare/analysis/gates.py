@@ -111,8 +111,7 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
     group = _group(findings.groups, gate)
     if gate.kind == FAILURES:
         outcomes = group.outcomes
-        may_fail = outcomes.failed + outcomes.running
-        return outcomes.ended > 0 and may_fail <= gate.bound, outcomes.text
+        return outcomes.ended > 0 and outcomes.failed + outcomes.running <= gate.bound, outcomes.text
     if group.value == findings.baseline_value:
         raise UserError(
             f"--require '{gate.label}: {gate.text}': {gate.label} is the baseline, of which only "

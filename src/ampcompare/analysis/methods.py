@@ -55,8 +55,7 @@ def write_caption(findings: Findings) -> str:
             f"to the highest run{source}."
         )
     level = formatting.level(findings.level)
-    others = _other_levels(findings)
-    if others:
+    if others := _other_levels(findings):
         names = formatting.listed(QUESTION_NAMES[question] for question in others)
         level = f"{level} ({findings.metric.noun}) or {formatting.level(max(others.values()))} ({names})"
     return f"CI: {level} confidence interval, {_describe_pairing(estimates)}{source}."
@@ -83,8 +82,7 @@ def write_methods(findings: Findings) -> list[str]:
     claimed = [c for c in findings.comparisons if c.claims]
     sentences: list[str] = []
     if _with_interval(claimed):
-        sentences += _describe_levels(findings)
-        sentences += _describe_directions(findings.metric, claimed)
+        sentences = [*_describe_levels(findings), *_describe_directions(findings.metric, claimed)]
     elif any(group.shares_processes for group in findings.groups):
         sentences.append(
             f"Speed, memory, energy and time need at least {MIN_RUNS} processes per group, because runs "
@@ -102,11 +100,10 @@ def _with_interval(comparisons: Sequence[Comparison]) -> list[Estimate]:
 
 
 def _describe_pairing(estimates: Sequence[Estimate]) -> str:
-    if all(estimate.is_paired for estimate in estimates):
-        return "paired by seed"
-    if any(estimate.is_paired for estimate in estimates):
+    pairing = {estimate.is_paired for estimate in estimates}
+    if len(pairing) > 1:
         return "paired where seeds are shared"
-    return "not paired"
+    return "paired by seed" if True in pairing else "not paired"
 
 
 def _describe_levels(findings: Findings) -> Iterator[str]:

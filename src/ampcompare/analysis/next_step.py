@@ -68,13 +68,11 @@ def _missing_seed(findings: Findings) -> list[str]:
 def _further_seeds(findings: Findings) -> list[str]:
     """Return how many more seeds would decide the open claims, how long they take, and the command."""
     by_range = _open_by_range(findings)
-    if not by_range:
-        return []
     sentences = [
         _describe_range(findings, some(subjects, MAX_NAMED), further, has_interval)
         for (further, has_interval), subjects in by_range.items()
     ]
-    if findings.is_own:  # no sweep of ours can add runs to those of another program
+    if by_range and findings.is_own:  # no sweep of ours can add runs to those of another program
         needed = [further[0] for further, _ in by_range if further is not None]
         sentences += _describe_sweep(findings, max(needed, default=0))
     return sentences
@@ -95,12 +93,10 @@ def _describe_range(
     if not has_interval:
         missing = plural(further[0], "more seed" if findings.is_own else "more run")
         return f"A confidence interval for {subject} needs {missing}."
-    count = count_range(*further)
     unit = "seeds per backend" if findings.is_own else "runs per group"
     time = _duration(findings, *further)
-    if not time:
-        return f"About {count} more {unit} would decide {subject}."
-    return f"About {count} more {unit} ({time}) would decide {subject}."
+    in_time = f" ({time})" if time else ""
+    return f"About {count_range(*further)} more {unit}{in_time} would decide {subject}."
 
 
 def _describe_sweep(findings: Findings, needed: int) -> Iterator[str]:
@@ -158,10 +154,10 @@ def _last_look(findings: Findings) -> int:
 def _duration(findings: Findings, low: int, high: int) -> str:
     """Return how long so many more seeds of every group take, one run after the other; "" if unknown."""
     counted = [group for group in findings.groups if group.n and not group.is_control]
-    seconds = [float(group.rows[SECONDS_IN_ALL].mean()) for group in counted]  # without runs that record none
-    if not seconds or not all(map(math.isfinite, seconds)):
+    # Of one more seed. Runs that record no time do not count; NaN if no run of a group does.
+    hours = sum(float(group.rows[SECONDS_IN_ALL].mean()) for group in counted) / 3600
+    if not math.isfinite(hours):
         return ""
-    hours = sum(seconds) / 3600  # of one more seed
     unit, per_seed = ("min", 60 * hours) if high * hours < 1 else ("h", hours)
     return f"{count_range(max(1, round(low * per_seed)), max(1, round(high * per_seed)))} {unit}"
 
@@ -169,9 +165,7 @@ def _duration(findings: Findings, low: int, high: int) -> str:
 def _benchmark(findings: Findings) -> list[str]:
     """Return how a benchmark decides the throughput of our own training."""
     labels = [
-        comparison.group.display_name
-        for comparison, claim in findings.undecided
-        if claim.question == SPEED and claim.estimate is not None
+        c.group.display_name for c, claim in findings.undecided if claim.question == SPEED and claim.estimate
     ]
     if not labels or not findings.is_own or findings.bench is not None:
         return []
@@ -191,10 +185,8 @@ def _bench_options(findings: Findings) -> list[str]:
         # A report leaves this machine, so it does not name a folder.
         value = "PATH" if key == "data.root" else values[0]
         settings = flatten(value, f"{key}.") if isinstance(value, Mapping) else [(key, value)]
-        options += [shlex.quote(f"{name}={_option_text(value)}") for name, value in settings]
+        for name, setting in settings:
+            # A list is typed with brackets, other texts as YAML reads them.
+            text = json.dumps(setting) if isinstance(setting, list) else written(setting)
+            options.append(shlex.quote(f"{name}={text}"))
     return options
-
-
-def _option_text(value: object) -> str:
-    """Return a value as the command line takes it: a list with brackets, other texts as YAML reads them."""
-    return json.dumps(value) if isinstance(value, list) else written(value)

@@ -33,12 +33,10 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
     sentences = {}
     for name, (title, describe_group, meaning) in PHENOMENA.items():
         reasons = phrases.group_by_text(groups, describe_group)
-        if not reasons:
-            continue
-        parts = "; ".join(f"with {labels}: {text}" for labels, text in reasons)
-        sentences[name] = f"{title} {parts}{meaning}"
-        if IN_FP16 in parts:
-            sentences[name] += f" {FLUSHED}"
+        if reasons:
+            parts = "; ".join(f"with {labels}: {text}" for labels, text in reasons)
+            flushed = f" {FLUSHED}" if IN_FP16 in parts else ""
+            sentences[name] = f"{title} {parts}{meaning}{flushed}"
     if sentences:
         return sentences
     has_diagnostics = any(metrics.UNDERFLOW in run.logged for group in groups for run in group.records)
@@ -75,14 +73,14 @@ def _describe_small_underflow(groups: Sequence[Group]) -> str:
 
 
 def _scale(group: Group) -> str:
-    """Return how the loss scale changed in the run with the lowest seed, and how many steps it skipped."""
+    """Return how the loss scale changed in the run with the lowest seed, and how many steps were skipped."""
     most_skipped = float(group.rows[SKIPPED].max())
     run = scaled_run(group)
-    if run is None:
-        if not most_skipped > 0:
-            return ""
+    if run is not None:
+        return f"{_describe_course(run)}, {_describe_skips(run, most_skipped)}"
+    if most_skipped > 0:
         return f"{formatting.count(most_skipped)}{_of_steps(group.rows[STEPS].max())} skipped"
-    return f"{_describe_course(run)}, {_describe_skips(run, most_skipped)}"
+    return ""
 
 
 def _of_steps(steps: float) -> str:
@@ -97,13 +95,11 @@ def _describe_course(run: RunRecord) -> str:
     is_dynamic = run.option("precision.loss_scale", "dynamic") == "dynamic"
     if is_dynamic and is_number(initial) and initial > 0:  # the scale may have changed before the first row
         values = np.append(float(initial), values)
-    first = formatting.count(float(values[0]))
-    if not np.ptp(values):
-        is_known = not math.isnan(skipped_steps(run))
-        return f"constant at {first}" if is_known else f"{first} in each logged row"
-    last = formatting.count(float(values[-1]))
-    increases = int((np.diff(values) > 0).sum())
-    return f"from {first} to {last} with {formatting.plural(increases, 'logged increase')}"
+    first, last = (formatting.count(float(values[index])) for index in (0, -1))
+    if np.ptp(values):
+        increases = int((np.diff(values) > 0).sum())
+        return f"from {first} to {last} with {formatting.plural(increases, 'logged increase')}"
+    return f"{first} in each logged row" if math.isnan(skipped_steps(run)) else f"constant at {first}"
 
 
 def _describe_skips(run: RunRecord, most_skipped: float) -> str:
@@ -118,9 +114,8 @@ def _describe_skips(run: RunRecord, most_skipped: float) -> str:
     if own_skipped > 0:
         of_steps = _of_steps(summary_or_maximum(run, metrics.STEP))
         text = f"{formatting.count(own_skipped)}{of_steps} skipped"
-    if most_skipped > own_skipped or (most_skipped > 0 and math.isnan(own_skipped)):
-        text = f"{text} ({formatting.count(most_skipped)} in another run)"
-    return text
+    is_more = most_skipped > np.nan_to_num(own_skipped)
+    return f"{text} ({formatting.count(most_skipped)} in another run)" if is_more else text
 
 
 def scaled_run(group: Group) -> RunRecord | None:
@@ -133,17 +128,8 @@ def scaled_run(group: Group) -> RunRecord | None:
     candidates = [(seed, run) for seed, run in pairs if (run.values(metrics.SCALE) > 1).any()]
     if not candidates:
         return None
-    _, first = min(candidates, key=lambda pair: _order(pair[0]))
+    _, first = min(candidates, key=lambda pair: (pair[0] is None, formatting.numeric_sort_key(pair[0] or "")))
     return first
-
-
-def _order(seed: str | None) -> tuple[bool, int, str]:
-    """Return a sort key: numbers by value, then other texts, then None."""
-    if seed is None:
-        return True, 0, ""
-    if seed.isdecimal():
-        return False, int(seed), ""
-    return False, 10**20, seed
 
 
 def _most(group: Group, key: str) -> float:

@@ -5,18 +5,17 @@ from collections.abc import Iterator
 from ampcompare.analysis.findings import Findings
 from ampcompare.runtime.formatting import listed, plural
 
-ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth")
-
 
 def describe_plan_deviations(findings: Findings) -> Iterator[str]:
     """Yield how the comparison deviates from its plan, that it is not complete, and doubts about the plan."""
     deviations = _find_deviations(findings)
     if deviations:
         yield f"Not as planned: {listed(deviations)}."
-    progress = _describe_progress(findings)
-    if progress:
-        yield f"{progress}."
-    yield from findings.plan.doubts
+    plan = findings.plan
+    seeds = findings.ended_seeds
+    if plan.max_seeds is not None and 0 < seeds < plan.max_seeds and findings.undecided:
+        yield f"Interim result ({seeds} of up to {plan.max_seeds} seeds)."
+    yield from plan.doubts
 
 
 def _find_deviations(findings: Findings) -> list[str]:
@@ -49,17 +48,3 @@ def _find_deviations(findings: Findings) -> list[str]:
         name = f"control {plan.control}" if plan.control == "chaos" else "A/A control"
         deviations.append(f"the {name} is missing")
     return deviations
-
-
-def _describe_progress(findings: Findings) -> str:
-    """Return `First look (3 of up to 10 seeds)` while claims are undecided, else ""."""
-    plan = findings.plan
-    seeds = findings.ended_seeds
-    if plan.max_seeds is None or not seeds or seeds >= plan.max_seeds or not findings.undecided:
-        return ""
-    name = "Interim result"
-    if seeds in plan.looks:
-        number = plan.looks.index(seeds)
-        ordinal = ORDINALS[number] if number < len(ORDINALS) else f"{number + 1}th"
-        name = f"{ordinal} look"
-    return f"{name} ({seeds} of up to {plan.max_seeds} seeds)"

@@ -126,17 +126,13 @@ def match_runs(
         texts = listed(one.text for one in found)
         raise UserError(f"{publication.name}: the runs differ ({texts}); pass the runs of one of these alone")
     left_out = [f"{names}: {reason}" for names, reason in group_by_reason(refused, 3)]
-    groups_by_arm = {
-        arm: _groups_by_size(rows.iloc[numbers_by_arm[arm]], metric, ignored)
-        for arm in publication.arms
-        if arm in numbers_by_arm
-    }
-    left_out += [
-        f"{plural(len(group.all_rows), 'run')} of {arm}: {group.display_name}"
-        for arm, groups in groups_by_arm.items()
-        for group in groups[1:]
-    ]
-    arms = {arm: groups[0] for arm, groups in groups_by_arm.items() if groups}
+    arms = {}
+    for arm in (arm for arm in publication.arms if arm in numbers_by_arm):
+        pooled = group_runs(rows.iloc[numbers_by_arm[arm]], metric, (BACKEND,), ignored)
+        groups = sorted((g for g in pooled if g.n and not g.is_control), key=lambda group: -group.n)
+        if groups:
+            arms[arm] = groups[0]
+        left_out += [f"{plural(len(g.all_rows), 'run')} of {arm}: {g.display_name}" for g in groups[1:]]
     if not arms:
         raise UserError(f"{publication.name}: the matching runs have no values yet")
     devices = {name for group in arms.values() for name in group.devices}
@@ -147,13 +143,6 @@ def match_runs(
         left_out=tuple(map(printable, left_out)),
         same_card=is_same_card(publication.hardware, devices),
     )
-
-
-def _groups_by_size(rows: pd.DataFrame, metric: ComparedMetric, ignored: frozenset[str]) -> list[Group]:
-    """Return the groups of an arm's runs that have values, without controls, largest first."""
-    pooled = group_runs(rows, metric, (BACKEND,), ignored)
-    groups = [group for group in pooled if group.n and not group.is_control]
-    return sorted(groups, key=lambda group: -group.n)
 
 
 def _conditions_of(
@@ -169,11 +158,12 @@ def _conditions_of(
     # The backend `tf32` sets the switch `tf32`, so arms with and without it differ in the switch.
     if any(arm.options[BACKEND] == TF32 for arm in published.values()):
         arm_keys.add(TF32)
+    shrunk = SHRUNK if scaled else ()  # options that scaling changes
     unlike_baseline = _unlike(published[publication.baseline], measured)
-    others = {key: text for key, text in unlike_baseline.items() if key not in arm_keys}
-    if scaled:  # options that scaling changes
-        arm_keys = {key for key in arm_keys if not key.startswith(SHRUNK)}
-        others = {key: text for key, text in others.items() if not key.startswith(SHRUNK)}
+    others = {
+        k: text for k, text in unlike_baseline.items() if k not in arm_keys and not k.startswith(shrunk)
+    }
+    arm_keys = {key for key in arm_keys if not key.startswith(shrunk)}
     deviations = [
         (key, text)
         for key, text in others.items()
@@ -212,12 +202,9 @@ def _scale_of(publication: Publication, run: RunRecord) -> str:
         return ""
     scale = run.option("published.scale")
     network = run.option("published.network")
-    parts = []
-    if scale not in (None, 1):
-        parts.append(f"at scale {_shown(scale)}")
-    if network is not None:
-        parts.append(f"with the network {_shown(network)}")
-    return " ".join(parts)
+    at_scale = "" if scale in (None, 1) else f"at scale {_shown(scale)}"
+    with_network = "" if network is None else f"with the network {_shown(network)}"
+    return f"{at_scale} {with_network}".strip()
 
 
 def _shown_of(key: str, value: Any) -> str:

@@ -1,11 +1,11 @@
 """Why a question about a group and its baseline has no answer, whatever its interval would show.
 
-`CHECKS` has every such reason, in the order in which they count. Cells, gates, the recommendation and the
-headline show the reason of a claim; none of them looks for one. What an interval does not show has its reason
-in `claims`.
+`find_reason` has every such reason, in the order in which they count. Cells, gates, the recommendation and
+the headline show the reason of a claim; none of them looks for one. What an interval does not show has its
+reason in `claims`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ampcompare.analysis import phrases
 from ampcompare.analysis.bench_results import BenchEstimate
@@ -27,7 +27,6 @@ from ampcompare.runtime.formatting import listed, some
 
 NOT_IN_BENCH = Reason("the benchmark has no matching arm")
 UNRESOLVED = Reason("the baseline with changed last bits differs from the baseline, too")
-Check = Callable[[Comparison, RunMetric], Reason | None]
 
 
 def find_reason(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
@@ -37,17 +36,49 @@ def find_reason(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
         comparison: The estimates of a group that has a baseline.
         run_metric: What is asked about.
     """
-    checks = CHECKS if run_metric.question in comparison.estimates else CHECKS_WITHOUT_ESTIMATE
-    reasons = (check(comparison, run_metric) for check in checks[run_metric.question])
-    return next((reason for reason in reasons if reason), None)
-
-
-def _no_speed_is_read(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    is_empty = all(side.sample(run_metric.column).empty for side in comparison.sides)
-    if not is_empty or not _is_external(comparison):
+    estimate = comparison.estimates.get(run_metric.question)
+    if estimate is None:
+        return _why_not_estimated(comparison, run_metric)
+    if run_metric.question == QUALITY and comparison.no_quality:
+        return comparison.no_quality
+    is_of_runs = not isinstance(estimate, BenchEstimate)
+    if is_of_runs and has_too_few_processes(comparison.sides, run_metric):
+        return Reason(too_few_values(comparison.sides, run_metric, estimate.n))
+    if estimate.has_interval:  # at chance, the group may be shown to be worse
         return None
-    text = "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds:each"
-    return Reason(text)
+    # Runs that agree exactly show no spread.
+    if is_of_runs and estimate.n >= MIN_RUNS and run_metric.question != MEMORY:
+        name = "the throughput" if run_metric.question == SPEED else comparison.group.metric.name
+        return Reason(f"{name} is the same in all runs and its resolution is unknown")
+    if run_metric.question == QUALITY and comparison.degenerate:
+        return comparison.degenerate
+    if isinstance(estimate, BenchEstimate):
+        return Reason(f"{estimate.basis} gave no confidence interval", may_pass=True)
+    return Reason(too_few_values(comparison.sides, run_metric, estimate.n), may_pass=True)
+
+
+def _why_not_estimated(comparison: Comparison, run_metric: RunMetric) -> Reason:
+    """Return the first reason why there is no estimate."""
+    sides = comparison.sides
+    question = run_metric.question
+    empty = [side.display_name for side in sides if side.sample(run_metric.column).empty]
+    if question == SPEED and len(empty) == len(sides) and _is_external(comparison):
+        text = "no speed is read: name its key with --throughput KEY:per_second or --time KEY:seconds:each"
+        return Reason(text)
+    if question != QUALITY and (devices := _other_or_unknown_device(comparison)):
+        return Reason(devices)
+    if question == MEMORY and is_memory_of_shared_process(sides):
+        text = "the runs of a group share a process, and on a CPU its memory is that of the whole process"
+        return Reason(text)
+    if question == SPEED:
+        not_native = no_native_arithmetic(sides)
+        if not_native:
+            return Reason(not_native)
+        if comparison.is_missing_in_bench:
+            return NOT_IN_BENCH
+        if any(side.n and is_machine_shared(side.rows).all() for side in sides):
+            return Reason("the runs overlapped on one GPU or CPU")
+    return Reason(f"no value is recorded for {some(empty, 2)}")
 
 
 def _is_external(comparison: Comparison) -> bool:
@@ -56,83 +87,14 @@ def _is_external(comparison: Comparison) -> bool:
     return not any(run.is_own_training or run.is_recorded for run in runs)
 
 
-def _other_or_unknown_device(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
+def _other_or_unknown_device(comparison: Comparison) -> str:
+    """Return why the machine of the runs may differ, "" if they had one known device."""
     devices = comparison.devices
-    if "" in devices:
-        unknown = "the device of some runs is not recorded" if any(devices) else "the device is not recorded"
-        is_external = _is_external(comparison)
-        advice = ": if all runs had the same one, add --ignore device" if is_external else ""
-        return Reason(f"{unknown}{advice}")
-    return Reason("the runs used different devices") if len(devices) > 1 else None
-
-
-def _memory_of_a_shared_process(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    if not is_memory_of_shared_process(comparison.sides):
-        return None
-    text = "the runs of a group share a process, and on a CPU its memory is that of the whole process"
-    return Reason(text)
-
-
-def _incomparable_speed(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    not_native = no_native_arithmetic(comparison.sides)
-    if not_native:
-        return Reason(not_native)
-    if comparison.is_missing_in_bench:
-        return NOT_IN_BENCH
-    if any(side.n and is_machine_shared(side.rows).all() for side in comparison.sides):
-        return Reason("the runs overlapped on one GPU or CPU")
-    return None
-
-
-def _no_value(comparison: Comparison, run_metric: RunMetric) -> Reason:
-    empty = [side.display_name for side in comparison.sides if side.sample(run_metric.column).empty]
-    return Reason(f"no value is recorded for {some(empty, 2)}")
-
-
-def _too_few_processes(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    estimate = comparison.estimates[run_metric.question]
-    if isinstance(estimate, BenchEstimate) or not has_too_few_processes(comparison.sides, run_metric):
-        return None
-    return Reason(too_few_values(comparison.sides, run_metric, estimate.n))
-
-
-def _no_spread(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    """Return why runs that agree exactly have no interval: they show no spread."""
-    estimate = comparison.estimates[run_metric.question]
-    if isinstance(estimate, BenchEstimate) or estimate.n < MIN_RUNS or estimate.has_interval:
-        return None
-    name = "the throughput" if run_metric.question == SPEED else comparison.group.metric.name
-    return Reason(f"{name} is the same in all runs and its resolution is unknown")
-
-
-def _quality_that_says_nothing(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    return comparison.no_quality
-
-
-def _degenerate_group(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    """With an interval, the group may be shown to be worse."""
-    return None if comparison.estimates[QUALITY].has_interval else comparison.degenerate
-
-
-def _no_interval(comparison: Comparison, run_metric: RunMetric) -> Reason | None:
-    estimate = comparison.estimates[run_metric.question]
-    if estimate.has_interval:
-        return None
-    if isinstance(estimate, BenchEstimate):
-        return Reason(f"{estimate.basis} gave no confidence interval", may_pass=True)
-    return Reason(too_few_values(comparison.sides, run_metric, estimate.n), may_pass=True)
-
-
-CHECKS_WITHOUT_ESTIMATE: dict[str, tuple[Check, ...]] = {
-    SPEED: (_no_speed_is_read, _other_or_unknown_device, _incomparable_speed, _no_value),
-    MEMORY: (_other_or_unknown_device, _memory_of_a_shared_process, _no_value),
-    QUALITY: (_no_value,),
-}
-CHECKS: dict[str, tuple[Check, ...]] = {
-    SPEED: (_too_few_processes, _no_spread, _no_interval),
-    MEMORY: (_too_few_processes, _no_interval),
-    QUALITY: (_quality_that_says_nothing, _no_spread, _degenerate_group, _no_interval),
-}
+    if "" not in devices:
+        return "the runs used different devices" if len(devices) > 1 else ""
+    unknown = "the device of some runs is not recorded" if any(devices) else "the device is not recorded"
+    advice = ": if all runs had the same one, add --ignore device" if _is_external(comparison) else ""
+    return f"{unknown}{advice}"
 
 
 def explain_quality(group: Group, base: Group) -> Reason | None:
@@ -192,14 +154,10 @@ def too_few_values(sides: Sequence[Group], run_metric: RunMetric, n: int) -> str
     """Return that n values give no interval: runs, or processes where several runs share one."""
     if not counts_processes(sides, run_metric):
         return f"a confidence interval needs at least {MIN_RUNS} runs (n = {n})"
-    if run_metric.sides:
-        return (
-            f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process "
-            "are one measurement of the machine; measure speed and memory with ampcompare bench"
-        )
+    advice = "; measure speed and memory with ampcompare bench" if run_metric.sides else ""
     return (
         f"a confidence interval needs at least {MIN_RUNS} processes (n = {n}); runs that share a process are "
-        "one measurement of the machine"
+        f"one measurement of the machine{advice}"
     )
 
 

@@ -173,10 +173,9 @@ class ReproductionResult:
         counts = Counter(row.verdict for row in self.rows)
         texts = [f"{counts[verdict]} {words}" for verdict, words in COUNTED.items() if counts[verdict]]
         values = formatting.plural(len(self.rows), "published value")
+        self.headline = f"{name}: the publication has charts only and no values to compare"
         if texts:
             self.headline = f"{name}: {formatting.listed(texts)} (of {values})"
-        else:
-            self.headline = f"{name}: the publication has charts only and no values to compare"
 
 
 def assess_reproduction(
@@ -240,15 +239,13 @@ def _rows(
 
 def _relation(published_metric: PublishedMetric, base: PrintedValue | None) -> Relation:
     kind = published_metric.kind
-    if kind.is_percentage and base is None:
+    if not kind.is_percentage:
+        label = f"speed-up in {kind.label}" if kind.is_time else kind.label
+        return Relation(label, formatting.ratio, is_ratio=True)
+    if base is None:
         return Relation(kind.label, formatting.in_percent)
-    if kind.is_percentage:
-        # All have the decimals that accuracies are shown with.
-        show = partial(formatting.signed_fixed, decimals=2)
-        return Relation(f"difference in {kind.label}", show)
-    if kind.is_time:
-        return Relation(f"speed-up in {kind.label}", formatting.ratio, is_ratio=True)
-    return Relation(kind.label, formatting.ratio, is_ratio=True)
+    # All have the decimals that accuracies are shown with.
+    return Relation(f"difference in {kind.label}", partial(formatting.signed_fixed, decimals=2))
 
 
 def _printed_text(published_metric: PublishedMetric, printed: PrintedValue, base: PrintedValue | None) -> str:
@@ -297,12 +294,8 @@ def _unfit_runs(
         return RESIDENT
     if measured.has_interval:
         return ""
-    if any(group.counts_processes(kind.column) for group in groups):
-        return (
-            f"a comparison needs at least 3 processes per arm (n = {measured.n}); runs that share a process "
-            "are one measurement of the machine"
-        )
-    return f"a comparison needs at least 3 runs per arm (n = {measured.n})"
+    unit = "processes" if any(group.counts_processes(kind.column) for group in groups) else "runs"
+    return f"a comparison needs at least 3 {unit} per arm (n = {measured.n})"
 
 
 def _published_estimate(
@@ -320,16 +313,13 @@ def _published_estimate(
     to_scale: Callable[[float], float] = math.log if is_ratio else float
     from_scale: Callable[[float], float] = math.exp if is_ratio else float
 
-    value = to_scale(printed.value)
-    low = to_scale(printed.low)
-    high = to_scale(printed.high)
+    value, low, high = map(to_scale, (printed.value, printed.low, printed.high))
     if base is not None:
         value -= to_scale(base.value)
         low -= to_scale(base.high)
         high -= to_scale(base.low)
         if kind.is_duration:  # the speed-up is the inverse of the ratio of times
-            value = -value
-            low, high = -high, -low
+            value, low, high = -value, -high, -low
     return PublishedEstimate(from_scale(value), from_scale(low), from_scale(high), runs)
 
 

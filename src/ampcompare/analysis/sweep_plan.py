@@ -93,14 +93,14 @@ class Plan:
 
         It is above 1 if seeds were added after a plan had spent all of it.
         """
-        shares = {look: 0.0 for look in self.looks if look <= seeds}
-        for plan in self.look_plans:
-            for look, share in zip(plan.looks, plan.shares, strict=True):
-                if look in shares:
-                    shares[look] = max(shares[look], share)
-        if self.looks and seeds not in self.looks:
-            shares[seeds] = self.share_at(seeds)
-        return sum(shares.values())
+        if not self.looks:
+            return 0.0
+        planned = [dict(zip(plan.looks, plan.shares, strict=True)) for plan in self.look_plans]
+        return sum(
+            max((shares[look] for shares in planned if look in shares), default=self.share_at(look))
+            for look in {*self.looks, seeds}
+            if look <= seeds
+        )
 
     def for_metric(self, metric: ComparedMetric, planned: ComparedMetric) -> Self:
         """Return the plan for the compared metric: its margin in the unit in which that metric is shown.
@@ -145,25 +145,17 @@ def read_plan(runs: Sequence[RunRecord]) -> Plan:
     """
     values: dict[str, Any] = {}
     doubts: list[str] = []
-    missing_in: dict[tuple[str, ...], list[str]] = {}  # fields by the names of the runs that lack them
     for name in FIELDS:
-        recorded = _recorded(runs, name)
-        parsed = {_read(name, value) for value in recorded.values()}
+        recorded = [value for run in runs if (value := run.option(f"plan.{name}")) is not None]
+        parsed = {_read(name, value) for value in recorded}
         if len(parsed) > 1 or None in parsed:
-            texts = dict.fromkeys(short(printable(as_text(value)), 24) for value in recorded.values())
+            texts = dict.fromkeys(short(printable(as_text(value)), 24) for value in recorded)
             doubts.append(
                 f"The runs record different values of plan.{name} ({some(list(texts))}): no value is used."
             )
         elif parsed:
             values[name] = parsed.pop()
-            missing_in.setdefault(_names_without(runs, recorded), []).append(f"plan.{name}")
-    look_plans = _read_look_plans(runs, doubts)
-    if any(plan.looks for plan in look_plans):
-        missing_in.setdefault(_names_without(runs, _recorded(runs, "looks")), []).append("plan.looks")
-    missing_in.pop((), None)  # the fields that no run lacks
-    for names, fields in missing_in.items():
-        doubts.append(f"Missing in the config of {some(list(dict.fromkeys(names)))}: {listed(fields)}.")
-    return Plan(**values, look_plans=look_plans, doubts=tuple(doubts))
+    return Plan(**values, look_plans=_read_look_plans(runs, doubts), doubts=tuple(doubts))
 
 
 def _read_look_plans(runs: Sequence[RunRecord], doubts: list[str]) -> tuple[LookPlan, ...]:
@@ -172,15 +164,11 @@ def _read_look_plans(runs: Sequence[RunRecord], doubts: list[str]) -> tuple[Look
     invalid: dict[str, None] = {}
     for run in runs:
         recorded = run.option("plan.looks")
-        if recorded is None:
-            if _rule(run) == OLD_RULE:
-                plans[LookPlan(rule=OLD_RULE)] = None
-            continue
-        looks = _read("looks", recorded)
+        looks = () if recorded is None else _read("looks", recorded)
         if looks is None:
             invalid[short(printable(as_text(recorded)), 24)] = None
-            continue
-        plans[_look_plan(run, looks)] = None
+        elif looks or _rule(run) == OLD_RULE:
+            plans[_look_plan(run, looks)] = None
     if invalid:
         doubts.append(f"plan.looks ({some([*invalid])}) is no list of numbers of seeds, and is not used.")
     texts = list(dict.fromkeys(plan.text for plan in plans))
@@ -191,11 +179,10 @@ def _read_look_plans(runs: Sequence[RunRecord], doubts: list[str]) -> tuple[Look
 
 def _look_plan(run: RunRecord, looks: tuple[int, ...]) -> LookPlan:
     """Return the plan of one run; invalid or missing shares are equal shares."""
-    equal = tuple(1 / len(looks) for _ in looks)
     recorded_shares = run.option("plan.shares")
     shares = _read("shares", recorded_shares) if recorded_shares is not None else None
     if shares is None or len(shares) != len(looks) or abs(sum(shares) - 1) > SHARES_TOLERANCE:
-        shares = equal
+        shares = tuple(1 / len(looks) for _ in looks)
     return LookPlan(looks, shares, _rule(run))
 
 
@@ -226,17 +213,6 @@ def describe_plan(plan: Plan, metric: ComparedMetric) -> str:
         is_chaos = plan.control == "chaos"
         parts.append("control chaos" if is_chaos else f"A/A control ({plan.control})")
     return f"planned: {', '.join(parts)}" if parts else ""
-
-
-def _recorded(runs: Sequence[RunRecord], name: str) -> dict[str, Any]:
-    """Return the recorded values of a field by the id of the run."""
-    values = {run.id: run.option(f"plan.{name}") for run in runs}
-    return {run_id: value for run_id, value in values.items() if value is not None}
-
-
-def _names_without(runs: Sequence[RunRecord], recorded: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names of the runs that lack a recorded field."""
-    return tuple(printable(run.name) for run in runs if run.id not in recorded)
 
 
 def _read(name: str, value: Any) -> Any:

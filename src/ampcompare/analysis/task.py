@@ -106,27 +106,15 @@ def resolve_task(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
     margin = metric.margin
     if options.margin is None and task.plan.margin is not None:
         margin = task.plan.margin
-    target = _target(options.target, task.plan.target, metric)
-    task.metric = replace(metric, margin=margin, target=target, is_best=options.best)
+    target = options.target
+    if target is not None and metric.is_percentage and not 0 < metric.as_shown(target) <= 100:
+        raise UserError(
+            f"--target {target:g}: expected a value of {metric.name} between 0% and 100%, such as 0.93 or 93"
+        )
+    target = task.plan.target if target is None else target
+    shown = None if target is None else metric.as_shown(target)
+    task.metric = replace(metric, margin=margin, target=shown, is_best=options.best)
     return task
-
-
-def _target(requested: float | None, planned: float | None, metric: ComparedMetric) -> float | None:
-    """Return the value of the metric, as shown, up to which training is timed; None if no time is compared.
-
-    Args:
-        requested: The value of `--target`, None if it was not asked for.
-        planned: The value of the plan, None if none was planned.
-    """
-    if requested is not None:
-        shown = metric.as_shown(requested)
-        if metric.is_percentage and not 0 < shown <= 100:
-            raise UserError(
-                f"--target {requested:g}: expected a value of {metric.name} between 0% and 100%, such as "
-                "0.93 or 93"
-            )
-        return shown
-    return None if planned is None else metric.as_shown(planned)
 
 
 def _planned_metric(runs: Sequence[RunRecord], options: AnalysisOptions) -> ComparedMetric | None:
@@ -157,7 +145,6 @@ def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
     grouping = group_own(runs, options)
     units = Quantities(speed=SAMPLES) if all(map(_has_other_data, runs)) else OWN
     notes = [f"read {mapping.text}" for mapping in mappings]
-    notes += grouping.notes
     if metric.goal and not metric.is_accuracy:  # the direction of an accuracy is obvious
         notes.append(f"{metric.name}: {metric.better} is better")
     return Task(
@@ -166,7 +153,7 @@ def _read_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
         grouping,
         quantities=_quantities(units, mappings),
         notes=notes,
-        doubts=[*grouping.doubts],
+        doubts=grouping.doubts,
         is_own=not any(run.is_recorded for run in runs),
     )
 
@@ -188,7 +175,7 @@ def _read_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Task:
     choice = "best" if options.best else "last"
     parts = [f"the {choice} {printable(metric.key)} ({metric.better} is better) as the metric"]
     parts += [mapping.text for mapping in mappings]
-    notes = [f"read {listed(parts)}", *grouping.notes]
+    notes = [f"read {listed(parts)}"]
     if conditions:
         notes.append(f"rows chosen by --where {listed(printable(one.text) for one in conditions)}")
     return Task(
@@ -212,18 +199,18 @@ def _answers(
         MissingInput: The user has to name some of them: all questions are asked at once.
     """
     answers: list[Any] = []
-    lacking = []
+    questions: list[str] = []
+    arguments: list[str] = []
+    arms: list[str] = []
     for answer in (group_external, choose_external_metric, _measures):
         try:
             answers.append(answer(runs, options))
         except MissingInput as missing:
-            lacking.append(missing)
-    if lacking:
-        raise MissingInput(
-            [question for one in lacking for question in one.questions],
-            [argument for one in lacking for argument in one.arguments],
-            [arm for one in lacking for arm in one.arms],
-        )
+            questions += missing.questions
+            arguments += missing.arguments
+            arms += missing.arms
+    if questions:
+        raise MissingInput(questions, arguments, arms)
     grouping, metric, mappings = answers
     return grouping, metric, mappings
 
@@ -289,16 +276,13 @@ def _step_key(run: RunRecord, metric: str) -> str:
 
 def _step_unit(runs: Sequence[RunRecord], steps: Sequence[str]) -> str:
     """Return what a step is called in the charts. A table without a step counts epochs."""
-    if {*steps} <= {*EPOCH_KEYS} or all(map(_steps_are_epochs, runs)):
+    pairs = [(run.numbers(metrics.STEP), run.numbers(metrics.EPOCH)) for run in runs]
+    are_epochs = [
+        np.isfinite(step).any() and np.array_equal(step, own, equal_nan=True) for step, own in pairs
+    ]
+    if {*steps} <= {*EPOCH_KEYS} or all(are_epochs):
         return "epoch"
-    is_row = {*steps} == {OWN_STEP} and any(map(counts_rows, runs))
-    return "row" if is_row else "step"
-
-
-def _steps_are_epochs(run: RunRecord) -> bool:
-    step = run.numbers(metrics.STEP)
-    epoch = run.numbers(metrics.EPOCH)
-    return bool(np.isfinite(step).any()) and np.array_equal(step, epoch, equal_nan=True)
+    return "row" if {*steps} == {OWN_STEP} and any(map(counts_rows, runs)) else "step"
 
 
 def _with_machines(runs: Sequence[RunRecord], is_one_device: bool) -> list[RunRecord]:
@@ -307,19 +291,17 @@ def _with_machines(runs: Sequence[RunRecord], is_one_device: bool) -> list[RunRe
     If the user says that all runs had the same device, runs without one get the device of the others, or a
     name for it.
     """
-    completed = []
-    recorded = [run.machine.facts for run in runs if run.machine.facts.get("device_name")]
+    machines = [run.machine.facts for run in runs]
+    recorded = [facts for facts in machines if facts.get("device_name")]
     device = {"device_name": ONE_DEVICE}
     if len({facts["device_name"] for facts in recorded}) == 1:
         device = {key: recorded[0][key] for key in ("device_name", "device_type") if key in recorded[0]}
-    for run in runs:
-        facts = run.machine.facts
-        if is_one_device and not facts.get("device_name"):
-            facts = facts | device
-        if facts:
-            run = replace(run, summary={metrics.ENVIRONMENT: facts, **run.summary})
-        completed.append(run)
-    return completed
+    if is_one_device:
+        machines = [facts if facts.get("device_name") else facts | device for facts in machines]
+    return [
+        replace(run, summary={metrics.ENVIRONMENT: facts, **run.summary}) if facts else run
+        for run, facts in zip(runs, machines, strict=True)
+    ]
 
 
 def _drop_placeholders(task: Task) -> None:

@@ -72,7 +72,7 @@ def _brief_speed(claim: Claim) -> BadgePart:
     if claim.finding in SAME_SPEED:
         return BadgePart("as fast", GOOD)
     if claim.shown:
-        return BadgePart(claim.shown[0], BAD if claim.finding is Finding.SLOWER else GOOD)
+        return BadgePart(claim.answer, BAD if claim.finding is Finding.SLOWER else GOOD)
     is_open = claim.estimate is not None and claim.is_open
     return BadgePart(f"speed {INCONCLUSIVE}" if is_open else "", OPEN)
 
@@ -108,10 +108,8 @@ def _describe_degenerate(comparison: Comparison) -> str:
 
 def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
     """Return the largest loss that the interval allows: `at most 0.48`; "" without an interval or a loss."""
-    loss = largest_loss(estimate, metric)
-    if loss is None or loss <= 0:
-        return ""
-    return f"at most {phrases.size(loss, estimate, metric)}"
+    loss = largest_loss(estimate, metric) or 0.0
+    return f"at most {phrases.size(loss, estimate, metric)}" if loss > 0 else ""
 
 
 @dataclass(frozen=True)
@@ -140,11 +138,12 @@ def write_headline(findings: Findings) -> list[str]:
     compared = [c for c in comparisons if not c.not_compared_reason]
     if not bases:
         return [formatting.capital(findings.missing_baseline)]
+    if not comparisons and len(bases) > 1:
+        value = _shorten(findings.baseline_name)
+        return [
+            f"All {len(bases)} groups are of {value}: compare them by another setting with --group-by KEY"
+        ]
     if not comparisons:
-        count = sum(not group.is_control for group in findings.groups)
-        if count > 1:
-            value = _shorten(findings.baseline_name)
-            return [f"All {count} groups are of {value}: compare them by another setting with --group-by KEY"]
         return [f"All runs are of {_shorten(bases[0].display_name)}: there is nothing to compare"]
     if all(base.is_unfinished or not base.n for base in bases):
         name = _shorten(findings.baseline_name)
@@ -246,23 +245,20 @@ def _join_answers(answers: Sequence[tuple[str, Answer]]) -> str:
 
     For example `native and apex_o1 the same within 0.5 points; inconclusive for fp16 (n = 2)`.
     """
-    shown: dict[str, list[str]] = {}
-    others: dict[str, list[str]] = {}
-    for name, answer in answers:
-        names_by_text = shown if answer.is_shown else others
+    names_by_text: dict[tuple[bool, str], list[str]] = {}
+    for name, answer in sorted(answers, key=lambda pair: not pair[1].is_shown):
         detailed = f"{name} ({answer.detail})" if answer.detail else name
-        names_by_text.setdefault(answer.text, []).append(detailed)
-    clauses = [f"{formatting.listed(names)} {text}" for text, names in shown.items()]
-    clauses += [f"{text} for {formatting.listed(names)}" for text, names in others.items()]
-    return "; ".join(clauses)
+        names_by_text.setdefault((answer.is_shown, answer.text), []).append(detailed)
+    return "; ".join(
+        f"{formatting.listed(names)} {text}" if is_shown else f"{text} for {formatting.listed(names)}"
+        for (is_shown, text), names in names_by_text.items()
+    )
 
 
 def _describe_not_compared(comparisons: Sequence[Comparison]) -> str:
     names = [_shorten(c.group.display_name) for c in comparisons if c.not_compared_reason]
-    if not names:
-        return ""
     verb = "is" if len(names) == 1 else "are"
-    return f"{formatting.listed(names)} {verb} not compared"
+    return f"{formatting.listed(names)} {verb} not compared" if names else ""
 
 
 def _shorten(label: str) -> str:

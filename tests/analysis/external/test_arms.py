@@ -38,24 +38,12 @@ def test_named_sources_become_arms_and_the_first_is_the_baseline(logs: Path):
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        (
-            ["fp32=logs/a", "logs/b"],
-            "logs/b: has no name, but the other sources have (fp32); name it too: NAME=logs/b",
-        ),
-        (["fp32=logs", "bf16=logs/b"], "this run is in both fp32 and bf16; leave it out of one of them"),
-        (["x/y=logs/a"], "x/y=logs/a"),
+        (["fp32=logs/a", "logs/b"], "logs/b: has no name, but the other sources have (fp32)"),
+        (["fp32=logs", "bf16=logs/b"], "this run is in both fp32 and bf16"),
         (["fp32=nowhere"], "nowhere"),
-        (
-            ["fp32=", "logs/a", "bf16=logs/b"],
-            "fp32=: a name without its source; write NAME=SOURCE without spaces",
-        ),
-        (["fp32", "=", "logs/a"], "=: a name without its source; write NAME=SOURCE without spaces"),
+        (["fp32=", "logs/a", "bf16=logs/b"], "fp32=: a name without its source"),
         (["fp32", "=logs/a"], "=logs/a: a name without its source"),
-        (
-            ["fp32=logs/a,bf16=logs/b"],
-            "fp32=logs/a,bf16=logs/b: names several sources; separate them by spaces",
-        ),
-        (["fp32=logs/a,", "bf16=logs/b"], "logs/a,"),
+        (["fp32=logs/a,bf16=logs/b"], "names several sources; separate them by spaces"),
     ],
 )
 def test_a_source_without_a_name_or_with_two_names_is_refused(logs: Path, sources, message):

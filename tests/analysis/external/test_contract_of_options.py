@@ -24,9 +24,7 @@ NAMED = ARMS | METRIC
 
 
 def test_speed_and_memory_are_compared_only_if_named():
-    analysis = analyse_runs(several(), **NAMED)
-    assert {*analysis.comparison(MIXED).estimates} == {"quality"}
-    assert (analysis.quantities.speed, analysis.quantities.memory) == ("", "")
+    assert {*analyse_runs(several(), **NAMED).comparison(MIXED).estimates} == {"quality"}
     named = NAMED | {"throughput": "samples_per_sec:per_second", "memory": "gpu_mem:MiB"}
     analysis = analyse_runs(several(), **named)
     comparison = analysis.comparison(MIXED).estimates
@@ -38,10 +36,7 @@ def test_speed_and_memory_are_compared_only_if_named():
 @pytest.mark.parametrize(
     ("option", "text", "value", "column", "shown"),
     [
-        ("throughput", "odd:per_second", 77.0, "images_per_second", 77.0),
-        ("time", "odd:seconds:each", 0.02, "images_per_second", 50.0),
         ("time", "odd:ms:each", 20.0, "images_per_second", 50.0),
-        ("memory", "odd:MiB", 512.0, "peak_mib", 512.0),
         ("memory", "odd:GiB", 2.0, "peak_mib", 2048.0),
         ("memory", "odd:bytes", 2.0**30, "peak_mib", 1024.0),
     ],
@@ -54,27 +49,15 @@ def test_values_are_converted_from_the_named_unit(option, text, value, column, s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"throughput": "samples_per_sec"}, "expected KEY:per_second"),
         ({"throughput": "samples_per_sec:seconds"}, "expected KEY:per_second"),
-        (
-            {"throughput": "samples_per_se:per_second"},
-            "no run logged this key as a number; did you mean",
-        ),
-        ({"time": "_runtime:hours"}, "expected KEY:seconds:each or KEY:ms:each"),
+        ({"throughput": "samples_per_se:per_second"}, "logged this key as a number; did you mean"),
         ({"time": "_runtime:seconds:total"}, "expected KEY:seconds:each or KEY:ms:each"),
         ({"memory": "gpu_mem:MB"}, "expected KEY:MiB, KEY:GiB or KEY:bytes"),
         ({"throughput": "samples_per_sec:per_second", "time": "_runtime:ms"}, "cannot be combined"),
-        ({"metric": "val_ac:max"}, "--metric 'val_ac"),
         ({"metric": "val_acc:max:share"}, "expected one of min, max, fraction, percent, plain after the key"),
         ({"metric": "gpu_mem:max:percent"}, "--metric gpu_mem:percent: it is logged as"),
         ({"metric": "train_loss:min:percent"}, "a loss is no percentage"),
         ({"seed": "sed"}, "--seed 'sed': no run has this setting; did you mean seed"),
-        ({"split_by": ["width"]}, "--split-by 'width': no run has this setting"),
-        ({"seed": "sed"}, "a log without a seed gets one from a file hparams.yaml with the line `seed: 3`"),
-        (
-            {"group_by": ["precision"]},
-            "--group-by 'precision': no run has this setting; did you",
-        ),
         ({"ignore": ["nothing"]}, "--ignore 'nothing': no run has this setting"),
         ({"baseline": "fp32"}, "--baseline 'fp32': no run has this value of trainer.precision"),
     ],
@@ -86,9 +69,7 @@ def test_a_wrong_option_is_refused_in_one_line_with_what_is_allowed(options, mes
     assert len(caught.value.lines) == 1
 
 
-@pytest.mark.parametrize(
-    ("mixed", "full"), [("bf16", "fp32"), ("True", "False"), ("bf16-mixed", "32-true"), ("fp16", "fp32")]
-)
+@pytest.mark.parametrize(("mixed", "full"), [("True", "False"), ("bf16-mixed", "32-true")])
 def test_the_example_of_a_missing_baseline_is_the_value_in_full_precision(mixed: str, full: str):
     runs = [external(precision, seed) for precision in (mixed, full) for seed in (1, 2, 3)]
     with pytest.raises(MissingInput) as caught:
@@ -99,31 +80,20 @@ def test_the_example_of_a_missing_baseline_is_the_value_in_full_precision(mixed:
 def test_missing_input_is_listed_with_candidates_last_values_and_arguments():
     with pytest.raises(MissingInput) as caught:
         analyse_runs(several())
-    first, arms, metric, example = caught.value.lines
-    assert first == "these logs lack information that the report needs"
-    assert "trainer.precision (32-true and bf16-mixed)" in arms or "(bf16-mixed and 32-true)" in arms
+    _, arms, metric, example = caught.value.lines
+    assert "trainer.precision (32-true and bf16-mixed)" in arms
     assert "seed" not in arms
     assert metric.index("val_acc (last ") < metric.index("train_loss (last 0.00500)")
-    assert example == f"for example: {shlex.join(caught.value.arguments)}"
-    assert caught.value.arguments[:2] == ("--group-by", "trainer.precision")
-    options = dict(zip(caught.value.arguments[::2], caught.value.arguments[1::2], strict=True))
-    analysis = analyse_runs(
-        several(),
-        group_by=[options["--group-by"]],
-        baseline=options["--baseline"],
-        metric=options["--metric"],
-    )
-    assert analysis.metric.key == "val_acc"
+    arguments = ("--group-by", "trainer.precision", "--baseline", FULL, "--metric", "val_acc:max")
+    assert caught.value.arguments == arguments
+    assert example == f"for example: {shlex.join(arguments)}"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (METRIC, "groups: name each source as NAME=SOURCE"),
-        (
-            METRIC | {"group_by": ["trainer.precision"]},
-            "--baseline VALUE, one of the values of trainer.precision",
-        ),
+        (METRIC | {"group_by": ["trainer.precision"]}, "--baseline VALUE, one of"),
         (ARMS, "metric: add --metric KEY:max or KEY:min"),
         (ARMS | {"metric": "val_acc"}, "direction of val_acc: add --metric val_acc:max"),
     ],
@@ -134,18 +104,12 @@ def test_only_missing_input_is_asked_for_whatever_the_names_of_keys(options, mes
         analyse_runs(several(logs=telling), **options)
     (question,) = caught.value.questions
     assert message in question
-    plain = analyse_runs(several(logs=telling), **ARMS, metric="accuracy:max").metric
-    assert (plain.is_percentage, plain.margin) == (False, None)
 
 
 @pytest.mark.parametrize(
     ("changes", "metric"),
     [
-        ({"config": {"metric_for_best_model": "f1", "greater_is_better": True}}, ("eval/f1", False, False)),
-        (
-            {"config": {"metric_for_best_model": "eval_f1", "greater_is_better": False}},
-            ("eval/f1", True, False),
-        ),
+        ({"config": {"metric_for_best_model": "f1", "greater_is_better": False}}, ("eval/f1", True, False)),
         ({"objective": ("train_loss", "minimize")}, ("train_loss", True, False)),
         ({"definitions": {"val_acc": MetricDefinition(goal="maximize")}}, ("val_acc", False, False)),
         ({"paths": (Path("run/summary.csv"),)}, ("eval_top1", False, True)),
@@ -173,23 +137,11 @@ def test_a_sweep_declares_its_compared_setting_baseline_and_seed():
     assert (analysis.keys, analysis.baseline_value) == (("trainer.precision",), FULL)
 
 
-@pytest.mark.parametrize(
-    ("logged", "option", "unit", "shown"),
-    [
-        (40.5, "odd:seconds:each", "s (odd)", "40.5"),
-        (40500.0, "odd:ms:each", "ms (odd)", "40,500"),
-        (0.021, "odd:seconds:each", "s (odd)", "0.0210"),
-        (21.3, "odd:ms:each", "ms (odd)", "21.3"),
-    ],
-)
-def test_a_logged_time_is_shown_as_a_time(logged: float, option: str, unit: str, shown: str):
-    analysis = analyse_runs(several(logs={"odd": logged}), **NAMED, time=option, ignore=["device"])
-    text = to_markdown(analysis).replace("\\", "")
-    assert f"{shown} {unit}" in text
-    assert "1/s" not in text
-    spec = throughput_chart(analysis)
-    assert unit in str(spec)
-    assert "1/s" not in str(spec)
+def test_a_logged_time_is_shown_as_a_time():
+    analysis = analyse_runs(several(logs={"odd": 21.3}), **NAMED, time="odd:ms:each", ignore=["device"])
+    assert "21.3 ms (odd)" in to_markdown(analysis).replace("\\", "")
+    spec = str(throughput_chart(analysis))
+    assert ("ms (odd)" in spec, "1/s" in spec) == (True, False)
 
 
 SPEED = {"throughput": "samples_per_sec:per_second"}
@@ -207,8 +159,6 @@ OF_SOME = "the device of some runs is not recorded: if all runs had the same one
         ("some", SPEED | {"ignore": ["device"]}, ""),
         ("different", SPEED, "different devices"),
         ("none", {}, UNNAMED),  # a speed that nobody named is no question of the device
-        ("none", {"memory": "gpu_mem:MiB"}, UNNAMED),
-        ("none", {"ignore": ["device"]}, UNNAMED),
     ],
 )
 def test_speeds_are_compared_on_one_known_device(devices, options, why):
@@ -219,29 +169,8 @@ def test_speeds_are_compared_on_one_known_device(devices, options, why):
 
     analysis = analyse_runs([replace(run, machine=machine(run)) for run in several()], **NAMED, **options)
     claim = analysis.comparison(MIXED).claims.get("speed")
-    if not why:
-        assert "faster" in claim.shown
-        assert ("Test Device 9000 (CUDA)" in analysis.setting.devices) == (devices == "some")
-    elif why == UNNAMED:
-        assert why in analysis.recommendation.text
-    else:
-        assert why in claim.why
-        assert ("--ignore device" in to_markdown(analysis)) == ("--ignore device" in why)
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda plan: plan.update(rows=[], summary={}, exit_code=2),
-        lambda plan: plan["summary"].pop("environment", None),
-    ],
-)
-def test_own_runs_without_a_speed_or_a_device_are_not_sent_to_the_options_of_other_logs(edit):
-    runs = [make(backend, seed, edit=edit) for backend in ("none", "native") for seed in (1, 2, 3)]
-    text = to_markdown(analyse_runs(runs)).replace("\\", "")
-    assert "native" in text
-    assert "--throughput" not in text
-    assert "--ignore device" not in text
+    assert why in claim.why
+    assert ("faster" in claim.shown) == (not why)
 
 
 def recorded(scores: str, better: str = "") -> list[RunRecord]:
@@ -262,10 +191,7 @@ def recorded(scores: str, better: str = "") -> list[RunRecord]:
     ("scores", "asked"),
     [
         ("accuracy f1", r"eval/accuracy .*eval/f1"),
-        ("f1 top5", r"eval/f1 .*eval/top5"),
-        *(
-            (score, f"direction of eval/{score}: ") for score in ("odd", "f1", "dice_loss")
-        ),  # whatever it says
+        ("dice_loss", "direction of eval/dice_loss: "),  # whatever it says
     ],
 )
 def test_recorded_scores_that_declare_nothing_are_asked_about(scores, asked):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.external import FULL, MIXED, several
+from support.external import FULL, several
 from support.fakes import make
 
 from ampcompare import analyse_runs
@@ -22,12 +22,8 @@ def own_runs() -> list[RunRecord]:
 @pytest.mark.parametrize(
     ("option", "right"),
     [
-        ("eval/accuracy:min", "eval/accuracy:max"),
-        ("eval/accuracy:minimize", "eval/accuracy:max"),
-        ("eval/accuracy:min:fraction", "eval/accuracy:max"),
         ("train/accuracy:fraction:min", "train/accuracy:max"),
         ("eval/loss:max", "eval/loss:min"),
-        ("train/loss:maximize", "train/loss:min"),
     ],
 )
 def test_our_own_metrics_have_one_direction(option: str, right: str):
@@ -42,14 +38,10 @@ def test_our_own_metrics_have_one_direction(option: str, right: str):
 @pytest.mark.parametrize(
     ("declared", "option", "is_refused"),
     [
-        ({"definitions": {"val_acc": MetricDefinition(goal="maximize")}}, "val_acc:min", True),
         ({"definitions": {"val_*": MetricDefinition(goal="maximize")}}, "val_acc:min:fraction", True),
         ({"definitions": {"val_acc": MetricDefinition(goal="minimize")}}, "val_acc:max", True),
-        ({"definitions": {"val_acc": MetricDefinition(goal="maximize")}}, "val_acc:max", False),
         ({"objective": ("val_acc", "maximize")}, "val_acc:min", True),
-        ({"objective": ("val_acc", "")}, "val_acc:min", False),
         ({"objective": ("train_loss", "minimize")}, "val_acc:min", False),
-        ({}, "val_acc:min", False),
     ],
 )
 def test_other_programs_declare_directions(declared: dict[str, Any], option: str, is_refused: bool):
@@ -61,15 +53,6 @@ def test_other_programs_declare_directions(declared: dict[str, Any], option: str
     with pytest.raises(UserError, match="is declared as a metric of which") as caught:
         analyse_runs(runs, **ARMS, metric=option)
     assert f"--metric {option!r}" in str(caught.value)
-
-
-def test_runs_that_declare_different_directions_declare_none():
-    goals = {FULL: "maximize", MIXED: "minimize"}
-    runs = [
-        replace(run, definitions={"val_acc": MetricDefinition(goal=goals[run.option("trainer.precision")])})
-        for run in several()
-    ]
-    assert analyse_runs(runs, **ARMS, metric="val_acc:min").metric.lower_is_better
 
 
 @pytest.mark.parametrize(("summary", "goal"), [([1], "minimize"), ([2], "maximize"), ([1, 2], ""), ([], "")])

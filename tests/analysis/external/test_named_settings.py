@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from support.external import FULL, several
-from support.fakes import Plan, make
 from support.log_templates import PROGRAMS, write, write_logs
 
 from ampcompare import analyse_runs, load_runs
@@ -45,9 +44,7 @@ def seeded(key: str) -> list[RunRecord]:
     return runs
 
 
-@pytest.mark.parametrize(
-    "key", ["my_seed", "trainer.fold", "environment.python", "environment.cpu_count", LONG]
-)
+@pytest.mark.parametrize("key", ["trainer.fold", "environment.cpu_count", LONG])
 def test_the_seed_pairs_runs_whatever_setting_it_is(key: str):
     runs = seeded(key)
     unpaired = analyse_runs(runs, **ARMS)
@@ -70,19 +67,6 @@ def test_other_options_find_the_listed_settings_too(key: str, option: str):
     assert len(analysis.groups) == (2 if option == "ignore" else 6)
 
 
-def test_our_own_runs_are_paired_by_a_listed_fact():
-    def edit(made: Plan) -> None:
-        made["config"].pop("seed")
-        made["summary"]["environment"] = made["summary"].get("environment", {}) | {
-            "host": made["wandb"]["id"]
-        }
-
-    runs = [make(backend, seed, edit=edit) for backend in ("none", "native") for seed in (1, 2, 3)]
-    with pytest.raises(UserError, match=r"--seed 'environment\.hots': no run has this setting; did you mean"):
-        analyse_runs(runs, seed="environment.hots")
-    assert analyse_runs(runs, seed="environment.host").groups
-
-
 def test_a_constant_column_of_a_csv_file_is_its_seed(tmp_path: Path):
     """`seed` needs no option; a column of another name does. The differences by seed are 0.1, 0.2 and 0.3."""
     for arm, gain in (("a", 0.0), ("b", 1.0)):
@@ -91,26 +75,13 @@ def test_a_constant_column_of_a_csv_file_is_its_seed(tmp_path: Path):
             name = f"{7 - number if arm == 'a' else number}.csv"  # their order is another one
             write(tmp_path / arm / name, "\n".join(["epoch,seed,trial,acc", *rows]))
     runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
-    for options in ({}, {"seed": "seed"}, {"seed": "trial"}):
+    for options in ({}, {"seed": "trial"}):
         estimate = analyse_runs(runs, metric="acc:max", **options).comparison("b").estimates["quality"]
         assert estimate.is_paired
         assert estimate.value == pytest.approx(0.2)
         assert estimate.high - estimate.low == pytest.approx(2 * 4.302653 * 0.1 / 3**0.5, rel=1e-4)
     with pytest.raises(UserError, match=r"--seed 'epoch': no setting, its column has 1 and 2 in one run"):
         analyse_runs(runs, metric="acc:max", seed="epoch")
-
-
-def test_constant_columns_of_json_lines_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    row = '{"step": $epoch, "optimizer": "$arm", "width": ${seed}00, "acc": $score}'
-    write_logs({"$arm$seed.jsonl": row}, "")
-    runs = load_runs(["."])
-    options = {"metric": "acc:max", "group_by": ["optimizer"], "baseline": "amp"}
-    with pytest.raises(UserError, match=r"settings that differ: optimizer \(amp and fp32\)"):
-        analyse_runs(runs, metric="acc:max")
-    assert {g.label: g.n for g in analyse_runs(runs, **options).groups} == {"amp": 3, "fp32": 3}
-    assert len(analyse_runs(runs, **options, split_by=["width"]).groups) == 6
-    assert analyse_runs(runs, **options, seed="width").comparison("fp32").estimates["quality"].is_paired
 
 
 def test_a_value_in_the_first_row_alone_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

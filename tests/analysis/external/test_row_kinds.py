@@ -56,20 +56,6 @@ def quality(analysis: Analysis) -> dict[str, tuple[int, float]]:
             "set (train and valid)",
             "set=valid",
         ),
-        (  # one row for each number
-            '{"epoch": $epoch, "metric": "acc", "value": $score}\n'
-            '{"epoch": $epoch, "metric": "loss", "value": $loss}',
-            "value",
-            "metric (acc and loss)",
-            "metric=acc",
-        ),
-        (
-            '{"epoch": $epoch, "training": true, "acc": 0.9}\n'
-            '{"epoch": $epoch, "training": false, "acc": $score}',
-            "acc",
-            "training (False and True)",
-            "training=False",
-        ),
         (
             '{"epoch": $epoch, "phase": 0, "acc": 0.9}\n{"epoch": $epoch, "phase": 1, "acc": $score}',
             "acc",
@@ -141,17 +127,6 @@ def test_a_condition_that_no_row_meets_is_refused(load: Loader, where, message):
     assert message in caught.value.lines[0]
 
 
-def test_rows_of_batches_are_counted_by_the_column_that_the_user_names(load: Loader):
-    batches = "\n".join(
-        f'{{"epoch": $epoch, "batch": {batch}, "acc": {score}, "time": $seconds}}'
-        for batch, score in ((10, 0.1), (20, 0.2), (30, "$score"))
-    )
-    options = {"metric": "acc:max:fraction"} | TIMED
-    with pytest.raises(MissingInput, match=r"batch \(10, 20 and 30\).* or --step COLUMN"):
-        analyse_runs(load(batches), **options)
-    assert quality(analyse_runs(load_runs(ARMS, step="batch"), **options)) == results(100)
-
-
 ROW = '"acc": $score, "time": $seconds'
 
 
@@ -170,9 +145,6 @@ ROW = '"acc": $score, "time": $seconds'
         # The step restarts in each epoch; a further value stands in some of the rows.
         '{"epoch": $epoch, "step": 0, "time": $seconds, "acc": 0.1}\n'
         f'{{"epoch": $epoch, "step": 1, "grad_norm": 1.0, {ROW}}}',
-        # A name with a capital letter, and a setting with whole numbers.
-        f'{{"Epoch": $epoch, "step": 0, "growth": 1, {ROW}}}\n'
-        f'{{"Epoch": $epoch, "step": 1, "growth": 2, {ROW}}}',
         # A text column that names no kind of row.
         '{"step": 1, "stage": "warmup", "acc": 0.1, "time": $seconds}\n'
         f'{{"step": $step, "stage": "main", {ROW}}}',

@@ -62,15 +62,6 @@ def test_every_card_of_a_distributed_run_counts():
         *(run("none", i, 0, machine=m, device_type="cuda") for i, m in enumerate((both, alone)))
     )
     assert fractions == pytest.approx([1, 1])
-    ranks = {"host": "h", "gpu": None, "others": [{"host": "h", "gpu": None}]}
-    assert overlaps(run("none", 1, 0, machine=ranks)) == pytest.approx([0])  # with itself it shares nothing
-
-
-def test_without_a_start_time_the_timestamps_of_rows_decide_the_overlap():
-    known, unknown, stamped = run("none", 1, 0), run("native", 1, 0), run("native", 1, 0, stamps=0.0)
-    unknown.started_at = stamped.started_at = None
-    assert overlaps(known, unknown) == [pytest.approx(0), None]
-    assert overlaps(known, stamped) == pytest.approx([1, 1])
 
 
 def test_an_interrupted_run_shares_nothing_during_its_pause_or_on_another_machine():
@@ -81,7 +72,6 @@ def test_an_interrupted_run_shares_nothing_during_its_pause_or_on_another_machin
     moved = run("none", 1, 0, stamps=pause, machine=there | {"earlier": [here]})
     for first, begin, machine, shares in [
         (stopped, 400, CPU, [0, 0]),
-        (stopped, 1050, CPU, [0.5, 0.5]),
         (stopped, 0, CPU, [0.5, 0.5]),
         (moved, 0, there, [0, 0]),
         (moved, 1050, there, [1, 0.5]),
@@ -101,7 +91,7 @@ def pairs(seeds, apart):
 def test_times_of_simultaneous_runs_are_not_compared_with_a_caveat():
     at_once = analyse_runs(pairs(4, 0))
     assert set(at_once.comparison("native").estimates) == {"memory", "quality"}
-    assert [line.startswith("All runs") for line in at_once.caveats if "overlapped" in line] == [True]
+    assert any("overlapped" in line and "4 of 4 runs" in line for line in at_once.caveats)
     assert "images_per_second" in at_once.baseline.estimates  # what was measured is shown
 
 
@@ -113,8 +103,5 @@ def test_speed_is_compared_only_for_runs_alone_on_their_machine():
     comparison = analysis.comparison("native")
     assert (comparison.estimates["speed"].n, comparison.estimates["quality"].n) == (3, 4)
     assert comparison.estimates["speed"].value == pytest.approx(alone.comparison("native").speedup)
-    assert comparison.group.estimates["images_per_second"].value == pytest.approx(
-        alone.comparison("native").group.estimates["images_per_second"].value
-    )
     (line,) = [line for line in analysis.caveats if "overlapped" in line]
     assert line.count("1 of 4 runs of") == 2

@@ -1,46 +1,20 @@
 """PyTorch's switches for reductions in 16 bits: recorded, and a difference between runs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.fakes import make
 from support.training import play
 
 from ampcompare import analyse_runs, load_runs, metrics
 from ampcompare.system.device import current_numerics
 
-CUDA = torch.backends.cuda
 SWITCHES = [*metrics.REDUCTION_DEFAULTS]
-
-
-def set_switch(key: str, on: bool) -> None:
-    """Set a switch by PyTorch's own interface."""
-    if key == "allow_fp16_bf16_reduction_math_sdp":
-        CUDA.allow_fp16_bf16_reduction_math_sdp(on)
-    else:
-        setattr(CUDA.matmul, key, on)
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    before = current_numerics()
-    yield
-    for key in SWITCHES:
-        set_switch(key, bool(before[key]))
 
 
 def test_the_defaults_are_those_of_pytorch():
     assert {key: current_numerics()[key] for key in SWITCHES} == metrics.REDUCTION_DEFAULTS
-
-
-@pytest.mark.parametrize("key", SWITCHES)
-def test_a_switch_is_recorded_as_it_is(key: str):
-    for on in (True, False):
-        set_switch(key, on)
-        assert current_numerics()[key] is on
 
 
 def groups_of(*values: dict[str, Any]) -> list[str]:
@@ -63,6 +37,7 @@ def test_runs_that_differ_in_a_switch_are_not_pooled(key: str):
     assert len(groups_of({}, {key: not default})) == 2
 
 
+@pytest.mark.slow
 def test_a_run_whose_network_sets_a_switch_has_it_in_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

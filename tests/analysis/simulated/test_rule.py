@@ -1,8 +1,7 @@
 """How often the rule errs, and how often it decides: simulated comparisons through the code that decides.
 
-The rates come from 40,000 sets, to which the rule is applied as arrays. Hundreds of sets go through the
-functions of a report (`estimate_difference`, `joint_level`, `read_quality`), and some through `analyse_runs`:
-these give the same claims. Rates may exceed their limit by three standard errors of the simulation.
+Hundreds of sets go through the functions of a report (`estimate_difference`, `joint_level`, `read_quality`),
+some through `analyse_runs`. Rates may exceed their limit by three standard errors of the simulation.
 """
 
 import math
@@ -23,23 +22,16 @@ from ampcompare.analysis.statistics.multiplicity import joint_level
 MARGIN = 0.5
 METRIC = ComparedMetric(margin=MARGIN)
 SETS = 150
-ARRAY_SETS = 40_000
 PLANS = {  # numbers of seeds, and their fractions of the error
     "one look": ((5,), (1.0,)),
     "two looks": ((5, 10), (0.2, 0.8)),
-    "version 0.3": ((3, 6, 10), (1 / 3,) * 3),
 }
 DECIDED = {"worse", "better", "equivalent", "not worse"}
 
 
-def limit(rate: float, sets: int = SETS) -> float:
+def limit(rate: float) -> float:
     """Return the rate with three standard errors."""
-    return rate + 3 * math.sqrt(rate * (1 - rate) / sets)
-
-
-def draw(chance: np.random.Generator, shape: tuple[int, ...], tails: str) -> np.ndarray:
-    """Return values with variance 1: normal, or with the heavy tails of Student's t with 3 df."""
-    return chance.normal(size=shape) if tails == "normal" else chance.standard_t(3, size=shape) / math.sqrt(3)
+    return rate + 3 * math.sqrt(rate * (1 - rate) / SETS)
 
 
 def shown(differences: np.ndarray, level: float) -> set[str]:
@@ -67,57 +59,13 @@ def claims_of_one_set(values: np.ndarray, looks, shares, truth: float) -> list[s
     return claims
 
 
-def claimed_in_arrays(values: np.ndarray, looks, shares, truth: float) -> np.ndarray:
-    """Apply the rule to many sets at once: return what is claimed of each arm at the look that ends its set.
-
-    Args:
-        values: Qualities of shape (sets, k + 1, seeds).
-        looks: Numbers of seeds.
-        shares: Fractions of the error.
-        truth: The true difference of every arm.
-
-    Returns:
-        Booleans of shape (3, sets, k): worse, better, not worse by more than the margin (or the same).
-    """
-    differences = values[:, 1:] - values[:, :1] + truth
-    sets, k, _ = differences.shape
-    result, open_sets = np.zeros((3, sets, k), bool), np.ones(sets, bool)
-    for n, share in zip(looks, shares, strict=True):
-        pairs = differences[:, :, :n]
-        half_width = stats.t.ppf(1 - 0.025 * share / k, n - 1) * pairs.std(-1, ddof=1) / math.sqrt(n)
-        low, high = pairs.mean(-1) - half_width, pairs.mean(-1) + half_width
-        worse, better = high < 0, low > 0
-        kept = (low > -MARGIN) & (~worse | (high < MARGIN))
-        result[:, open_sets] = np.array([worse, better, kept])[:, open_sets]
-        open_sets &= ~(worse | better | kept).all(-1)
-    return result
-
-
-@pytest.mark.parametrize("tails", ["normal", "t3"])
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_all_arms_and_looks_together_err_in_at_most_one_set_in_twenty(k, plan, tails):
-    looks, shares = PLANS[plan]
-    chance = np.random.default_rng([k, len(looks), len(tails)])
-    values = draw(chance, (ARRAY_SETS, k + 1, looks[-1]), tails) * 0.3
-    worse, better, _ = claimed_in_arrays(values, looks, shares, 0.0)
-    assert (worse | better).any(-1).mean() <= limit(0.05, ARRAY_SETS)
-    *_, kept = claimed_in_arrays(values, looks, shares, -MARGIN)
-    assert kept.any(-1).mean() <= limit(0.05, ARRAY_SETS)
-
-
-@pytest.mark.parametrize(("k", "plan"), [(2, "one look"), (3, "two looks")])
-def test_the_functions_of_a_report_claim_what_the_arrays_claim(k, plan):
+@pytest.mark.parametrize(("k", "plan"), [(3, "one look"), (2, "two looks")])
+def test_all_arms_and_looks_together_err_in_at_most_one_set_in_twenty(k, plan):
     looks, shares = PLANS[plan]
     values = np.random.default_rng([k, 5]).normal(0, 0.2, (SETS, k + 1, looks[-1]))
-    for truth in (0.0, -0.3):
-        worse, better, kept = claimed_in_arrays(values, looks, shares, truth)
-        for number, one in enumerate(values):
-            claims = claims_of_one_set(one, looks, shares, truth)
-            assert ["worse" in words for words in claims] == list(worse[number])
-            assert ["better" in words for words in claims] == list(better[number])
-            same = [bool(words & {"equivalent", "not worse", "better"}) for words in claims]
-            assert same == list(kept[number])
+    for truth, wrong in ((0.0, {"worse", "better"}), (-MARGIN, {"equivalent", "not worse", "better"})):
+        claims = [set().union(*claims_of_one_set(one, looks, shares, truth)) for one in values]
+        assert np.mean([bool(words & wrong) for words in claims]) <= limit(0.05)
 
 
 def runs_of(accuracies: Sequence[np.ndarray], plan: dict | None = None):
@@ -129,14 +77,12 @@ def runs_of(accuracies: Sequence[np.ndarray], plan: dict | None = None):
 @pytest.mark.parametrize(
     ("seeds", "plan", "share"),
     [
-        (5, {"looks": [5]}, 1.0),
-        (5, {"looks": [5, 10], "shares": [0.2, 0.8]}, 0.2),
         (10, {"looks": [5, 10], "shares": [0.2, 0.8]}, 0.8),
         (7, {"looks": [5, 10], "shares": [0.2, 0.8]}, 0.2),  # no planned look
         (5, None, 1.0),
     ],
 )
-@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("k", [1, 3])
 def test_a_report_decides_at_the_level_of_its_look(k, seeds, plan, share):
     values = np.random.default_rng([k, seeds]).normal(93, 0.3, (k + 1, seeds))
     analysis = analyse_runs(runs_of(values, plan))
@@ -155,10 +101,7 @@ def test_a_report_counts_identical_arms_once_and_names_them_and_the_level_of_eac
     levels = [analysis.levels[question] for question in ("quality", "speed")]
     assert levels == pytest.approx([1 - 0.05 / 2, 1 - 0.05 / 3])
     assert "97.5% (accuracy) or 98.33% (" in analysis.caption
-    sentence = "native and apex_o1 have exactly the same accuracy at every shared seed"
-    assert any(note.startswith(sentence) for note in analysis.notes)
-    distinct = analyse_runs(runs_of([baseline, arm, other])).caption
-    assert distinct.startswith("CI: 97.5% confidence interval")
+    assert any("native and apex_o1 have exactly the same accuracy" in note for note in analysis.notes)
 
 
 def test_records_of_version_0_3_keep_the_level_of_their_rule():

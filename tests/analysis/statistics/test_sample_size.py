@@ -4,10 +4,9 @@ import math
 
 import pandas as pd
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 
 from ampcompare.analysis.statistics.mean_difference import estimate_difference
-from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.statistics.sample_size import (
     deviation_range,
     forecast_further_seeds,
@@ -19,17 +18,8 @@ from ampcompare.analysis.statistics.sample_size import (
 MARGIN = 0.5
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "share", "deviation"),
-    [(10, 1, 0.8, 0.37), (10, 2, 0.8, 0.33), (10, 3, 0.8, 0.315), (5, 2, 1.0, 0.19)],
-)
-def test_seeds_decide_up_to_the_deviations_of_the_table(n, k, share, deviation):
-    level = joint_level(k, share=share)
-    assert largest_deviation(MARGIN, n, level, sides=2) == pytest.approx(deviation, abs=0.006)
-
-
 @pytest.mark.parametrize("sides", [1, 2])
-@pytest.mark.parametrize("n", [2, 3, 5, 400, 1000])
+@pytest.mark.parametrize("n", [2, 5, 1000])
 def test_the_largest_deviation_has_the_power_of_scipys_non_central_t(n, sides):
     deviation = largest_deviation(MARGIN, n, 0.95, sides)
     limit = stats.t.ppf(0.975, n - 1)
@@ -37,23 +27,8 @@ def test_the_largest_deviation_has_the_power_of_scipys_non_central_t(n, sides):
     assert sides * miss == pytest.approx(0.1, abs=1e-6)
 
 
-def test_no_deviation_is_small_enough_for_two_seeds_at_a_very_high_level():
-    assert largest_deviation(MARGIN, 2, 1 - 1e-4) == 0
-
-
-def test_up_to_1000_seeds_are_named():
-    """A distance for which 1,000 seeds just have the power, and one for which they do not."""
-
-    def missing(distance: float) -> float:
-        return stats.nct.cdf(stats.t.ppf(0.975, 999), 999, distance * math.sqrt(1000)) - 0.1
-
-    distance = optimize.brentq(missing, 0.01, 1.0)
-    assert seeds_to_clear([distance * 1.0001], 1.0, 0.95) == 1000
-    assert seeds_to_clear([distance * 0.9999], 1.0, 0.95) is None
-
-
 @pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 6])
-@pytest.mark.parametrize("distances", [[0.5], [0.4, 1.4], [0.7, 1.7]])
+@pytest.mark.parametrize("distances", [[0.5], [0.4, 1.4]])
 def test_the_planned_seeds_reach_the_power_of_scipys_non_central_t_and_one_less_does_not(level, distances):
     def power(n: int) -> float:
         limit = stats.t.ppf((1 + level) / 2, n - 1)
@@ -66,21 +41,14 @@ def test_the_planned_seeds_reach_the_power_of_scipys_non_central_t_and_one_less_
 @pytest.mark.parametrize(
     ("distances", "deviation", "seeds"),
     [
-        *(([0.0], 1.0, None), ([-1.0, 2.0], 1.0, None), ([0.01], 1.0, None)),
-        *(([1.0], 0.0, None), ([1.0], math.nan, None)),
-        # Far within the margin, also where SciPy's non-central t is NaN.
-        *(([50.0] * 2, 0.5, 3), ([1e4] * 2, 0.5, 3)),
+        ([-1.0, 2.0], 1.0, None),
+        ([0.01], 1.0, None),
+        ([1.0], math.nan, None),
+        ([1e4] * 2, 0.5, 3),  # far within the margin, where SciPy's non-central t is NaN
     ],
 )
 def test_no_number_of_seeds_is_named_if_none_up_to_1000_is_enough(distances, deviation, seeds):
     assert seeds_to_clear(distances, deviation, 0.95) == seeds
-
-
-@pytest.mark.parametrize("df", [2, 4, 18])
-def test_the_range_of_a_deviation_is_its_80_percent_interval(df):
-    low, high = deviation_range(2.0, df)
-    assert stats.chi2.cdf(df * 4.0 / low**2, df) == pytest.approx(0.9)
-    assert stats.chi2.cdf(df * 4.0 / high**2, df) == pytest.approx(0.1)
 
 
 def pairs(*differences: float):

@@ -36,7 +36,7 @@ def test_the_interval_of_three_pairs_equals_the_hand_calculation():
     # Differences 1, 2, 3: deviation 1, error 1/sqrt(3). The seeds themselves are 100 apart.
     estimate = estimate_difference(sample(101, 202, 303), sample(100, 200, 300))
     half_width = T_2 / math.sqrt(3)
-    assert (estimate.value, estimate.observed_range, estimate.n, estimate.df) == (2.0, (1.0, 3.0), 3, 2.0)
+    assert (estimate.value, estimate.observed_range) == (2.0, (1.0, 3.0))
     assert (estimate.low, estimate.high) == pytest.approx((2 - half_width, 2 + half_width), **EXACT)
     assert estimate.prediction_interval() == pytest.approx((2 - 2 * half_width, 2 + 2 * half_width), **EXACT)
     assert estimate.basis == "n = 3, paired by seed"
@@ -72,10 +72,7 @@ def test_intervals_equal_scipys(log: bool, level: float, subtests: pytest.Subtes
     [
         (3, 3, 3, True),
         (3, 3, 2, False),  # fewer than three pairs
-        (10, 3, 3, True),
         (10, 10, 4, True),
-        (10, 10, 2, False),
-        (2, 9, 1, False),
     ],
 )
 def test_runs_are_paired_by_seed_from_three_complete_pairs_on(n_a, n_b, common, paired):
@@ -86,31 +83,14 @@ def test_runs_are_paired_by_seed_from_three_complete_pairs_on(n_a, n_b, common, 
     assert (estimate.n, estimate.sizes) == (common if paired else min(n_a, n_b), (n_a, n_b))
     expected = (a - b).dropna().mean() if paired else a.mean() - b.mean()
     assert estimate.value == pytest.approx(expected, **EXACT)
-    alone = f", {n_a + n_b - 2 * common} without a partner left out" if n_a + n_b > 2 * common else ""
-    assert not paired or estimate.basis == f"n = {common}, paired by seed{alone}"
 
 
-def test_pairs_follow_the_index_not_the_order():
-    estimate = estimate_difference(pd.Series([10.0, 20, 30], [1, 2, 3]), pd.Series([29.0, 19, 9], [3, 2, 1]))
-    assert (estimate.value, estimate.ends) == (1.0, (1.0, 1.0))
-    assert not estimate_difference(sample(*SAMPLE_A), sample(*SAMPLE_B), paired_by="").is_paired
-    with pytest.raises(AssertionError, match="multiply"):  # as pandas would, of a label that is there twice
-        estimate_difference(pd.Series([1.0, 2, 3], ["1", "1", "2"]), sample(1, 2, 3))
-
-
-@pytest.mark.parametrize(("n_a", "n_b"), [(1, 1), (2, 10), (10, 2)])
-@pytest.mark.parametrize("first", [0, 20])
-def test_below_three_runs_per_side_there_is_an_observed_range_and_no_interval(n_a, n_b, first):
-    estimate = estimate_difference(sample(*range(1, n_a + 1)), sample(*[0.5] * n_b, first=first), log=True)
-    assert (estimate.has_interval, estimate.ends, estimate.prediction_interval()) == (
-        False,
-        (None, None),
-        None,
-    )
+@pytest.mark.parametrize(("n_a", "n_b"), [(1, 1), (10, 2)])
+def test_below_three_runs_per_side_there_is_an_observed_range_and_no_interval(n_a, n_b):
+    estimate = estimate_difference(sample(*range(1, n_a + 1)), sample(*[0.5] * n_b), log=True)
+    assert (estimate.ends, estimate.prediction_interval()) == ((None, None), None)
     assert estimate.observed_range == pytest.approx((2.0, 2.0 * n_a))
-    assert not estimate.is_paired
     assert estimate.basis.endswith("no interval")
-    assert estimate_mean(sample(*range(1, n_a + 1))).has_interval == (n_a >= 3)
 
 
 def test_the_resolution_is_a_lower_bound_of_the_standard_deviation():
@@ -122,34 +102,8 @@ def test_the_resolution_is_a_lower_bound_of_the_standard_deviation():
     )
     apart = estimate_difference(sample(50, 50, 50), sample(49, 49, 49, first=9), resolution=step)
     assert apart.error == pytest.approx(step * math.sqrt(2 / 3), **EXACT)
-    assert estimate_mean(sample(50, 50, 50), resolution=step).error == pytest.approx(
-        step / math.sqrt(3), **EXACT
-    )
-    assert estimate_difference(sample(*SAMPLE_A), sample(*SAMPLE_B), resolution=0.01) == estimate_difference(
-        sample(*SAMPLE_A), sample(*SAMPLE_B)
-    )
-
-
-@pytest.mark.parametrize("first", [0, 9], ids=["paired", "not paired"])
-def test_rounding_is_no_spread(first):
-    # 0.1 + 0.2 is not 0.3 in binary
-    estimate = estimate_difference(sample(0.1 + 0.2, 0.3, 0.3), sample(0.2, 0.2, 0.3 - 0.1, first=first))
-    assert (estimate.error, estimate.low, estimate.high) == (0.0, estimate.value, estimate.value)
-
-
-@pytest.mark.parametrize("unit", [1e-100, 1e-20, 1e20])
-def test_estimates_scale_with_the_unit_of_the_values(unit):
-    """No size of the values is taken for rounding error."""
-    a, b = sample(*SAMPLE_A), sample(*SAMPLE_B)
-    for estimate in (
-        estimate_mean,
-        lambda x: estimate_difference(x, b * (x.iloc[0] / a.iloc[0])),
-        lambda x: estimate_difference(x, b * (x.iloc[0] / a.iloc[0]), paired_by=""),
-    ):
-        ours, expected = estimate(a * unit), estimate(a)
-        assert (ours.error / unit, ours.spread / unit) == pytest.approx(
-            (expected.error, expected.spread), **EXACT
-        )
+    wide = estimate_difference(sample(*SAMPLE_A), sample(*SAMPLE_B))
+    assert estimate_difference(sample(*SAMPLE_A), sample(*SAMPLE_B), resolution=0.01) == wide
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.7e308])
@@ -157,12 +111,7 @@ def test_nonfinite_values_are_left_out(bad):
     good, spoilt = sample(1, 2, 4), sample(1, 2, 4, bad)
     assert estimate_mean(spoilt) == estimate_mean(good)
     assert estimate_difference(spoilt, good, log=True) == estimate_difference(good, good, log=True)
-    assert (
-        estimate_mean(sample(bad))
-        is estimate_difference(sample(bad), good)
-        is estimate_difference(sample(0.0, -1.0), good, log=True)
-        is None
-    )
+    assert estimate_difference(sample(0.0, bad), good, log=True) is None
 
 
 def test_an_interval_never_leaves_its_bounds_and_a_wide_one_is_infinite():
@@ -173,34 +122,29 @@ def test_an_interval_never_leaves_its_bounds_and_a_wide_one_is_infinite():
     assert estimate_difference(sample(1e-150, 1, 1e150), sample(1, 1, 1), log=True).ends == (0.0, math.inf)
 
 
-@pytest.mark.parametrize(("k", "n"), [(0, 0), (0, 1), (1, 1), (3, 5), (7, 9), (50, 1000), (0, 3), (3, 3)])
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (3, 5), (0, 3)])
 def test_the_interval_of_a_proportion_equals_scipys_exact_binomial(k, n):
     proportion = estimate_proportion(k, n)
-    expected = stats.binomtest(k, n).proportion_ci(method="exact") if n else (0.0, 1.0)
+    expected = stats.binomtest(k, n).proportion_ci(method="exact")
     assert (proportion.low, proportion.high) == pytest.approx(tuple(expected), **EXACT)
 
 
 VALUES = pd.Series([93.1, 93.6, 92.9, 93.3])
 
 
-def assert_differs_at(measured, published, p):
-    """At every level below 1 - p, and at none above."""
-    assert is_different(measured, published, 1 - 1.001 * p)
-    assert not is_different(measured, published, 1 - 0.999 * p)
-
-
-@pytest.mark.parametrize(("value", "runs"), [(92.0, 1), (93.3, 3), (94.4, 3)])
+@pytest.mark.parametrize(("value", "runs"), [(92.0, 1), (94.4, 3)])
 def test_a_printed_value_differs_if_outside_the_prediction_interval(value, runs):
     estimate = estimate_mean(VALUES)
     t = (estimate.value - value) / (VALUES.std() * math.sqrt(1 / 4 + 1 / runs))
-    assert_differs_at(estimate, PublishedEstimate(value, value, value, runs), 2 * stats.t.sf(abs(t), 3))
+    published, p = PublishedEstimate(value, value, value, runs), 2 * stats.t.sf(abs(t), 3)
+    assert is_different(estimate, published, 1 - 1.001 * p)
+    assert not is_different(estimate, published, 1 - 0.999 * p)
     # What the digits leave open counts as agreement.
-    assert not is_different(
-        estimate, PublishedEstimate(value, min(value, 93.2), max(value, 93.3), runs), 1e-6
-    )
+    wide = PublishedEstimate(value, min(value, 93.2), max(value, 93.3), runs)
+    assert not is_different(estimate, wide, 1e-6)
 
 
-@pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize("level", [0.9, 0.99])
 def test_a_printed_value_is_equivalent_if_the_whole_interval_lies_within_the_margin(level):
     published, ends = (
         PublishedEstimate(93.0, 92.95, 93.05),
@@ -214,27 +158,8 @@ def test_a_printed_value_is_equivalent_if_the_whole_interval_lies_within_the_mar
     assert not is_different(few, published, 0.01)
 
 
-def test_the_prediction_interval_of_runs_that_are_not_paired_has_satterthwaites_degrees_of_freedom():
-    a, b = np.array(SAMPLE_A), np.array(SAMPLE_B[:4])
-    variances = [x.var(ddof=1) * (1 + 1 / len(x)) for x in (a, b)]
-    df = sum(variances) ** 2 / (variances[0] ** 2 / 4 + variances[1] ** 2 / 3)
-    half_width = stats.t.ppf(0.975, df) * math.sqrt(sum(variances))
-    center = a.mean() - b.mean()
-    estimate = estimate_difference(sample(*a), sample(*b, first=10))
-    assert estimate.spread_df == pytest.approx(df, **EXACT)
-    assert estimate.prediction_interval() == pytest.approx(
-        (center - half_width, center + half_width), **EXACT
-    )
-
-
 def test_the_correlation_over_seeds_needs_three_shared_seeds_and_a_spread_on_both_sides():
     a, b = sample(*SAMPLE_A), sample(*SAMPLE_B)
-    assert seed_correlation(a, b[::-1]) == pytest.approx(
-        stats.pearsonr(SAMPLE_A, SAMPLE_B).statistic, **EXACT
-    )
-    assert seed_correlation(a, b[:3]) == pytest.approx(
-        stats.pearsonr(SAMPLE_A[:3], SAMPLE_B[:3]).statistic, **EXACT
-    )
-    assert seed_correlation(a, b[:2]) is None
-    constant = sample(1.0, 1.0, 1.0, 1.0, 1.0)
-    assert seed_correlation(a, constant) is seed_correlation(constant, a) is None
+    expected = stats.pearsonr(SAMPLE_A, SAMPLE_B).statistic
+    assert seed_correlation(a, b[::-1]) == pytest.approx(expected, **EXACT)
+    assert seed_correlation(a, b[:2]) is seed_correlation(a, sample(*[1.0] * 5)) is None

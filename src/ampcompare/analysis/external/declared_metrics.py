@@ -46,20 +46,6 @@ class DeclaredMetric:
     unit: Unit | None = None
 
 
-def declared_metrics(runs: Sequence[RunRecord]) -> list[DeclaredMetric]:
-    """Return the metrics that all runs declare.
-
-    Selected metrics come first: a sweep's metric, that of Hugging Face's best model, and timm's
-    accuracy. Metrics with a goal from W&B's `define_metric` follow.
-    """
-    per_run = [[*_declared_by(run)] for run in runs]
-    of_first_run = per_run[0] if per_run else []
-    shared = [
-        metric for metric in of_first_run if all(metric in metrics_of_run for metrics_of_run in per_run)
-    ]
-    return [metric for metric in dict.fromkeys(shared) if is_logged(metric.key, runs)]
-
-
 def declared_goal(key: str, runs: Sequence[RunRecord]) -> str:
     """Return the goal that the runs declare of a key, "" where they do not, or declare different ones."""
     goals = {metric.goal for run in runs for metric in _declared_by(run) if metric.key == key}
@@ -69,13 +55,19 @@ def declared_goal(key: str, runs: Sequence[RunRecord]) -> str:
 
 
 def chosen_metric(runs: Sequence[RunRecord]) -> DeclaredMetric | None:
-    """Return the one declared metric with a goal; None if there is none, or if several are equally likely."""
-    with_goal = [metric for metric in declared_metrics(runs) if metric.goal]
+    """Return the one metric with a goal that all runs declare; None if several are equally likely.
+
+    Selected metrics come first: a sweep's metric, that of Hugging Face's best model, and timm's accuracy. Of
+    metrics with a goal from W&B's `define_metric`, there must be one.
+    """
+    first, *others = [[*_declared_by(run)] for run in runs]
+    shared = dict.fromkeys(metric for metric in first if all(metric in own for own in others))
+    with_goal = [metric for metric in shared if metric.goal and is_logged(metric.key, runs)]
     defined_keys = {name for run in runs for name in run.definitions}
     selected = [metric for metric in with_goal if metric.key not in defined_keys]
-    if selected:
-        return selected[0]
-    return with_goal[0] if len(with_goal) == 1 else None
+    if not selected and len(with_goal) > 1:
+        return None
+    return next(iter(selected or with_goal), None)
 
 
 def _declared_by(run: RunRecord) -> Iterator[DeclaredMetric]:

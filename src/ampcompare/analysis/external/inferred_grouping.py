@@ -56,7 +56,6 @@ class Grouping:
         baseline: The value of the compared key that the others are compared with.
         settings: For each run, the settings that must be equal for runs to be pooled.
         seeds: For each run, the seed that pairs it; None if it is not known.
-        notes: How the grouping was inferred.
         doubts: Differences that split no groups.
     """
 
@@ -64,7 +63,6 @@ class Grouping:
     baseline: str = ""
     settings: list[dict[str, str]] = field(default_factory=list)
     seeds: list[Any] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
 
 
@@ -82,10 +80,6 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
     baseline = options.baseline
     if baseline is None:
         baseline = columns[ARM][0] if keys[0] == ARM and has_arms else _of_fp32(runs)
-    if options.seed is not None and options.seed not in columns:
-        # The report lists more than the config: options that have their default, and the machine.
-        machines = [settings_of(run) | _texts(run.environment, ENVIRONMENT_PREFIX) for run in runs]
-        columns = _columns(machines) | columns
     seed = _seed_key(columns, options.seed)
     not_splitting: list[str] = []
     if any(run.is_recorded for run in runs):
@@ -97,16 +91,17 @@ def group_own(runs: Sequence[RunRecord], options: AnalysisOptions) -> Grouping:
         own.pop(seed, None)
         settings.append(own)
     _leave_out_assumed(runs, settings)
-    in_config = [run.option(seed) for run in runs]
-    known_keys = [BACKEND, *dict.fromkeys(key for own in settings for key in own)]
-    _check_settings("--group-by", options.group_by or (), known_keys)
-    _check_settings("--split-by", options.split_by, known_keys)
-    _check_settings("--ignore", options.ignore, known_keys)
+    known = _columns(settings)
+    named = {"--group-by": options.group_by or (), "--split-by": options.split_by, "--ignore": options.ignore}
+    for option, named_keys in named.items():
+        for key in named_keys:
+            if key not in known:
+                raise _unknown_setting(option, key, known)
     return Grouping(
         tuple(dict.fromkeys(keys)),
         baseline,
         settings,
-        in_config if any(value is not None for value in in_config) else _seeds(runs, columns, seed),
+        [run.option(seed) for run in runs],
         doubts=_differences(columns, not_splitting),
     )
 
@@ -135,23 +130,6 @@ def _not_splitting(columns: Columns, splitting: Collection[str]) -> list[str]:
         if not find_option(key) and not key.startswith(own_prefixes)
     }
     return [key for key in differing_settings(others) if key not in splitting]
-
-
-def _check_settings(option: str, named: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse a setting that no run has.
-
-    Raises:
-        UserError: An option names it.
-    """
-    for key in named:
-        if key not in known:
-            hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"
-            raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
-
-
-def _seeds(runs: Sequence[RunRecord], columns: Columns, seed: str) -> list[Any]:
-    """Return the seed of each run, None where no column has it."""
-    return [None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))]
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
@@ -194,7 +172,8 @@ def group_external(runs: Sequence[RunRecord], options: AnalysisOptions) -> Group
     others = {key: column for key, column in columns.items() if key not in not_splitting}
     splitting = (*keys, *_find_changed_code(others))
     settings = [{key: columns[key][index] for key in splitting} for index in range(len(runs))]
-    seeds = _seeds(runs, columns, seed)
+    # None where no column has the seed.
+    seeds = [None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))]
 
     distinguishing = {
         key: column
@@ -260,10 +239,15 @@ def _find_key(option: str, named: str, columns: Columns) -> str:
     shown = [key for key in columns if short(printable(key)) == named]
     if len(shown) == 1:
         return shown[0]
+    raise _unknown_setting(option, named, columns)
+
+
+def _unknown_setting(option: str, named: str, columns: Columns) -> UserError:
+    """Return the error for a setting that no run has, with the settings that differ."""
     hint = did_you_mean(named, list(columns)[:5000], 0.5, end=" ")
     differing = [short(printable(name)) for name in differing_settings(columns)]
     names = some(differing, MAX_KEYS) or "no setting"
-    raise UserError(f"{option} {named!r}: no run has this setting; {hint}the runs differ in {names}")
+    return UserError(f"{option} {named!r}: no run has this setting; {hint}the runs differ in {names}")
 
 
 def _seed_key(columns: Columns, seed: str | None) -> str:

@@ -87,14 +87,13 @@ class KeyMapping:
 
         Values that the run already has under our name are replaced.
         """
-        in_rows, in_summary = NAMES[self.role]
-        own_names = (in_rows, in_summary)
+        in_rows, in_summary = own_names = NAMES[self.role]
         bare = replace(
             run,
             summary={key: value for key, value in run.summary.items() if key not in own_names},
             logged={key: column for key, column in run.logged.items() if key not in own_names},
         )
-        if self.role in (THROUGHPUT, TIME):
+        if self.role != MEMORY:
             bare.summary[THROUGHPUT_RESOLUTION] = self._resolution(run)
         factor = UNITS[self.role][self.unit]
         logged = run.numbers(self.key)
@@ -248,19 +247,19 @@ def _contradiction(mapping: KeyMapping, runs: Sequence[RunRecord]) -> str:
 
 def describe_growth(mapping: KeyMapping, runs: Sequence[RunRecord]) -> list[str]:
     """Return a doubt about a time of each step that grows in every row, or a cumulative time that falls."""
-    key = printable(mapping.key)
+    form = f"{printable(mapping.key)}:{mapping.unit}"
     falling = [run for run in runs if (np.diff(run.values(mapping.key)) < 0).any()]
     if mapping.is_cumulative and falling and not declared_kind(mapping.key, falling[0]):
         return [
-            f"{key} falls in {plural(len(falling), 'run')}, read as new starts. If it is the time of each "
-            f"step, the speed is wrong: --time {key}:{mapping.unit}:{EACH} reads it so."
+            f"{printable(mapping.key)} falls in {plural(len(falling), 'run')}, read as new starts. If it is "
+            f"the time of each step, the speed is wrong: --time {form}:{EACH} reads it so."
         ]
-    if mapping.kind != EACH or not _grows(mapping.key, runs):
-        return []
-    return [
-        f"{key} grows from row to row in every run, as a time that counts from the start does. If it does, "
-        f"the speed is wrong: --time {key}:{mapping.unit}:{CUMULATIVE} reads it so."
-    ]
+    if mapping.kind == EACH and _grows(mapping.key, runs):
+        return [
+            f"{printable(mapping.key)} grows from row to row in every run, as a time that counts from the "
+            f"start does. If it does, the speed is wrong: --time {form}:{CUMULATIVE} reads it so."
+        ]
+    return []
 
 
 def _grows(key: str, runs: Sequence[RunRecord]) -> bool:
@@ -308,10 +307,7 @@ def _continued_steps(steps: np.ndarray, epochs: np.ndarray) -> np.ndarray | None
     rows = np.flatnonzero(np.isfinite(steps))
     logged = steps[rows]
     falls = np.flatnonzero(np.diff(logged) < 0)
-    if not len(falls):
-        return None
-    first_restart = falls[0] + 1
-    if logged[first_restart:].max() > logged[:first_restart].max():
+    if not len(falls) or logged[falls[0] + 1 :].max() > logged[: falls[0] + 1].max():
         return None
     epoch_of_row = epochs[rows]
     has_epochs = np.isfinite(epoch_of_row).all()
@@ -338,8 +334,7 @@ def _clock(run: RunRecord) -> np.ndarray | None:
     rows = np.flatnonzero(np.isfinite(runtime))
     if len(rows):
         with np.errstate(all="ignore"):
-            increases = np.maximum(np.diff(runtime[rows], prepend=0.0), 0.0)
-            runtime[rows] = np.cumsum(increases)
+            runtime[rows] = np.cumsum(np.maximum(np.diff(runtime[rows], prepend=0.0), 0.0))
         return runtime
     timestamps = run.numbers("_timestamp")
     if np.isfinite(timestamps).any():

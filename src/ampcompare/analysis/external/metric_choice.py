@@ -145,17 +145,14 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
 
 
 def _of_its_task(run: RunRecord) -> str | None:
-    """Return the key by which a run of ours is compared.
-
-    Older records have no key. For them it is the accuracy, if they have one.
-    """
+    """Return the key by which a run of ours is compared; None if it is not recorded."""
     recorded = lookup(run.environment, f"{metrics.TASK}.metric")
     if isinstance(recorded, str) and recorded:
         return recorded
     loss = run.option("task.loss")
     if isinstance(loss, str) and loss:  # the record ends before its environment
         return task_spec.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
-    return DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) and not run.is_recorded else None
+    return None
 
 
 def _declared_in_task(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:

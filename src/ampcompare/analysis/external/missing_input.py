@@ -60,10 +60,9 @@ def metric_question(
         f"logged: {logged}{advice}"
     )
     no_metrics = _no_metrics(runs)
-    likely = [key for key in names if key not in no_metrics]
-    if likely:
-        return MissingInput([question], ["--metric", f"{likely[0]}:{_suggested_way(likely[0], runs)}"])
-    return MissingInput([question], ["--metric", "KEY:max"] if names else [])
+    likely = next((key for key in names if key not in no_metrics), None)
+    example = f"{likely}:{_suggested_way(likely, runs)}" if likely else "KEY:max"
+    return MissingInput([question], ["--metric", example] if names else [])
 
 
 def direction_question(key: str, option: str, runs: Sequence[RunRecord]) -> MissingInput:
@@ -100,35 +99,28 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     keys that are logged in fewer rows; keys that are logged once come last.
     """
     no_metrics = _no_metrics(runs)
-    counts: dict[str, list[int]] = {}
-    for run in runs:
-        for key in run.logged:
-            count = len(run.values(key))
-            if count and not key.startswith("_"):
-                counts.setdefault(key, []).append(count)
+    named = dict.fromkeys(key for run in runs for key in run.logged if not key.startswith("_"))
+    columns = {key: [values for run in runs if len(values := run.values(key))] for key in named}
 
     def rank(key: str) -> tuple[Any, ...]:
         """Return the sort key of a logged key. One that never changes is a result only by its name."""
-        count = float(np.median(counts[key]))
+        count = float(np.median([len(values) for values in columns[key]]))
         split = -1 if EVALUATIONS.match(key) else bool(TRAINING.match(key))
-        is_constant = split >= 0 and len({*np.concatenate([run.values(key) for run in runs])}) < 2
-        return key in no_metrics, is_constant, split, key.endswith(LOSS), -len(counts[key]), count <= 1, count
+        is_constant = split >= 0 and len({*np.concatenate(columns[key])}) < 2
+        runs_with_key = len(columns[key])
+        return key in no_metrics, is_constant, split, key.endswith(LOSS), -runs_with_key, count <= 1, count
 
-    return sorted((key for key in counts if not is_step_column(key, runs)), key=rank)
+    return sorted((key for key in columns if columns[key] and not is_step_column(key, runs)), key=rank)
 
 
 def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
     """Return the range of the runs' last values: `last 0.91`, `last 0.91 to 0.93`."""
-    known = []
-    for run in runs:
-        values = run.values(key)
-        last = float(values[-1]) if len(values) else run.summary_number(key)
-        if last is not None:
-            known.append(last)
+    series = [(run.values(key), run.summary_number(key)) for run in runs]
+    last = [float(values[-1]) if len(values) else in_summary for values, in_summary in series]
+    known = [value for value in last if value is not None]
     if not known:
         return "no value"
-    low = formatting.number(min(known))
-    high = formatting.number(max(known))
+    low, high = (formatting.number(end) for end in (min(known), max(known)))
     return f"last {low}" if low == high else f"last {low} to {high}"
 
 
@@ -179,12 +171,8 @@ def _ask_for_runs(run: RunRecord) -> MissingInput:
             f"groups: {name} is one run, so there is nothing to compare; name a source for each group: "
             "NAME=SOURCE, baseline first"
         )
-    shown = some(
-        [
-            f"{short(printable(key))} ({values_in([*map(label_of_value, run.logged[key][1])])})"
-            for key in columns
-        ]
-    )
+    labels = {key: [*map(label_of_value, run.logged[key][1])] for key in columns}
+    shown = some([f"{short(printable(key))} ({values_in(labels[key])})" for key in columns])
     question = (
         f"groups: {name} is read as one run; add --run-by COLUMN if a column tells runs apart: {shown}"
         f"; --rows {RUNS} if each row is a run; or name a source for each group: NAME=SOURCE, baseline first"
@@ -241,9 +229,7 @@ def _folders(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
     """Return each folder below the common one, with its name; nothing if a run lies in the common one."""
     top = os.path.commonpath(folders)
     names = dict.fromkeys(folder.relative_to(top).parts[:1] for folder in folders)
-    if () in names:
-        return []
-    return [(name, [os.path.join(top, name)]) for (name,) in names]
+    return [] if () in names else [(name, [os.path.join(top, name)]) for (name,) in names]
 
 
 def is_other_than_fp32(name: str) -> bool:

@@ -70,18 +70,14 @@ def parse_condition(text: str, runs: Sequence[RunRecord]) -> Condition:
         UserError: No run has the column, or no row has the value.
     """
     columns = list(dict.fromkeys(key for run in runs for key in run.logged))
-    parts = text.split(":")
     # Before a colon stands the key, the longest that a run has.
-    heads = [":".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
-    key = next((head for head in heads if head in columns), "")
+    key = max((name for name in columns if text.startswith(f"{name}:")), key=len, default="")
     test = text.removeprefix(f"{key}:") if key else text
     is_absent = test.startswith("!")
-    bare = test.removeprefix("!")
-    column = bare
+    column = test.removeprefix("!")
     value = None
-    if bare not in columns:  # the name of a column may have an equals sign
-        column, equals, text_of_value = bare.partition("=")
-        value = text_of_value if equals else None
+    if column not in columns and "=" in column:  # the name of a column may have an equals sign
+        column, _, value = column.partition("=")
     if column not in columns:
         hint = nearest_key(column, columns, end=" ")
         names = ", ".join(columns[:12])
@@ -111,13 +107,10 @@ def apply_conditions(runs: Sequence[RunRecord], conditions: Sequence[Condition])
 def _apply(run: RunRecord, conditions: Sequence[Condition]) -> RunRecord:
     logged = dict(run.logged)
     summary = dict(run.summary)
-    for key in run.logged:
-        if key in COUNTERS:
-            continue
-        relevant = [one for one in conditions if one.key == key]
-        if not relevant:
-            relevant = [one for one in conditions if not one.key and one.column != key]
-        for condition in relevant:
+    general = [one for one in conditions if not one.key]
+    for key in run.logged.keys() - COUNTERS:
+        of_key = [one for one in conditions if one.key == key]
+        for condition in of_key or [one for one in general if one.column != key]:
             rows, values = logged[key]
             is_kept = condition.rows(run)[rows]
             if not is_kept.any() and not condition.key:
@@ -182,11 +175,8 @@ def _suggest(kinds: Sequence[str], words: Sequence[str]) -> str:
 
 def _kinds(runs: Sequence[RunRecord], key: str) -> list[str]:
     """Return a condition for each kind of rows in which a key stands; empty for one kind."""
-    for run in runs:
-        kinds = _kinds_of_format(run, key) or _kinds_at_one_step(run, key)
-        if kinds:
-            return kinds
-    return []
+    every = (_kinds_of_format(run, key) or _kinds_at_one_step(run, key) for run in runs)
+    return next((kinds for kinds in every if kinds), [])
 
 
 def _kinds_of_format(run: RunRecord, key: str) -> list[str]:
@@ -234,8 +224,8 @@ def _kinds_at_one_step(run: RunRecord, key: str) -> list[str]:
         is_text = run.logged[column][1].dtype == object
         if len(names) > 1 and (is_text or len(doubled) > 1):
             return [f"{column}={name}" for name in sorted(names, key=numeric_sort_key)]
-    for column in others:
-        kinds = _kinds_by_presence(column, [np.isin(group, run.logged[column][0]) for group in doubled])
-        if kinds:
-            return kinds
-    return []
+    by_presence = (
+        _kinds_by_presence(column, [np.isin(group, run.logged[column][0]) for group in doubled])
+        for column in others
+    )
+    return next((kinds for kinds in by_presence if kinds), [])

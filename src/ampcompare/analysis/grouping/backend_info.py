@@ -95,7 +95,7 @@ def has_tf32(run: RunRecord) -> bool:
         return False
     capability = environment.get("compute_capability")
     if isinstance(capability, str | int | float):
-        version = re.fullmatch(r"(\d+)(\.\d+)?", str(capability))
+        version = re.fullmatch(r"\d+(\.\d+)?", str(capability))
         return version is not None and float(version[0]) >= AMPERE
     name = str(environment.get("device_name", ""))
     return "NVIDIA" in name and SINCE_AMPERE.search(name) is not None
@@ -127,6 +127,5 @@ def describe_backend(run: RunRecord) -> str:
     dtype = dtype_of(run)
     if not recorded or not dtype:
         return ""
-    description = str(recorded)
     short_dtype = SHORT.get(dtype, dtype)
-    return description if short_dtype in description else f"{description}, {short_dtype}"
+    return str(recorded) if short_dtype in str(recorded) else f"{recorded}, {short_dtype}"

@@ -1,7 +1,7 @@
 """The compared quality, by default the evaluation accuracy, and the units of speed and memory."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -275,10 +275,17 @@ def choose_metric(
     if unit in (Unit.FRACTION, Unit.PERCENT):
         placeholder = negative_placeholder(values)
         values = [value for value in values if value != placeholder]
-        _check_percentage(key, unit, values)
+        low = min(values, default=0.0)
+        high = max(values, default=0.0)
+        if low < 0 or high > (1.0 if unit is Unit.FRACTION else 100.0):
+            raise UserError(
+                f"--metric {key}:{unit.value}: it is logged as {low:g} to {high:g}; leave :{unit.value} out"
+            )
     scale = unit or unit_of(key, values)
     default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
-    largest = _largest_of_scale(scale, values)
+    largest = 100.0
+    if scale is Unit.PLAIN:
+        largest = 1.0 if values and min(values) >= 0 and max(values) <= 1 else math.inf
     metric = ComparedMetric(
         key,
         default if margin is None else margin,
@@ -305,14 +312,6 @@ def _counts_samples(key: str, runs: Sequence[RunRecord]) -> bool:
     return key.rpartition("/")[2] in SAMPLE_COUNTS
 
 
-def _largest_of_scale(scale: Unit, values: Sequence[float]) -> float:
-    """Return the size of the scale in the shown unit; infinite if the values do not tell it."""
-    if scale is not Unit.PLAIN:
-        return 100.0
-    is_within_one = bool(values) and min(values) >= 0 and max(values) <= 1
-    return 1.0 if is_within_one else math.inf
-
-
 def _unknown_metric(text: str, runs: Sequence[RunRecord]) -> UserError:
     """Return the error for a metric that no run logged as a number."""
     head = text
@@ -327,22 +326,7 @@ def _unknown_metric(text: str, runs: Sequence[RunRecord]) -> UserError:
     )
 
 
-def _check_percentage(key: str, unit: Unit, values: Sequence[float]) -> None:
-    """Refuse a unit of percentages for values that are beyond it.
-
-    Raises:
-        UserError: The values cannot be in this unit.
-    """
-    low = min(values, default=0.0)
-    high = max(values, default=0.0)
-    largest = 1.0 if unit is Unit.FRACTION else 100.0
-    if low < 0 or high > largest:
-        raise UserError(
-            f"--metric {key}:{unit.value}: it is logged as {low:g} to {high:g}; leave :{unit.value} out"
-        )
-
-
-def unit_of(key: str, values: Iterable[float]) -> Unit:
+def unit_of(key: str, values: Sequence[float]) -> Unit:
     """Return how a metric is logged, by its name and all its values.
 
     A name with "percent" means percent. The name of an accuracy means a fraction if all values lie in 0..1,
@@ -352,9 +336,8 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
     says_percent = any(part in PERCENT_WORDS for part in metrics.split_words(key))
     if not says_percent and not is_accuracy_name(key):
         return Unit.PLAIN
-    numbers = list(values)
-    low = min(numbers, default=0.0)
-    high = max(numbers, default=1.0)
+    low = min(values, default=0.0)
+    high = max(values, default=1.0)
     if low < 0 or high > 100:
         return Unit.PLAIN
     return Unit.FRACTION if high <= 1 and not says_percent else Unit.PERCENT

@@ -39,19 +39,12 @@ def measure_contention(
     for run, own_cards, own_spans in zip(runs, cards, spans, strict=True):
         for card in own_cards:
             on_card.setdefault(card, {})[run.id] = own_spans
-    shared_time = {
-        card: _crowd(np.concatenate([*spans_by_run.values()])) for card, spans_by_run in on_card.items()
-    }
+    shared_time = {card: _crowd(np.concatenate([*by_run.values()])) for card, by_run in on_card.items()}
     fractions = []
     for own_cards, own_spans in zip(cards, spans, strict=True):
-        duration = float((own_spans[:, 1] - own_spans[:, 0]).sum())
-        if duration <= 0 or not own_cards:
-            fractions.append(math.nan)
-            continue
-        shared_seconds = [
-            float(np.diff(np.interp(own_spans, *shared_time[card])).sum()) for card in own_cards
-        ]
-        fractions.append(max(shared_seconds) / duration)
+        duration = float(np.diff(own_spans).sum())
+        shared = [float(np.diff(np.interp(own_spans, *shared_time[card])).sum()) for card in own_cards]
+        fractions.append(max(shared) / duration if shared and duration > 0 else math.nan)
     return fractions, cards
 
 
@@ -62,14 +55,9 @@ def _cards_of(run: RunRecord, kind: str) -> frozenset[str]:
     """
     machine = run.environment.get("machine")
     keys = TELLING.get(kind, ("gpu", "gpu_uuid", "host"))
-    cards = set()
-    for entry in (machine, *_listed(machine, "others")):
-        if not isinstance(entry, Mapping):
-            continue
-        names = [entry[key] for key in keys if isinstance(entry.get(key), str)]
-        if names and names[0]:
-            cards.add(names[0])
-    return frozenset(cards)
+    entries = [entry for entry in (machine, *_listed(machine, "others")) if isinstance(entry, Mapping)]
+    names = [next((entry[key] for key in keys if isinstance(entry.get(key), str)), "") for entry in entries]
+    return frozenset(filter(None, names))
 
 
 def _listed(machine: Any, key: str) -> list[Any]:

@@ -55,13 +55,10 @@ def settings_of(run: RunRecord, ignored: Collection[str] = ()) -> dict[str, str]
         ignored: Keys that may differ.
     """
     environment = run.environment
-    facts: dict[str, str] = {}
-    if "tf32" in environment:  # a record of ours, perhaps older than these keys
-        for key, value in metrics.REDUCTION_DEFAULTS.items():
-            facts[f"{ENVIRONMENT}{key}"] = as_text(value)
-    for key, value in flatten(environment):
-        if is_distinguishing(key):
-            facts[f"{ENVIRONMENT}{key}"] = as_text(value)
+    # A record of ours may be older than the keys of the reductions.
+    defaults = metrics.REDUCTION_DEFAULTS if "tf32" in environment else {}
+    recorded = {key: value for key, value in flatten(environment) if is_distinguishing(key)}
+    facts = {f"{ENVIRONMENT}{key}": as_text(value) for key, value in {**defaults, **recorded}.items()}
     if as_text(run.option("data.source")) in sources.SOURCES:
         facts.pop(DATA, None)  # the name of built-in data says which they are, and older records have only it
     options = RunIdentity.of_run(run.config, environment).options
@@ -152,19 +149,17 @@ def make_labels(
     others = [key for key in differing if not key.startswith(dependent) and key not in always]
     labels: list[str] = []
     for number, own in enumerate(settings, 1):
-        parts = [_label_part(key, own) for key in always]
-        differing_parts = [_label_part(key, own) for key in others]
+        # `tf32 on`, `lr 0.009`, `model resnet50`
+        parts = {
+            key: f"{short_key(key)} {format_setting(own.get(key, NOT_SET))}" for key in (*always, *others)
+        }
+        differing_parts = [parts[key] for key in others]
         if len(", ".join(differing_parts)) > SUFFIX_CHARS:
             differing_parts = [f"setting {number}"]
-        suffix = ", ".join([*parts, *differing_parts])
+        suffix = ", ".join([*(parts[key] for key in always), *differing_parts])
         name = " · ".join(part for part in (value, suffix) if part)
         labels.append(name if name not in {*taken, *labels} else f"{name} ({number})")
     return labels
-
-
-def _label_part(key: str, own: Mapping[str, str]) -> str:
-    """Return a setting with the last part of its key: `tf32 on`, `lr 0.009`, `model resnet50`."""
-    return f"{short_key(key)} {format_setting(own.get(key, NOT_SET))}"
 
 
 def name_of_value(key: str, value: str) -> str:
@@ -251,10 +246,8 @@ def _describe_length(runs: Sequence[RunRecord]) -> str:
     for unit, keys in (("step", STEPS), ("epoch", EPOCHS)):
         # Trainers write -1 for "no limit".
         counts = [n for n in first_values(runs, keys) if n.strip("0.").replace(".", "").isdecimal()]
-        if counts == ["1"]:
-            return f"1 {unit}"
         if counts:
-            return f"{listed(counts)} {unit}s"
+            return f"{listed(counts)} {unit}{'s' * (counts != ['1'])}"
     return ""
 
 
@@ -291,8 +284,5 @@ def _data_of(run: RunRecord) -> str:
     if built_in is not None and built_in.needs_root:
         name = f"{name} {_short_value(run.option('data.root'))}".strip()
     limit = run.option("data.train_limit")
-    is_count = is_number(limit) and abs(limit) < 1e15
-    if not is_count:
-        return name
     unit = "samples" if built_in is None else "images"
-    return f"{name} ({limit:,} training {unit})"
+    return f"{name} ({limit:,} training {unit})" if is_number(limit) and abs(limit) < 1e15 else name

@@ -125,8 +125,7 @@ class Outcomes:
     @property
     def text(self) -> str:
         """The counts in words: `5 of 5 runs`, `3 of 6 runs, 1 stopped, 2 running`."""
-        every = vars(self).items()
-        others = [f"{n} {word}" for word, n in every if n and word != "finished"]
+        others = [f"{n} {word}" for word, n in vars(self).items() if n and word != "finished"]
         return ", ".join([f"{self.finished} of {plural(sum(vars(self).values()), 'run')}", *others])
 
 
@@ -192,9 +191,8 @@ class Group:
 
         With geometric means, the ratio of two groups' means is the ratio that is shown for them.
         """
-        means = {run_metric.column: self._mean(run_metric) for run_metric in RUN_METRICS}
-        recorded = {column: mean for column, mean in means.items() if mean is not None}
-        return {**recorded, **self.bench_estimates}
+        means = ((run_metric.column, self._mean(run_metric)) for run_metric in RUN_METRICS)
+        return {column: mean for column, mean in means if mean is not None} | dict(self.bench_estimates)
 
     @cached_property
     def identities(self) -> list[RunIdentity]:
@@ -260,10 +258,7 @@ def _counted_rows(rows: pd.DataFrame) -> pd.DataFrame:
     finished = states == RunState.FINISHED
     unfinished = states.isin([RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING]) & has_rows
     failed = (states == RunState.FAILED) & has_rows
-    for mask in (finished, unfinished, failed):
-        if mask.any():
-            return rows[mask]
-    return rows[finished]
+    return rows[next((mask for mask in (finished, unfinished, failed) if mask.any()), finished)]
 
 
 def _seed_labels(rows: pd.DataFrame) -> dict[Any, str]:
@@ -284,16 +279,14 @@ def _sample_by_process(rows: pd.DataFrame, counts: pd.Series, run_metric: RunMet
         counted = own[run_metric.column][counts[own.index]].to_numpy(float)
         if not len(counted):
             continue
-        mean = _geometric_mean(counted) if run_metric.is_ratio else float(counted.mean())
+        # A single value stays unchanged, to the last bit.
+        mean = float(counted.mean())
+        if run_metric.is_ratio and len(counted) > 1:
+            mean = float(np.exp(np.log(counted).mean()))
         label = "+".join(sorted(labels[index] for index in own.index))
         by_seeds.setdefault(label, []).append(mean)
     numbered = {f"{label} ({n})": mean for label, means in by_seeds.items() for n, mean in enumerate(means)}
     return pd.Series(numbered, dtype=float)
-
-
-def _geometric_mean(values: np.ndarray) -> float:
-    """Return the geometric mean of positive values; a single value unchanged, to the last bit."""
-    return float(values[0]) if len(values) == 1 else float(np.exp(np.log(values).mean()))
 
 
 def group_runs(
@@ -315,19 +308,19 @@ def group_runs(
     pools = _pool_rows(rows, keys, ignored)
     groups: list[Group] = []
     ordered = order_backends(value for value, _ in pools)
-    for value, kind in (pair for pair in itertools.product(ordered, Kind) if pair in pools):
-        pools_of_value = pools[value, kind]
+    for value, kind in itertools.product(ordered, Kind):
+        pools_of_value = pools.get((value, kind), {})
         name = kind.name_of(value)
+        shown = kind.name_of(name_of_value(keys[0], value))
+        if keys[0] == BACKEND:
+            shown = kind.display_name_of(value)
         settings = [dict(pool) for pool in pools_of_value]
         differing = differing_keys(settings)
         labels = make_labels(name, settings, keys[1:], differing, [group.label for group in groups])
-        for label, own, indices in zip(labels, settings, pools_of_value.values(), strict=True):
-            own_name = kind.name_of(name_of_value(keys[0], value))
-            if keys[0] == BACKEND:
-                own_name = kind.display_name_of(value)
-            group = Group(
+        groups += [
+            Group(
                 label=label,
-                display_name=f"{own_name}{label.removeprefix(name)}",
+                display_name=f"{shown}{label.removeprefix(name)}",
                 all_rows=rows[rows.index.isin(indices)],
                 metric=metric,
                 base_value=value,
@@ -335,7 +328,8 @@ def group_runs(
                 settings=own,
                 distinguishing_settings=tuple((key, own.get(key, NOT_SET)) for key in differing),
             )
-            groups.append(group)
+            for label, own, indices in zip(labels, settings, pools_of_value.values(), strict=True)
+        ]
     return groups
 
 
@@ -402,10 +396,9 @@ def _find_chaos_runs(rows: pd.DataFrame, keys: Sequence[str]) -> frozenset[Any]:
     """
     if PERTURBATION in keys:
         return frozenset()
-    values = {index: own.get(keys[0], NOT_SET) for index, own in rows[SETTINGS].items()}
-    changed = {index for index, run in rows[RUN].items() if is_perturbed(run)}
-    repeated = {value for index, value in values.items() if index not in changed}
-    return frozenset(index for index in changed if values[index] in repeated)
+    values = rows[SETTINGS].map(lambda own: own.get(keys[0], NOT_SET))
+    changed = rows[RUN].map(is_perturbed).astype(bool)
+    return frozenset(rows.index[changed & values.isin(values[~changed])])
 
 
 def name_run(group: Group, row: pd.Series) -> str:

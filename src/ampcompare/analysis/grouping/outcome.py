@@ -19,7 +19,9 @@ GOING_ON = {
     "pending": (RunState.QUEUED, "not started yet"),
     "queued": (RunState.QUEUED, "not started yet"),
 }
-ENDED_FROM_OUTSIDE = {
+ENDED_BY_STATE = {
+    "finished": (RunState.FINISHED, ""),
+    "failed": (RunState.FAILED, "ended with an error"),
     "killed": (RunState.STOPPED, ASKED),
     "stopped": (RunState.STOPPED, ASKED),
     "preempted": (RunState.PREEMPTED, "the machine was taken away"),
@@ -59,19 +61,8 @@ def determine_outcome(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tu
     if nonfinite:
         return RunState.FAILED, nonfinite
     if run.exit_code is None:
-        return _outcome_by_state(word)
+        return ENDED_BY_STATE.get(word, (RunState.FAILED, NO_EXIT))
     return _outcome_by_code(run.exit_code, word)
-
-
-def _outcome_by_state(word: str) -> tuple[RunState, str]:
-    """Return how a run without an exit code ended, by the word of W&B's server."""
-    if word in ENDED_FROM_OUTSIDE:
-        return ENDED_FROM_OUTSIDE[word]
-    if word == "finished":
-        return RunState.FINISHED, ""
-    if word == "failed":
-        return RunState.FAILED, "ended with an error"
-    return RunState.FAILED, NO_EXIT
 
 
 def _outcome_by_code(code: int, word: str) -> tuple[RunState, str]:
@@ -79,7 +70,7 @@ def _outcome_by_code(code: int, word: str) -> tuple[RunState, str]:
     if code == 0:
         return RunState.FINISHED, ""
     if word == "preempted":
-        return ENDED_FROM_OUTSIDE[word]
+        return ENDED_BY_STATE[word]
     signal_text = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
     if code in STOP_CODES:
         return RunState.STOPPED, f"{ASKED}{signal_text}"

@@ -60,9 +60,9 @@ def summary_or_maximum(run: RunRecord, key: str, logged: str = "") -> float:
     return value if abs(value) <= MAX_VALUE else _maximum(run, logged or key)
 
 
-def skipped_steps(run: RunRecord) -> float:
+def skipped_steps(run: RunRecord, _: ComparedMetric | None = None) -> float:
     """Return how many steps a run skipped; NaN if the record does not tell, or not of every step."""
-    _, logged = run.logged_numbers(metrics.SKIPPED)
+    logged = run.logged_numbers(metrics.SKIPPED)[1]
     return math.nan if np.isnan(logged).any() else summary_or_maximum(run, metrics.SKIPPED)
 
 
@@ -77,8 +77,8 @@ def _maximum(run: RunRecord, key: str) -> float:
     return float(np.max(values)) if len(values) else math.nan
 
 
-def _median(run: RunRecord, key: str) -> float:
-    values = _sound(run.values(key))
+def _median(values: np.ndarray) -> float:
+    values = _sound(values)
     return float(np.median(values)) if len(values) else math.nan
 
 
@@ -105,7 +105,7 @@ def _score(run: RunRecord, metric: ComparedMetric) -> float:
     return _last(run, metric.key) * metric.factor
 
 
-def _throughput(run: RunRecord) -> float:
+def _throughput(run: RunRecord, _: ComparedMetric) -> float:
     """Return the throughput of all processes: the recorded median, else that of the rows after warm-up."""
     recorded = summary_value(run, metrics.THROUGHPUT_MEDIAN)
     if abs(recorded) <= MAX_VALUE:
@@ -114,20 +114,19 @@ def _throughput(run: RunRecord) -> float:
     warmup = run.option("log.warmup_steps")
     if is_number(warmup) and abs(warmup) <= MAX_VALUE:  # other programs may log these keys, too
         windows = windows[~(run.numbers(metrics.STEP) <= warmup)]
-    windows = _sound(windows)
-    return float(np.median(windows)) if len(windows) else math.nan
+    return _median(windows)
 
 
-def _best(run: RunRecord) -> float:
+def _best(run: RunRecord, _: ComparedMetric) -> float:
     value = summary_or_maximum(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
     return value if 0 <= value <= 1 else math.nan  # another program may log percent
 
 
-def _seconds_in_all(run: RunRecord) -> float:
+def _seconds_in_all(run: RunRecord, _: ComparedMetric) -> float:
     return math.nan if count_clock_jumps(run) else _maximum(run, metrics.ELAPSED)
 
 
-def _seconds_per_epoch(run: RunRecord) -> float:
+def _seconds_per_epoch(run: RunRecord, _: ComparedMetric) -> float:
     epochs = _maximum(run, metrics.EPOCH)
     return summary_or_maximum(run, metrics.TRAIN_SECONDS) / epochs if epochs >= 1 else math.nan
 
@@ -195,23 +194,21 @@ def rows_at_target(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
     target = metric.target
     if target is None:
         return np.empty(0, int)
-    values = run.numbers(metric.key) * metric.factor
-    slack = 1e-9 * max(1.0, abs(target))
-    if metric.lower_is_better:
-        return np.flatnonzero(values <= target + slack)
-    return np.flatnonzero(values >= target - slack)
+    sign = -1 if metric.lower_is_better else 1
+    values = sign * run.numbers(metric.key) * metric.factor
+    return np.flatnonzero(values >= sign * target - 1e-9 * max(1.0, abs(target)))
 
 
 # In the order of the export files. Memory is the peak allocation of the device, or the resident memory
 # of the process on a CPU. The score is the last value of the compared metric in the shown unit.
 RUN_METRICS = (
-    RunMetric(THROUGHPUT, lambda run, _: _throughput(run), SPEED, ("faster", "slower"), is_timed=True),
+    RunMetric(THROUGHPUT, _throughput, SPEED, ("faster", "slower"), is_timed=True),
     RunMetric("step_time_ms_p50", lambda run, _: summary_value(run, metrics.STEP_TIME_P50), is_timed=True),
     RunMetric(
         PEAK, lambda run, _: summary_or_maximum(run, metrics.PEAK_MEMORY), MEMORY, ("larger", "smaller")
     ),
-    RunMetric("joules_per_image", lambda run, _: _median(run, metrics.ENERGY), ENERGY, is_timed=True),
-    RunMetric(SKIPPED, lambda run, _: skipped_steps(run), is_ratio=False, is_of_seed=True),
+    RunMetric("joules_per_image", lambda run, _: _median(run.values(metrics.ENERGY)), ENERGY, is_timed=True),
+    RunMetric(SKIPPED, skipped_steps, is_ratio=False, is_of_seed=True),
     RunMetric(SECONDS, lambda run, _: summary_or_maximum(run, metrics.TRAIN_SECONDS), is_timed=True),
     RunMetric(
         SCORE,
@@ -221,7 +218,7 @@ RUN_METRICS = (
         is_ratio=False,
         is_of_seed=True,
     ),
-    RunMetric(BEST, lambda run, _: _best(run), is_ratio=False, is_of_seed=True),
+    RunMetric(BEST, _best, is_ratio=False, is_of_seed=True),
     RunMetric(TO_TARGET, seconds_to_target, TIME, is_timed=True),
 )
 # Other values of a run. Publications report some of them: the time with evaluations, the time of an
@@ -233,8 +230,8 @@ OTHER_METRICS = (
     RunMetric(IMAGES, lambda run, _: _of_data(run, metrics.TEST_IMAGES, "test_images")),
     RunMetric(CLASSES, lambda run, _: _of_data(run, metrics.CLASSES, "classes")),
     RunMetric(CHANCE, _chance),
-    RunMetric("seconds_in_all", lambda run, _: _seconds_in_all(run), is_timed=True),
-    RunMetric("seconds_per_epoch", lambda run, _: _seconds_per_epoch(run), is_timed=True),
+    RunMetric("seconds_in_all", _seconds_in_all, is_timed=True),
+    RunMetric("seconds_per_epoch", _seconds_per_epoch, is_timed=True),
     RunMetric(FINAL, lambda run, _: _last(run, metrics.EVAL_ACCURACY), is_of_seed=True),
 )
 METRICS_BY_COLUMN = {run_metric.column: run_metric for run_metric in (*RUN_METRICS, *OTHER_METRICS)}

@@ -95,11 +95,8 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
 
 def describe_device(row: pd.Series) -> str:
     """Return the device in words: `NVIDIA A100 (CUDA)`."""
-    if not row[DEVICE]:
-        return NO_DEVICE
-    if not row[DEVICE_TYPE]:
-        return str(row[DEVICE])
-    return f"{row[DEVICE]} ({row[DEVICE_TYPE].upper()})"
+    kind = f" ({row[DEVICE_TYPE].upper()})" if row[DEVICE_TYPE] else ""
+    return f"{row[DEVICE]}{kind}" if row[DEVICE] else NO_DEVICE
 
 
 def is_machine_shared(rows: pd.DataFrame) -> pd.Series:

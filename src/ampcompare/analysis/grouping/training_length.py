@@ -1,8 +1,6 @@
 """Check whether groups trained equally long: quality after 10 epochs is not compared with quality after 4."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ampcompare.analysis.grouping.distinguishing_settings import BATCHES, first_values
 from ampcompare.analysis.grouping.groups import Group
@@ -12,46 +10,28 @@ from ampcompare.runs.nested import as_float, is_number
 from ampcompare.runtime import formatting
 
 TOLERANCE = 0.02  # runs whose lengths lie within this fraction came equally far
-UNITS = {STEPS: "step", EPOCHS: "epoch"}
+UNITS = {EPOCHS: "epoch", STEPS: "step"}
 
 
-@dataclass(frozen=True)
-class TrainingLength:
-    """The last step or epoch of the runs of a group.
+def _describe_length(first: float, last: float, unit: str, planned: float | None) -> str:
+    """Return `step 400 of 1,000`, `epoch 4`, `epochs 4 to 10`.
 
-    Attributes:
-        unit: What is counted, `step` or `epoch`.
+    Args:
         first: The last step or epoch of the shortest run.
         last: The last step or epoch of the longest run.
-        planned: The planned number if all runs record the same one, else NaN.
+        planned: The planned number if all runs record the same one.
     """
-
-    unit: str
-    first: float
-    last: float
-    planned: float = math.nan
-
-    @property
-    def text(self) -> str:
-        """The length in words: `step 400 of 1,000`, `epoch 4`, `epochs 4 to 10`."""
-        text = f"{self.unit} {formatting.count(self.last)}"
-        if self.first != self.last:
-            text = f"{self.unit}s {formatting.count(self.first)} to {formatting.count(self.last)}"
-        if math.isfinite(self.planned):
-            text = f"{text} of {formatting.count(self.planned)}"
-        return text
+    text = f"{unit} {formatting.count(last)}"
+    if first != last:
+        text = f"{unit}s {formatting.count(first)} to {formatting.count(last)}"
+    return text if planned is None else f"{text} of {formatting.count(planned)}"
 
 
-def measure_progress(group: Group, column: str) -> TrainingLength | None:
-    """Return how far the counted runs came, in steps or epochs; None if a run does not record it."""
-    values = group.rows[column]
-    if values.empty or values.isna().any():
-        return None
-    planned = [run.option("max_steps") for run in group.rows[RUN]] if column == STEPS else []
+def _planned_steps(group: Group) -> float | None:
+    """Return the planned number of steps, None unless all runs record the same one."""
+    planned = [run.option("max_steps") for run in group.rows[RUN]]
     numbers = [as_float(value) for value in planned if is_number(value) and value > 0]
-    is_common = len(numbers) == len(planned) and len({*numbers}) == 1
-    common = numbers[0] if is_common else math.nan
-    return TrainingLength(UNITS[column], float(values.min()), float(values.max()), common)
+    return numbers[0] if len(numbers) == len(planned) and len({*numbers}) == 1 else None
 
 
 def _counts_epochs(group: Group) -> bool:
@@ -73,18 +53,22 @@ def unequal_lengths(groups: Sequence[Group]) -> str:
     """
     difference = ""
     is_one_equal = False
-    for column in (EPOCHS, STEPS):
-        lengths = [measure_progress(group, column) for group in groups]
-        recorded = [length for length in lengths if length is not None]
-        if len(recorded) < len(groups) or (column == STEPS and all(map(_counts_epochs, groups))):
+    for column, unit in UNITS.items():
+        lengths = [group.rows[column] for group in groups]
+        is_unknown = any(values.empty or values.isna().any() for values in lengths)
+        if is_unknown or (column == STEPS and all(map(_counts_epochs, groups))):
             continue
-        shortest = min(length.first for length in recorded)
-        longest = max(length.last for length in recorded)
+        ends = [(float(values.min()), float(values.max())) for values in lengths]
+        shortest = min(first for first, _ in ends)
+        longest = max(last for _, last in ends)
         if shortest >= (1 - TOLERANCE) * longest:
             is_one_equal = True
             continue
-        pairs = zip(groups, recorded, strict=True)
-        difference = " and ".join(f"{group.display_name} ended at {length.text}" for group, length in pairs)
+        texts = []
+        for group, (first, last) in zip(groups, ends, strict=True):
+            planned = _planned_steps(group) if column == STEPS else None
+            texts.append(f"{group.display_name} ended at {_describe_length(first, last, unit, planned)}")
+        difference = " and ".join(texts)
     runs = [run for group in groups for run in group.rows[RUN]]
     has_other_batch = len(first_values(runs, BATCHES)) > 1
     return "" if is_one_equal and has_other_batch else difference

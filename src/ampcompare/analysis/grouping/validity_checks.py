@@ -155,23 +155,14 @@ def other_speedup(group: Group, base: Group) -> float | None:
 
     A median leaves out start-up and stalls. None if the speed-ups agree or are unknown.
     """
-    own = _log_speeds(group)
-    other = _log_speeds(base)
-    if own is None or other is None:
-        return None
-    by_median = math.exp(own[0] - other[0])
-    by_seconds = math.exp(own[1] - other[1])
-    gap = abs(math.log(by_median / by_seconds))
-    return by_seconds if gap > math.log1p(MEDIAN_GAP) else None
-
-
-def _log_speeds(group: Group) -> tuple[float, float] | None:
-    """Return the mean logarithms of median throughput and of steps per second; None without both."""
-    rows = group.rows[~is_machine_shared(group.rows)]
-    rows = rows[(rows[THROUGHPUT] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
-    if rows.empty:
-        return None
-    return np.log(rows[THROUGHPUT]).mean(), np.log(rows[STEPS] / rows[SECONDS]).mean()
+    speeds = []
+    for side in (group, base):
+        rows = side.rows[~is_machine_shared(side.rows)]
+        rows = rows[(rows[THROUGHPUT] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
+        speeds.append((np.log(rows[THROUGHPUT]).mean(), np.log(rows[STEPS] / rows[SECONDS]).mean()))
+    # Both are NaN without such runs.
+    by_median, by_seconds = np.diff(speeds[::-1], axis=0)[0]
+    return math.exp(by_seconds) if abs(by_median - by_seconds) > math.log1p(MEDIAN_GAP) else None
 
 
 def find_sequential_groups(groups: Sequence[Group]) -> list[str]:
@@ -186,11 +177,8 @@ def find_sequential_groups(groups: Sequence[Group]) -> list[str]:
         if len(rows) > 1:
             half_done = rows[STARTED] + rows[SECONDS].fillna(0.0) / 2
             spans.append((rows[STARTED].min(), half_done.max(), group.display_name))
-    sequential: dict[str, None] = {}
-    for (_, half_done, label), (start, _, later_label) in permutations(sorted(spans), 2):
-        if half_done < start:
-            sequential |= {label: None, later_label: None}
-    return list(sequential)
+    pairs = [(one, later) for one, later in permutations(sorted(spans), 2) if one[1] < later[0]]
+    return list(dict.fromkeys(label for pair in pairs for _, _, label in pair))
 
 
 def find_groups_on_other_cards(groups: Sequence[Group]) -> list[str]:
