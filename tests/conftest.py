@@ -6,7 +6,6 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,7 +26,6 @@ settings.register_profile(
 settings.load_profile("ampcompare")
 
 QUICK_SECONDS = 1.0  # of CPU time; a quick test that takes longer is reported
-ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
 @pytest.fixture(autouse=True)
@@ -64,17 +62,6 @@ def _own_cache_and_sources(tmp_path_factory: pytest.TempPathFactory):
         patch.setenv("AMPCOMPARE_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("PYTHONPATH", str(ROOT / "src"))
         yield
-
-
-@pytest.fixture(scope="session")
-def cifar_archive() -> Path:
-    """All of CIFAR-10 as JPEG. Absent on a developer's machine the test skips; in CI it must be there."""
-    if not ARCHIVE.is_file():
-        reason = f"no real data: {ARCHIVE} is not there"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return ARCHIVE
 
 
 @pytest.fixture

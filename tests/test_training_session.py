@@ -46,9 +46,9 @@ def test_each_of_several_sessions_is_the_run_that_it_is_alone(tmp_path: Path):
     """A third seed, after a session of another backend and one that skipped steps."""
     stop = StopRequest()
     for name, words in {
-        "first": ("backend=apex_o1", "seed=1"),
-        "second": ("backend=native", "precision.init_scale=1e12", "seed=2"),
-        "third": ("backend=bf16_sr", "seed=3"),
+        "first": ("backend=apex_o1", "seed=1", "epochs=1"),
+        "second": ("backend=native", "precision.init_scale=1e12", "seed=2", "epochs=1"),
+        "third": ("backend=bf16_sr", "seed=3", "epochs=1"),
     }.items():
         assert run_session(tmp_path / name, *words, stop=stop).exit_code == 0
         play(*SAVES, DROPOUT, *words, f"output_dir={tmp_path / 'alone' / name}")

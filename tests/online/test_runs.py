@@ -75,9 +75,9 @@ def test_somebodys_loop_whose_machine_is_taken_away_is_preempted_there(wandb_ser
     assert (run.state, run.preempting, run.exit_code) == ("preempted", True, 255)
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("trouble", TROUBLES[:2])
 def test_a_server_that_goes_away_in_mid_run_costs_no_rows(wandb_server: Server, tmp_path: Path, trouble: str):
-    """It dies, hangs or answers 500 once it has rows; `wandb sync` completes the run when it is back."""
+    """It dies or hangs once it has rows; `wandb sync` completes the run when it is back."""
     hold = tmp_path / "hold"
     hold.touch()
     words = ("epochs=40", "log.every=1")

@@ -10,9 +10,7 @@ from support.quick import ROOT
 
 from ampcompare.config.schema import PlanConfig
 from ampcompare.errors import UserError
-from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.run_launcher import recorded_parameters
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
@@ -152,12 +150,3 @@ def lists(**parameters) -> dict:
 
 def sorted_texts(points) -> list[str]:
     return sorted(json.dumps(point.parameters, sort_keys=True) for point in points)
-
-
-def test_what_is_a_runs_own_joins_the_plan_of_the_file():
-    given = {"seed": 1, "plan": {"margin": 0.5}}
-    both = {"seed": 1, "plan": {"margin": 0.5, "arm": "last"}}
-    assert recorded_parameters(SweepRun(0, "r", given, {"arm": "last"})) == both
-    assert recorded_parameters(SweepRun(0, "r", {"seed": 1})) == {"seed": 1}
-    somebodys = SweepRun(0, "r", {"plan": "B"}, {"place": 0})
-    assert recorded_parameters(somebodys) == {"plan": "B", "plan.place": 0}

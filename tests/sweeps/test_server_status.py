@@ -56,20 +56,9 @@ def test_a_value_is_known_by_what_it_reads_as(status, subtests: pytest.Subtests)
             (one,) = finished(status({"x": {"values": [*values]}}, ({"x": recorded}, "finished")))
             assert (type(one), one) == (type(value), value)
     assert not finished(status({"x": {"values": ["a", "b"]}}, ({"x": "c"}, "finished")))
-
-
-def test_a_list_of_an_option_is_known_as_text_and_as_list(status):
-    for values, recorded in [
-        (("fc,bn", "fc"), ["bn", "fc"]),  # a set has no order
-        ((None, "fc"), None),
-    ]:
-        key = "precision.keep_fp32"
-        found = status({key: {"values": [*values]}}, ({"precision": {"keep_fp32": recorded}}, "finished"))
-        (one,) = [run for run in found.points if run.state == "finished"]
-        assert one.parameters == {"precision.keep_fp32": values[0]}
-
-
-def test_nested_parameters_are_found_in_groups_and_under_dotted_names(status):
+    names = {"precision.keep_fp32": {"values": ["fc,bn", "fc"]}}  # a set has no order
+    config = {"precision": {"keep_fp32": ["bn", "fc"]}}
+    assert finished(status(names, (config, "finished")), "precision.keep_fp32") == ["fc,bn"]
     nested = {"optimizer": {"parameters": {"lr": {"values": [0.1, 0.2]}}}}
     for config in ({"optimizer": {"lr": 0.2, "name": "sgd"}}, {"optimizer.lr": 0.2}):
         assert finished(status(nested, (config, "finished")), "optimizer") == [{"lr": 0.2}]

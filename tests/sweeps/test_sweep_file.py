@@ -99,7 +99,7 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ),
     (
         "seed: {distribution: normal, sigma: 0}",
-        "sigma=0: this distribution has one value only; write",
+        "sigma=0: expected a number above 0",
     ),
     ("seed: {distribution: beta, a: 1.5, b: 1.0e+232}", BEYOND),
     ("seed: {}", f"parameters.seed: {FORMS}"),

@@ -29,18 +29,14 @@ def classes(*shape: int, of: int = 5) -> Tensor:
     return torch.randint(0, of, shape, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("wrong", [-1, 5, 12])
+@pytest.mark.parametrize("wrong", [-1, 5])
 def test_a_class_that_the_network_does_not_have_is_named_with_the_networks_classes(wrong: int):
     outputs, targets = drawn(4, 5), torch.tensor([0, -100, wrong, 4])
-    for compute in (
-        lambda: cross_entropy(outputs, targets),
-        lambda: cross_entropy(outputs.reshape(2, 2, 5), targets.reshape(2, 2)),
-        lambda: evaluate(task_of(), outputs, targets),
-    ):
-        with pytest.raises(
-            TrainingError, match=f"the network has 5 outputs, for classes 0 to 4, but a target is {wrong}"
-        ):
-            compute()
+    message = f"the network has 5 outputs, for classes 0 to 4, but a target is {wrong}"
+    with pytest.raises(TrainingError, match=message):
+        cross_entropy(outputs.reshape(2, 2, 5), targets.reshape(2, 2))
+    with pytest.raises(TrainingError, match=message):
+        evaluate(task_of(), outputs, targets)
 
 
 def evaluate(task: Task, outputs: Tensor, targets: Tensor, size: int = 4) -> dict[str, float]:

@@ -13,7 +13,7 @@ from itertools import accumulate
 from statistics import NormalDist
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, create_model
+from pydantic import BeforeValidator, Field, PlainValidator, create_model
 
 from ampcompare.errors import did_you_mean
 from ampcompare.runtime.strict_model import Above0, Number, StrictModel, is_text, validation_error
@@ -59,20 +59,12 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _spread(sigma: float) -> float:
-    if sigma == 0:
-        raise validation_error("this distribution has one value only; write value: and that value")
-    if sigma < 0:
-        raise validation_error("expected a number above 0")
-    return sigma
-
-
 Whole = Annotated[int, BeforeValidator(whole)]
 Plain = Annotated[Any, PlainValidator(_plain)]
 _VALUES = {"values": (Annotated[list[Plain], Field(min_length=1)], ...)}
 _RANGE = {"min": (Number, ...), "max": (Number, ...)}
 _POSITIVE = {"min": (Above0, ...), "max": (Number, ...)}
-_NORMAL = {"mu": (Number, 0.0), "sigma": (Annotated[Number, AfterValidator(_spread)], 1.0)}
+_NORMAL = {"mu": (Number, 0.0), "sigma": (Above0, 1.0)}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "constant": {"value": (Plain, ...)},
     "categorical": _VALUES,

@@ -298,16 +298,10 @@ def explain_second_derivative(problem: RuntimeError) -> str:
         if "differentiate twice" in message or "double backward" in message:
             return f"the network has no second derivative ({message})"
         return ""
-    operation = match[1]
-    if "attention" in operation:
-        return (
-            f"{operation} has no second derivative; call the attention inside "
-            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), or train without the gradient penalty"
-        )
-    return (
-        f"{operation} has no second derivative; replace the operation in the network, "
-        "or train without the gradient penalty"
-    )
+    advice = "replace the operation in the network"
+    if "attention" in match[1]:
+        advice = "call the attention inside torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+    return f"{match[1]} has no second derivative; {advice}, or train without the gradient penalty"
 
 
 def wrap_in_ddp(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:

@@ -130,6 +130,14 @@ def test_unexpected_16_bit_weights_are_part_of_the_name(backend: str, weights, l
     assert list(analysis.table["dtype"]) == [dtype]
 
 
+def test_versions_of_a_users_file_split_groups_and_are_named():
+    """As the driver of a sweep of 0.4 recorded them with `--changed-code`."""
+    versions = [{}, {"changed_code": {"net_py": "net.py of 2026-11-27"}}]
+    analysis = analyse_runs([make("none", seed, config=versions[seed % 2]) for seed in range(4)])
+    assert [group.n for group in analysis.groups] == [2, 2]
+    assert any("net.py of 2026-11-27" in caveat for caveat in analysis.caveats)
+
+
 def test_seeds_count_if_their_run_has_ended_and_the_smallest_group_counts():
     def of(backend: str, *states: str):
         runs = [make(backend, seed, state=state) for seed, state in enumerate(states)]
