@@ -80,7 +80,7 @@ def answer(runs: list[RunRecord], **asked: Any) -> int:
 NAMED = {"group_by": ["trainer.precision"], "baseline": "32-true"}
 
 
-@examples(30, 600)
+@examples(15, 80)
 def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_path, examples: int):
     asked = [{}, NAMED | {"metric": "val_acc:max"}, {"reproduce": write_publication(tmp_path)}]
 
@@ -111,7 +111,7 @@ def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_
 
 @pytest.mark.slow
 @example([("none", {"memory/peak_mib": 5e-324}), ("native", {"memory/peak_mib": 1.0})], None)
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.lists(FIGURES_OF_RUN, min_size=2, max_size=9), st.sampled_from((None, 0.5, 1e-300, 99.0)))
 def test_no_output_shows_what_is_no_number(made, margin):
     def record(number: int, backend: str, figures: dict):

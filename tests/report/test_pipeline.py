@@ -15,8 +15,6 @@ from support.fakes import full, make
 from support.known_runs import BASE, FAST, SAME, runs
 
 from ampcompare import analyse_runs
-from ampcompare.report.charts import charts_of
-from ampcompare.report.charts.vega import picture
 from ampcompare.report.comparison_table import comparison_table
 from ampcompare.report.exports import COMPARED
 from ampcompare.report.pipeline import write_report
@@ -101,35 +99,17 @@ def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_are_for_paper_whatever_the_names_and_those_from_the_cache_are_the_same(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
-    config = {"backend": HOSTILE}
-    one, other = (
-        analyse_runs([make("none", seed, edit=full, name=HOSTILE, config=config) for seed in seeds])
-        for seeds in ((1, 2), (3, 4))
-    )
-
-    def pictures(analysis, name):
-        return {
-            path.name: path.read_bytes() for path in write_report(analysis, tmp_path / name, ("png", "svg"))
-        }
-
-    first = pictures(one, "first")
-    assert {name.rpartition(".")[2] for name in first} == {"png", "svg"}
-    png = first["train-loss.png"]
+def test_pictures_are_for_paper_whatever_the_names(tmp_path):
+    config = {"backend": HOSTILE + 20 * "🚀"}  # so long that Vega shortens it
+    analysis = analyse_runs([make("none", seed, edit=full, name=HOSTILE, config=config) for seed in (1, 2)])
+    pictures = {path.name: path.read_bytes() for path in write_report(analysis, tmp_path, ("png", "svg"))}
+    assert {name.rpartition(".")[2] for name in pictures} == {"png", "svg"}
+    png = pictures["train-loss.png"]
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png[16:24])
     assert (width > 1400, height > 600) == (True, True)  # 12 cm at 300 dots an inch
-    for name, content in first.items():
+    for name, content in pictures.items():
         assert name.endswith("png") or ElementTree.fromstring(content.decode()) is not None
-    assert png == picture(charts_of(one)["train-loss"], "png")
-    assert first == pictures(one, "second")
-    assert first["train-loss.svg"] != pictures(other, "other")["train-loss.svg"]
-    for path in (tmp_path / "cache" / "pictures").rglob("*.pkl"):
-        path.write_bytes(b"torn")
-    assert first == pictures(one, "third")
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ SIDES = {
 # By x axis of the compared metric: its name in the subtitle and in tooltips.
 AXES = {metrics.EPOCH: ("epoch", "epoch"), metrics.STEP: ("step", ""), ROW: ("evaluation", "evaluation")}
 MAX_MARKED = 12  # a line with more points has no marks
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+MAX_POWERS = 7  # of two that the axis of a loss scale names
 TIME_UNITS = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # minimum, unit, size
 
 
@@ -225,13 +225,8 @@ def _unit(analysis: Analysis) -> str:
 
 
 def _log2_axis(scales: Sequence[float]) -> Spec:
-    exponents = [math.log2(scale) for scale in scales]
-    low = math.floor(min(exponents))
-    high = max(math.ceil(max(exponents)), low + 1)
-    stride = max(1, math.ceil((high - low) / 6))
-    ticks = range(low, high + 1, stride)
-    labels = " : ".join(f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks)
-    # Space for the width of a line above the highest scale and below the lowest.
-    domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
-    axis = {"values": [2.0**k for k in ticks], "labelExpr": f"{labels} : ''"}
-    return quantity("y", axis, type="log", base=2, domain=domain, nice=False)
+    low = math.floor(math.log2(min(scales)))
+    high = math.ceil(math.log2(max(scales)))
+    stride = 1 + (high - low) // MAX_POWERS
+    axis = {"values": [2.0**power for power in range(low, high + 1, stride)]}
+    return quantity("y", axis, type="log", base=2, nice=False, padding=14)
