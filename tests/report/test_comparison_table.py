@@ -209,5 +209,5 @@ def test_noise_does_not_fill_an_axis():
         drawn = charts_of(analyse_runs(made, **options))
         for name in ("forest-speed", "forest-memory", "forest-quality"):
             (row,) = drawn[name]["data"]["values"]
-            first, last = drawn[name]["layer"][-1]["encoding"]["x"]["scale"]["domain"]["unionWith"]
+            first, last = drawn[name]["layer"][-1]["encoding"]["x"]["scale"]["domain"]
             assert row["high"] - row["low"] < 0.25 * (last - first), name

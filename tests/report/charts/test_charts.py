@@ -61,7 +61,7 @@ def drawn(*runs, name="train-loss", **options) -> dict:
 
 
 def domain(spec) -> list[float]:
-    return spec["layer"][-1]["encoding"]["x"]["scale"]["domain"]["unionWith"]
+    return spec["layer"][-1]["encoding"]["x"]["scale"]["domain"]
 
 
 def edited(key: str, change):

@@ -30,6 +30,7 @@ FOREST = "forest-"
 ROW_HEIGHT = 24  # pixels
 RANGE_DASH = (2, 5)  # of a range of values in place of an interval
 LEAST_REACH = 0.02  # of an axis from no change, as a fraction of the baseline's value
+MIN_SPAN = 1e-300  # a shorter axis has no room for ticks in double precision
 REACH = 100  # from the outermost values, as a ratio: an end of an interval beyond it becomes an arrow
 MAX_RATIO = 1e250  # Vega computes a logarithmic axis in double precision
 EDGE = 14  # pixels that are free at either end of an axis
@@ -78,10 +79,13 @@ def _forest(
     ends = column.zone or (metric.null - reach, metric.null + reach)
     low = min(*ends, *(row["low"] for row in rows))
     high = max(*ends, *(row["high"] for row in rows))
+    if high - low < MIN_SPAN:
+        low -= LEAST_REACH
+        high += LEAST_REACH
     scale = {"type": "log"} if metric.is_ratio else {}
     ticks = {"values": ratio_ticks(low, high)} if metric.is_ratio else {"tickCount": 4}
     axis = {"grid": True, "labelExpr": TICKS[column.scale], **ticks}
-    x = quantity("x", axis, domain={"unionWith": [low, high]}, nice=False, padding=EDGE, **scale)
+    x = quantity("x", axis, domain=[low, high], nice=False, padding=EDGE, **scale)
     y = nominal("backend", scale={"domain": list(labels)}, axis=NAMES)
     shown = {"x": x, "y": y, "opacity": PICKED}
     shape = {"shape": nominal("shape", scale=None)}
