@@ -36,12 +36,6 @@ def replaced(code: str) -> set[str]:
             found |= {ast.unparse(node.func)} if node.func.attr in METHODS else set()
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in METHODS:
             changed.append(ast.Attribute(node.args[0], "setattr", ast.Store()))
-        elif (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and "import ampcompare" in node.value
-        ):
-            found |= replaced(node.value) if "\n" in node.value else set()
     for target in changed:
         root: ast.expr = target
         while isinstance(root, ast.Attribute | ast.Subscript):
