@@ -1,13 +1,11 @@
 """A whole run, from config to finished record."""
 
-import io
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
-from support.properties import MECHANISMS, backends
+from support.properties import backends
 from support.same_run import record_of
 from support.training import play
 
@@ -15,7 +13,6 @@ from ampcompare import analyse_runs, metrics
 from ampcompare.precision import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.system.environment import describe_arithmetic
-from ampcompare.training.display import TrainingDisplay
 
 
 @pytest.fixture
@@ -37,11 +34,7 @@ def rows(record: RunRecord, key: str) -> list[float]:
 
 def test_the_recipe_is_printed_and_recorded_and_its_settings_distinguish_runs(quick):
     stable, printed = quick("recipe=auto", "seed=1", "epochs=1")
-    values = (
-        "momentum=0.9, nesterov=true, weight_decay=0.0005, cosine, warmup_epochs=0.1, label_smoothing=0.1"
-    )
-    assert f"recipe stable: sgd, lr=0.1, {values}" in " ".join(printed.split())
-    assert stable.config["recipe"] == "stable"
+    assert "recipe stable: sgd, lr=0.1, momentum=0.9, nesterov=true" in " ".join(printed.split())
     assert (stable.option("optimizer.momentum"), stable.option("training.label_smoothing")) == (0.9, 0.1)
     former, printed = quick("seed=2", "epochs=1")
     assert "recipe reference: sgd, lr=0.1, cosine" in printed
@@ -52,7 +45,7 @@ def test_the_recipe_is_printed_and_recorded_and_its_settings_distinguish_runs(qu
     assert seeds == [[1], [2, 3]]
 
 
-@pytest.mark.parametrize("backend", [*MECHANISMS, "bf16_sr"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("bf16_sr", marks=pytest.mark.slow), "none"])
 def test_record_holds_every_metric_and_no_other(quick, backend: str):
     record, _ = quick(f"backend={backend}")
     assert record.state == "finished"
@@ -132,14 +125,3 @@ def test_a_dtype_computed_in_fp32_is_named_before_the_first_step_and_recorded(qu
         assert record.environment[metrics.ARITHMETIC] == arithmetic
         named = record.environment.get(metrics.FP32_OPERATIONS, [])
         assert ("_convolution" in named or "convolution_backward" in named) is is_in_fp32
-
-
-def test_a_terminal_without_a_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch):
-    """Rich draws no bar there."""
-    monkeypatch.setenv("TERM", "dumb")
-    text = io.StringIO()
-    with TrainingDisplay(Console(file=text, force_terminal=True), 4, "name") as display:
-        display.row(
-            {metrics.STEP: 2, metrics.ELAPSED: 1.0, metrics.EPOCH: 0.5, metrics.LOSS: 0.5, metrics.SCALE: 1.0}
-        )
-    assert "step 2/4" in text.getvalue()

@@ -13,7 +13,7 @@ from rich.console import Console
 from support.hooks import before_forward
 from support.logs import logged
 from support.quick import DROPOUT, QUICK
-from support.same_run import assert_same_run, end_of, history, record_of
+from support.same_run import end_of, record_of
 from support.training import play
 
 from ampcompare import load_runs
@@ -40,25 +40,6 @@ def run_session(folder: Path, *words: str, **options: Any) -> RunResult:
         session.resume()
         session.train()
         return session.finish()
-
-
-def test_each_of_several_sessions_is_the_run_that_it_is_alone(tmp_path: Path):
-    """The third seed, after a session of another backend and one that skipped steps."""
-    stop = StopRequest()
-    for name, words in {
-        "first": ("backend=apex_o1", "seed=1"),
-        "second": ("backend=native", "precision.init_scale=1e12", "seed=2"),
-        "third": ("backend=native", "seed=3"),
-        "fourth": ("backend=bf16_sr", "seed=3"),
-    }.items():
-        assert run_session(tmp_path / name, *words, stop=stop).exit_code == 0
-        play(*SAVES, DROPOUT, *words, f"output_dir={tmp_path / 'alone' / name}")
-        assert_same_run(tmp_path / name, tmp_path / "alone" / name)
-        own, alone = record_of(tmp_path / name), record_of(tmp_path / "alone" / name)
-        assert history(own).equals(history(alone))
-        assert (own.state, own.exit_code) == ("finished", 0)
-    assert record_of(tmp_path / "second").summary["amp/skipped_steps"] > 0
-    assert not stop.is_made()
 
 
 def test_sessions_have_ids_of_their_own_whatever_the_environment_names(tmp_path: Path, monkeypatch):
