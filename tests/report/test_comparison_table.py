@@ -1,15 +1,11 @@
 """The comparison as a table: what its cells say, where marks lie, and how a terminal shows it."""
 
 import json
-import math
-import re
 
-import numpy as np
 import pytest
 from report.outputs import flat, outputs, printed
 from support.fakes import full, make, put
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, SPEED, less, runs
-from support.training import task_of
 
 from ampcompare import analyse_runs, metrics
 from ampcompare.precision.registry import REGISTRY
@@ -76,15 +72,6 @@ def test_below_three_runs_a_side_all_outputs_say_that_they_cannot_tell():
     )
 
 
-def test_what_is_not_compared_is_not_said_to_be_missing():
-    native = runs("native", SAME, FAST)
-    cell = rows_of([*runs("none", BASE, device="Another"), *native])["native"]["speed"]
-    assert (cell.text, cell.unit, cell.mark, cell.answer) == ("77.6", "images/s", None, "not compared")
-    missing = without(native, metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN)
-    cell = rows_of([*runs("none", BASE), *missing])["native"]["speed"]
-    assert (cell.text, cell.answer) == ("–", "")
-
-
 def test_a_column_is_there_where_a_value_was_recorded():
     assert [*rows_of(RECORDS, target=0.93)["native"]] == ["speed", "memory", "quality", "time"]
     (cells,) = rows_of(without(runs("none", BASE), metrics.PEAK_MEMORY)).values()
@@ -147,55 +134,6 @@ def test_the_terminal_shows_the_gravest_caveats():
     shown = [flat(caveat) in text for caveat in analysis.caveats]
     assert shown == [True] * SHOWN_CAVEATS + [False] * (len(shown) - SHOWN_CAVEATS)
     assert not all(shown)
-
-
-@pytest.mark.parametrize("recorded_name", ["", "bad.py:labels_high"])  # the latter by 0.4.0
-def test_a_score_is_named_by_its_last_part_and_data_without_their_folder(recorded_name, tmp_path):
-    score = f"{tmp_path}/bad.py:labels_high"
-    (tmp_path / "bad.py").write_text("def labels_high(o, t):\n    return o\nlabels_high.better = 'lower'\n")
-    recorded = task_of(f"task.metrics=[{score}]").record(targets=None)
-    if recorded_name:
-        recorded["task"]["metrics"]["eval/labels_high"]["words"] = recorded_name
-
-    def edit(plan):
-        plan["summary"]["environment"] |= recorded
-        plan["rows"] = [row | {"eval/labels_high": 0.25} for row in plan["rows"]]
-
-    config = {"task": {"metrics": [score]}, "data": {"source": f"{tmp_path}/my_data.py:build"}}
-    made = [make(b, seed, edit=edit, config=config) for b in ("none", "native") for seed in (1, 2, 3)]
-    analysis = analyse_runs(made)
-    text = printed(analysis, 120)
-    assert comparison_table(analysis).columns[2].head == "labels_high"
-    assert "my_data.py:build" in text
-    assert "labels high" not in text
-    assert str(tmp_path) not in text
-
-
-NOISE = np.array((0.004, -0.003, 0.001, 0.002, -0.0042))  # of an accuracy of 0..1; the mean is -0.004 points
-
-
-def decimals_of(texts) -> set[int]:
-    return {len(text.partition(".")[2]) for text in texts}
-
-
-@pytest.mark.parametrize("points", [0.0037, -0.3, 2.0])
-@pytest.mark.parametrize("spread", [0.001, 1.0])
-def test_a_difference_has_as_many_decimals_as_its_interval(points, spread):
-    """In the cell, the badge's long form and the gate: `+0.31 (CI −0.20 to +0.83)`."""
-    records = [*runs("none", BASE), *runs("native", BASE + spread * NOISE + points / 100)]
-    cell = rows_of(records)["native"]["quality"]
-    numbers = re.findall(r"\d+(?:\.\d+)?", f"{cell.text} {cell.span}")
-    (decimals,) = decimals_of(numbers)
-    low, high = cell.mark.ends
-    # One digit of the width of the interval, and at least two decimals; more only to tell an end from a mark.
-    by_width = max(2, -math.floor(math.log10(high - low)))
-    is_clear = not {round(end, by_width) for end in (low, high)} & {0.0, 0.5, -0.5}
-    assert decimals == by_width if is_clear else decimals > by_width
-    rounded = [round(abs(value), decimals) for value in (cell.mark.value, low, high)]
-    assert [*map(float, numbers)] == rounded
-    gate = analyse_runs(records, require=["native: equivalent within 0.4"]).gate_results[0].why
-    shown = re.search(r"([+−±][\d.]+) points \(.* CI ([+−±][\d.]+) to ([+−±][\d.]+)\)", gate)
-    assert len(decimals_of(shown.groups())) == 1
 
 
 def test_noise_does_not_fill_an_axis():

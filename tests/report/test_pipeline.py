@@ -41,33 +41,20 @@ def test_every_output_shows_the_same_values_and_the_files_for_programs_have_all_
     content = json.loads(texts["json"])
     for group, line in zip(content["groups"], csv_rows(texts["csv"]), strict=True):
         assert (group["label"], group["verdict"]) == (line["group"], line["verdict"])
-        assert not any("next" in name for name in line)  # no prediction
         found = analysis.comparison(group["label"])
         for name, question in COMPARED.items() if found else ():
             if estimate := found.estimates.get(question):
                 compared = group["compared"][name]
-                assert (compared["value"], compared["low"], compared["high"]) == (
-                    *(estimate.value, *estimate.ends),
-                )
-                assert compared["n"] == estimate.n
+                ends = (compared["value"], compared["low"], compared["high"])
+                assert ends == (estimate.value, *estimate.ends)
                 assert (float(line[name]), line[f"{name}_method"]) == (estimate.value, compared["method"])
-                assert line[f"{name}_low"] == ("" if estimate.low is None else str(estimate.low))
-    base, again, native = content["groups"]
-    assert (base["label"], again["label"], base["compared"]) == ("none", "none again (A/A)", None)
-    others = ("stopped", "preempted", "running", "queued", "refused")
-    assert native["outcomes"] == {"finished": 4, "failed": 1, **dict.fromkeys(others, 0)}
+    *_, native = content["groups"]
+    assert (native["outcomes"]["finished"], native["outcomes"]["failed"]) == (4, 1)
     speedup = native["compared"]["speedup"]
-    assert (speedup["method"], speedup["shown"]) == (
-        "n = 4, paired by seed, 1 without a partner left out",
-        ["faster"],
-    )
+    assert (speedup["n"], speedup["shown"]) == (4, ["faster"])
     assert speedup["confidence"] == content["confidence"] == native["figures"]["quality"]["confidence"]
-    assert set(native["compared"]["quality_difference"]["next_run"]) == {"low", "high"}
-    assert sorted(run["seed"] for run in content["runs"] if run["id"].startswith("native")) == [*range(5)]
     assert content["verdict"] == analysis.headline
-    assert texts["md"].startswith(f"# {analysis.headline}")
     assert len({line.count("|") for line in table_lines(texts["md"])}) == 1
-    assert texts["md"].count("CI: 95% confidence interval, paired by seed.") == 1
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "a\x1b[31mred", "\u202eRTL\u202c", "a\x00b\r\nc"])
