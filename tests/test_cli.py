@@ -54,23 +54,6 @@ def ampcompare(*arguments: object, **environment: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
-def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
-    out = tmp_path / "a" / "b"
-    done = ampcompare("report", runs, "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    for word in ("none", "native", "apex_o1", "1.90×", "9,200", "synthetic data", "Test CPU"):
-        assert word in done.stdout
-    assert "Peak memory of the process" in " ".join(done.stdout.split()) or "Peak memory" not in done.stdout
-    assert done.stdout.splitlines()[-1] == f"page: {out / 'index.html'}"
-    tables = {"comparison.csv", "comparison.json", "comparison.md"}
-    assert {path.name for path in out.iterdir()} == {"index.html", "charts"} | tables
-    assert {path.suffix for path in (out / "charts").iterdir()} == {".png", ".svg"}
-    assert max(map(len, done.stdout.splitlines()[:-2])) <= 80
-    assert "\x1b" not in done.stdout
-
-
 WRONG = [
     ((), "Missing command; see ampcompare --help, or begin with ampcompare demo"),
     (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),

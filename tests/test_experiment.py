@@ -12,7 +12,6 @@ from support.training import play
 from ampcompare import analyse_runs, metrics
 from ampcompare.precision import REGISTRY
 from ampcompare.runs import RunRecord
-from ampcompare.system.environment import describe_arithmetic
 
 
 @pytest.fixture
@@ -113,15 +112,3 @@ def test_a_loss_that_is_not_finite_stops_the_run_as_failed(quick):
     step = int(printed.split("error: step ")[1].split(":")[0])
     assert 1 < step <= 4  # the very step, not the interval's end
     assert not math.isfinite(record.history["train/loss"].iloc[-1])  # the row that shows it is kept
-
-
-def test_a_dtype_computed_in_fp32_is_named_before_the_first_step_and_recorded(quick):
-    """The CPU is as it is: what is said and recorded of each dtype agrees with the machine's own answer."""
-    arithmetic = describe_arithmetic(torch.device("cpu"))[metrics.ARITHMETIC]
-    for backend, dtype in (("native", "float16"), ("native_bf16", "bfloat16")):
-        record, printed = quick(f"backend={backend}", "max_steps=1")
-        is_in_fp32 = arithmetic[dtype] == metrics.COMPUTED_IN_FP32
-        assert (f"this CPU computes {dtype} in fp32" in printed.partition("step 1/1")[0]) is is_in_fp32
-        assert record.environment[metrics.ARITHMETIC] == arithmetic
-        named = record.environment.get(metrics.FP32_OPERATIONS, [])
-        assert ("_convolution" in named or "convolution_backward" in named) is is_in_fp32

@@ -25,9 +25,6 @@ CONTENT = {
     H200: "3fa2db17dff947cea30d860d2322923a81f6fca7cb54083c205b051a8c477030",
     DAY: "5674bf52fe06f13bbb5dbf30cf29e13e19dfc17f3dfa338c4e5f5631eeb3872b",
 }
-BACKENDS = ("native_bf16", "bf16", "bf16_sr")
-CONTROL = "none again (A/A)"
-IMAGES = 5 * 50_000  # of five epochs
 MOST_BYTES = 5_000_000
 
 
@@ -43,35 +40,10 @@ def estimates(found: Any) -> Iterator[tuple[float, float, float]]:
             yield from estimates(inner)
 
 
-class Part:
-    """One comparison of the result that stories quote, and its figures as they are written."""
-
-    def __init__(self, name: str, against: str = "comparison") -> None:
-        found = json.loads((RESULTS / DAY / name / f"{against}.json").read_text())
-        self.groups = {group["label"]: group for group in found["groups"]}
-
-    def _compared(self, label: str, figure: str) -> list[float]:
-        found = self.groups[label]["compared"][figure]
-        return [found[key] for key in ("value", "low", "high")]
-
-    def beside_control(self, label: str) -> float:
-        return self.groups[label]["compared"]["speedup"]["beside_control"]["value"]
-
-    def mean(self, label: str, figure: str = "images_per_second") -> list[float]:
-        found = self.groups[label]["figures"][figure]
-        return [found[key] / (100 if figure == "quality" else 1) for key in ("value", "low", "high")]
-
-    def speed(self, label: str) -> str:
-        value, low, high = (f"{x:#.3g}" for x in self._compared(label, "speedup"))
-        return f"{value}× ({low} to {high})"
-
-    def points(self, label: str) -> tuple[str, str]:
-        value, low, high = (f"{x:+.2f}" for x in self._compared(label, "quality_difference"))
-        return minus(value), minus(f"{low} to {high}")
-
-
-def minus(text: str) -> str:
-    return text.replace("-", "−")
+def compared(path: str, label: str) -> dict[str, Any]:
+    """Return what a published comparison says of an arm relative to the baseline."""
+    groups = json.loads((RESULTS / path / "comparison.json").read_text())["groups"]
+    return next(group["compared"] for group in groups if group["label"] == label)
 
 
 def text(name: str) -> str:
@@ -123,20 +95,6 @@ def test_a_published_page_and_its_files_are_as_they_were_published(name: str):
 
 def quotes() -> Iterator[tuple[str, str]]:
     """Yield what the pages quote from the comparisons: the page, and the text."""
-    accuracy, small, large = map(Part, ("accuracy", "speed-resnet20", "speed-resnet50"))
-
-    beside = "{:.2f}× and {:.2f}×".format(*(part.beside_control("native_bf16") for part in (small, large)))
-    summary = "docs/results.md"
-    named = (("ResNet20 at batch 128", small, 5), ("ResNet50 at batch 32", large, 3))
-    for name, part, runs in named:
-        value, _, span = part.speed("native_bf16").partition(" ")
-        yield summary, f"\n| speed, {name} | {value} | {span[1:-1]} | {runs} |\n"
-    value, span = accuracy.points("native_bf16")
-    yield summary, f"\n| eval accuracy, ResNet20, points | {value} | {span} | 5 |\n"
-    controls = " and ".join(part.speed(CONTROL).partition(" ")[0] for part in (small, large))
-    yield summary, f"the A/A control, came out at {controls}"
-    yield summary, f"Relative to this control, `native_bf16` is {beside} as fast"
-
     arms = {x["label"]: x for x in json.loads((RESULTS / H200 / "loops.json").read_text())["arms"]}
     for label, said in {
         "native eager": "native, eager",
@@ -154,20 +112,19 @@ def quotes() -> Iterator[tuple[str, str]]:
         )
 
     for folder in ("comparison-tf32", "comparison"):
-        found = json.loads((RESULTS / H200 / folder / "comparison.json").read_text())
-        (gain,) = (group["compared"] for group in found["groups"] if group["label"] == "native")
+        gain = compared(f"{H200}/{folder}", "native")
         speed = "{value:.2f}× as fast (CI {low:.2f} to {high:.2f}; n = 3)".format(**gain["speedup"])
         memory, energy = (f"{1 - gain[key]['value']:.0%} less" for key in ("memory_ratio", "energy_ratio"))
         yield "README.md", f"{speed}, with {memory} peak memory and {energy} GPU energy per image"
 
-    yield "README.md", f"trains ResNet20 {beside.replace('and', 'and ResNet50')} as fast as the A/A control"
-    yield "README.md", "within one point: {} (CI {}; n = 5)".format(*accuracy.points("native_bf16"))
-
-    for label in ("none", *BACKENDS):
-        value, low, high = (f"{100 * x:.2f}" for x in accuracy.mean(label, "quality"))
-        minutes = [IMAGES / 60 / x for x in small.mean(label)]
-        time = f"{minutes[0]:.1f} min ({minutes[2]:.1f} to {minutes[1]:.1f})"
-        yield "run_experiment.py", f"\n{f'backend={label}':<20} {value}% ({low} to {high})   {time}\n"
+    xeon = [compared(f"{DAY}/speed-{network}", "native_bf16") for network in ("resnet20", "resnet50")]
+    beside = "{:.2f}× and ResNet50 {:.2f}×".format(
+        *(one["speedup"]["beside_control"]["value"] for one in xeon)
+    )
+    yield "README.md", f"trains ResNet20 {beside} as fast as the A/A control"
+    difference = compared(f"{DAY}/accuracy", "native_bf16")["quality_difference"]
+    points = "{value:+.2f} (CI {low:+.2f} to {high:+.2f}; n = 5)".format(**difference)
+    yield "README.md", f"within one point: {points.replace('-', '−')}"
 
 
 def test_what_the_pages_quote_is_what_the_comparisons_say():

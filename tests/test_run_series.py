@@ -208,26 +208,6 @@ def test_the_third_run_of_any_backend_equals_a_run_of_its_own(backend: str, tmp_
     check_series(tmp_path, f"backend={backend}", "recipe=reference")
 
 
-def list_graphs(cache: Path) -> set[str]:
-    """Return the keys of the compiled graphs in the compiler's cache."""
-    return {folder.name for folder in (cache / "fxgraph").glob("*/*")}
-
-
-@pytest.mark.slow
-def test_the_third_compiled_run_equals_a_run_in_another_process_that_shares_the_cache(tmp_path: Path):
-    """The second process finds the graphs of the first in the cache."""
-    words = "backend=native_bf16", "recipe=reference", "execution=compile"
-    cache = tmp_path / "cache"
-    done = run_series(tmp_path / "series", (1, 2, 3), *words, env={"TORCHINDUCTOR_CACHE_DIR": str(cache)})
-    assert done["code"] == 0, done["said"]
-    graphs = list_graphs(cache)
-    checks = 1  # Each process compiles a graph that no other has, to see whether the compiler works.
-    assert len(graphs) == 2 + checks  # forward and backward
-    run_alone(tmp_path / "alone", 3, *words, TORCHINDUCTOR_CACHE_DIR=str(cache))
-    assert len(list_graphs(cache) - graphs) == checks
-    assert_same_run(tmp_path / "series", tmp_path / "alone", 3)
-
-
 def count_compilations() -> tuple[int, int]:
     """Return the graphs that were compiled in this process, and the frames that the compiler looked at."""
     return counters["stats"]["unique_graphs"], counters["frames"]["total"]
