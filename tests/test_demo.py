@@ -107,7 +107,7 @@ def test_the_demos_accuracy_is_measured_on_enough_images_and_shows_the_loss_scal
 
 
 def test_the_time_that_is_left_counts_steps_and_evaluated_images():
-    """Per run 0.7 s and the steps. An epoch has 32 steps; evaluating 128 images takes as long as 0.3 steps."""
+    """Per run 0.7 s and the steps: 32 an epoch. Evaluating 128 images takes as long as 0.3 steps."""
     seconds = 6 + 5 * (0.7 + (8 * 32 + 2 * 0.3 * 10_000 / 128) * 0.01)
     assert demo.estimate_seconds(load_config("demo"), 0.01) == pytest.approx(seconds)
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "ampcompare"
 FILLERS = set(
     "a an as and are be by for in is it its of on or that the their these this to which whose".split()
