@@ -58,8 +58,6 @@ def run_series(
 
 def run_alone(folder: Path, seed: int, *words: str, **environment: str) -> None:
     """Train the run of a seed in a process of its own."""
-    log = folder / "logs" / f"s{seed}.log"
-    log.parent.mkdir(parents=True)
     done = faults.run(
         *WORDS,
         *words,
@@ -68,20 +66,11 @@ def run_alone(folder: Path, seed: int, *words: str, **environment: str) -> None:
         env={"WANDB_RUN_ID": f"s{seed}", **environment},
     )
     assert done["code"] == 0, done["said"]
-    log.write_text(done["said"])
 
 
 def record_of(folder: Path, seed: int) -> RunRecord:
     (record,) = [record for record in load_runs([folder]) if record.id == f"s{seed}"]
     return record
-
-
-def lines_of(folder: Path, seed: int) -> list[str]:
-    """Return the log lines of a run that do not depend on the folder, without what depends on the clock."""
-    text = re.sub(r"  [\d,.]+ samples/s|  \d+:\d\d left", "", (folder / "logs" / f"s{seed}.log").read_text())
-    own = [line for line in text.splitlines() if str(folder) not in line]
-    # PyTorch's own messages (`W1128 10:32:46 ...`) come where something is compiled.
-    return sorted(line for line in own if not re.match(r"[IWE]\d{4} ", line))
 
 
 def assert_same_state_and_rows(one: Path, other: Path, seed: int) -> None:
@@ -110,7 +99,6 @@ def assert_same_run(one: Path, other: Path, seed: int) -> None:
         for record in (first, second)
     ]
     assert json.dumps(kept[0], sort_keys=True) == json.dumps(kept[1], sort_keys=True)
-    assert lines_of(one, seed) == lines_of(other, seed)
 
 
 def check_series(tmp_path: Path, *words: str) -> None:
@@ -289,10 +277,7 @@ def test_only_the_first_seed_compiles_unless_the_network_has_other_attributes(
         graphs.append(count_compilations()[0])
     assert graphs[0] > 0
     assert (graphs[2] > graphs[1] > graphs[0]) == (graphs[2] > graphs[0]) == compiles_again
-    message = (
-        "compiling again for each seed: attribute factor in the network is not that of the network before"
-    )
-    assert caplog.text.count(message) == compiles_again
+    assert caplog.text.count("compiling again for each seed: ") == compiles_again
     runs = sorted(load_runs([tmp_path / "runs"]), key=lambda run: run.config["seed"])
     metric = ComparedMetric(target=0.0)  # the first evaluation reaches it, after 3 steps
     assert [seconds_to_target(run, metric) for run in runs] == [1, 1, 1]
