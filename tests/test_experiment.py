@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 from support.properties import backends
 from support.same_run import record_of
 from support.training import play
@@ -42,44 +41,6 @@ def test_the_recipe_is_printed_and_recorded_and_its_settings_distinguish_runs(qu
     groups = analyse_runs([stable, former, reference]).groups
     seeds = sorted(sorted(record.option("seed") for record in group.records) for group in groups)
     assert seeds == [[1], [2, 3]]
-
-
-@pytest.mark.parametrize("backend", ["native", pytest.param("bf16_sr", marks=pytest.mark.slow), "none"])
-def test_record_holds_every_metric_and_no_other(quick, backend: str):
-    record, _ = quick(f"backend={backend}")
-    assert record.state == "finished"
-    # A histogram comes back as columns of its parts.
-    logged = {key.partition(".")[0] for key in record.history if not key.startswith("_")}
-    kept = {key for key in record.summary if not key.startswith("_")}
-    listed = metrics.METRICS.values()
-    elsewhere = (metrics.GPU, metrics.OF_TASK, metrics.OF_RECORDER)
-    absent = {m.key for m in listed if m.needs in elsewhere} | {metrics.REFUSED, metrics.RESUMED_INEXACTLY}
-    if not record.summary.keys() & {metrics.SCALE_COLLAPSED}:  # said of dynamic loss scales alone
-        absent |= {metrics.SCALE_COLLAPSED, metrics.NONFINITE_AT}
-        assert not REGISTRY[backend].scales
-    if not REGISTRY[backend].updates_half:
-        absent |= {m.key for m in listed if m.needs == metrics.SIXTEEN_BIT_UPDATES}
-    if not record.summary.keys() & {metrics.NONFINITE_MODULES}:
-        absent |= {m.key for m in listed if m.needs == metrics.SKIPPED_STEP}
-        assert not any(rows(record, metrics.SKIPPED))
-    if metrics.FIRST_ANOMALY not in record.summary:  # of runs with such a step alone
-        absent |= {metrics.FIRST_ANOMALY}
-    assert {found.key for key in logged if (found := metrics.find(key))} == (
-        {m.key for m in listed if m.when != metrics.END} - absent
-    )
-    assert {found.key for key in kept if (found := metrics.find(key))} == metrics.METRICS.keys() - absent
-    assert [key for key in logged | kept if metrics.find(key) is None] == []
-    assert {"grad/underflow_fraction/0", "grad/underflow_fraction/8"} <= logged  # by layer group
-    for metric in listed:
-        assert metric.when != metrics.ALWAYS or record.history[metric.key].notna().all(), metric.key
-    assert record.config["backend"] == backend
-    assert record.config["data"]["source"] == "synthetic"
-    assert {"synthetic", backend} <= set(record.tags)
-    environment = record.summary["environment"]
-    assert environment["torch"] == torch.__version__
-    assert environment["tf32"] is False
-    assert environment["compute_capability"] is None
-    assert environment["memory_format"] == "contiguous"
 
 
 def test_rows_come_at_their_steps(quick):
