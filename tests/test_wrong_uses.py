@@ -64,6 +64,7 @@ WORDS = {
     "lr=0.1": "did you mean optimizer.lr?",
     "batch-size=32": "did you mean batch_size?",
     "zzz=1": "no such key",
+    "zz\x1b[2J=1": r"zz\x1b[2J: no such key",  # else a name could move the cursor of the terminal
     **dict.fromkeys(["backend", "=native", "--fast"], "expected key=value"),
     "{": "not valid JSON",
     # Options that do not fit each other.
