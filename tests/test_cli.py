@@ -187,9 +187,7 @@ finally:
     ("words", "code", "loaded"),
     [
         (["--help"], 0, set()),
-        (["run", "--help"], 0, set()),
         (["sweep", "loss_scale", "--show"], 0, set()),
-        (["nonsense"], 2, set()),
         (["report", "absent"], 2, {"pandas"}),
         # vl_convert makes the charts' script for the first page on a machine, which is kept.
         pytest.param(
