@@ -95,6 +95,9 @@ def test_the_examples_in_docstrings_run(inside: None, name: str):
 
 SHORTER = {
     "ampcompare report ": "ampcompare report --format html ",
+    "ampcompare doctor  ": "true  ",  # it runs in getting-started.md
+    "build --json bench.json": "build backend=none,native_bf16 --json bench.json",
+    "build epochs=5": "build backend=none,native_bf16 epochs=5",
     "seed=1,2,3 epochs=3": "seed=1 epochs=1",
     "4000 if train else 800": "256 if train else 128",
     "--config demo": "--config demo epochs=1 batch_size=32 data.train_limit=64 data.test_limit=32",
