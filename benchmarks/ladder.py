@@ -393,7 +393,7 @@ def main() -> None:
     text = yaml.safe_load((folder / "measurements.yaml").read_text())["chart"]
     ladder = build_ladder(read_measurements(folder))
     spec = to_chart(ladder, text["title"], text["subtitle"])
-    (folder / "ladder.png").write_bytes(_smaller(vega.draw(json.dumps(spec), ("png",), "")["png"]))
+    (folder / "ladder.png").write_bytes(_smaller(vega.draw(spec, ["png"])["png"]))
     for title, table in to_markdown(ladder).items():
         sys.stdout.write(f"{title}\n\n{table}\n")
     if (folder / "transformer.json").exists():

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +18,10 @@ from support.shell import run_in_shell
 from support.wandb_files import write_runs
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare import __version__, entrypoint, load_runs
+from ampcompare import __version__, load_runs
 from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.cli import app, main
 from ampcompare.config import option_help
-from ampcompare.config.run_series import PER_RUN, read_runs
 from ampcompare.config.schema import OPTIONS, find_option
 from ampcompare.report.options import ReportOptions
 
@@ -56,62 +54,26 @@ def ampcompare(*arguments: object, **environment: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
-def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
-    out = tmp_path / "a" / "b"
-    done = ampcompare("report", runs, "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    for word in ("none", "native", "apex_o1", "1.90×", "9,200", "synthetic data", "Test CPU"):
-        assert word in done.stdout
-    assert "Peak memory of the process" in " ".join(done.stdout.split()) or "Peak memory" not in done.stdout
-    assert done.stdout.splitlines()[-1] == f"page: {out / 'index.html'}"
-    tables = {"comparison.csv", "comparison.json", "comparison.md"}
-    assert {path.name for path in out.iterdir()} == {"index.html", "charts"} | tables
-    assert {path.suffix for path in (out / "charts").iterdir()} == {".png", ".svg"}
-    assert max(map(len, done.stdout.splitlines()[:-2])) <= 80
-    assert "\x1b" not in done.stdout
-
-
 WRONG = [
     ((), "Missing command; see ampcompare --help, or begin with ampcompare demo"),
-    (("why",), "Missing command; see ampcompare why --help"),
     (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),
     (("nonsense",), "No such command 'nonsense'"),
-    (("--nonsense",), "No such option"),
     (("run", "backend=O1"), "backend='O1': expected one of none, tf32, native, native_bf16"),
     (("run", "--config", "nowhere"), "--config 'nowhere': no such file; expected a path or one of demo, "),
-    (("run", "--config"), "--config: expected a name or a path"),
     (("run", "--config", str(ROOT / "sweeps/loss_scale.yaml")), "this is a sweep, not a config"),
-    (("run", "backend=native_bf16", "precision.loss_scale=128"), "does not scale the loss; leave it out"),
-    (
-        ("run", "--config=demo", "device=cuda:99"),
-        "device='cuda:99': this device does not exist here; PyTorch sees",
-    ),
+    (("run", "--config=demo", "device=cuda:99"), "this device does not exist here; PyTorch sees"),
     (("run", "--config=demo", "output_dir=/proc/nothing"), "'/proc/nothing': cannot be written"),
-    (("run", "--config=demo", "data.source=image_folder", "data.root=nowhere"), "nowhere"),
     (
         ("sweep", "compare_backends", "--backend=none"),
         "write options of a run without dashes, as backend=VALUE",
     ),
-    (("sweep", "nowhere", "--show"), "nowhere: no such file; expected a path or one of batch_size, "),
-    (
-        ("report",),
-        "Missing argument 'SOURCE'; for example: ampcompare report runs; see ampcompare report --help",
-    ),
     (("sweep",), "Missing argument 'FILE'; for example: ampcompare sweep compare_backends; see ampcompare"),
     (("sweep", "net.py"), "net.py: a sweep file is YAML, not Python; for your own network: "),
-    (
-        ("sweep", "./net.py:build"),
-        "sweep compare_backends model.name=./net.py:build data.source=./data.py:build",
-    ),
-    (("sweep", "compare_backends", "seed=1", "2"), "'2': expected key=value, such as backend=native"),
-    (("bench", "backend=none", "native"), "commas separate several values: backend=none,native"),
+    (("sweep", "compare_backends", "backend=none", "native_bf16"), "did you mean backend=none,native_bf16?"),
+    (("sweep", "compare_backends", "epochs=1", "2"), "'2': expected key=value, such as backend=native"),
     (("report", "a", "--out"), "requires an argument; see ampcompare report --help"),
-    (("why", "diff", "--weights"), "requires an argument; see ampcompare why diff --help"),
     (("report", "a", "--nonsense"), "No such option"),
     (("report", "a", "--margin", "much"), "margin"),
-    (("report", "a", "--port", "99999"), "port"),
     (("report", "wandb:entity/project"), "wandb.mode=offline"),
     (("report", "{tmp}/a\nb\x1b[2J"), r"a b\x1b[2J: no such folder"),
 ]
@@ -134,15 +96,7 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
     assert ampcompare("--version").stdout == f"ampcompare {__version__}\n"
     often = ampcompare("run", "--help").stdout
     assert often.startswith("Usage: ampcompare run ")
-    for expected in (
-        "none, tf32, native, native_bf16, ",
-        "torchvision:NAME, or your function ./net.py:build",
-        "cuda:N",
-        "./data.py:build",
-        "layer4.2,*.bn3",
-        "Whether to continue an unfinished run",
-    ):
-        assert expected in " ".join(often.split())
+    assert "none, tf32, native, native_bf16, " in " ".join(often.split())
     every = " ".join(ampcompare("run", "--help-all").stdout.split())
     for spec in OPTIONS.values():
         default = option_help.default_text(spec)
@@ -152,21 +106,6 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
 COMMANDS = ",run,report,sweep,reproduce,bench,demo,doctor,workspace,why,why explain,why diff,why guard".split(
     ","
 )
-
-
-@pytest.mark.parametrize("option", ["--help", "--help-all"])
-def test_the_help_of_a_run_shows_a_file_for_several_runs(option: str, tmp_path: Path, capsys):
-    assert entrypoint.main([option], "ampcompare run") == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith("Usage: ampcompare run [--config NAME_OR_PATH] [--runs FILE] [KEY=VALUE]...")
-    example = re.search(r"--runs FILE trains several .*? such as (\[.*?\}\])\. ", text)
-    assert example
-    file = tmp_path / "runs.json"
-    file.write_text(example[1])
-    assert [run.overrides for run in read_runs(file)] == [["seed=1"], ["seed=2"]]
-    told = re.search(r"may differ only in ([a-z.*, ]+) and plan", text)
-    assert told
-    assert {word.strip().removesuffix(".*") for word in told[1].split(",")} | {"plan"} == {*PER_RUN}
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -182,15 +121,16 @@ def test_the_list_of_commands_here_is_complete():
     assert names == {*COMMANDS}
 
 
-@pytest.mark.parametrize("columns", ["80", "120"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_help_fits_80_columns_and_has_an_example(command: str, columns: str, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", columns)
+def test_every_help_fits_80_columns_and_has_examples_that_parse(command: str, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "120")
     output = help_of(command, capsys)
     assert max(map(len, output.splitlines())) <= 80
-    assert examples_in(output)
     assert not re.search(r"<\w", output), "a type of Python instead of a readable name"
     assert not re.search(r"^  \S.*\.\.\.$", output, re.M), "a summary that was cut"
+    assert examples_in(output)
+    for example in examples_in(output):
+        check(example)
 
 
 def examples_in(output: str) -> list[str]:
@@ -198,12 +138,6 @@ def examples_in(output: str) -> list[str]:
     text = output.partition("Examples:\n")[2].partition("Exit codes:")[0].replace("\\\n", " ")
     lines = [" ".join(line.split()) for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_examples_of_a_help_parse(command: str, capsys):
-    for example in examples_in(help_of(command, capsys)):
-        check(example)
 
 
 @pytest.mark.parametrize(
@@ -235,84 +169,6 @@ def check(example: str) -> None:
     assert [key for key in keys if not find_option(key) and not key.startswith("slurm.")] == []
 
 
-PARSED_ONLY = {
-    "wandb:": "W&B's server",
-    "workspace ENTITY/PROJECT": "W&B's server, without --dry-run",
-    "--cluster slurm": "a Slurm cluster",
-    "--against tf32": "an NVIDIA GPU",
-    "--at ": "a recorded run",
-    "reproduce ignite --runs": "finished runs of the publication",
-    "ampcompare sweep --help": "no run at all",
-}
-OWN_NETWORK = """
-from torch import nn
-
-
-def build(num_classes=10):
-    layers = nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()
-    return nn.Sequential(*layers, nn.Linear(512, num_classes))
-"""
-OWN_DATA = """
-import torch
-
-
-def build(train):
-    labels = torch.randint(10, (64,), generator=torch.Generator().manual_seed(int(train)))
-    return torch.randn(64, 3, 32, 32) + labels.reshape(-1, 1, 1, 1) / 5, labels
-"""
-
-
-def shortened(example: str) -> tuple[str, set[int]]:
-    """Return an example made quick for a CPU, and the exit codes that are right for it."""
-    words = example.split()[1:]
-    own = "data.source=" in example
-    quick = [word for word in QUICK if not (own and word.startswith(("model.", "data.")))]
-    if words[0] in ("run", "why"):
-        example += " " + " ".join(quick)
-    if words[0] == "sweep" and not {"--status", "--show"} & {*words}:
-        return f"{example} --status", {3}  # checks file and options, starts nothing
-    if words[0] == "reproduce" and len(words) > 1 and "--write-sweep" not in words:
-        return f"{example} --write-sweep {'-'.join(words[1:]).replace('.', '_')}.yaml", {0}
-    if example == "ampcompare sweep runs/compare_backends --status":
-        return example, {2}  # no sweep has run here: tests/sweeps/test_sweep_folder.py runs it
-    allowed = {"--status": {3}, "--require": {0, 3}, "guard": {0, 1}}
-    return example, next((codes for word, codes in allowed.items() if word in words), {0})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_examples_of_a_help_run(command: str, runs: Path, capsys):
-    folder = runs.parent
-    (folder / "net.py").write_text(OWN_NETWORK)
-    (folder / "data.py").write_text(OWN_DATA)
-    for arm in ("a", "b"):
-        (folder / "logs" / arm).mkdir(parents=True)
-        for seed in (1, 2, 3):
-            rows = f"step,val_acc\n100,0.71{seed}\n200,0.72{seed}\n"
-            (folder / "logs" / arm / f"{seed}.csv").write_text(rows)
-    if command == "report":  # its runs and its benchmark are of one network
-        shutil.rmtree(runs)
-        for words in (
-            "run backend=none",
-            "run backend=native",
-            "bench backend=none,native --minutes 0.1 --json bench.json",
-        ):
-            made = run_in_shell(run_words(words, *QUICK), folder)
-            assert made.returncode == 0, made.stderr
-    for example in examples_in(help_of(command, capsys)):
-        if "--dry-run" not in example and any(words in example for words in PARSED_ONLY):
-            continue
-        if example.startswith(("ampcompare demo", "ampcompare bench")):
-            continue  # tests/test_demo.py and tests/test_tutorials.py run them
-        shell, codes = shortened(example)
-        done = run_in_shell(run_words(shell.removeprefix("ampcompare ")), folder)
-        assert done.returncode in codes, f"{shell}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-
-
-def run_words(text: str, *words: str) -> str:
-    return " ".join([shlex.quote(warm_python.python()), "-m", "ampcompare", text, *words])
-
-
 def test_the_page_of_the_command_line_is_that_of_the_help():
     assert make_cli.PAGE.read_text() == make_cli.write_page(), "docs/cli.md is old: run make docs"
 
@@ -331,10 +187,7 @@ finally:
     ("words", "code", "loaded"),
     [
         (["--help"], 0, set()),
-        (["run", "--help"], 0, set()),
-        (["bench", "--help"], 0, set()),
         (["sweep", "loss_scale", "--show"], 0, set()),
-        (["nonsense"], 2, set()),
         (["report", "absent"], 2, {"pandas"}),
         # vl_convert makes the charts' script for the first page on a machine, which is kept.
         pytest.param(
@@ -354,19 +207,10 @@ def test_a_process_loads_what_it_needs_and_ends_with_the_code(words, code: int, 
     assert {*done.stdout.splitlines()[-1].split()} <= loaded
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["-m", "ampcompare", "sweep", "compare_backends", "--show"],
-        ["-m", "ampcompare", "run", "--help"],
-        [str(ROOT / "run_experiment.py"), "--help"],
-    ],
-    ids=" ".join,
-)
-def test_a_reader_who_leaves_is_no_traceback(words: list[str]):
+def test_a_reader_who_leaves_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, *words]
+    command = [sys.executable, "-m", "ampcompare", "sweep", "compare_backends", "--show"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")

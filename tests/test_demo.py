@@ -1,7 +1,6 @@
 """The demo, from its command to its page."""
 
 import importlib.util
-import io
 import json
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from rich.console import Console
 from support import warm_python
 from support.fakes import make
 from support.quick import ROOT
@@ -19,8 +17,7 @@ from support.sweep_project import replacing_outside
 from ampcompare import analyse_runs, load_runs
 from ampcompare.bench.doctor import backends_with_speed, default_backends
 from ampcompare.cli import demo, main
-from ampcompare.config.load import config_from_cli, load_config
-from ampcompare.report.text_renderer import print_table
+from ampcompare.config.load import load_config
 
 TINY = "model.name=tiny batch_size=32 epochs=1 data.train_limit=64 data.test_limit=20 device=cpu".split()
 BACKENDS = default_backends(torch.device("cpu"))
@@ -35,7 +32,6 @@ HAS_BENCH = len(TIMED) > 1  # a CPU without 16-bit instructions has no speed to 
             ["backend=native"],
             "backend=native: the demo itself varies backend and seed; train a single run with: ",
         ),
-        (["seed=4"], "seed=4: the demo itself varies backend and seed; train a single run with: "),
         (['{{"seed": 4}}'], "seed=4: the demo itself varies backend and seed; train a single run with: "),
         (["epoch=1"], "epochs"),
         pytest.param(
@@ -69,39 +65,29 @@ def run_demo(folder: Path, *overrides: str, before: str = "") -> subprocess.Comp
 def test_a_small_demo_trains_every_backend_and_compares_the_speeds_that_this_cpu_has_instructions_for(
     tmp_path: Path,
 ):
-    done = run_demo(tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    done = run_demo(tmp_path, before=SHORT_BENCH)
+    assert (done.returncode, done.stderr) == (0, "")
     runs = load_runs([str(tmp_path / "out")])
     assert sorted((run.option("backend"), run.option("seed")) for run in runs) == sorted(
-        (backend, seed) for backend in BACKENDS for seed in (1, 2, 3, 4, 5)
+        (backend, seed) for backend in BACKENDS for seed in demo.SEEDS
     )
-    for run in runs:
-        assert run.option("plan.looks") == [5]
-        assert run.option("plan.margin") == 0.5
-    parts = [line for line in done.stdout.splitlines() if line.startswith("---")]
     count = len(BACKENDS) + 1 + HAS_BENCH
-    assert [part.partition(":")[0] for part in parts] == [f"--- {n} of {count}" for n in range(1, count + 1)]
-    assert all("about" in part for part in parts) or not HAS_BENCH
+    parts = [line.partition(":")[0] for line in done.stdout.splitlines() if line.startswith("---")]
+    assert parts == [f"--- {n} of {count}" for n in range(1, count + 1)]
     assert (tmp_path / "out" / "bench.json").exists() is HAS_BENCH
     if HAS_BENCH:
         measured = json.loads((tmp_path / "out" / "bench.json").read_text())
         assert [arm["options"]["backend"] for arm in measured["arms"]] == TIMED
     compared = json.loads((tmp_path / "out" / "report" / "comparison.json").read_text())
     assert len(compared["groups"]) == len(BACKENDS)
-    page = (tmp_path / "out" / "report" / "index.html").read_text(encoding="utf-8")
-    assert "tiny on synthetic data" in page
+    assert (tmp_path / "out" / "report" / "index.html").is_file()
     printed = " ".join(done.stdout.split())
     assert ("throughput from `ampcompare bench` (" in printed) is HAS_BENCH
-    untimed = [backend for backend in BACKENDS if backend not in TIMED]
-    assert ("This device does not compute float16 natively" in printed) is ("native" in untimed)
-    # The memory of a process on a CPU is no result, and a dtype that is computed in fp32 has no speed.
-    assert "Peak memory" not in printed
-    assert "not compared" in printed or not untimed
+    assert ("This device does not compute float16 natively" in printed) is (
+        "native" in BACKENDS and "native" not in TIMED
+    )
+    assert "Peak memory" not in printed  # that of a process on a CPU is no result
     assert "planned: margin 0.5 points, one look at 5 seeds" in printed
-    assert "Not as planned" not in printed
-    next_command = done.stdout.rstrip().splitlines()[-3]
-    assert next_command.endswith("bench model.name=./net.py:build data.source=./data.py:build")
 
 
 @pytest.mark.slow
@@ -109,11 +95,6 @@ def test_a_training_that_fails_ends_the_demo_without_a_page(tmp_path: Path):
     assert run_demo(tmp_path, "optimizer.lr=1e30", before=SHORT_BENCH).returncode == 1
     assert len(load_runs([str(tmp_path / "out")])) == 1
     assert not (tmp_path / "out" / "report").exists()
-
-
-def test_a_plan_of_the_users_own_replaces_that_of_the_demo():
-    own = config_from_cli([*demo.CONFIG, *demo.PLAN, "plan.margin=1"])
-    assert (own.plan.margin, own.plan.looks) == (1.0, [len(demo.SEEDS)])
 
 
 def test_the_demos_accuracy_is_measured_on_enough_images_and_shows_the_loss_scale():
@@ -125,17 +106,10 @@ def test_the_demos_accuracy_is_measured_on_enough_images_and_shows_the_loss_scal
     assert config.batch_size >= 32
 
 
-@pytest.mark.parametrize(
-    ("overrides", "seconds"),
-    [
-        # Per run: 0.7 s and the steps. Training: 32 steps an epoch. Evaluating 128 images: 0.3 steps.
-        ([], 6 + 5 * (0.7 + (8 * 32 + 2 * 0.3 * 10_000 / 128) * 0.01)),
-        (["epochs=1", "eval.every=1"], 6 + 5 * (0.7 + (32 + 0.3 * 10_000 / 128) * 0.01)),
-        (["max_steps=10", "data.test_limit=128"], 6 + 5 * (0.7 + (10 + 2 * 0.3) * 0.01)),
-    ],
-)
-def test_the_time_that_is_left_counts_steps_and_evaluated_images(overrides, seconds):
-    assert demo.estimate_seconds(load_config("demo", overrides), 0.01) == pytest.approx(seconds)
+def test_the_time_that_is_left_counts_steps_and_evaluated_images():
+    """Per run 0.7 s and the steps: 32 an epoch. Evaluating 128 images takes as long as 0.3 steps."""
+    seconds = 6 + 5 * (0.7 + (8 * 32 + 2 * 0.3 * 10_000 / 128) * 0.01)
+    assert demo.estimate_seconds(load_config("demo"), 0.01) == pytest.approx(seconds)
 
 
 @pytest.fixture(scope="module")
@@ -163,45 +137,7 @@ def made_run(backend: str, seed: int, accuracy: float):
 # Accuracies of five seeds. The margin is 0.5 points, and a difference of 0.3 points has an sd of 0.02.
 BASE = (0.920, 0.921, 0.922, 0.923, 0.924)
 SAME = (0.9201, 0.9208, 0.9222, 0.9229, 0.9241)
-NOISY = (0.930, 0.911, 0.932, 0.913, 0.925)
 LOWER = (0.9170, 0.9182, 0.9188, 0.9201, 0.9210)
-
-
-def test_the_terminal_report_of_four_backends_fits_a_screen():
-    """With the 6 lines that the demo prints below it, 40 lines of 80 characters."""
-    runs = [
-        made_run(backend, seed, value)
-        for backend in ("none", "native", "fp16", "apex_o1")
-        for seed, value in enumerate(BASE if backend == "none" else SAME, 1)
-    ]
-    for run in runs:  # as in the demo on a CPU: one process per backend, and no GPU
-        run.config["run"] = {"process": run.option("backend")}
-        run.summary["environment"] |= {"device_type": "cpu", "arithmetic": {"float16": "fp32"}}
-    screen = io.StringIO()
-    print_table(analyse_runs(runs), Console(file=screen, width=80))
-    assert len(screen.getvalue().splitlines()) <= 34
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "shown", "counts"),
-    [
-        (SAME, {"equivalent"}, ("decided: 1 of 1 demos; with an accuracy shown to be lower: 0", "1 of 1")),
-        (NOISY, set(), ("decided: 0 of 1 demos; with an accuracy shown to be lower: 0", "0 of 1")),
-        (
-            LOWER,
-            {"worse", "equivalent"},
-            ("decided: 1 of 1 demos; with an accuracy shown to be lower: 1", "1 of 1"),
-        ),
-    ],
-)
-def test_the_repeated_demos_are_counted_by_what_the_report_shows(decisions, accuracies, shown, counts):
-    runs = [made_run("none", seed, value) for seed, value in enumerate(BASE, 1)]
-    runs += [made_run("native", seed, value) for seed, value in enumerate(accuracies, 1)]
-    assert set(decisions.decide(runs)["native"].shown) == shown
-    counted, planted = counts
-    *_, decided, found = decisions.summarize([runs])
-    assert decided == counted
-    assert found == f"planted loss of 1 point found lower: {planted}"
 
 
 def test_a_planted_loss_lowers_one_backend_by_exactly_one_point_and_no_other(decisions):
@@ -214,8 +150,3 @@ def test_a_planted_loss_lowers_one_backend_by_exactly_one_point_and_no_other(dec
     for name, lowered in (("native", 1.0), ("apex_o1", 0.0)):
         values = [one.comparison(name).estimates["quality"].value for one in (before, after)]
         assert values[0] - values[1] == pytest.approx(lowered)
-
-
-def test_repeated_demos_share_no_seed_with_each_other_or_with_the_demo(decisions):
-    seeds = [seed for number in range(20) for seed in decisions.demo_seeds(number)]
-    assert len({*seeds, *demo.SEEDS}) == 21 * len(demo.SEEDS)

@@ -13,11 +13,7 @@ TEST_PACKAGES = "'.[test]'"
     ("target", "has_test_packages"),
     [
         ("demo", False),
-        ("install", False),
-        ("reproduce", False),
         ("test", True),
-        ("lint", True),
-        ("setup", True),
     ],
 )
 def test_only_tests_and_checks_install_the_packages_of_the_tests(

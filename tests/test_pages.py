@@ -1,28 +1,26 @@
-"""What the pages and the docstrings show to others is so, and runs as it stands."""
+"""What the pages and the docstrings show to others is so, and runs as it stands.
+
+Where a page trains for minutes, the test trains less: `SHORTER` replaces only counts, of epochs, seeds,
+samples, steps and minutes.
+"""
 
 import doctest
 import importlib
 import io
-import json
 import re
-import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support import warm_python
-from support.documents import read_blocks, run_commands
-from support.outside import Outside
-from support.quick import QUICK, ROOT
+from support.documents import read_blocks, run_commands, write_files
+from support.quick import ROOT
 from support.training import play
 
-from ampcompare import analyse_runs, load_runs, metrics
-from ampcompare.precision import build_precision
+from ampcompare import load_runs, metrics
 from ampcompare.precision.apex import amp
 from ampcompare.runs import RunRecord
 
 DOCS = ROOT / "docs"
+README = "README.md"
 
 
 def test_the_table_of_metrics_has_every_one_with_its_unit_and_time():
@@ -34,30 +32,22 @@ def test_the_table_of_metrics_has_every_one_with_its_unit_and_time():
     assert told == {m.key: (m.unit, m.when) for m in metrics.METRICS.values()}
 
 
-def test_submitit_and_ray_have_the_options_that_the_pages_name():
-    import ray
-    from submitit.slurm.slurm import SlurmExecutor
-
-    text = "\n".join(page.read_text() for page in (ROOT / "README.md", *DOCS.glob("*.md")))
-    named = {*re.findall(r"(?<![\w./-])(slurm|ray)\.([a-z]\w*)", text)}
-    parameters = {name for cluster, name in named if cluster == "slurm"}
-    assert {"time", "partition", "mem"} <= parameters <= SlurmExecutor._valid_parameters()
-    options = {name for cluster, name in named if cluster == "ray"}
-    assert "num_gpus" in options
-    ray.remote(lambda: None).options(**dict.fromkeys(options))  # raises ValueError for an unknown one
-
-
-# docs/extending.md, and the examples of public functions.
-
-EXTENDING = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (DOCS / "extending.md").read_text(), re.S))
+def test_the_links_of_the_pages_lead_somewhere(subtests: pytest.Subtests):
+    for page in (ROOT / README, *DOCS.glob("*.md")):
+        for target, anchor in re.findall(r"\]\(((?!https?:)[^)#]*)#?([^)]*)\)", page.read_text()):
+            with subtests.test(page=page.name, target=target, anchor=anchor):
+                other = (page.parent / target).resolve() if target else page
+                assert other.exists()
+                headings = re.findall(r"^#+ (.*)$", other.read_text(), re.M) if anchor else []
+                anchors = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
+                assert not anchor or anchor in anchors
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the page's files, and with runs of two backends in `runs`."""
+    """Return a folder with the files of docs/extending.md, and with runs of two backends in `runs`."""
     folder = tmp_path_factory.mktemp("extending")
-    for name, content in EXTENDING.items():
-        (folder / name).write_text(content)
+    write_files(read_blocks("docs/extending.md"), folder)
     for backend in ("none", "native"):
         train(folder / "runs", f"backend={backend}")
     return folder
@@ -73,11 +63,6 @@ def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
 
 
-def test_the_pages_backend_and_network_train(inside: None):
-    words = ("backend=./bf16_forward.py:Bf16Forward", "model.name=./wide.py:build")
-    assert train(Path("mine"), *words).name == "bf16_forward_wide-py-build_synthetic"
-
-
 @pytest.mark.parametrize(
     ("name", "option", "least"), [("stripes", "data.augment=false", 0.9), ("table", "data.workers=1", 0.6)]
 )
@@ -85,25 +70,6 @@ def test_the_pages_data_are_learnt(inside: None, name: str, option: str, least: 
     words = (f"data.source=./{name}.py:build", "data.train_limit=null", "data.test_limit=null", option)
     record = train(Path(name), *words, "optimizer.name=sgd", "optimizer.momentum=0.9")
     assert record.summary_number("eval/accuracy") > least
-
-
-def test_the_pages_metric_is_computed_and_drawn(folder: Path):
-    words = [warm_python.python(), "gap.py", "runs", "gap.html"]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    assert re.fullmatch(r"none seed 223: gap \S+ points\nnative seed 223: gap \S+ points\n", done.stdout)
-    assert "training minus test accuracy" in (folder / "gap.html").read_text()
-
-
-@pytest.mark.slow
-def test_the_example_of_a_trace_has_the_steps_of_a_run(
-    tmp_path: Path, outside: Outside, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    outside.replace(sys, "argv", ["", *QUICK, "backend=native_bf16"])
-    runpy.run_path(str(ROOT / "docs" / "examples" / "trace_steps.py"))
-    names = [event.get("name", "") for event in json.loads(Path("trace.json").read_bytes())["traceEvents"]]
-    assert sum(name.startswith("Optimizer.step") for name in names) == 3
 
 
 MODULES_WITH_EXAMPLES = [
@@ -125,62 +91,73 @@ def test_the_examples_in_docstrings_run(inside: None, name: str):
         assert not results.failed, said.getvalue()
 
 
-def test_the_public_functions_have_an_example():
-    for function in (load_runs, analyse_runs, build_precision, amp.initialize):
-        assert ">>> " in function.__doc__
+# The commands of the pages.
 
-
-# docs/custom-models.md: its three ways, from an empty folder to the verdict.
-
-PAGE = (DOCS / "custom-models.md").read_text()
-WAYS = dict(re.findall(r"^## (\d)\. [^\n]*\n(.*?)(?=^##+ |\Z)", PAGE, re.S | re.M))
-MOST_LINES = 30
-
-
-def blocks(way: str, kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", WAYS[way], re.S)
-
-
-def files(way: str, kind: str = "python") -> dict[str, str]:
-    """Return the files of a way, by the name in their first line."""
-    named = (re.match(r"# (\S+\.\w+)\n", text) for text in blocks(way, kind))
-    return {found[1]: text for found, text in zip(named, blocks(way, kind), strict=True) if found is not None}
-
-
-@pytest.mark.parametrize("way", ["1", "2", "3"])
-def test_a_way_is_short(way: str):
-    (text,) = files(way).values()
-    assert len((text + blocks(way, "sh")[0]).splitlines()) < MOST_LINES
+SHORTER = {
+    "ampcompare report ": "ampcompare report --format html ",
+    "ampcompare doctor  ": "true  ",  # it runs in getting-started.md
+    "build --json bench.json": "build backend=none,native_bf16 --json bench.json",
+    "build epochs=5": "build backend=none,native_bf16 epochs=5",
+    "seed=1,2,3 epochs=3": "seed=1 epochs=1",
+    "4000 if train else 800": "256 if train else 128",
+    "--config demo": "--config demo epochs=1 batch_size=32 data.train_limit=64 data.test_limit=32",
+    "build data.train_limit=null": "build data.kwargs.count=64 data.train_limit=null",
+    "4000 if train else 2000": "256 if train else 128",
+    "epochs=5": "epochs=1 seed=1",
+    "epochs=3 ": "epochs=1 seed=1 ",
+    '"num_train_epochs": 3': '"num_train_epochs": 1',
+    "max_epochs=4": "max_epochs=1",
+    "batch_size=50 epochs=4": "batch_size=50 epochs=1 data.kwargs.count=100",
+    "range(4)": "range(1)",
+    "for seed in 1 2 3": "for seed in 1",
+    "--json bench.json": "--minutes 0.1 --json bench.json",
+    "backend=none,native_bf16\nampcompare run": "backend=none,native_bf16 --minutes 0.1\nampcompare run",
+}
+# Pages that take their files from another page, as they say.
+FILES_OF = {"docs/backends.md": "docs/getting-started.md", "docs/tf32-to-amp.md": README}
+# The other commands of README are make's, and those of clusters, which tests/sweeps and tests/online run.
+ONLY = {README: ("Measure your own network", "Compare training quality")}
+# What the commands of a section print: the verdict, or the end of what they measure.
+TOLD = {
+    (README, "Compare training quality"): "page: report/index.html",
+    ("docs/getting-started.md", "2. Ask what the machine can do"): "float16",
+    ("docs/getting-started.md", "5. Read the verdict"): "page: report/index.html",
+    ("docs/sequences.md", "A Hugging Face Trainer"): "bf16-mixed",
+    ("docs/sequences.md", "Padded text and an LSTM"): "runs/compare_backends/report/index.html",
+    ("docs/tf32-to-amp.md", "2. Plan the accuracy comparison"): "5 seeds: 15 runs",
+    ("docs/tf32-to-amp.md", "5. Change your training script"): "loss ",
+    ("docs/custom-models.md", "1. Our loop"): "Eval MSE: lower is better",
+    ("docs/custom-models.md", "2. Your loop, with a Recorder"): "native",
+    ("docs/custom-models.md", "3. Nothing changed"): "val_acc",
+    ("docs/custom-models.md", "Lightning"): "bf16-mixed",
+    ("docs/custom-models.md", "Accelerate"): "native_bf16",
+    ("docs/custom-models.md", "Segmentation in your loop, with an EMA"): "mean_iou",
+    ("docs/extending.md", "A figure of your own"): " gap ",
+}
+PAGES = sorted({page for page, _ in TOLD} | FILES_OF.keys())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("way", "told"),
-    [
-        ("1", ("eval MSE", "native_bf16", "Eval MSE: lower is better")),
-        ("2", ("accuracy", "native")),
-        ("3", ("val_acc", "bf16", "Read the last val_acc (higher is better) as the metric")),
-    ],
-)
-def test_a_way_comes_to_its_verdict(tmp_path: Path, way: str, told: tuple[str, ...]):
-    for name, text in files(way).items():
-        (tmp_path / name).write_text(text)
-    said = [" ".join(run_commands(script, tmp_path).split()) for script in blocks(way, "sh")]
-    assert [words for words in told if words not in said[0]] == [], said[0]
-    assert all("paired by seed" in text and text.endswith("page: report/index.html") for text in said), said
-    assert (tmp_path / "report" / "index.html").is_file()
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_work_one_after_another(page: str, tmp_path: Path):
+    """A section may need what the one before it wrote, so a page is one test."""
+    blocks = read_blocks(page)
+    folder = tmp_path
+    found = {}
+    for section in dict.fromkeys(block.section for block in blocks if block.commands):
+        if section not in ONLY.get(page, (section,)):
+            continue
+        if page == "docs/custom-models.md":  # its sections are several ways to the same
+            folder = tmp_path / str(len(found))
+            folder.mkdir()
+        for source in filter(None, (page, FILES_OF.get(page))):
+            write_files(read_blocks(source), folder, SHORTER)
+        scripts = [block.commands for block in blocks if block.section == section]
+        found[page, section] = "".join(run_commands(script, folder, SHORTER) for script in scripts if script)
+    assert [key for key, words in TOLD.items() if key[0] == page and words not in found[key]] == []
 
 
 @pytest.mark.slow
-def test_the_sweep_of_the_page_drives_the_program_of_the_page_as_w_and_b_would(tmp_path: Path):
-    (name,) = files("2")
-    (parsing,) = re.findall(r"```text\n(import argparse\n.*?)```", PAGE, re.S)
-    program = files("2")[name].replace("backend, seed = sys.argv[1], int(sys.argv[2])", parsing)
-    (tmp_path / name).write_text(program.replace("range(4)", "range(1)"))
-    (sweep,) = (
-        block.text for block in read_blocks("docs/custom-models.md") if block.file_name == "sweep.yaml"
-    )
-    (tmp_path / "sweep.yaml").write_text(sweep.replace("[1, 2, 3]", "[1]"))
-    said = run_commands("ampcompare sweep sweep.yaml", tmp_path)
-    assert "native" in said
-    assert (tmp_path / "runs" / "sweep" / "report" / "index.html").is_file(), said[-2000:]
+def test_the_python_of_backends_runs(tmp_path: Path):
+    write_files(read_blocks("docs/backends.md"), tmp_path)
+    assert "Error" not in run_commands("python own_loop.py && python apex_script.py", tmp_path)

@@ -11,12 +11,10 @@ import pytest
 import torch
 from rich.console import Console
 from support.hooks import before_forward
-from support.logs import logged
 from support.quick import DROPOUT, QUICK
-from support.same_run import assert_same_run, end_of, history, record_of
+from support.same_run import end_of
 from support.training import play
 
-from ampcompare import load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import RunResult, TrainingSession
@@ -40,36 +38,6 @@ def run_session(folder: Path, *words: str, **options: Any) -> RunResult:
         session.resume()
         session.train()
         return session.finish()
-
-
-def test_each_of_several_sessions_is_the_run_that_it_is_alone(tmp_path: Path):
-    """A third seed, after a session of another backend and one that skipped steps."""
-    stop = StopRequest()
-    for name, words in {
-        "first": ("backend=apex_o1", "seed=1", "epochs=1"),
-        "second": ("backend=native", "precision.init_scale=1e12", "seed=2", "epochs=1"),
-        "third": ("backend=bf16_sr", "seed=3", "epochs=1"),
-    }.items():
-        assert run_session(tmp_path / name, *words, stop=stop).exit_code == 0
-        play(*SAVES, DROPOUT, *words, f"output_dir={tmp_path / 'alone' / name}")
-        assert_same_run(tmp_path / name, tmp_path / "alone" / name)
-        own, alone = record_of(tmp_path / name), record_of(tmp_path / "alone" / name)
-        assert history(own).equals(history(alone))
-        assert (own.state, own.exit_code) == ("finished", 0)
-    assert record_of(tmp_path / "second").summary["amp/skipped_steps"] > 0
-    assert not stop.is_made()
-
-
-def test_sessions_have_ids_of_their_own_whatever_the_environment_names(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("WANDB_RUN_ID", "environment")
-    for name in ("one", "two"):
-        assert run_session(tmp_path, run_id=name).exit_code == 0
-    assert sorted(run.id for run in load_runs([tmp_path])) == ["one", "two"]
-    with session_of(tmp_path, run_id="two") as session, logged() as said:
-        session.prepare()
-        assert session.is_complete
-        assert session.finish() == RunResult(0, None, {})
-    assert "run two is already finished; resume=never would train it again" in said
 
 
 @contextmanager
@@ -106,13 +74,6 @@ def test_a_session_that_fails_leaves_nothing_locked_and_no_handlers(
     (folder,) = (tmp_path / "checkpoints").iterdir()
     assert CheckpointStore(folder).lock(), raised  # the exception still holds the session
     CheckpointStore(folder).unlock()
-
-
-def test_a_fault_in_the_step_ends_the_record_as_failed(tmp_path: Path):
-    with broken_step(), pytest.raises(ZeroDivisionError):
-        run_session(tmp_path)
-    assert (record_of(tmp_path).state, record_of(tmp_path).exit_code) == ("failed", 1)
-    assert run_session(tmp_path / "next").exit_code == 0
 
 
 def test_a_session_whose_request_was_made_before_trains_nothing_and_the_next_resumes(tmp_path: Path):

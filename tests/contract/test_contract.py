@@ -28,6 +28,7 @@ import pytest
 import typer
 import yaml
 from rich.console import Console
+from support import warm_python
 from support.contract import Inline, check, environment_variables, imports_in, key_paths
 from support.fakes import full, make, plan
 from support.known_runs import BASE, FAST, SAME, runs
@@ -206,9 +207,10 @@ def test_record_keys(trained: RunRecord, tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     # In a process of its own, of which it is the first record.
-    paths = os.pathsep.join([str(ROOT / "tests"), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": paths}
-    subprocess.run([sys.executable, "-c", RECORDED_LOOP, tmp_path / "loop"], check=True, env=environment)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    subprocess.run(
+        [warm_python.python(), "-c", RECORDED_LOOP, tmp_path / "loop"], check=True, env=environment
+    )
     ours = kept(trained)
     added = {k: [key for key in from_outside[k] if key not in ours[k]] for k in ("config", "environment")}
     recorded = kept(record_of(tmp_path / "loop"))
@@ -468,20 +470,6 @@ def can_import(name: str) -> bool:
         return hasattr(import_module(module), attribute) or bool(import_module(f"{module}.{attribute}"))
     except ImportError:
         return False
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CALLBACKS)
-def test_callbacks_can_be_imported(name: str):
-    assert issubclass(resolve_name(name), object)
-
-
-@pytest.mark.slow
-def test_reading_and_analysing_load_no_torch():
-    look = "print('torch' in sys.modules, 'pandas' in sys.modules)"
-    code = f"import sys, ampcompare; {look}; ampcompare.load_runs; ampcompare.analyse_runs; {look}"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["False False", "False True"]
 
 
 def test_programs_and_environment(tmp_path: Path):

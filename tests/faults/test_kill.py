@@ -68,7 +68,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Pat
     words = (
         *WORDS,
         "backend=native",
-        "epochs=60",
+        "epochs=40",
         "checkpoint.every_minutes=0.002",
         "checkpoint.every_epochs=10",
     )
@@ -76,7 +76,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Pat
     expected = steps_of(whole)
     dice = random.Random(7)
     kills = 0
-    for _ in range(8):
+    for _ in range(5):
         # Before it has a checkpoint a run that is killed is begun anew, as another one.
         saved = {} if kills else {"once_saved": str(parts)}
         job = {"kill_later": 0.05 + dice.random(), "pace": 0.01, "all": kills % 2 == 0} | saved

@@ -104,28 +104,3 @@ def test_the_second_ctrl_c_ends_at_once(tmp_path: Path):
     assert done["code"] == 130
     assert "interrupted at step 3" in done["said"]
     assert "Traceback" not in done["said"]
-
-
-@pytest.mark.slow
-def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(wandb_server: Server, tmp_path: Path):
-    """While W&B's client waits for a server that hangs."""
-
-    def interrupt_twice(pid: int) -> None:
-        wandb_server.hang()
-        os.kill(pid, signal.SIGINT)
-        wait_until(lambda: "interrupted at step" in log.read_text())
-        os.kill(pid, signal.SIGINT)
-
-    def has_rows_here_and_there() -> bool:
-        sizes = [path.stat().st_size for path in tmp_path.rglob("run-*.wandb")]
-        return max(sizes, default=0) > 16_000 and bool(wandb_server.runs["run"].history)
-
-    log = tmp_path / "log"
-    log.touch()
-    words = (*WORDS, "epochs=100000", "eval.every=1000", "diagnostics.every=null", f"output_dir={tmp_path}")
-    begun = when(has_rows_here_and_there, interrupt_twice)
-    done = faults.run(*words, env=env(wandb_server, tmp_path, "run"), begun=begun, stdout=str(log))
-    assert done["code"] == 130, done
-    assert "Traceback" not in done["said"], done
-    (record,) = load_runs([tmp_path])
-    assert record.history["global_step"].max() > 3

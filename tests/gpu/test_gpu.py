@@ -18,12 +18,9 @@ from support.properties import MECHANISMS
 from support.quick import QUICK
 from support.training import fit_of
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ampcompare import experiment, load_runs
 from ampcompare.config.load import load_config
-from ampcompare.data.device_loaders import DeviceLoader
-from ampcompare.data.factory import build_dataset
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
 from ampcompare.system.device import has_tf32, set_numerics
@@ -33,8 +30,6 @@ from ampcompare.training.loop import TrainingLoop
 from ampcompare.training.resources import EnergyCounter
 from ampcompare.training.step_log import StepLog
 from ampcompare.training.timing import FIRST_STEPS, Timing
-from ampcompare.why.diff import compare_step
-from ampcompare.why.step import from_options
 
 pytestmark = pytest.mark.gpu
 
@@ -212,30 +207,6 @@ def test_tf32_rounds_products_by_more_than_fp32_and_by_less_than_a_hundredth():
         assert max(errors("none", product, x, w)) < 5e-5, name  # the switches are as they were
 
 
-@pytest.mark.skipif(not has_tf32(CUDA), reason="the GPU has no TF32")
-def test_a_run_with_tf32_records_it_and_its_loss_is_close_to_strict_fp32(tmp_path: Path):
-    found = {}
-    for backend in ("none", "tf32"):
-        words = (*QUICK, *RESNET, "device=cuda", f"backend={backend}", "max_steps=3", "data.test_limit=64")
-        config = load_config(None, [*words, f"output_dir={tmp_path / backend}"])
-        assert experiment.run(config, Console(file=io.StringIO())).exit_code == 0
-        (record,) = load_runs([tmp_path / backend])
-        assert record.environment["tf32"] is (backend == "tf32")
-        assert record.environment["memory_format"] == "channels_last"
-        capability = "{}.{}".format(*torch.cuda.get_device_capability())
-        assert record.environment["compute_capability"] == capability
-        found[backend] = record.history["train/loss"].dropna().tolist()
-    assert found["tf32"] != found["none"]
-    assert found["tf32"] == pytest.approx(found["none"], rel=0.01)
-
-
-@pytest.mark.skipif(not has_tf32(CUDA), reason="the GPU has no TF32")
-def test_diff_shows_what_tf32_rounds_against_strict_fp32():
-    found = compare_step(from_options([*QUICK, "device=cuda", "model.name=resnet18", "backend=tf32"]))
-    assert 5e-5 < max(line.size for line in found.lines if line.kind == "Conv2d") < 1e-2
-    assert 0 < abs(found.loss - found.loss_fp32) < 1e-2 * found.loss_fp32
-
-
 def test_no_memory_left_within_a_capture_is_one_line():
     here = torch.cuda.current_stream()
 
@@ -267,50 +238,6 @@ def test_o1_casts_what_lies_on_the_device_alone():
         assert torch.exp(there.half()).dtype is FLOAT
         assert (there.half() + torch.tensor(1.0)).dtype is FLOAT
         assert there.half().cpu().dtype is FLOAT
-
-
-def test_recomputation_in_the_backward_thread_of_the_device_is_cast():
-    for use_reentrant in (True, False):
-        layer, dtypes = nn.Linear(8, 8).cuda(), []
-
-        def run(x: Tensor, layer: nn.Linear = layer, dtypes: list = dtypes) -> Tensor:
-            y = layer(x)
-            dtypes.append(y.dtype)
-            return torch.relu(y)
-
-        x = torch.randn(4, 8, device="cuda", requires_grad=True)
-        with casts():
-            loss = checkpoint(run, x, use_reentrant=use_reentrant).float().sum()
-        loss.backward()
-        assert dtypes == [HALF, HALF]
-        assert layer.weight.grad.dtype is FLOAT
-
-
-def test_batches_are_those_of_a_cpu_and_never_wait():
-    data = build_dataset("synthetic", None, 50, 8).train
-    how = {
-        "batch_size": 4,
-        "seed": 0,
-        "mean": (0.5,) * 3,
-        "std": (0.2,) * 3,
-        "shuffle": True,
-        "augment": True,
-        "pinned": True,
-    }
-    for channels_last in (False, True):
-        how["channels_last"] = channels_last
-        on_cpu, on_gpu = (DeviceLoader(data, device=device, **how) for device in ("cpu", "cuda"))
-        list(on_gpu.epoch(0))
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            batches = list(on_gpu.epoch(1))
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        for (found, labels), (wanted, wanted_labels) in zip(batches, on_cpu.epoch(1), strict=True):
-            assert found.device.type == "cuda"
-            assert labels.cpu().tolist() == wanted_labels.tolist()
-            torch.testing.assert_close(found.cpu(), wanted, rtol=0, atol=1e-6)
-            assert not channels_last or found.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_timing_and_energy_measure_the_device_not_the_queue():

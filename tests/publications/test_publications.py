@@ -8,17 +8,13 @@ import torch
 import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
-from ampcompare import entrypoint
 from ampcompare.config.publication_config import arm_config
 from ampcompare.config.schema import Config
-from ampcompare.config.validate import validate
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.models import build_model
-from ampcompare.precision.registry import REGISTRY
 from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.publications.publication import list_publications, load_publication
-from ampcompare.training.factory import build_task
 
 PAPER: dict[str, Any] = {
     "title": "A paper",
@@ -119,25 +115,10 @@ def test_a_mistake_in_a_file_is_one_line_with_its_key(tmp_path, subtests: pytest
             assert line.startswith(f"{path}: {said}" if said else f"{path}")
 
 
-@pytest.mark.parametrize("key", ["optimizer.rl", "precision"])
-def test_an_unknown_option_ends_a_run_with_exit_code_2(tmp_path, capsys, key):
-    path = written(tmp_path, changed("setting", {key: 1}))
-    with pytest.raises(SystemExit) as ended:
-        entrypoint.main([f"published.name={path}", "published.arm=fp32"])
-    assert ended.value.code == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert f"{path}: setting: {key}" in lines[0]
-
-
 @pytest.mark.parametrize("name", list_publications())
 def test_shipped_publications_are_found_by_name_suffix_and_path(name):
     publication = load_publication(name)
     assert load_publication(f"{name}.yaml") == load_publication(str(publication.path)) == publication
-
-
-ARMS = [(name, arm) for name in list_publications() for arm in load_publication(name).arms]
-LISTED = {"tootouch", "recipe", "ignite", "apex-478", "leimao", "dle", "kuangliu"}
 
 
 def built(config: Config) -> tuple[torch.nn.Module, torch.Tensor]:
@@ -151,30 +132,7 @@ def built(config: Config) -> tuple[torch.nn.Module, torch.Tensor]:
         return model, torch.empty(2, 3, size, size) if source else torch.empty(2, width)
 
 
-def test_listed_publications_are_shipped_with_their_sources():
-    assert set(list_publications()) >= LISTED
-    for publication in map(load_publication, list_publications()):
-        assert publication.url.startswith("https://")
-        assert publication.date
-        assert publication.images
-        assert publication.figures or publication.curves
-
-
 @pytest.mark.slow
-def test_the_network_of_every_arm_accepts_its_data(subtests: pytest.Subtests):
-    for name, arm in ARMS:
-        with subtests.test(name=name, arm=arm):
-            config = arm_config(load_publication(name), arm)
-            validate(config)
-            assert config.backend in REGISTRY
-            model, samples = built(config)
-            outputs = model(samples)
-            build_task(config, torch.device("cpu"))
-            assert len(outputs) == 2
-            if config.data.source in SOURCES:
-                assert outputs.shape[1] >= SOURCES[config.data.source].classes
-
-
 @pytest.mark.parametrize("name", list_publications())
 def test_the_recorded_work_per_sample_equals_the_counted_work(name):
     publication = load_publication(name)

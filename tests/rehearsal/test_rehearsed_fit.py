@@ -110,12 +110,3 @@ def test_tensors_on_the_device_are_gathered_in_the_graph_without_a_wait(more: tu
     found = rehearse(on_own("images", "batch_size=8", "eval.batch_size=4", *more))
     assert_untouched(found, captured=bool(more))
     assert all("train/loss" in row for row in found.rows[:2])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("own_data")
-def test_batches_of_a_data_set_are_copied_to_the_device_without_a_wait():
-    found = rehearse(on_own("pictures", "batch_size=8", "eval.batch_size=4", "data.workers=0"))
-    kinds = Counter(contact.kind for contact in found.contacts)
-    assert set(kinds) == {QUEUED_TO_DEVICE, QUEUED_TO_HOST, LATE_WAIT, READ, WAIT}
-    assert (kinds[READ], kinds[WAIT]) == (2, 2)  # two evaluations; two ends of an epoch

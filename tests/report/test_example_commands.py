@@ -40,28 +40,8 @@ def proposed(tmp_path, monkeypatch, command):
             "--metric other fp32=logs/a --format md bf16=logs/b",
             "fp32=logs/a bf16=logs/b --format md --metric other:max",
         ),
-        (
-            "logs/b logs/a --ignore device --margin 1",
-            "a=logs/a b=logs/b --margin 1.0 --ignore device --metric val_acc:max",
-        ),
-        # The first source is the baseline.
-        ("logs/bf16 logs/fp32", "fp32=logs/fp32 bf16=logs/bf16 --metric val_acc:max"),
         ("logs/fp32 logs/bf16", "fp32=logs/fp32 bf16=logs/bf16 --metric val_acc:max"),
     ],
 )
 def test_the_users_options_come_first(proposed, typed: str, expected: str):
     assert " ".join(proposed("step,other,val_acc,train_loss", *typed.split())) == expected
-
-
-@pytest.mark.parametrize(
-    ("columns", "options", "metric"),
-    [
-        *((f"{step},seen,perplexity", "", "seen") for step in ("step", "global_step", "Epoch", "Iteration")),
-        ("position,seen,perplexity", "--step position", "seen"),
-        ("score_index,seen,perplexity", "--step score_index", "seen"),
-        ("step,val_acc", "", "val_acc"),
-    ],
-)
-def test_the_first_column_that_is_not_the_step_is_proposed(proposed, columns: str, options: str, metric: str):
-    words = proposed(columns, "a=logs/a", "b=logs/b", *options.split())
-    assert words[-2:] == ["--metric", f"{metric}:max"]

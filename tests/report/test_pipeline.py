@@ -15,8 +15,6 @@ from support.fakes import full, make
 from support.known_runs import BASE, FAST, SAME, runs
 
 from ampcompare import analyse_runs
-from ampcompare.report.charts import charts_of
-from ampcompare.report.charts.vega import picture
 from ampcompare.report.comparison_table import comparison_table
 from ampcompare.report.exports import COMPARED
 from ampcompare.report.pipeline import write_report
@@ -43,33 +41,20 @@ def test_every_output_shows_the_same_values_and_the_files_for_programs_have_all_
     content = json.loads(texts["json"])
     for group, line in zip(content["groups"], csv_rows(texts["csv"]), strict=True):
         assert (group["label"], group["verdict"]) == (line["group"], line["verdict"])
-        assert not any("next" in name for name in line)  # no prediction
         found = analysis.comparison(group["label"])
         for name, question in COMPARED.items() if found else ():
             if estimate := found.estimates.get(question):
                 compared = group["compared"][name]
-                assert (compared["value"], compared["low"], compared["high"]) == (
-                    *(estimate.value, *estimate.ends),
-                )
-                assert compared["n"] == estimate.n
+                ends = (compared["value"], compared["low"], compared["high"])
+                assert ends == (estimate.value, *estimate.ends)
                 assert (float(line[name]), line[f"{name}_method"]) == (estimate.value, compared["method"])
-                assert line[f"{name}_low"] == ("" if estimate.low is None else str(estimate.low))
-    base, again, native = content["groups"]
-    assert (base["label"], again["label"], base["compared"]) == ("none", "none again (A/A)", None)
-    others = ("stopped", "preempted", "running", "queued", "refused")
-    assert native["outcomes"] == {"finished": 4, "failed": 1, **dict.fromkeys(others, 0)}
+    *_, native = content["groups"]
+    assert (native["outcomes"]["finished"], native["outcomes"]["failed"]) == (4, 1)
     speedup = native["compared"]["speedup"]
-    assert (speedup["method"], speedup["shown"]) == (
-        "n = 4, paired by seed, 1 without a partner left out",
-        ["faster"],
-    )
+    assert (speedup["n"], speedup["shown"]) == (4, ["faster"])
     assert speedup["confidence"] == content["confidence"] == native["figures"]["quality"]["confidence"]
-    assert set(native["compared"]["quality_difference"]["next_run"]) == {"low", "high"}
-    assert sorted(run["seed"] for run in content["runs"] if run["id"].startswith("native")) == [*range(5)]
     assert content["verdict"] == analysis.headline
-    assert texts["md"].startswith(f"# {analysis.headline}")
     assert len({line.count("|") for line in table_lines(texts["md"])}) == 1
-    assert texts["md"].count("CI: 95% confidence interval, paired by seed.") == 1
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "a\x1b[31mred", "\u202eRTL\u202c", "a\x00b\r\nc"])
@@ -101,35 +86,17 @@ def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_are_for_paper_whatever_the_names_and_those_from_the_cache_are_the_same(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
-    config = {"backend": HOSTILE}
-    one, other = (
-        analyse_runs([make("none", seed, edit=full, name=HOSTILE, config=config) for seed in seeds])
-        for seeds in ((1, 2), (3, 4))
-    )
-
-    def pictures(analysis, name):
-        return {
-            path.name: path.read_bytes() for path in write_report(analysis, tmp_path / name, ("png", "svg"))
-        }
-
-    first = pictures(one, "first")
-    assert {name.rpartition(".")[2] for name in first} == {"png", "svg"}
-    png = first["train-loss.png"]
+def test_pictures_are_for_paper_whatever_the_names(tmp_path):
+    config = {"backend": HOSTILE + 20 * "🚀"}  # so long that Vega shortens it
+    analysis = analyse_runs([make("none", seed, edit=full, name=HOSTILE, config=config) for seed in (1, 2)])
+    pictures = {path.name: path.read_bytes() for path in write_report(analysis, tmp_path, ("png", "svg"))}
+    assert {name.rpartition(".")[2] for name in pictures} == {"png", "svg"}
+    png = pictures["train-loss.png"]
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png[16:24])
     assert (width > 1400, height > 600) == (True, True)  # 12 cm at 300 dots an inch
-    for name, content in first.items():
+    for name, content in pictures.items():
         assert name.endswith("png") or ElementTree.fromstring(content.decode()) is not None
-    assert png == picture(charts_of(one)["train-loss"], "png")
-    assert first == pictures(one, "second")
-    assert first["train-loss.svg"] != pictures(other, "other")["train-loss.svg"]
-    for path in (tmp_path / "cache" / "pictures").rglob("*.pkl"):
-        path.write_bytes(b"torn")
-    assert first == pictures(one, "third")
 
 
 @pytest.mark.slow

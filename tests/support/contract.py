@@ -1,5 +1,6 @@
 """Golden files of the public surface: how they are read, compared and written."""
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -46,62 +47,31 @@ def _walk(tree: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def describe_differences(golden: Any, now: Any, path: str = "") -> list[str]:
-    """Return one line for each thing that was added, removed or changed, with its path."""
-    if isinstance(golden, Mapping) and isinstance(now, Mapping):
-        lines = []
-        for key in [*golden, *(key for key in now if key not in golden)]:
-            inner = f"{path} > {key}" if path else str(key)
-            if key not in now:
-                lines.append(f"removed: {inner}{_value(golden[key])}")
-            elif key not in golden:
-                lines.append(f"added:   {inner}{_value(now[key])}")
-            else:
-                lines += describe_differences(golden[key], now[key], inner)
-        return lines
-    if isinstance(golden, list) and isinstance(now, list) and golden != now:
-        lines = [f"removed: {path} > {item}" for item in golden if item not in now]
-        lines += [f"added:   {path} > {item}" for item in now if item not in golden]
-        return lines or [f"changed: {path}: the same in another order or number: {golden} is now {now}"]
-    if golden == now and type(golden) is type(now):  # True == 1 and 1 == 1.0, which a record tells apart
-        return []
-    return [f"changed: {path}: {golden!r} is now {now!r}"]
-
-
-def _value(value: Any) -> str:
-    return "" if isinstance(value, list | Mapping) and len(value) > 8 else f" ({value!r})"
-
-
-def plain(tree: Any) -> Any:
-    """Return the tree as YAML gives it back."""
-    return yaml.safe_load(dump(tree))
-
-
 def dump(tree: Any) -> str:
     """Return the tree as the YAML of a golden file."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)
 
 
 def check(golden: Path, now: Any, folder: Path) -> None:
-    """Fail with every difference between a golden file and what the code gives now.
+    """Fail with every line in which a golden file differs from what the code gives now.
 
     The text that the golden file would have now, with its comment, is written to `folder`.
     """
     text = golden.read_text(encoding="utf-8") if golden.exists() else ""
-    found = describe_differences(yaml.safe_load(text) or {}, plain(now))
-    if not found:
+    old, new = (dump(yaml.safe_load(content)) for content in (text, dump(now)))
+    if new == old:
         return
     comment = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     file = folder / golden.name
     file.write_text(comment + dump(now), encoding="utf-8")
-    place = golden.relative_to(golden.parents[3])
+    place = str(golden.relative_to(golden.parents[3]))
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), place, str(file), n=1, lineterm="")
     raise AssertionError(
         "\n".join(
             [
-                f"the public surface is not that of {place}:",
-                *found,
+                "the public surface has changed:",
+                *lines,
                 f"Is this intended? Then edit these lines in {place} and name the change in CHANGELOG.md.",
-                f"The whole file as it is now: {file}",
             ]
         )
     )

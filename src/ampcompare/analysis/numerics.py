@@ -119,13 +119,15 @@ def _describe_skips(run: RunRecord, most_skipped: float) -> str:
 
 
 def scaled_run(group: Group) -> RunRecord | None:
-    """Return the run with the lowest seed among those with a loss scale above 1, None if there is none.
+    """Return the run with the lowest seed among those with a finite loss scale above 1; None without one.
 
     Among runs without a seed, or with the same seed, it is the run that started first.
     """
     rows = group.rows.sort_values(STARTED, kind="stable")
     pairs = zip(rows[SEED], rows[RUN], strict=True)
-    candidates = [(seed, run) for seed, run in pairs if (run.values(metrics.SCALE) > 1).any()]
+    candidates = [
+        (seed, run) for seed, run in pairs if (np.nan_to_num(run.values(metrics.SCALE), posinf=0.0) > 1).any()
+    ]
     if not candidates:
         return None
     _, first = min(candidates, key=lambda pair: (pair[0] is None, formatting.numeric_sort_key(pair[0] or "")))

@@ -22,7 +22,7 @@ from ampcompare.command_help import epilog
 from ampcompare.config.run_series import FLAG
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.runtime.formatting import listed
+from ampcompare.runtime.formatting import listed, rough_duration
 from ampcompare.runtime.help_text import BAD_INPUT, STOPPED
 from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.startup import let_threads_sleep
@@ -118,7 +118,7 @@ def demo(
 
     step_ms: dict[str, float] = {}  # by backend
     if is_timed:
-        print_line(console, f"--- 1 of {parts}: speed by bench, {describe_seconds(60 * BENCH_MINUTES)}")
+        print_line(console, f"--- 1 of {parts}: speed by bench, about {rough_duration(60 * BENCH_MINUTES)}")
         measured = [arm for arm in arms if arm.options["backend"] in timed]
         benchmark = _measure_speed(measured, folder / BENCH_FILE, console)
         step_ms = {arm.options["backend"]: arm.step_ms or 0.0 for arm in benchmark.arms}
@@ -130,11 +130,12 @@ def demo(
     for position, name in enumerate(names):
         title = f"--- {is_timed + position + 1} of {parts}: {name}, seeds {seeds}"
         if seconds:
-            title = f"{title}; {describe_seconds(sum(seconds[position:]) + PAGE_SECONDS)} left"
+            left = sum(seconds[position:]) + PAGE_SECONDS
+            title = f"{title}; about {rough_duration(left)} left"
         print_line(console, title)
         _train(name, own, folder / "seeds.json")
 
-    print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")
+    print_line(console, f"--- {parts} of {parts}: the report; about {rough_duration(PAGE_SECONDS)} left")
     options = AnalysisOptions(bench=str(folder / BENCH_FILE) if is_timed else None)
     make_report(ReportOptions([config.output_dir], f"{config.output_dir}/report", options), console)
     print_line(console, f"done in {clock(time.monotonic() - began)}. Next, with your own network:")
@@ -206,17 +207,3 @@ def estimate_seconds(config: Config, step_seconds: float) -> float:
     evaluated = -(-config.epochs // config.eval.every) * (config.data.test_limit or 0)
     each_run = RUN_SECONDS + (steps + EVALUATION_COST * evaluated / config.batch_size) * step_seconds
     return START_SECONDS + len(SEEDS) * each_run
-
-
-def describe_seconds(seconds: float) -> str:
-    """Return a duration in words, rounded to ten seconds.
-
-    >>> describe_seconds(7.0), describe_seconds(38.0), describe_seconds(150.0), describe_seconds(601.0)
-    ('about 10 s', 'about 40 s', 'about 2 min 30 s', 'about 10 min')
-    """
-    minutes, rest = divmod(max(10, round(seconds / 10) * 10), 60)
-    if minutes == 0:
-        return f"about {rest} s"
-    if rest == 0 or minutes >= 10:
-        return f"about {minutes} min"
-    return f"about {minutes} min {rest} s"

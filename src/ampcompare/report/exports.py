@@ -21,12 +21,13 @@ from ampcompare.analysis.sweep_plan import Plan
 from ampcompare.runtime.atomic_files import finite
 
 VALUE_COLUMNS = [figure.column for figure in run_metrics.RUN_METRICS]
-# Questions by their names in the files: speedup, memory_ratio, quality_difference; ratios first.
-RATIOS = [question for question, figure in run_metrics.COMPARED_METRICS.items() if figure.is_ratio]
-DIFFERENCES = [question for question in run_metrics.COMPARED_METRICS if question not in RATIOS]
+# Questions by their names in the files.
 COMPARED = {
-    **{"speedup" if question == run_metrics.SPEED else f"{question}_ratio": question for question in RATIOS},
-    **{f"{question}_difference": question for question in DIFFERENCES},
+    "speedup": run_metrics.SPEED,
+    "memory_ratio": run_metrics.MEMORY,
+    "energy_ratio": run_metrics.ENERGY,
+    "time_ratio": run_metrics.TIME,
+    "quality_difference": run_metrics.QUALITY,
 }
 RUN_COLUMNS = (
     run_table.DEVICE,

@@ -5,10 +5,10 @@ the baseline; all stand out on white and on near-black. Dashes tell lines apart 
 a dashed line drawn over a solid one shows both.
 """
 
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.backend_info import order_backends
@@ -62,22 +62,14 @@ def styles_of(analysis: Analysis) -> Mapping[str, Style]:
 def choose_styles(labels: Iterable[tuple[str, str, Kind]]) -> dict[str, Style]:
     """Return the style of each label, given with the compared value and the kind of its group.
 
-    The value decides the colour. Dashes distinguish labels with the same value. An unknown value takes a pen
-    by its name, so it has the same pen in every report unless another value has taken that pen.
+    The value decides the colour. Dashes distinguish labels with the same value. Values that are no built-in
+    backend take spare pens in their order.
     """
     labels = list(dict.fromkeys(labels))
     values = order_backends(value for _, value, _ in labels)
-    pens = dict(_PENS)
     unused = [(colour, SOLID) for value, (colour, _) in _PENS.items() if value not in values]
-    taken: list[Pen] = []
-    for value in values:
-        if value in pens:
-            continue
-        first = zlib.crc32(value.encode("utf-8", "replace")) % len(_SPARE_PENS)
-        candidates = [*_SPARE_PENS[first:], *_SPARE_PENS[:first], *unused]
-        free = [pen for pen in candidates if pen not in taken]
-        pens[value] = free[0] if free else candidates[len(taken) % len(candidates)]
-        taken.append(pens[value])
+    others = [value for value in values if value not in _PENS]
+    pens = _PENS | dict(zip(others, cycle([*_SPARE_PENS, *unused]), strict=False))
     uses: Counter[tuple[str, Kind]] = Counter()
     styles = {}
     for label, value, kind in labels:

@@ -9,7 +9,7 @@ from rich.console import Console
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.report.charts import charts_of
-from ampcompare.report.charts.vega import draw_pictures
+from ampcompare.report.charts.vega import draw, for_paper
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.options import FORMATS, PICTURES, ReportOptions
 from ampcompare.report.page.render import render_page
@@ -71,9 +71,9 @@ def write_report(analysis: Analysis, folder: Path, formats: Sequence[str] = FORM
         written.append(write_file(folder / PAGE_NAME, render_page(analysis, charts=charts)))
     for name, render in (EXPORTS[kind] for kind in FORMATS if kind in formats and kind in EXPORTS):
         written.append(write_file(folder / name, render(analysis)))
-    pictures = draw_pictures(charts, picture_formats) if picture_formats else {}
-    for name, drawn in pictures.items():
-        written += [write_file(folder / f"charts/{name}.{kind}", drawn[kind]) for kind in picture_formats]
+    for name, spec in charts.items() if picture_formats else ():
+        pictures = draw(for_paper(spec), picture_formats)
+        written += [write_file(folder / f"charts/{name}.{kind}", pictures[kind]) for kind in picture_formats]
     return written
 
 

@@ -1,7 +1,6 @@
 """The comparison as text: on the terminal, as Markdown, and as a block for a pull request."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -58,14 +57,20 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis,
     grid = Table(
         box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False, collapse_padding=True
     )
-    widths = _widths(table, columns, width, has_verdict=has_verdict)
-    grid.add_column(
-        printable(table.head), overflow="fold", min_width=widths.label_word, max_width=widths.label
-    )
-    for column, fixed in zip(columns, widths.values, strict=True):
-        grid.add_column(printable(column.head), overflow="fold", min_width=fixed, max_width=fixed)
+    words = [word for text in (table.head, *(row.label for row in table.rows)) for word in text.split()]
+    label = min(MAX_WORD, max(map(len, words), default=0))
+    verdict = MIN_VERDICT_CHARS if has_verdict else 0
+    room = width - GAP * (len(columns) + has_verdict)
+    values = [_value_width(column, table) for column in columns]
+    if label + sum(values) + verdict > room:
+        values = [min(MAX_VALUE_CHARS, chars) for chars in values]
+    label_room = room - sum(values) - verdict
+    is_narrow = label > label_room  # then values are broken, too: Rich shares what there is
+    grid.add_column(printable(table.head), overflow="fold", max_width=None if is_narrow else label_room)
+    for column, chars in zip(columns, values, strict=True):
+        grid.add_column(printable(column.head), overflow="fold", width=None if is_narrow else chars)
     if has_verdict:
-        grid.add_column("Verdict", overflow="fold", max_width=widths.verdict)
+        grid.add_column("Verdict", overflow="fold")
     styles = styles_of(analysis)
     for row in table.rows:
         cells = [Text(printable(row.label), style=styles[row.label].colour)]
@@ -76,40 +81,6 @@ def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis,
             cells.append(Text("\n".join(part for part in (row.verdict, row.runs) if part)))
         grid.add_row(*cells)
     return grid
-
-
-class _Widths(NamedTuple):
-    """The widths of the columns of a table on a terminal, in characters.
-
-    Attributes:
-        label_word: What the column of labels has at least, for its longest word.
-        label: What the column of labels has at most.
-        values: The width of each other column; None: Rich shares what there is, on a narrow terminal.
-        verdict: What the verdict has at most; None as for `values`.
-    """
-
-    label_word: int
-    label: int
-    values: list[int | None]
-    verdict: int | None
-
-
-def _widths(table: ComparisonTable, columns: Sequence[Column], width: int, *, has_verdict: bool) -> _Widths:
-    """Return widths at which the columns fill the width, and values are broken last."""
-    words = [word for text in (table.head, *(row.label for row in table.rows)) for word in text.split()]
-    word = min(MAX_WORD, max(map(len, words), default=0))
-    least_verdict = MIN_VERDICT_CHARS if has_verdict else 0
-    gaps = GAP * (len(columns) + has_verdict)
-    values = [_value_width(column, table) for column in columns]
-    if word + sum(values) + gaps + least_verdict > width:
-        values = [min(MAX_VALUE_CHARS, chars) for chars in values]
-    room = width - sum(values) - gaps  # for the label and the verdict
-    longest = max((len(row.label) for row in table.rows), default=0)
-    label = max(word, min(longest, room - least_verdict))
-    verdict = room - label
-    if verdict < least_verdict:
-        return _Widths(word, label, [None] * len(values), None)
-    return _Widths(word, label, [*values], verdict)
 
 
 def _value_width(column: Column, table: ComparisonTable) -> int:

@@ -1,4 +1,4 @@
-"""The cache on disk: records that were read, pictures that were drawn. It is safe to delete."""
+"""The cache on disk: records that were read. It is safe to delete."""
 
 import logging
 import warnings

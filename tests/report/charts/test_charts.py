@@ -2,14 +2,12 @@
 
 import json
 import math
-import re
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import vl_convert
 from support import known_runs
-from support.external import several
 from support.fakes import full, make, put
 from support.publication_files import peaks, throughput, write_publication
 
@@ -18,7 +16,7 @@ from ampcompare.analysis.grouping.backend_info import display_name
 from ampcompare.analysis.grouping.groups import Kind
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.report.charts import charts_of
-from ampcompare.report.charts.vega import VEGA_LITE, picture
+from ampcompare.report.charts.vega import VEGA_LITE, Spec, draw, for_paper
 from ampcompare.report.comparison_table import comparison_table
 from ampcompare.report.palette import choose_styles
 
@@ -80,6 +78,10 @@ def first(count: int | None):
     return lambda plan: plan.update(rows=plan["rows"][:count])
 
 
+def picture(spec: Spec, kind: str) -> bytes:
+    return draw(for_paper(spec), [kind])[kind]
+
+
 def texts(spec) -> list[str]:
     """Return the texts of the chart's picture."""
     nodes = ElementTree.fromstring(picture(spec, "svg")).iter("{http://www.w3.org/2000/svg}text")
@@ -98,11 +100,6 @@ def test_every_chart_is_valid_and_its_picture_has_title_legend_and_setting(every
     png = picture(every["quality"], "png")
     assert png.startswith(b"\x89PNG")
     assert 0.05 < len(png) / 1e6 < 2
-
-
-def test_charts_without_data_are_left_out():
-    assert charts(make("none", edit=lambda plan: plan.update(rows=[], summary={}))) == {}
-    assert charts(make("none"), make("none", 2)).keys() == UNSCALED
 
 
 def test_the_differences_have_a_dot_per_shared_seed_with_the_margin_on_the_axis():
@@ -150,9 +147,9 @@ def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_is_dotted
     low, high = domain(spec)
     rows = [row for layer in spec["layer"] for row in layer.get("data", {}).get("values", [])]
     arrows = [(row["x"], row["shape"]) for row in rows if "shape" in row]
-    assert arrows == [(low, "triangle-left"), (high, "triangle-right")]
     (row,) = spec["data"]["values"]
-    assert (row["low"], row["high"]) == (low, high)
+    assert arrows == [(row["low"], "triangle-left"), (row["high"], "triangle-right")]
+    assert row["low"] <= low < 1 < high <= row["high"]
     of_two = charts(*wild[:2], *wild[3:5])["forest-speed"]
     assert of_two["data"]["values"][0]["dash"] == (2, 5)
     assert 'stroke-dasharray="2,5"' in picture(of_two, "svg").decode()
@@ -173,13 +170,9 @@ def late(plan):
     [
         # 65,536 halved in the first step and twice more to 8,192, doubled at steps 100, 200 and 300.
         ([SKIPPING], "native: from 32,768 to 65,536 with 3 logged increases, 3 of 400 steps skipped. "),
-        ([STEADY], GROWN),
         ([STEADY | {"edit": late}], GROWN),  # growth before the first row counts
-        # Scale, growth and skipped steps are of one run; what another run skipped is said apart.
-        ([STEADY, SKIPPING | {"seed": 2}], GROWN + " (3 in another run)."),
-        # Of the lowest seed, in whatever order the runs are loaded.
-        ([SKIPPING | {"seed": 10}, STEADY | {"seed": 9}], GROWN),
-        ([STEADY | {"seed": 9}, SKIPPING | {"seed": 10}], GROWN),
+        # Scale, growth and skipped steps are of one run, that of the lowest seed.
+        ([SKIPPING | {"seed": 10}, STEADY | {"seed": 9}], GROWN + " (3 in another run)."),
     ],
 )
 def test_the_loss_scale_is_told_of_one_run_of_each_scaled_backend(made, expected: str):
@@ -195,14 +188,10 @@ def test_skipped_steps_are_marked_on_the_scale_they_led_to_on_a_log2_axis():
     spec = charts(*(make(b, edit=rich, skip_steps=(10, 15)) for b in ("none", "native")))["loss-scale"]
     y = spec["layer"][0]["encoding"]["y"]["scale"]
     assert (y["type"], y["base"]) == ("log", 2)
-    assert "2¹⁴" in texts(spec)
+    assert "16,384" in texts(spec)
     (row,) = next(layer["data"]["values"] for layer in spec["layer"] if "data" in layer)
     assert [row["x"], row["y"], row["new"], row["total"]] == [[10, 15], [32768, 16384], [1, 1], [1, 2]]
     assert "✕" in spec["title"]["subtitle"]
-    assert "point" not in spec["layer"][0]["mark"]
-    once = charts(make("native", **STEADY, edit=first(1)))["loss-scale"]
-    assert once["title"]["subtitle"].endswith("no step was skipped")
-    assert once["layer"][0]["mark"]["point"] is True  # one row has no line
 
 
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
@@ -216,31 +205,13 @@ def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
     assert found == {(label, styles[label].colour) for label in labels}
 
 
-def test_after_one_evaluation_there_is_a_point_with_its_range():
-    def once(plan):
-        for row in plan["rows"][:-1]:
-            row.pop("eval/accuracy", None)
-
-    spec = charts(*(make("none", seed, edit=once) for seed in (1, 2, 3)))["quality"]
-    assert [len(row["x"]) for row in spec["data"]["values"]] == [1]
-    assert {"point", "rule"} <= {layer["mark"]["type"] for layer in spec["layer"] if "params" not in layer}
-    tree = ElementTree.fromstring(picture(spec, "svg"))
-    marks = [node for node in tree.iter() if "mark-symbol role-mark" in node.get("class", "")]
-    assert sum(map(len, marks)) == 1
-
-
-@pytest.mark.parametrize(
-    ("seconds", "unit", "end"), [(500, "seconds", 500), (1740, "minutes", 29), (7200 * 2, "hours", 4)]
-)
-def test_time_axis_is_in_the_unit_that_its_words_name(seconds, unit, end):
+def test_time_axis_is_in_the_unit_that_its_words_name():
     longer = edited(
-        "time/elapsed_seconds", lambda value: value * seconds / 624
+        "time/elapsed_seconds", lambda value: value * 4 * 3600 / 624
     )  # of 200 steps at 40 images/s
     spec = charts(make("none", edit=longer))["quality-time"]
-    assert f"by {unit} of" in spec["title"]["subtitle"]
-    assert spec["data"]["values"][0]["x"][-1] == pytest.approx(end, rel=0.01)
-    tips = spec["layer"][-1]["encoding"]["tooltip"]
-    assert next(tip["title"] for tip in tips if tip["field"] == "x") == unit
+    assert "by hours of" in spec["title"]["subtitle"]
+    assert spec["data"]["values"][0]["x"][-1] == pytest.approx(4, rel=0.01)
 
 
 def test_shares_are_in_percent_with_and_without_loss_scaling():
@@ -265,15 +236,6 @@ def test_each_layer_has_its_largest_activation_in_the_order_of_the_network():
     }
     assert "infinite values left out" in spec["title"]["subtitle"]
     assert spec["layer"][-1]["encoding"]["y"]["sort"] == ["conv1", "layer10"]
-
-
-def test_a_published_ratio_is_drawn_whole_beside_ours(every):
-    spec = every["published"]
-    rows = values_of(spec, "row", "from")
-    assert {source for _, source in rows} == {"published", "these runs"}
-    assert all(row["low"] <= row["x"] <= row["high"] for row in rows.values())
-    assert "clip" not in json.dumps(spec)  # an interval is as long as it is, whatever its neighbours' are
-    assert not [layer for layer in spec["layer"] if "domain" in layer["encoding"]["x"]["scale"]]
 
 
 def test_a_line_is_the_mean_of_the_runs_between_the_lowest_and_the_highest():
@@ -329,36 +291,3 @@ def test_long_runs_are_thinned_and_the_extremes_of_what_is_left_out_stay():
     assert (max(rows[0]["high"]), min(rows[0]["low"])) == (50, -50)
     assert max(rows[1]["y"]) > 10
     assert (rows[0]["x"][0], rows[0]["x"][-1]) == (0, 4000)
-
-
-def test_hostile_names_are_data_and_never_part_of_an_expression():
-    hostile = "'+alert(1)+'</script>{{7*7}}\x07"
-    for name, spec in charts(make("none", name=hostile, config={"backend": hostile}, edit=rich)).items():
-        keys = '"(?:test|expr|labelExpr|calculate|filter|update)": "(.*?)(?<!\\\\)"'
-        assert "alert" not in "".join(re.findall(keys, json.dumps(spec))), name
-        assert "alert" in "".join(texts(spec)), name
-
-
-NAMED = {"metric": "val_acc:max", "baseline": "32-true", "group_by": ["trainer.precision"]}
-
-
-def without_epoch(plan):
-    for row in plan["rows"]:
-        row.pop("epoch")
-
-
-@pytest.mark.parametrize(
-    ("made", "options", "axis"),
-    [
-        (several(), NAMED, "by step"),
-        (several(without=("step", "_step")), NAMED, "by evaluation"),
-        ([make(backend, edit=without_epoch) for backend in ("none", "native")], {}, "by step"),
-    ],
-    ids=["step", "neither", "recorded"],
-)
-def test_the_compared_metric_is_drawn_without_an_epoch(made, options, axis: str):
-    found = charts(*made, **options)
-    assert axis in found["quality"]["title"]["subtitle"]
-    assert all(len(row["x"]) > 1 for row in found["quality"]["data"]["values"])
-    assert options or found["quality"]["data"]["values"][0]["x"] == [40, 80, 120, 160, 200]
-    assert options or "quality-time" in found

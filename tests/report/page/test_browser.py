@@ -136,8 +136,8 @@ def wide_figures(plan):
     plan["summary"]["throughput/images_per_second_median"] *= times
 
 
-@pytest.mark.parametrize("width", [390, 905, 1280, 1600])
-@pytest.mark.parametrize("spread", [0.001, 1.0, 40.0])
+@pytest.mark.parametrize("width", [390, 905, 1280])
+@pytest.mark.parametrize("spread", [0.001, 40.0])
 def test_intervals_of_a_row_lie_on_one_line_and_labels_of_axes_neither_touch_nor_are_cut(
     read, tmp_path, width, spread
 ):
@@ -153,37 +153,6 @@ def test_intervals_of_a_row_lie_on_one_line_and_labels_of_axes_neither_touch_nor
             assert len(row) == 5
             assert max(row) - min(row) < 1
     assert reader.page.evaluate(LABELS) == []
-
-
-@pytest.mark.parametrize("width", [390, 700, 1280])
-def test_a_title_never_breaks_between_a_number_and_its_unit_and_no_text_has_backticks(read, tmp_path, width):
-    runs = [make(b, seed, edit=wide_figures) for b in ("none", "native") for seed in (1, 2, 3)]
-    for run, accuracy in zip(runs, (0.90, 0.91, 0.92, 0.91, 0.90, 0.93), strict=True):
-        run.summary["eval/accuracy"] = accuracy
-    reader = read(write_page(runs, tmp_path), width)
-    # The lines of the title, as they are set.
-    lines = reader.page.evaluate("""(() => {
-      const lines = [], range = document.createRange();
-      const walker = document.createTreeWalker(document.querySelector('h1'), NodeFilter.SHOW_TEXT);
-      let top = null;
-      while (walker.nextNode()) for (let n = 0; n < walker.currentNode.length; n++) {
-        range.setStart(walker.currentNode, n); range.setEnd(walker.currentNode, n + 1);
-        const box = range.getBoundingClientRect();
-        if (!box.width) continue;
-        if (top === null || box.top > top + 5) { lines.push(''); top = box.top; }
-        lines[lines.length - 1] += walker.currentNode.data[n];
-      }
-      return lines;
-    })()""")
-    title = " ".join(" ".join(lines).split())
-    assert "inconclusive for native (+0.33 points; at most" in title
-    assert len(lines) > 1
-    for line in lines[1:]:
-        assert not line.startswith(("%", "=", "points", "CI"))
-    assert not [line for line in lines if line.rstrip().endswith((" n", "="))]
-    text = reader.page.evaluate("document.querySelector('main').innerText")
-    assert "`" not in text
-    assert "ampcompare sweep FILE --until-decided" in " ".join(text.split())
 
 
 def write_page(runs, folder, **options):

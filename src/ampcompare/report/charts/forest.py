@@ -1,11 +1,11 @@
 """The forest of effects: a chart for each question, with the effect of each group and its interval."""
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.groups import Kind
+from ampcompare.analysis.grouping.run_metrics import RunMetric
 from ampcompare.analysis.scale import CHANGE, DIFFERENCE, RATIO
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.report.charts.vega import (
@@ -30,17 +30,15 @@ FOREST = "forest-"
 ROW_HEIGHT = 24  # pixels
 RANGE_DASH = (2, 5)  # of a range of values in place of an interval
 LEAST_REACH = 0.02  # of an axis from no change, as a fraction of the baseline's value
-MIN_ZONE = 0.05  # width of a margin that a reader sees, as a fraction of the axis
-# A shorter axis has no room for ticks in double precision.
-MIN_SPAN = 1e-300
-MIN_LOG_SPAN = 1e-9
-EDGE = 0.1  # free at either end, as a fraction of the span
+MIN_SPAN = 1e-300  # a shorter axis has no room for ticks in double precision
 REACH = 100  # from the outermost values, as a ratio: an end of an interval beyond it becomes an arrow
+MAX_RATIO = 1e250  # Vega computes a logarithmic axis in double precision
+EDGE = 14  # pixels that are free at either end of an axis
+MIN_ZONE = 0.05  # width of a margin that a reader sees, as a fraction of the axis
 MIN_GAP = 0.28  # between two ticks of ratios, as a fraction of the axis
 # Ticks of ratios above and below 1, which also read well as changes in percent.
 RATIOS_ABOVE = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, *(10.0**n for n in range(1, 251)))
 RATIOS_BELOW = (0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, *(10.0**-n for n in range(2, 251)))
-MAX_RATIO = 1e250  # a larger ratio, or one below the inverse, counts as infinite or 0
 # By the scale of a column: the label of a tick, and what the chart shows.
 TICKS = {
     RATIO: f"format(datum.value, '{NUMBER}') + '×'",
@@ -75,29 +73,30 @@ def _forest(
 ) -> Spec:
     """Draw the cells of a column with their estimates, a row for each label."""
     metric = column.run_metric
-    low, high = axis_ends(
-        [mark for _, mark in marks.values()],
-        metric.null,
-        log=metric.is_ratio,
-        margin=column.zone,
-        least=_least_reach(column, analysis),
-    )
-    rows, arrows = _rows_and_arrows(marks, low, high, analysis)
+    rows, arrows = _rows_and_arrows(marks, metric, analysis)
+    # Besides what is drawn, so that noise does not fill an axis on which nothing else is.
+    reach = _least_reach(column, analysis)
+    ends = column.zone or (metric.null - reach, metric.null + reach)
+    low = min(*ends, *(row["low"] for row in rows))
+    high = max(*ends, *(row["high"] for row in rows))
+    if high - low < MIN_SPAN:
+        low -= LEAST_REACH
+        high += LEAST_REACH
     scale = {"type": "log"} if metric.is_ratio else {}
     ticks = {"values": ratio_ticks(low, high)} if metric.is_ratio else {"tickCount": 4}
     axis = {"grid": True, "labelExpr": TICKS[column.scale], **ticks}
-    x = quantity("x", axis, domain=[low, high], nice=False, **scale)
+    x = quantity("x", axis, domain=[low, high], nice=False, padding=EDGE, **scale)
     y = nominal("backend", scale={"domain": list(labels)}, axis=NAMES)
     shown = {"x": x, "y": y, "opacity": PICKED}
     shape = {"shape": nominal("shape", scale=None)}
     dashed = {"strokeDash": nominal("dash", scale=None)}
     tips = [tip("backend"), tip("effect", column.noun), tip("span", "interval")]
     dots = shown | shape | {"tooltip": tips}
-    ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
+    interval = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
     layers = [zone(x, *column.zone)] if column.zone else []
     layers += [
         line_at(x, metric.null),
-        {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": shown | ends | dashed},
+        {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": shown | interval | dashed},
         {"data": {"values": arrows}, "mark": point(70), "encoding": shown | shape},
         {"transform": [{"filter": "!datum.open"}], "mark": point(70), "encoding": dots},
         {
@@ -117,9 +116,14 @@ def _forest(
 
 
 def _rows_and_arrows(
-    marks: Mapping[str, tuple[Cell, Estimate]], low: float, high: float, analysis: Analysis
+    marks: Mapping[str, tuple[Cell, Estimate]], metric: RunMetric, analysis: Analysis
 ) -> tuple[list[Spec], list[Spec]]:
-    """Return a datum for each estimate, and one for each interval that goes on beyond an end of the axis."""
+    """Return a datum for each estimate, and one for each end of an interval that is too far to be drawn."""
+    low, high = -math.inf, math.inf
+    if metric.is_ratio:
+        values = [metric.null, *(mark.value for _, mark in marks.values())]
+        low = max(min(values) / REACH, 1 / MAX_RATIO)
+        high = min(max(values) * REACH, MAX_RATIO)
     controls = {group.display_name for group in analysis.groups if group.kind is not Kind.ARM}
     styles = styles_of(analysis)
     rows: list[Spec] = []
@@ -153,7 +157,7 @@ def _key(
     """Yield what a reader must know of the marks that are there; `length` is that of the axis."""
     if any(row["open"] for row in rows):
         yield "hollow: no difference shown"
-    if margin and (margin[1] - margin[0]) / length >= MIN_ZONE:
+    if margin and margin[1] - margin[0] >= MIN_ZONE * length:
         yield "shaded: the margin"
     if any(row["shape"] == "diamond" for row in rows):
         yield "diamond: a control"
@@ -174,40 +178,6 @@ def _least_reach(column: Column, analysis: Analysis) -> float:
     return 0.0 if estimate is None else LEAST_REACH * abs(estimate.value)
 
 
-def axis_ends(
-    marks: Sequence[Estimate],
-    null: float,
-    *,
-    log: bool,
-    margin: tuple[float, float] | tuple[()] = (),
-    least: float = 0.0,
-) -> tuple[float, float]:
-    """Return the ends of the axis on which these estimates lie with their intervals.
-
-    Args:
-        marks: At least one; an end of an interval far beyond all values is not on the axis.
-        null: The value of no change, which is on the axis.
-        log: Whether the scale is logarithmic.
-        margin: The zone within which a difference counts as none, which is on the axis.
-        least: How far the axis reaches from no change at least: as a fraction of a ratio, else in the unit of
-            the estimates. Without it, noise would fill an axis on which nothing else is.
-    """
-    narrowest = (null - least, null + least)
-    dots = [_scaled(value, log) for value in (null, *(margin or narrowest), *(mark.value for mark in marks))]
-    ends = [_scaled(end, log) for mark in marks for end in mark.span]
-    reach = math.log(REACH) if log else sys.float_info.max
-    points = dots + [end for end in ends if min(dots) - reach <= end <= max(dots) + reach]
-    low = min(points)
-    high = max(points)
-    if high - low < (MIN_LOG_SPAN if log else MIN_SPAN):
-        low -= 0.1
-        high += 0.1
-    edge = EDGE * (high - low)
-    low -= edge
-    high += edge
-    return (math.exp(low), math.exp(high)) if log else (low, high)
-
-
 def ratio_ticks(low: float, high: float) -> list[float]:
     """Return the ticks of a logarithmic axis that contains 1: 1, and others at readable distances.
 
@@ -223,11 +193,3 @@ def ratio_ticks(low: float, high: float) -> list[float]:
                 ticks.append(ratio)
                 last = ratio
     return sorted(ticks)
-
-
-def _scaled(value: float, log: bool) -> float:
-    if not log:
-        return value
-    if 1 / MAX_RATIO < value < MAX_RATIO:
-        return math.log(value)
-    return math.copysign(math.inf, value - 1)

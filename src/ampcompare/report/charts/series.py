@@ -1,7 +1,7 @@
 """The lines of the charts: mean and range over the runs of a group, thinned with their extremes kept."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from ampcompare.runs import RunRecord
 LINE_POINTS = 200
 CHART_POINTS = 1_000
 MIN_POINTS = 24
-DIGITS = 5
+DIGITS = 8  # of a number: what names the step of a long run, or a loss scale, exactly
 MAX_SKIP_MARKS = 60
 ROW = "row"  # an x axis for values without epoch and step: their number, in the order of logging
 Track = tuple[np.ndarray, np.ndarray]  # x and y of one run, a value per row
@@ -53,7 +53,7 @@ class ChartLine:
         indices = thin(self.y, points)
         runs = "one run" if self.n == 1 else f"mean of {self.n} runs"
         datum: dict[str, Any] = {"backend": self.label, "of": runs}
-        datum |= {"x": _rounded(self.x[indices], 8), "y": _rounded(self.y[indices])}
+        datum |= {"x": _rounded(self.x[indices]), "y": _rounded(self.y[indices])}
         if with_range:
             datum["low"] = _rounded(np.fmin.reduceat(self.low, indices))
             datum["high"] = _rounded(np.fmax.reduceat(self.high, indices))
@@ -107,12 +107,12 @@ def points_per_line(lines: Sequence[ChartLine]) -> int:
     return max(MIN_POINTS, min(LINE_POINTS, CHART_POINTS // max(1, len(lines))))
 
 
-def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def scale_lines(groups: Iterable[Group]) -> tuple[list[ChartLine], list[dict[str, Any]]]:
     """Return the loss scale of one run per group (`scaled_run`), and where that run skipped steps.
 
     One run, because a mean of loss scales is no loss scale. A skipped step is drawn at the scale after it.
     """
-    scales = []
+    lines = []
     crosses = []
     for group in groups:
         run = scaled_run(group)
@@ -123,25 +123,21 @@ def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list
         usable = (scale > 2.0**-150) & (scale < 2.0**150)
         steps = steps[usable]
         scale = scale[usable]
-        corners = np.union1d(np.flatnonzero(np.diff(scale)) + 1, [0, len(scale) - 1])
-        corners = _sample(corners, LINE_POINTS)
-        line = {"x": steps[corners], "y": scale[corners]}
-        scales.append(_datum(group, line))
-
+        if not len(steps):
+            continue
+        lines.append(ChartLine(group.display_name, 1, steps, scale, scale, scale))
         skip_steps, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
         new = np.diff(totals, prepend=0.0)
-        marked = _sample(np.flatnonzero(new > 0), MAX_SKIP_MARKS)
+        skips = np.flatnonzero(new > 0)
+        marked = skips[np.linspace(0, len(skips) - 1, min(len(skips), MAX_SKIP_MARKS)).astype(int)]
         if len(marked):
             x = skip_steps[marked]
             index_before = np.searchsorted(steps, x, side="right") - 1
             y = scale[np.maximum(0, index_before)]
-            crosses.append(_datum(group, {"x": x, "y": y, "new": new[marked], "total": totals[marked]}))
-    return scales, crosses
-
-
-def _datum(group: Group, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the columns of a group as one datum for Vega-Lite's `flatten`."""
-    return {"backend": group.display_name} | {name: values.tolist() for name, values in columns.items()}
+            columns = {"x": x, "y": y, "new": new[marked], "total": totals[marked]}
+            rows = {name: values.tolist() for name, values in columns.items()}
+            crosses.append({"backend": group.display_name, **rows})
+    return lines, crosses
 
 
 def track_of(run: RunRecord, x: str, y: str, factor: float = 1.0) -> Track:
@@ -170,11 +166,11 @@ def thin(y: np.ndarray, limit: int) -> np.ndarray:
     return np.unique(indices)
 
 
-def round_for_chart(value: float, digits: int = DIGITS) -> float | int | None:
+def round_for_chart(value: float) -> float | int | None:
     """Return a number with as many digits as a chart can show; None for NaN and infinity."""
     if not math.isfinite(value):
         return None
-    rounded = float(f"{value:.{digits}g}")
+    rounded = float(f"{value:.{DIGITS}g}")
     is_whole = rounded == int(rounded) and abs(rounded) < 2**53
     return int(rounded) if is_whole else rounded
 
@@ -197,10 +193,5 @@ def _merge_equal_x(track: Track) -> Track:
     return unique, np.bincount(where, weights=track[1], minlength=len(unique)) / counts
 
 
-def _rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | int | None]:
-    return [round_for_chart(value, digits) for value in values.tolist()]
-
-
-def _sample(numbers: np.ndarray, limit: int) -> np.ndarray:
-    """Return at most `limit` of the numbers, evenly spaced."""
-    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), limit)).astype(int)]
+def _rounded(values: np.ndarray) -> list[float | int | None]:
+    return [round_for_chart(value) for value in values.tolist()]

@@ -12,10 +12,10 @@ from ampcompare.report.charts.series import (
     ROW,
     ChartLine,
     common_axis,
-    loss_scale_data,
     make_lines,
     make_time_lines,
     points_per_line,
+    scale_lines,
 )
 from ampcompare.report.charts.vega import (
     LINE_WIDTH,
@@ -38,8 +38,9 @@ SIDES = {
 }  # a solid and a dashed line
 # By x axis of the compared metric: its name in the subtitle and in tooltips.
 AXES = {metrics.EPOCH: ("epoch", "epoch"), metrics.STEP: ("step", ""), ROW: ("evaluation", "evaluation")}
+FROM_ZERO = quantity("y", domainMin=0)
 MAX_MARKED = 12  # a line with more points has no marks
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+MAX_POWERS = 7  # of two that the axis of a loss scale names
 TIME_UNITS = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # minimum, unit, size
 
 
@@ -85,7 +86,7 @@ def throughput(analysis: Analysis) -> Spec | None:
         title = "Time"
         lines = [_as_time(line, units.times_per_second) for line in lines]
     unit = units.shown_speed
-    return line_chart(analysis, title, f"{unit}, by step", lines, (units.step, unit), y_min=0.0)
+    return line_chart(analysis, title, f"{unit}, by step", lines, (units.step, unit), FROM_ZERO)
 
 
 def _as_time(line: ChartLine, times_per_second: float) -> ChartLine:
@@ -107,7 +108,7 @@ def lost_updates(analysis: Analysis) -> Spec | None:
         "% of 16-bit weights, by step",
         lines,
         (analysis.quantities.step, "lost, %"),
-        y_min=0.0,
+        FROM_ZERO,
     )
 
 
@@ -123,34 +124,32 @@ def underflow(analysis: Analysis) -> Spec | None:
         "% of elements; dashed: without loss scaling",
         lines,
         (analysis.quantities.step, "zero in fp16, %"),
-        y_min=0.0,
+        FROM_ZERO,
     )
 
 
 def loss_scale(analysis: Analysis) -> Spec | None:
     """Draw the loss scale by optimizer step on a log2 axis; crosses mark skipped steps."""
-    scales, crosses = loss_scale_data(analysis.groups)
-    if not scales:
+    lines, crosses = scale_lines(analysis.groups)
+    if not lines:
         return None
-    labels = [scale["backend"] for scale in scales]
-    y = _log2_axis([value for scale in scales for value in scale["y"]])
-    flat = [{"flatten": ["x", "y"]}]
-    tips = [tip("backend"), tip("x", analysis.quantities.step, format=",")]
-    shown = {"y": y, "opacity": PICKED}
-    dashed = shown | {"strokeDash": by_backend(labels, styles_of(analysis), "dash")}
-    mark = {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}
-    if any(len(scale["x"]) == 1 for scale in scales):  # a line of one point is invisible
-        mark["point"] = True
-    layers: list[Spec] = [{"transform": flat, "mark": mark, "encoding": dashed}]
-    if crosses:
-        mark = point(55, shape="cross", angle=45)
-        skipped = [tip("new", "steps skipped", format=","), tip("total", "skipped so far", format=",")]
-        layer = {"data": {"values": crosses}, "transform": [{"flatten": ["x", "y", "new", "total"]}]}
-        layers.append(layer | {"mark": mark, "encoding": shown | {"tooltip": [*tips, *skipped]}})
-    layers.append({"transform": flat} | _hover(y, [*tips, tip("y", "scale", format=",")]))
     subtitle = f"by step, one run per line; {'✕ skipped steps' if crosses else 'no step was skipped'}"
-    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(analysis), "colour")}
-    return chart("Loss scale", subtitle, layers, scales, encoding=encoding)
+    step = analysis.quantities.step
+    y_axis = _log2_axis(np.concatenate([line.y for line in lines]))
+    spec = line_chart(
+        analysis, "Loss scale", subtitle, lines, (step, "scale"), y_axis, interpolate="step-after", number=","
+    )
+    if spec is not None and crosses:
+        skipped = [tip("new", "steps skipped", format=","), tip("total", "skipped so far", format=",")]
+        tips = [tip("backend"), tip("x", step, format=","), *skipped]
+        layer = {
+            "data": {"values": crosses},
+            "transform": [{"flatten": ["x", "y", "new", "total"]}],
+            "mark": point(55, shape="cross", angle=45),
+            "encoding": {"y": y_axis, "opacity": PICKED, "tooltip": tips},
+        }
+        spec["layer"].insert(-1, layer)
+    return spec
 
 
 def line_chart(
@@ -159,7 +158,10 @@ def line_chart(
     subtitle: str,
     lines: Sequence[ChartLine],
     axes: tuple[str, str],
-    y_min: float | None = None,
+    y_axis: Spec | None = None,
+    *,
+    interpolate: str = "linear",
+    number: str = NUMBER,
 ) -> Spec | None:
     """Draw the mean over each group's runs, on a band from the lowest to the highest run.
 
@@ -168,7 +170,9 @@ def line_chart(
         subtitle: Unit and x axis.
         lines: Those without a point are not drawn.
         axes: Names of x and y in tooltips.
-        y_min: Where the y axis begins; None to fit the data.
+        y_axis: None for one that fits the data.
+        interpolate: How Vega-Lite draws a line between its points.
+        number: The format of numbers in tooltips.
 
     Returns:
         The specification; None where no line has a point.
@@ -181,8 +185,7 @@ def line_chart(
     min_points = min(len(row["x"]) for row in rows)
     fields = ["x", "y", *(["low", "high"] if with_range else [])]
     labels = list(dict.fromkeys(one.label for one in drawn))
-    begins: Spec = {} if y_min is None else {"domainMin": y_min}
-    y_axis = quantity("y", **begins)
+    y_axis = y_axis or quantity("y")
     layers: list[Spec] = []
     if with_range:
         ends = {"y": y_axis | {"field": "low"}, "y2": {"field": "high"}, "fillOpacity": if_picked(0.14, 0.03)}
@@ -195,28 +198,27 @@ def line_chart(
     has_sides = any(one.side for one in drawn)
     if has_sides:
         dash = nominal("side", scale={"domain": [*SIDES], "range": [[1, 0], [4, 3]]}, legend=None)
-    line: Spec = {"type": "line", "strokeWidth": LINE_WIDTH}
+    line: Spec = {"type": "line", "interpolate": interpolate, "strokeWidth": LINE_WIDTH}
     layers.append({"mark": line, "encoding": shown | {"strokeDash": dash}})
     if min_points == 1 or max(len(row["x"]) for row in rows) <= MAX_MARKED:
         layers.append({"mark": point(28), "encoding": shown})
     names = dict(zip(fields, (*axes, "lowest run", "highest run"), strict=False))
-    tips = [tip(field, name, format=NUMBER) for field, name in names.items()]
+    tips = [tip(field, name, format=number) for field, name in names.items()]
     side_tips = [tip("side", "gradients")] if has_sides else []
-    layers.append(_hover(y_axis, [tip("backend"), *side_tips, tip("of", "line"), *tips]))
+    select = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
+    hovered = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
+    tooltip = [tip("backend"), *side_tips, tip("of", "line"), *tips]
+    layers.append(
+        {
+            "params": [{"name": "hover", "select": select}],
+            "mark": point(60),
+            "encoding": {"y": y_axis, "opacity": hovered, "tooltip": tooltip},
+        }
+    )
     encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(analysis), "colour")}
     if has_sides:
         encoding["detail"] = nominal("side")
     return chart(title, subtitle, layers, rows, transform=[{"flatten": fields}], encoding=encoding)
-
-
-def _hover(y: Spec, tips: list[Spec]) -> Spec:
-    select = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
-    shown = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
-    return {
-        "params": [{"name": "hover", "select": select}],
-        "mark": {"type": "point", "filled": True, "size": 60},
-        "encoding": {"y": y, "opacity": shown, "tooltip": tips},
-    }
 
 
 def _unit(analysis: Analysis) -> str:
@@ -224,14 +226,9 @@ def _unit(analysis: Analysis) -> str:
     return f"{unit}, " if unit else ""
 
 
-def _log2_axis(scales: Sequence[float]) -> Spec:
-    exponents = [math.log2(scale) for scale in scales]
-    low = math.floor(min(exponents))
-    high = max(math.ceil(max(exponents)), low + 1)
-    stride = max(1, math.ceil((high - low) / 6))
-    ticks = range(low, high + 1, stride)
-    labels = " : ".join(f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks)
-    # Space for the width of a line above the highest scale and below the lowest.
-    domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
-    axis = {"values": [2.0**k for k in ticks], "labelExpr": f"{labels} : ''"}
-    return quantity("y", axis, type="log", base=2, domain=domain, nice=False)
+def _log2_axis(scales: np.ndarray) -> Spec:
+    low = math.floor(math.log2(scales.min()))
+    high = math.ceil(math.log2(scales.max()))
+    stride = 1 + (high - low) // MAX_POWERS
+    axis = {"values": [2.0**power for power in range(low, high + 1, stride)]}
+    return quantity("y", axis, type="log", base=2, nice=False, padding=14)

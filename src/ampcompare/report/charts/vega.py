@@ -7,12 +7,8 @@ scheme, for a picture on white. A test validates specifications with Vega; a rep
 import json
 import re
 import textwrap
-import warnings
-from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-from ampcompare.runs.cache import open_cache, trim_cache
 
 if TYPE_CHECKING:
     from ampcompare.report.palette import Style  # imports pandas; `bench` draws without it
@@ -32,11 +28,11 @@ NAMES = {"title": None, "labelLimit": 110}  # an axis with names
 SUBTITLE_CHARS = 76
 LEGEND_CHARS = 60
 GREY = "#767c88"  # on white and on near-black
-MAX_CACHE_SIZE = "100M"
 PAPER = "paper"  # the signal with the colour of the ground
 PICK = "pick"  # the signal with the label that the reader selected; null for none
 NUMBER = ",.6~r"  # decimal without trailing zeros: an axis from 0.16 has no label 0.2
-NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What a picture cannot show: control characters, and those that Vega would halve where it shortens a label.
+NOT_PRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd]")
 
 
 def chart(
@@ -162,27 +158,6 @@ def config(ink: str, soft: str, line: str, paper: str, font: str) -> Spec:
     }
 
 
-def picture(spec: Spec, kind: str) -> bytes:
-    """Return the chart as `png` or `svg`, in the form of `for_paper`."""
-    return draw(json.dumps(for_paper(spec)), (kind,), "")[kind]
-
-
-def draw_pictures(specs: Mapping[str, Spec], kinds: Sequence[str]) -> dict[str, dict[str, bytes]]:
-    """Return the picture of each chart in these formats, by the names of the charts.
-
-    Vega takes a second to start, so pictures are kept in the cache.
-    """
-    memory = open_cache("pictures")
-    drawing = version("vl-convert-python")
-    cached_draw = memory.cache(draw)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # joblib warns if the cache is on a full disk
-        texts = {name: json.dumps(for_paper(spec)) for name, spec in specs.items()}
-        pictures = {name: cached_draw(text, tuple(kinds), drawing) for name, text in texts.items()}
-    trim_cache(memory, MAX_CACHE_SIZE)
-    return pictures
-
-
 def for_paper(spec: Spec) -> Spec:
     """Return the chart for a paper: on white, with title, legend and setting inside."""
     where = textwrap.wrap(spec.get("description", ""), SUBTITLE_CHARS)
@@ -201,22 +176,17 @@ def for_paper(spec: Spec) -> Spec:
     return printable
 
 
-def draw(paper: str, kinds: tuple[str, ...], drawing: str) -> dict[str, bytes]:
-    """Return the pictures of a specification in each format; Vega draws once for all of them.
-
-    Args:
-        paper: The specification as JSON.
-        kinds: Some of `svg` and `png`.
-        drawing: The version of the drawing library. It is an argument because the cache goes by arguments.
-    """
+def draw(paper: Spec, kinds: Collection[str]) -> dict[str, bytes]:
+    """Return the pictures of a specification by format, which are some of `svg` and `png`."""
     import vl_convert
 
-    svg = vl_convert.vegalite_to_svg(paper, vl_version=VEGA_LITE)
-    made = {
-        "svg": lambda: svg.encode("utf-8", "replace"),
-        "png": lambda: vl_convert.svg_to_png(svg, ppi=PPI, scale=1),
-    }
-    return {kind: made[kind]() for kind in kinds}
+    svg = vl_convert.vegalite_to_svg(json.dumps(paper), vl_version=VEGA_LITE)
+    pictures = {}
+    if "svg" in kinds:
+        pictures["svg"] = svg.encode("utf-8", "replace")
+    if "png" in kinds:
+        pictures["png"] = vl_convert.svg_to_png(svg, ppi=PPI, scale=1)
+    return pictures
 
 
 def _with_legends(encoding: Spec, symbol: str) -> Spec:
@@ -232,9 +202,9 @@ def _with_legends(encoding: Spec, symbol: str) -> Spec:
 
 
 def _printable(value: Any) -> Any:
-    """Return the value with texts that XML can represent; names of runs may have control characters."""
+    """Return the value with texts that a picture can show; names of runs may have any character."""
     if isinstance(value, str):
-        return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", value)
+        return NOT_PRINTABLE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):
         return {_printable(key): _printable(inner) for key, inner in value.items()}
     if isinstance(value, list):
