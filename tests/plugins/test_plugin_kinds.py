@@ -45,22 +45,14 @@ def test_a_plug_in_is_recorded_by_its_label_and_the_report_pools_only_equal_sour
     record = read_records()[0]
     environment = record.config["environment"]
     assert (record.config["backend"], record.name) == ("./mine.py:Mine", "mine_bf16_tiny_synthetic")
-    assert "mine_bf16" in record.tags
     told = [environment[key] for key in ("precision_dtype", "backend_label", "backend_words")]
     assert told == ["bfloat16", "mine_bf16", "autocast, no scaling"]
     analysis = analyse_runs(load_runs(["runs"]))
-    assert [(group.label, len(group.all_rows)) for group in analysis.groups] == [
-        ("none", 1),
-        ("mine_bf16", 2),
-    ]
-    assert analysis.backend_descriptions["mine_bf16"] == "autocast, no scaling, bf16"
+    assert {group.label: len(group.all_rows) for group in analysis.groups} == {"none": 1, "mine_bf16": 2}
     (comparison,) = analysis.comparisons
-    assert not comparison.not_compared_reason
     assert not comparison.uncontrolled_differences  # that it is another backend is what is compared
     with (here / "mine.py").open("a") as file:
         file.write("# another source of the same behaviour\n")
     play("epochs=1", MINE, "seed=2")
-    labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
-    assert labels[0] == "none"
-    assert len(labels) == 3
-    assert all(label.startswith("mine_bf16 · backend_source ") for label in labels[1:]), labels
+    _, *labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
+    assert [label.startswith("mine_bf16 · backend_source ") for label in labels] == [True, True]

@@ -125,20 +125,6 @@ def test_skips_are_unknown_where_the_scale_does_not_tell_of_them(
     assert tracker.rows[-1][metrics.SKIPPED] == pytest.approx(skipped, nan_ok=True)
 
 
-@pytest.mark.parametrize("first_ends", [False, True])
-@pytest.mark.usefixtures("tracker")
-def test_two_recorders_of_one_scaler_give_it_its_update_back(first_ends: bool):
-    scaler = torch.amp.GradScaler("cpu")
-    own_update = scaler.update
-    one, other = (Recorder(backend="native", scaler=scaler, **PARTS).begin() for _ in range(2))
-    for record in (one, other) if first_ends else (other, one):
-        record.close()
-    scaler.scale(torch.ones(()))
-    scaler.update(4.0)
-    assert scaler.get_scale() == 4.0
-    assert first_ends or scaler.update == own_update
-
-
 @pytest.mark.parametrize(("ours", "every", "expected"), [(False, 1, [0, 1, 1, 2]), (True, 3, [1, 2])])
 def test_a_scale_restored_in_a_pause_is_not_counted_as_a_skip(
     tracker: InMemoryRun, ours: bool, every: int, expected: list[int]
@@ -234,22 +220,6 @@ def test_a_non_finite_loss_is_reported_and_stops_nothing(
     assert caplog.messages == ["step 7: the training loss is NaN (loss scale 1); the training continues"]
     assert tracker.exit_codes == [0]
     assert [math.isnan(x) for x in tracker.values_of(metrics.LOSS)] == [False, True]
-
-
-def test_evaluations_have_their_names_and_the_best_is_in_the_summary(
-    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture
-):
-    with Recorder(backend="none", every=2, test_samples=100, **PARTS) as record:
-        for epoch, accuracy in enumerate((0.5, 0.7, torch.tensor(0.6)), 1):
-            record.step(loss=1.0, samples=1, epoch=epoch)
-            record.evaluate(accuracy=accuracy, f1=0.25)
-        record.evaluate(accuracy=60.0)
-        record.evaluate(accuracy=61.0)
-    assert tracker.values_of("eval/accuracy") == pytest.approx([0.5, 0.7, 0.6, 60.0, 61.0])
-    assert tracker.values_of("eval/f1") == [0.25] * 3
-    assert tracker.summary[metrics.TEST_IMAGES] == 100
-    assert tracker.summary[metrics.BEST_ACCURACY] == 61.0
-    assert sum("expected a fraction from 0 to 1" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -400,3 +370,16 @@ def test_the_backends_name_is_recorded_as_given_with_the_backend_that_it_stands_
     assert tracker.config["recorder"]["backend"] == known
     assert tracker.config["model"] == {"name": "mine"}
     assert tracker.config["environment"].get(metrics.PRECISION_DTYPE) == dtype
+
+
+def test_evaluations_have_their_names_and_an_accuracy_that_is_no_fraction_is_warned_of_once(
+    tracker: InMemoryRun, caplog: pytest.LogCaptureFixture
+):
+    with Recorder(backend="none", every=2, test_samples=100, **PARTS) as record:
+        record.step(loss=1.0, samples=1)
+        for accuracy in (0.5, torch.tensor(0.6), 60.0, 61.0):
+            record.evaluate(accuracy=accuracy, f1=0.25)
+    assert tracker.values_of("eval/accuracy") == pytest.approx([0.5, 0.6, 60.0, 61.0])
+    assert tracker.values_of("eval/f1") == [0.25] * 4
+    assert tracker.summary[metrics.TEST_IMAGES] == 100
+    assert sum("expected a fraction from 0 to 1" in message for message in caplog.messages) == 1

@@ -167,15 +167,6 @@ def test_a_pattern_names_all_paths_that_match_it(tmp_path):
     assert run.values("loss").tolist() == [9.5]
 
 
-def test_every_trainer_folder_and_every_other_table_is_a_run(tmp_path):
-    names = ("a/metrics.csv", "b/metrics.csv", "one.csv", "two.csv", "c/metrics.csv", "c/progress.csv")
-    for number, name in enumerate(names):
-        write(tmp_path / name, f"step,loss\n1,{number}\n")
-    write(tmp_path / "data.csv", "pixel,label\n1,2\n")
-    runs, _ = _load(tmp_path)
-    assert sorted(Path(run.name).name for run in runs) == ["a", "b", "metrics", "one", "progress", "two"]
-
-
 BOMB = [
     f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 ]
