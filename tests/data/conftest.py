@@ -1,4 +1,4 @@
-"""Small real data sets for the tests, and the shared one where it lies beside the checkout."""
+"""Small real data sets for the tests."""
 
 import io
 from collections.abc import Callable, Iterator

@@ -1,6 +1,5 @@
 """Class folders on disk and in archives: what is read, in which order, kept once decoded, or refused."""
 
-import io
 import os
 import shutil
 import tarfile
@@ -51,13 +50,14 @@ def test_classes_and_images_are_sorted_by_name_without_hidden_files(folder, file
     for name in (".DS_Store", "train/._schwäne", "train/schwäne/._bild.png", "test/schwäne/Thumbs.db"):
         (folder / name).write_bytes(b"no image")
     os.mkfifo(folder / "train/schwäne/pipe.png")
+    grey = folder / "train/two words/grey.jpg"
+    Image.open(folder / "train/two words/bild 0 ä.png").convert("L").save(grey)
     dataset = load_folder(folder)
     assert dataset.classes == ("schwäne", "two words")
-    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert dataset.test.labels.tolist() == [0, 0, 1, 1]
-    expected = [
-        np.asarray(Image.open(io.BytesIO(data))) for name, data in files.items() if name.startswith("train")
-    ]
+    paths = [*(folder / name for name in files if name.startswith("train")), grey]
+    expected = [np.asarray(Image.open(path).convert("RGB")) for path in paths]
     np.testing.assert_array_equal(dataset.train.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
 
 

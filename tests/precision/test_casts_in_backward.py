@@ -155,6 +155,26 @@ def test_a_custom_backward_has_the_casts_of_its_forward(
     torch.testing.assert_close(layer.weight.grad, of_weight, rtol=0, atol=0)
 
 
+def test_a_second_derivative_is_that_of_fp64():
+    """The gradient of the squared gradient norm of sum(tanh(x W^T)), where W is used through its fp16 copy."""
+    layer, x = Layer(Product), 0.3 * torch.randn(4, 6, generator=torch.Generator().manual_seed(4))
+    precision = build_precision("apex_o1", loss_scale=1.0)
+    precision.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
+
+    def differentiate(loss: Tensor, weight: Tensor) -> Tensor:
+        (slope,) = torch.autograd.grad(loss, [weight], create_graph=True)
+        return slope.float().square().sum()
+
+    with precision.training_context():
+        with precision.forward_context():
+            loss = layer(x).tanh().float().sum()
+        precision.backward(differentiate(loss, layer.weight))
+    weight = layer.weight.detach().double().requires_grad_()
+    differentiate((x.double() @ weight.T).tanh().sum(), weight).backward()
+    error = (layer.weight.grad - weight.grad).norm() / weight.grad.norm()
+    assert error < 8 * torch.finfo(torch.float16).eps
+
+
 @pytest.mark.parametrize("run", RUNNERS)
 @pytest.mark.parametrize("kind", ["tensor", "module_pre"])
 @pytest.mark.parametrize("name", O1)

@@ -221,6 +221,17 @@ def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
     assert list_active_overloads() == ()
 
 
+def test_transforms_of_functions_go_through_the_kernels():
+    x, y = torch.randn(3, 4, 5).half(), torch.randn(3, 5, 2).half()
+    with all_in_fp32():
+        assert torch.equal(torch.func.vmap(torch.mm)(x, y), torch.bmm(x, y))
+        value, tangent = torch.func.jvp(lambda a: a @ y[0], (x[0],), (x[0],))
+        gradient = torch.func.grad(lambda a: (a @ y[0]).sum())(x[0])
+    assert torch.equal(value, tangent)
+    assert torch.equal(value, (x[0].float() @ y[0].float()).half())
+    assert torch.equal(gradient, y[0].float().sum(1).half().expand(4, 5))
+
+
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("backend", ["native", "apex_o1", "bf16"])
 def test_recurrent_layers_train_with_the_gradients_of_fp32(layer: type[nn.Module], backend: str):
@@ -311,6 +322,12 @@ def slow_operations(step: Callable[[], Any], folder: Path) -> tuple[set[str], se
 def test_no_slow_operation_of_a_training_step_is_missed(backend: str, tmp_path: Path):
     torch.manual_seed(0)
     assert_none_is_missed(trainer(backend, Mixture()), tmp_path)
+
+
+@pytest.mark.slow
+def test_no_slow_operation_of_a_compiled_step_is_missed(tmp_path: Path):
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+    assert_none_is_missed(trainer("native", network, compiled=True), tmp_path)
 
 
 def assert_none_is_missed(made: Trainer, folder: Path) -> None:

@@ -57,7 +57,6 @@ def without_batch_norm(num_classes: int) -> nn.Module:
 
 def main(folder: Path) -> None:
     """Train each case briefly and write the results as JSON, in each process that torchrun starts."""
-    torch.set_num_threads(1)
     found = {}
     with connect_processes("cpu") as world:
         for case, words in CASES.items():
@@ -75,7 +74,7 @@ def main(folder: Path) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
     """Return the results of one process, and those of each of two."""
     alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
-    torchrun(1, __file__, str(alone))
+    main(alone)
     torchrun(2, __file__, str(together))
     one, first, second = (
         json.loads(path.read_text())
@@ -109,7 +108,6 @@ STOPS_AT = 5
 
 def stop(folder: Path) -> None:
     """Ask only process 1 to stop during a step, with quick and slow steps; torchrun starts this."""
-    torch.set_num_threads(1)
     found = {}
     with connect_processes("cpu") as world:
         for case, seconds in {"quick": 0.0, "slow": 0.3}.items():
@@ -173,5 +171,6 @@ def test_unused_parameters_are_named_and_can_be_allowed(tmp_path: Path):
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     (stop if sys.argv[2:] == ["stop"] else main)(Path(sys.argv[1]))
     exit_process(0)

@@ -123,6 +123,36 @@ def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
+def test_delayed_and_normal_calls_give_the_sum(level) -> None:
+    model, optimizer = start(level)
+    for factor, delay in ((1, True), (3, False), (-2, True), (5, True), (2, False)):
+        backward(model, optimizer, factor, delay_unscale=delay)
+    assert next(amp.master_params(optimizer)).grad.item() == 9
+    assert amp.state_dict()["loss_scaler0"]["unskipped"] == 2
+
+
+def test_overflow_of_a_delayed_check_is_not_lost() -> None:
+    model, optimizer = start()
+    for factor, delay, scale in ((INF, True, 1024), (1.0, False, 512)):
+        optimizer.zero_grad()
+        backward(model, optimizer, factor, delay_overflow_check=delay)
+        assert get_scales() == [scale]
+    optimizer.step()
+    assert model.weight.item() == 1
+
+
+@pytest.mark.parametrize(("saved", "expected"), [(1, [1, 1024]), (3, [1, 2])])
+def test_state_of_another_number_of_losses_warns_and_loads_what_both_have(saved, expected) -> None:
+    start(num_losses=2)
+    state = {f"loss_scaler{i}": {"loss_scale": 2.0**i, "unskipped": i} for i in range(saved)}
+    with pytest.warns(UserWarning, match=rf"contains {saved} entries, while 2 loss_scalers"):
+        amp.load_state_dict(state)
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: scale\.$"):
+        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 0}, "scale": 1.0})
+    assert get_scales() == expected
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
 def test_copied_model_still_casts_with_its_own_weights(level) -> None:
     model, _ = start(level)
     twin = copy.deepcopy(model)

@@ -8,6 +8,7 @@ import torch
 from support.properties import backends
 from support.training import batch, trainer
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
@@ -108,3 +109,29 @@ def test_recording_changes_no_number_under_any_backend(backend: str):
         looks.append([any(key.startswith("activation/") for key in each) for each in found])
     assert all(a.equal(b) for a, b in zip(*ends, strict=True))
     assert looks == [[False] * 3, [False, True, False]]
+
+
+class Growing(nn.Linear):
+    """Gives more in each call."""
+
+    factor = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.factor *= 1000
+        return super().forward(x) * self.factor
+
+
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Growing(192, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.body, x.flatten(1).requires_grad_(), use_reentrant=True)
+
+
+def test_a_forward_that_the_backward_computes_again_is_recorded_once():
+    model = Recomputed()
+    found = trainer("none", model).step([batch(8)], diagnose=True).diagnostics
+    assert model.body.factor == 1e6  # called twice
+    assert 100 < found[f"{LARGEST}/body"] < 1e5
