@@ -1,126 +1,133 @@
-"""The driver under any order of events: starts, ends, signals, lost jobs, stops, killed drivers.
+"""What the driver of a sweep decides: which run comes next, what becomes of one that was interrupted."""
 
-Faults are planted in the driver, and each of them is found.
-"""
-
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
-from support.properties import examples
-from support.simulated_sweep import SERIES, STEPS, SWEEP, Simulation
+from support.fakes import plan
+from support.scripted_executor import ScriptedExecutor, drive, finishes
+from support.sweep_project import make_grid
+from support.wandb_files import write_runs
 
 from ampcompare.runs.run_state import RunState
-from ampcompare.sweeps.decisions import Situation
-from ampcompare.sweeps.driver import SweepDriver
-from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.run_end import RunChange
-from ampcompare.sweeps.sweep import Sweep
-
-ORDER = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9)), min_size=20, max_size=60)
+from ampcompare.sweeps.decisions import Band, reached_bands
+from ampcompare.sweeps.journal import SweepRun, SweepState
+from ampcompare.sweeps.run_end import RunEnd
+from ampcompare.sweeps.samplers import falls_behind
+from ampcompare.sweeps.sweep import Hyperband, Objective, orders
 
 
-def orders_of_events(
-    kind: str, driver_type: type[SweepDriver] = SweepDriver, sweep: Sweep = SWEEP, orders: int = 1_000
-) -> Callable[[], None]:
-    """Return a test that plays many orders of events, without shrinking the one that fails."""
-
-    @settings(max_examples=orders, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
-    @given(steps=ORDER)
-    def play(steps: list[tuple[str, int]]) -> None:
-        Simulation(kind, driver_type, sweep).play(steps)
-
-    return play
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """Return a function that makes a grid of another program."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").touch()
+    return make_grid
 
 
-@examples(40, 1_000)
-@pytest.mark.parametrize("kind", ["local", "job"])
-@pytest.mark.parametrize("sweep", [SWEEP, SERIES], ids=["runs", "groups"])
-def test_each_point_ends_once_whatever_happens_in_whatever_order(kind: str, sweep: Sweep, examples: int):
-    orders_of_events(kind, sweep=sweep, orders=examples)()
+@pytest.mark.parametrize("slots", [1, 8])
+def test_every_point_is_run_once_in_the_order_of_the_blocks(tmp_path, sweep, slots):
+    executor = ScriptedExecutor(slots=slots)
+    runs = drive(tmp_path / "out", sweep(5), executor)
+    assert [run.parameters["x"] for run in executor.submitted] == [*next(orders("s", 5))]
+    assert {run.state for run in runs} == {RunState.FINISHED}
+    again = ScriptedExecutor()
+    assert drive(tmp_path / "out", sweep(5), again) == runs
+    assert again.submitted == []
 
 
-class InterruptedRunsAreNotStartedAgain(SweepDriver):
-    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
-        known = set(self.journal.state.runs)
-        return super().train([group for group in groups if not known & {*group}])
+@pytest.mark.parametrize(("process", "has_time"), [({"gpu": 1}, True), ({"job": "7"}, False)])
+def test_the_first_finished_run_is_described_once_with_the_time_of_its_process(
+    tmp_path, sweep, process, has_time
+):
+    """A run of Slurm or Ray has waited in a queue, so the time since its submission is not its own."""
+    described = []
+
+    def describe(prepared, folder, run, process_seconds):
+        described.append((run.index, process_seconds))
+        return []
+
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(3) if len(executor.submitted) == 1 else finishes(run)
+
+    executor = ScriptedExecutor(ending, **process)
+    drive(tmp_path / "out", sweep(4), executor, describe_first_run=describe)
+    ((index, seconds),) = described
+    assert index == executor.submitted[1].index  # the first one failed
+    assert (seconds is not None) is has_time
+    assert seconds is None or seconds >= 0
 
 
-class RunsStartAfterAStopRequest(SweepDriver):
-    def situation(self) -> Situation:
-        return replace(super().situation(), is_stopping=False)
+def test_a_run_that_signals_end_is_started_three_times_under_its_id_and_has_failed_then(tmp_path, sweep):
+    def ending(run: SweepRun) -> RunEnd:
+        return RunEnd(-9) if run.index == 0 else finishes(run)
+
+    executor = ScriptedExecutor(ending)
+    first, second = drive(tmp_path / "out", sweep(2), executor)
+    assert (first.state, first.starts, first.signal_ends) == (RunState.FAILED, 3, 3)
+    assert (second.state, second.starts) == (RunState.FINISHED, 1)
+    assert len({run.run_id for run in executor.submitted}) == 2
 
 
-class ASecondStopRequestKillsNothing(SweepDriver):
-    def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
-        super().cancel(runs)
+def test_a_search_ends_at_its_target(tmp_path, sweep):
+    """The value comes from the record of the run."""
+    folder, values = tmp_path / "out", iter([3.0, 2.0, 1.0, 0.5])
+
+    def ending(run: SweepRun) -> RunEnd:
+        write_runs(folder, [plan("none", id=run.run_id) | {"rows": [{"score": next(values)}]}])
+        return finishes(run)
+
+    search = sweep(5, method="random", metric=Objective(name="score", goal="minimize", target=1.5))
+    runs = drive(folder, search, ScriptedExecutor(ending))
+    assert [run.value for run in runs] == [3.0, 2.0, 1.0]
 
 
-class EndsByASignalAreNotCounted(SweepDriver):
-    """A run that always dies is then started for ever, or fails too late."""
-
-    def note_change(self, change: RunChange) -> None:
-        if change.by_signal:
-            change = replace(change, by_signal=False, state=RunState.PREEMPTED)
-        super().note_change(change)
-
-
-class AFailedRunIsStartedAgain(SweepDriver):
-    def note_change(self, change: RunChange) -> None:
-        is_failure = change.end is not None and change.end.exit_code == 3
-        super().note_change(replace(change, state=RunState.PREEMPTED) if is_failure else change)
-
-
-class ARunThatIsContinuedGetsANewId(SweepDriver):
-    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
-        for run in self.journal.state.startable[:1]:
-            self.journal.propose(run)
-        return super().train(groups)
-
-
-class TheValueOfAFinishedRunIsLost(SweepDriver):
-    def note_change(self, change: RunChange) -> None:
-        if change.state is not RunState.FINISHED:
-            super().note_change(change)
-            return
-        run = self.journal.state.runs[change.run.index]
-        self.journal.end(run, change.state, None, 0, by_signal=False)
-
-
-class AnEndIsWrittenTwice(SweepDriver):
-    def note_change(self, change: RunChange) -> None:
-        super().note_change(change)
-        if change.end is not None:
-            super().note_change(change)
-
-
-FAULTS = (
-    InterruptedRunsAreNotStartedAgain,
-    RunsStartAfterAStopRequest,
-    ASecondStopRequestKillsNothing,
-    EndsByASignalAreNotCounted,
-    AFailedRunIsStartedAgain,
-    ARunThatIsContinuedGetsANewId,
-    TheValueOfAFinishedRunIsLost,
-    AnEndIsWrittenTwice,
+@pytest.mark.parametrize(
+    ("value", "others", "maximize", "expected"),
+    [
+        (0.5, [], True, False),
+        (0.5, [0.6], True, True),
+        (0.5, [0.6, 0.4, 0.3, 0.2, 0.1], True, False),  # the second of six
+        (0.5, [0.6, 0.7, 0.3, 0.2, 0.1], True, True),
+        (0.5, [0.4, 0.7, 0.8, 0.9, 1.0], False, False),
+        (float("inf"), [0.4], False, True),
+    ],
 )
+def test_the_best_third_of_a_band_goes_on(value, others, maximize, expected):
+    assert falls_behind(value, [*others, value], 3, maximize=maximize) is expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_in_the_driver_is_found(fault: type[SweepDriver]):
-    with pytest.raises(AssertionError):
-        orders_of_events("job", fault)()
+@pytest.fixture
+def race():
+    """Return a race and its state; the run 0 was at 0.9 at the band 2."""
+    race = make_grid(
+        2,
+        metric=Objective(name="score", goal="maximize"),
+        hyperband=Hyperband(type="hyperband", min_iter=2, eta=2),
+    )
+    state, time = SweepState("s", {}, {}), "2026-01-01T00:00:00+00:00"
+    for index in (0, 1):
+        run = {"index": index, "run_id": f"r{index}", "time": time}
+        state.apply({"event": "proposed", **run, "parameters": {}, "plan": {}, "drawn": {}})
+        state.apply({"event": "started", **run, "process": {}})
+    state.apply({"event": "band", "index": 0, "band": 2, "value": 0.9, "stopped": False})
+    return state, race
 
 
-class ARunThatWaitsInAProcessIsStartedInAnother(SweepDriver):
-    def situation(self) -> Situation:
-        return replace(super().situation(), assigned=())
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0.1,), []),
+        ((0.1, 0.2), [Band(2, 0.2, True)]),
+        ((0.95, 0.2, float("nan"), 0.3, 0.99), [Band(2, 0.95, False), Band(4, 0.95, False)]),
+    ],
+)
+def test_a_run_is_compared_at_each_band_that_it_reaches(race, values, expected):
+    """It may reach several between two looks at its record."""
+    state, sweep = race
+    assert [*reached_bands(state, sweep, state.runs[1], values)] == expected
 
 
-@pytest.mark.slow
-def test_a_fault_about_several_runs_in_a_process_is_found():
-    with pytest.raises(AssertionError):
-        orders_of_events("job", ARunThatWaitsInAProcessIsStartedInAnother, SERIES)()
+def test_a_loss_is_compared_by_its_lowest_value(race):
+    state, sweep = race
+    sweep = replace(sweep, metric=Objective(name="loss", goal="minimize"))
+    assert [*reached_bands(state, sweep, state.runs[1], (0.5, 0.95))] == [Band(2, 0.5, False)]
