@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampcompare.analysis import phrases
-from ampcompare.analysis.claims import SAME_SPEED, Claim, Finding, largest_loss
+from ampcompare.analysis.claims import SAME_SPEED, Claim, Finding
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
@@ -152,11 +152,10 @@ def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
     estimate = claim.estimate
     if estimate is None or not claim.is_open or metric.margin is None:
         return ""
-    loss = largest_loss(estimate, metric)
-    if loss is None:
+    loss = phrases.allowed_loss(estimate, metric)
+    if not loss:
         return ""
-    allowed = metric.with_unit(phrases.size(loss, estimate, metric))
-    return f"the interval allows {allowed} {metric.worse}, the margin is {metric.tolerance}"
+    return f"the interval allows {metric.with_unit(loss)} {metric.worse}, the margin is {metric.tolerance}"
 
 
 def _describe_loss(comparison: Comparison, metric: ComparedMetric) -> str:
