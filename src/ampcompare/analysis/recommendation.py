@@ -9,7 +9,6 @@ from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, QUALITY, SPEED, TIME
-from ampcompare.analysis.grouping.validity_checks import explain_chance
 from ampcompare.runtime.formatting import listed, ratio, some
 
 MAX_NAMED = 4
@@ -44,9 +43,9 @@ def recommend(findings: Findings) -> Recommendation:
             text=f"No recommendation: the data are synthetic, so the {findings.metric.noun} shows that "
             "training works, not how good the model is."
         )
-    bases = list(dict.fromkeys(base for comparison, base in findings.arms if comparison.claims))
+    bases = findings.compared_bases
     names = listed(base.display_name for base in bases)
-    if all(map(explain_chance, bases)):
+    if findings.is_baseline_at_chance:
         return Recommendation(text=f"No recommendation before {names} learns.")
     eligible = [c for c in compared if _is_eligible(c)]
     if eligible:
