@@ -61,6 +61,20 @@ def test_a_row_of_its_own_beside_the_baseline():
     assert (with_control.level, with_control.headline) == (plain.level, plain.headline)
 
 
+def test_runs_that_all_began_with_changed_bits_are_ordinary():
+    runs = [changed(run) for run in arms(none=BASE, native=NEAR)]
+    for run in runs:
+        run.config["plan"] = {}
+    assert [group.label for group in analyse_runs(runs).groups] == ["none", "native"]
+
+
+def test_whether_bits_were_changed_can_be_compared():
+    runs = arms(none=BASE, chaos=NEAR)
+    compared = analyse_runs(runs, group_by=["training.perturb_weights"], baseline="none")
+    found = [(group.value, group.is_control) for group in compared.groups]
+    assert found == [("none", False), ("one_ulp", False)]
+
+
 LOSSES = {  # losses of the control at seed 1 (the baseline's are 2, 1, 0.3), and whether they are equal
     "equal": ([2.0, 1.0, 0.3], True),
     "last bit": ([2.0, 1.0, np.nextafter(0.3, 1)], False),

@@ -1,5 +1,6 @@
 """The recommendation follows from what is shown, and the costs from throughput, energy and batch size."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from support.fakes import make
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
 from ampcompare import analyse_runs, metrics
+from ampcompare.analysis.costs import costs_as_values
 from ampcompare.runs import RunRecord
 
 NOISY = (0.90, 0.96, 0.92, 0.94, 0.93)
@@ -101,3 +103,12 @@ def test_an_epoch_costs_what_throughput_and_energy_say(options: Any, facts: tupl
     costs = with_work(**options)
     assert [fact for fact in facts if fact not in costs] == [], costs
     assert costs.count("fp32 (none)") == 1
+
+
+def test_hours_count_each_process():
+    made = copy.deepcopy([*BASELINE, *KEPT])
+    for run in made:
+        run.summary["environment"] = run.summary["environment"] | {"processes": 8}
+        run.summary[metrics.ELAPSED] = 900.0
+    hours = costs_as_values(analyse_runs(made))["hours"]
+    assert hours == [{"device": "Test Device 9000", "hours": pytest.approx(10 * 8 * 0.25)}]

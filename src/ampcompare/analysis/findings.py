@@ -13,6 +13,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, Common
 from ampcompare.analysis.grouping.groups import Group, count_ended_seeds
 from ampcompare.analysis.grouping.run_metrics import METRICS_BY_COLUMN, THROUGHPUT
 from ampcompare.analysis.grouping.training_recipe import Recipe
+from ampcompare.analysis.grouping.validity_checks import explain_chance
 from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.analysis.sweep_plan import Plan
 
@@ -45,6 +46,7 @@ class Findings:
         sweep_command: The command that adds seeds to the sweep of these runs, "" if it is not known.
         baseline: The first group of the baseline, None without one.
         arms: The comparisons that have a baseline, each with its baseline; without controls.
+        compared_bases: The baselines of the arms, each once.
         undecided: The open claims on speed and quality, each with its comparison. If there is none, more
             seeds change no answer.
         is_decided: Whether something was compared and no claim is open.
@@ -76,8 +78,8 @@ class Findings:
 
     def __post_init__(self) -> None:
         self.baseline = next((g for g in self.groups if g.value == self.baseline_value), None)
-
         self.arms = [(c, c.baseline) for c in self.comparisons if c.baseline and not c.is_control]
+        self.compared_bases = list({base.label: base for _, base in self.arms}.values())
         self.undecided = [(c, claim) for c in self.comparisons for claim in c.open_claims]
         has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
         self.is_decided = has_answers and not self.undecided
@@ -88,6 +90,11 @@ class Findings:
     def has_bench_speed(self) -> bool:
         """Return whether a speed is from a benchmark. Times of the runs must not stand beside it."""
         return any(THROUGHPUT in group.bench_estimates for group in self.groups)
+
+    @property
+    def is_baseline_at_chance(self) -> bool:
+        """Return whether no baseline has learned, so that neither more seeds nor a recommendation help."""
+        return bool(self.compared_bases) and all(map(explain_chance, self.compared_bases))
 
     @property
     def baseline_name(self) -> str:

@@ -9,7 +9,6 @@ from ampcompare.analysis.external.inferred_grouping import SEED_IN_SETTINGS_FILE
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.analysis.grouping.run_table import SEED
-from ampcompare.analysis.grouping.validity_checks import explain_chance
 from ampcompare.config.schema import OPTIONS, SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES
 from ampcompare.identity.agreement import BENCHMARK
 from ampcompare.identity.run_identity import written
@@ -33,23 +32,14 @@ def write_next_step(findings: Findings) -> str:
 
     A missing seed comes first: without it runs are not paired, and more runs are no answer to that.
     """
-    chance = _baseline_at_chance(findings)
-    if chance:
-        return chance
+    if findings.is_baseline_at_chance:
+        options = "optimizer.lr, recipe, epochs" if findings.is_own else "optimizer, learning rate, length"
+        name = findings.compared_bases[0].display_name
+        return f"More seeds do not help: first change the training so that {name} learns ({options})."
     if not findings.undecided:
         return ""
     seeds = _missing_seed(findings) or _further_seeds(findings)
     return " ".join([*seeds, *_benchmark(findings)])
-
-
-def _baseline_at_chance(findings: Findings) -> str:
-    """Return what to change if the baselines have not learned, "" otherwise. More seeds would not help."""
-    bases = [c.baseline for c in findings.comparisons if c.baseline is not None]
-    if not bases or not all(map(explain_chance, bases)):
-        return ""
-    options = "optimizer.lr, recipe, epochs" if findings.is_own else "optimizer, learning rate, length"
-    name = bases[0].display_name
-    return f"More seeds do not help: first change the training so that {name} learns ({options})."
 
 
 def _missing_seed(findings: Findings) -> list[str]:

@@ -43,21 +43,11 @@ def describe_numerics(groups: Sequence[Group], diagnostics_option: str) -> dict[
     if has_diagnostics:
         gradients = _describe_small_underflow(groups)
     elif diagnostics_option:
-        gradients = f"no gradient diagnostics are recorded ({_why_not_measured(groups, diagnostics_option)})"
+        gradients = f"no gradient diagnostics are recorded ({diagnostics_option} records them)"
     else:
         return {}
     is_known = all(group.rows[SKIPPED].notna().any() for group in groups)
     return {"": f"No step was skipped, and {gradients}." if is_known else f"{formatting.capital(gradients)}."}
-
-
-def _why_not_measured(groups: Sequence[Group], diagnostics_option: str) -> str:
-    """Return what records gradient diagnostics, or that the runs ended before the first measurement."""
-    intervals = [run.option("diagnostics.every") for group in groups for run in group.records]
-    shortest = min(filter(is_number, intervals), default=None)
-    steps = max((float(group.rows[STEPS].max()) for group in groups), default=math.nan)
-    if shortest is None or not steps < shortest:
-        return f"{diagnostics_option} records them"
-    return f"diagnostics.every={shortest} is more than the {formatting.count(steps)} steps of a run"
 
 
 def _describe_small_underflow(groups: Sequence[Group]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from ampcompare.analysis.claims import largest_loss
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.scale import DIFFERENCE
@@ -22,6 +23,12 @@ def difference(estimate: Estimate, metric: ComparedMetric, *marks: float) -> str
 def size(value: float, estimate: Estimate, metric: ComparedMetric) -> str:
     """Return the size of a difference with the digits of an estimate, without sign and unit: `0.14`."""
     return formatting.amount(value, DIFFERENCE.digits_of(estimate, metric.zone))
+
+
+def allowed_loss(estimate: Estimate, metric: ComparedMetric) -> str:
+    """Return the size of the largest loss that the interval allows: `0.48`; "" without a loss or interval."""
+    loss = largest_loss(estimate, metric) or 0.0
+    return size(loss, estimate, metric) if loss > 0 else ""
 
 
 def side(estimate: Estimate) -> str:

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampcompare.analysis import phrases
-from ampcompare.analysis.claims import SAME_SPEED, Claim, Finding, largest_loss
+from ampcompare.analysis.claims import SAME_SPEED, Claim, Finding
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, QUALITY, SPEED, TIME
-from ampcompare.analysis.grouping.validity_checks import explain_chance
 from ampcompare.runtime.formatting import listed, ratio, some
 
 MAX_NAMED = 4
@@ -44,9 +43,9 @@ def recommend(findings: Findings) -> Recommendation:
             text=f"No recommendation: the data are synthetic, so the {findings.metric.noun} shows that "
             "training works, not how good the model is."
         )
-    bases = list(dict.fromkeys(base for comparison, base in findings.arms if comparison.claims))
+    bases = findings.compared_bases
     names = listed(base.display_name for base in bases)
-    if all(map(explain_chance, bases)):
+    if findings.is_baseline_at_chance:
         return Recommendation(text=f"No recommendation before {names} learns.")
     eligible = [c for c in compared if _is_eligible(c)]
     if eligible:
@@ -152,11 +151,10 @@ def _describe_allowed_loss(claim: Claim, metric: ComparedMetric) -> str:
     estimate = claim.estimate
     if estimate is None or not claim.is_open or metric.margin is None:
         return ""
-    loss = largest_loss(estimate, metric)
-    if loss is None:
+    loss = phrases.allowed_loss(estimate, metric)
+    if not loss:
         return ""
-    allowed = metric.with_unit(phrases.size(loss, estimate, metric))
-    return f"the interval allows {allowed} {metric.worse}, the margin is {metric.tolerance}"
+    return f"the interval allows {metric.with_unit(loss)} {metric.worse}, the margin is {metric.tolerance}"
 
 
 def _describe_loss(comparison: Comparison, metric: ComparedMetric) -> str:

@@ -17,11 +17,11 @@ from ampcompare.analysis.claims import (
     WITHIN_MARGIN,
     Claim,
     Finding,
-    largest_loss,
 )
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, QUALITY, SPEED
 from ampcompare.analysis.reasons import explain_degenerate
 from ampcompare.analysis.scale import RATIO
@@ -61,68 +61,24 @@ def write_badge(comparison: Comparison) -> list[BadgePart]:
     known = [estimate for estimate in estimates if estimate is not None]
     if known and comparison.degenerate is None and not any(estimate.has_interval for estimate in known):
         return [BadgePart(INCONCLUSIVE, OPEN)]
-    tone = GOOD if comparison.keeps_quality else OPEN
-    quality = BadgePart(_brief_quality(comparison), BAD if comparison.is_quality_lost else tone)
-    parts = [quality, _brief_speed(comparison.claims[SPEED])]
-    return [part for part in parts if part.text]
-
-
-def _brief_speed(claim: Claim) -> BadgePart:
-    """Return `faster`, `slower` or `as fast`; an inconclusive speed only if more runs may decide it."""
-    if claim.finding in SAME_SPEED:
-        return BadgePart("as fast", GOOD)
-    if claim.shown:
-        return BadgePart(claim.answer, BAD if claim.finding is Finding.SLOWER else GOOD)
-    is_open = claim.estimate is not None and claim.is_open
-    return BadgePart(f"speed {INCONCLUSIVE}" if is_open else "", OPEN)
-
-
-def _brief_quality(comparison: Comparison) -> str:
-    """Return `same accuracy`, `accuracy not lower`, `accuracy 1.20 lower`, or that it is inconclusive."""
-    metric = comparison.group.metric
-    claim = comparison.claims[QUALITY]
-    if claim.estimate is None:
-        return ""
-    degenerate = _describe_degenerate(comparison)
-    if degenerate:
-        return f"{metric.noun} {degenerate}"
-    if claim.answer in NOT_SHOWN:
-        return f"{metric.noun} {INCONCLUSIVE}"
-    if claim.finding is Finding.EQUIVALENT:
-        return f"same {metric.noun}"
-    if claim.finding is Finding.NOT_WORSE:
-        return f"{metric.noun} not {metric.worse}"
-    size = phrases.size(claim.estimate.value, claim.estimate, metric)
-    difference = f"{size} {phrases.side(claim.estimate)}"
-    if claim.finding in WITHIN_MARGIN:
-        return f"same within {metric.margin or 0:g}, {difference}"
-    return f"{metric.noun} {difference}"
-
-
-def _describe_degenerate(comparison: Comparison) -> str:
-    """Return `at chance` or `never changed` where the metric of the group says nothing, else ""."""
-    if comparison.degenerate is None or comparison.claims[QUALITY].shown:
-        return ""
-    return comparison.degenerate.badge
-
-
-def _at_most(estimate: Estimate, metric: ComparedMetric) -> str:
-    """Return the largest loss that the interval allows: `at most 0.48`; "" without an interval or a loss."""
-    loss = largest_loss(estimate, metric) or 0.0
-    return f"at most {phrases.size(loss, estimate, metric)}" if loss > 0 else ""
+    badges = [_answer_quality(comparison).badge, _answer_speed(comparison.claims[SPEED]).badge]
+    return [part for part in badges if part is not None]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer for one group to one question of the headline.
+    """The answer for one group to one question.
 
     Attributes:
-        text: What is shown, or a word that nothing is. Groups with the same text share a clause.
+        text: For the headline: what is shown, or a word that nothing is. Groups with the same text share a
+            clause.
+        badge: The same in a few words for the badge of the group; None: the badge leaves it out.
         is_shown: Whether something is shown.
-        detail: The estimate, where nothing is shown; "" without one.
+        detail: The estimate for the headline, where nothing is shown; "" without one.
     """
 
     text: str
+    badge: BadgePart | None = None
     is_shown: bool = True
     detail: str = ""
 
@@ -154,8 +110,8 @@ def write_headline(findings: Findings) -> list[str]:
     failed = [group for group in (*bases, *(c.group for c in comparisons)) if group.outcomes.failed]
     unfinished = [c.group for c in compared if not c.claims and not c.group.outcomes.failed]
     sentences = [
-        _answer_quality(claimed, findings),
-        _answer_speed(claimed, findings),
+        _write_quality(claimed, findings),
+        _write_speed(claimed, findings),
         *(phrases.failed_runs(group, _shorten(group.display_name)) for group in failed),
         *(phrases.not_finished(group, _shorten(group.display_name)) for group in unfinished),
         _describe_not_compared(comparisons),
@@ -164,7 +120,7 @@ def write_headline(findings: Findings) -> list[str]:
     return answers or [f"No {findings.metric.noun} and no speed is recorded"]
 
 
-def _answer_quality(claimed: Sequence[Comparison], findings: Findings) -> str:
+def _write_quality(claimed: Sequence[Comparison], findings: Findings) -> str:
     """Return what is shown of the quality of each arm; "" if no arm has a value."""
     if all(c.claims[QUALITY].estimate is None for c in claimed):
         return ""
@@ -173,80 +129,88 @@ def _answer_quality(claimed: Sequence[Comparison], findings: Findings) -> str:
     degenerate = [reason for base in bases if (reason := explain_degenerate(base))]
     if bases and len(degenerate) == len(bases):
         return f"{title}: no verdict, because {_shorten(bases[0].display_name)} is {degenerate[0].text}"
-    return (
-        f"{title}: {_join_answers([(_shorten(c.group.display_name), _quality_answer(c)) for c in claimed])}"
-    )
+    return f"{title}: {_join_answers([(c.group, _answer_quality(c)) for c in claimed])}"
 
 
-def _quality_answer(comparison: Comparison) -> Answer:
+def _answer_quality(comparison: Comparison) -> Answer:
     metric = comparison.group.metric
     claim = comparison.claims[QUALITY]
-    degenerate = _describe_degenerate(comparison)
-    if claim.estimate is None:
+    estimate = claim.estimate
+    tone = GOOD if comparison.keeps_quality else OPEN
+    if comparison.is_quality_lost:
+        tone = BAD
+    if estimate is None:
         return Answer(NOT_COMPARED, is_shown=False)
-    if degenerate:
-        return Answer(degenerate)
+    if comparison.degenerate is not None and not claim.shown:
+        text = comparison.degenerate.badge
+        return Answer(text, BadgePart(f"{metric.noun} {text}", tone))
     if claim.answer in NOT_SHOWN:
-        detail = "" if comparison.no_quality else _open_quality(claim.estimate, metric)
-        return Answer(claim.answer, is_shown=False, detail=detail)
+        detail = "" if comparison.no_quality else _open_quality(estimate, metric)
+        badge = BadgePart(f"{metric.noun} {INCONCLUSIVE}", tone)
+        return Answer(claim.answer, badge, is_shown=False, detail=detail)
     if claim.finding is Finding.EQUIVALENT:
-        return Answer(f"the same within {metric.tolerance}")
+        return Answer(f"the same within {metric.tolerance}", BadgePart(f"same {metric.noun}", tone))
     if claim.finding is Finding.NOT_WORSE:
-        return Answer(phrases.not_worse(metric))
-    return Answer(_describe_difference(claim, claim.estimate, metric))
-
-
-def _describe_difference(claim: Claim, estimate: Estimate, metric: ComparedMetric) -> str:
-    """Return what is shown: `0.31 points lower, by at most 0.48`, and whether the margin allows it."""
-    size = metric.with_unit(phrases.size(estimate.value, estimate, metric))
+        badge = BadgePart(f"{metric.noun} not {metric.worse}", tone)
+        return Answer(phrases.not_worse(metric), badge)
+    size = phrases.size(estimate.value, estimate, metric)
+    side = phrases.side(estimate)
+    text = f"{metric.with_unit(size)} {side}"
     is_worse = claim.finding in (Finding.WORSE, Finding.WORSE_WITHIN)
-    at_most = _at_most(estimate, metric) if is_worse else ""
-    by_at_most = f", by {at_most}" if at_most else ""
-    within = f", within the margin of {metric.margin:g}" if claim.finding in WITHIN_MARGIN else ""
-    return f"{size} {phrases.side(estimate)}{by_at_most}{within}"
+    if is_worse and (loss := phrases.allowed_loss(estimate, metric)):
+        text = f"{text}, by at most {loss}"
+    if claim.finding in WITHIN_MARGIN:
+        margin = f"{metric.margin:g}"
+        badge = BadgePart(f"same within {margin}, {size} {side}", tone)
+        return Answer(f"{text}, within the margin of {margin}", badge)
+    return Answer(text, BadgePart(f"{metric.noun} {size} {side}", tone))
 
 
 def _open_quality(estimate: Estimate, metric: ComparedMetric) -> str:
     """Return the difference and the largest loss, `−0.14 points; at most 0.48 lower`; else `n = 2`."""
     if not estimate.has_interval:
         return f"n = {estimate.n}"
-    at_most = _at_most(estimate, metric)
+    loss = phrases.allowed_loss(estimate, metric)
     difference = phrases.difference(estimate, metric)
-    return f"{difference}; {at_most} {metric.worse}" if at_most else difference
+    return f"{difference}; at most {loss} {metric.worse}" if loss else difference
 
 
-def _answer_speed(claimed: Sequence[Comparison], findings: Findings) -> str:
+def _write_speed(claimed: Sequence[Comparison], findings: Findings) -> str:
     """Return what is shown of the speed of each arm; "" if no speed is recorded."""
     column = COMPARED_METRICS[SPEED].column
     is_recorded = any(column in side.estimates for c in claimed for side in c.sides)
     if not is_recorded and all(c.claims[SPEED].estimate is None for c in claimed):
         return ""
-    return f"Speed: {_join_answers([(_shorten(c.group.display_name), _speed_answer(c)) for c in claimed])}"
+    return f"Speed: {_join_answers([(c.group, _answer_speed(c.claims[SPEED])) for c in claimed])}"
 
 
-def _speed_answer(comparison: Comparison) -> Answer:
-    claim = comparison.claims[SPEED]
-    if claim.estimate is None:
+def _answer_speed(claim: Claim) -> Answer:
+    estimate = claim.estimate
+    if estimate is None:
         return Answer(NOT_COMPARED, is_shown=False)
     if claim.finding in SAME_SPEED:
-        return Answer(f"the same within {100 * SPEED_MARGIN:g}%")
+        return Answer(f"the same within {100 * SPEED_MARGIN:g}%", BadgePart("as fast", GOOD))
     if claim.shown:
-        return Answer(f"{formatting.ratio(claim.estimate.value)} as fast")
+        tone = BAD if claim.finding is Finding.SLOWER else GOOD
+        return Answer(f"{formatting.ratio(estimate.value)} as fast", BadgePart(claim.answer, tone))
     detail = ""
-    if claim.estimate.has_interval:  # `1.05×, CI 0.98 to 1.15`
-        detail = f"{RATIO.value(claim.estimate)}, CI {RATIO.interval(claim.estimate)}"
-        if claim.estimate.side_of(1.0):
+    if estimate.has_interval:  # `1.05×, CI 0.98 to 1.15`
+        detail = f"{RATIO.value(estimate)}, CI {RATIO.interval(estimate)}"
+        if estimate.side_of(1.0):
             detail = f"{detail}; {claim.why}"
-    return Answer(claim.answer, is_shown=False, detail=detail)
+    # More runs would not decide the others, so their badges do not mention the speed.
+    badge = BadgePart(f"speed {INCONCLUSIVE}", OPEN) if claim.is_open else None
+    return Answer(claim.answer, badge, is_shown=False, detail=detail)
 
 
-def _join_answers(answers: Sequence[tuple[str, Answer]]) -> str:
+def _join_answers(answers: Sequence[tuple[Group, Answer]]) -> str:
     """Return a clause for each text, with the names of all groups of which it is true, what is shown first.
 
     For example `native and apex_o1 the same within 0.5 points; inconclusive for fp16 (n = 2)`.
     """
     names_by_text: dict[tuple[bool, str], list[str]] = {}
-    for name, answer in sorted(answers, key=lambda pair: not pair[1].is_shown):
+    for group, answer in sorted(answers, key=lambda pair: not pair[1].is_shown):
+        name = _shorten(group.display_name)
         detailed = f"{name} ({answer.detail})" if answer.detail else name
         names_by_text.setdefault((answer.is_shown, answer.text), []).append(detailed)
     return "; ".join(

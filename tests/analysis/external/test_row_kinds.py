@@ -127,6 +127,17 @@ def test_a_condition_that_no_row_meets_is_refused(load: Loader, where, message):
     assert message in caught.value.lines[0]
 
 
+def test_rows_of_batches_are_counted_by_the_column_that_the_user_names(load: Loader):
+    batches = "\n".join(
+        f'{{"epoch": $epoch, "batch": {batch}, "acc": {score}, "time": $seconds}}'
+        for batch, score in ((10, 0.1), (20, 0.2), (30, "$score"))
+    )
+    options = {"metric": "acc:max:fraction"} | TIMED
+    with pytest.raises(MissingInput, match="--step COLUMN"):
+        analyse_runs(load(batches), **options)
+    assert quality(analyse_runs(load_runs(ARMS, step="batch"), **options)) == results(100)
+
+
 ROW = '"acc": $score, "time": $seconds'
 
 

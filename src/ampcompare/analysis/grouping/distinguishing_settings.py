@@ -256,14 +256,18 @@ def _is_synthetic(run: RunRecord) -> bool:
     return isinstance(source, str) and source in sources.SOURCES and sources.SOURCES[source].is_synthetic
 
 
+def first_value(run: RunRecord, keys: Sequence[str]) -> Any:
+    """Return the value of the first key at which a run has a name, a number or a switch; None without one."""
+    values = (run.option(key) for key in keys)
+    return next(
+        (value for value in values if value != "" and isinstance(value, bool | int | float | str)), None
+    )
+
+
 def first_values(runs: Sequence[RunRecord], keys: Sequence[str]) -> list[str]:
-    """Return the distinct values of the first key that any run has."""
-    for key in keys:
-        texts = dict.fromkeys(_short_value(run.option(key)) for run in runs)
-        known = [text for text in texts if text]
-        if known:
-            return known
-    return []
+    """Return the distinct names and numbers that the runs have at the first of the keys."""
+    texts = dict.fromkeys(_short_value(first_value(run, keys)) for run in runs)
+    return [text for text in texts if text]
 
 
 def _short_value(value: Any) -> str:

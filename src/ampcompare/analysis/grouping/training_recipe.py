@@ -3,7 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampcompare.analysis.grouping.distinguishing_settings import BATCHES, EPOCHS, STEPS, format_setting
+from ampcompare.analysis.grouping.distinguishing_settings import (
+    BATCHES,
+    EPOCHS,
+    STEPS,
+    first_value,
+    format_setting,
+)
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import listed, printable, short
@@ -36,17 +42,11 @@ def read_recipe(runs: Sequence[RunRecord]) -> Recipe:
     """
     recipe: dict[str, tuple[Any, ...]] = {}
     for name, keys in KEYS.items():
-        recorded = dict.fromkeys(_first(run, keys) for run in runs)
+        recorded = dict.fromkeys(first_value(run, keys) for run in runs)
         values = tuple(value for value in recorded if _is_on(value))
         if values:
             recipe[name] = values
     return recipe
-
-
-def _first(run: RunRecord, keys: Sequence[str]) -> Any:
-    """Return the first value of a key that is a name, a number or a switch; None without one."""
-    values = (run.option(key) for key in keys)
-    return next((value for value in values if isinstance(value, bool | int | float | str)), None)
 
 
 def _is_on(value: Any) -> bool:
