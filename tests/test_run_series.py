@@ -17,7 +17,6 @@ import pytest
 import torch
 from rich.console import Console
 from support import faults
-from support.hooks import before_forward
 from support.outside import ManualClock, Outside
 from support.properties import MECHANISMS
 from support.quick import DROPOUT, QUICK
@@ -161,33 +160,6 @@ def test_what_a_run_changes_in_the_process_is_restored(failure: type[BaseExcepti
         if failure is not None:
             raise failure
     assert take_fingerprint() == before
-
-
-@pytest.mark.parametrize("backend", [pytest.param("native", marks=pytest.mark.slow), "apex_o1"])
-def test_a_run_after_one_that_failed_equals_a_run_of_its_own(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The failed run ends in the middle of a step, under the backend's casts."""
-    words = [*WORDS, "recipe=reference", f"backend={backend}"]
-    series, history_ = tmp_path / "series", ProcessHistory()
-
-    def fail(network: torch.nn.Module, images: torch.Tensor) -> None:
-        if network.training:
-            leave_traces()
-            raise RuntimeError("a fault of the network")
-
-    def train(seed: int) -> int:
-        config = load_config(None, [*words, f"seed={seed}", f"output_dir={series}"])
-        console = Console(file=io.StringIO())
-        with restored_process_state():
-            monkeypatch.setenv("WANDB_RUN_ID", f"s{seed}")
-            return run(config, console, history=history_).exit_code
-
-    with before_forward(fail), pytest.raises(RuntimeError, match="a fault of the network"):
-        train(1)
-    assert train(2) == 0
-    run_alone(tmp_path / "alone", 2, f"backend={backend}", "recipe=reference")
-    assert_same_state_and_rows(series, tmp_path / "alone", 2)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from support.wandb_server.clients import wandb as wandb_command
 from ampcompare import analyse_runs, metrics
 from ampcompare.analysis.analysis import CHARTS_JOB
 from ampcompare.errors import UserError
-from ampcompare.report.wandb_workspace import split_target
 
 
 def test_the_run_with_the_page_is_no_training_run():
@@ -22,12 +21,6 @@ def test_the_run_with_the_page_is_no_training_run():
     assert [g.label for g in analyse_runs([kept, make("native")]).groups] == ["native"]
     with pytest.raises(UserError, match="no training runs"):
         analyse_runs([kept])
-
-
-@pytest.mark.parametrize("target", ["project", "a/b/c", "/p", "e/", ""])
-def test_target_of_another_form_is_one_line(target):
-    with pytest.raises(UserError, match="ENTITY/PROJECT"):
-        split_target(target)
 
 
 @pytest.mark.slow

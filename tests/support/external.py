@@ -21,25 +21,20 @@ def external(
     *,
     config: dict[str, Any] | None = None,
     logs: dict[str, Any] | None = None,
-    without: tuple[str, ...] = (),
     steps: int = 40,
-    seconds: float = 0.5,
-    machine: MachineFacts | None = None,
-    **given: Any,
 ) -> RunRecord:
     """Return one run of a user's loop: a row every ten steps, an evaluation after every second row.
 
     Args:
         logs: Further values of the training rows, by key.
-        without: Keys under which nothing is logged.
     """
     chance = random.Random(f"{precision} {seed}")
-    faster = RATE.get(precision, 150.0)
+    rate = RATE.get(precision, 150.0)
     rows: list[dict[str, Any]] = []
     clock = 0.0
     for step in range(10, 10 * steps + 10, 10):
-        clock += seconds * 100 / faster
-        row = {"train_loss": 2 / step, "samples_per_sec": faster * chance.uniform(0.99, 1.01)}
+        clock += 50 / rate
+        row = {"train_loss": 2 / step, "samples_per_sec": rate * chance.uniform(0.99, 1.01)}
         rows.append(
             row | {"gpu_mem": MEMORY.get(precision, 3000.0), "step": step, "_runtime": clock} | (logs or {})
         )
@@ -50,27 +45,21 @@ def external(
     begin = BEGIN + timedelta(hours=seed)
     for number, row in enumerate(rows):
         row |= {"_step": number, "_timestamp": begin.timestamp() + row["_runtime"]}
-    rows = [{key: value for key, value in row.items() if key not in without} for row in rows]
     count, logged = build_columns(rows)
     run = f"{precision}-{seed}"
-    tree = {
-        "trainer": {"precision": precision, "max_epochs": 3},
-        "seed": seed,
-        "run_name": f"{run}-a",
-        "lr": 0.1,
-    }
-    made: dict[str, Any] = {
-        "id": run,
-        "name": run,
-        "state": "finished",
-        "exit_code": 0,
-        "started_at": begin,
-        "config": tree | (config or {}),
-        "summary": {k: v for k, v in rows[-1].items() if k not in without},
-        "rows": count,
-        "logged": logged,
-    }
-    return RunRecord(**(made | {"machine": machine or MachineFacts(dict(DEVICE))} | given))
+    trainer = {"precision": precision, "max_epochs": 3}
+    return RunRecord(
+        id=run,
+        name=run,
+        state="finished",
+        exit_code=0,
+        started_at=begin,
+        config={"trainer": trainer, "seed": seed, "run_name": f"{run}-a", "lr": 0.1} | (config or {}),
+        summary=dict(rows[-1]),
+        rows=count,
+        logged=logged,
+        machine=MachineFacts(dict(DEVICE)),
+    )
 
 
 def several(seeds: int = 3, **options: Any) -> list[RunRecord]:

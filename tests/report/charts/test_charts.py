@@ -12,13 +12,9 @@ from support.fakes import full, make, put
 from support.publication_files import peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
-from ampcompare.analysis.grouping.backend_info import display_name
-from ampcompare.analysis.grouping.groups import Kind
-from ampcompare.precision.registry import REGISTRY
 from ampcompare.report.charts import charts_of
 from ampcompare.report.charts.vega import VEGA_LITE, Spec, draw, for_paper
 from ampcompare.report.comparison_table import comparison_table
-from ampcompare.report.palette import choose_styles
 
 BACKENDS = ("none", "native", "apex_o1")
 FORESTS = {"forest-speed", "forest-memory", "forest-quality", "forest-energy"}
@@ -194,17 +190,6 @@ def test_skipped_steps_are_marked_on_the_scale_they_led_to_on_a_log2_axis():
     assert "✕" in spec["title"]["subtitle"]
 
 
-def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
-    styles = choose_styles((display_name(backend), backend, Kind.ARM) for backend in REGISTRY)
-    found = set()
-    for beside in (BACKENDS, ["apex_o1"], ["fp16", "apex_o1"]):
-        for spec in charts(*(make(backend, edit=rich) for backend in beside)).values():
-            scale = spec["encoding"]["color"]["scale"]
-            found |= {*zip(scale["domain"], scale["range"], strict=True)}
-    labels = [*map(display_name, BACKENDS), "fp16"]
-    assert found == {(label, styles[label].colour) for label in labels}
-
-
 def test_time_axis_is_in_the_unit_that_its_words_name():
     longer = edited(
         "time/elapsed_seconds", lambda value: value * 4 * 3600 / 624
@@ -212,14 +197,6 @@ def test_time_axis_is_in_the_unit_that_its_words_name():
     spec = charts(make("none", edit=longer))["quality-time"]
     assert "by hours of" in spec["title"]["subtitle"]
     assert spec["data"]["values"][0]["x"][-1] == pytest.approx(4, rel=0.01)
-
-
-def test_shares_are_in_percent_with_and_without_loss_scaling():
-    found = charts(*(make(backend, edit=rich) for backend in BACKENDS))
-    rows = values_of(found["underflow"], "backend", "side")
-    sides = ("with loss scaling", "without loss scaling")
-    assert [rows["native", side]["y"][0] for side in sides] == [0.5, 5]
-    assert {*values_of(found["lost-updates"], "backend")["native"]["y"]} == {55}
 
 
 def test_each_layer_has_its_largest_activation_in_the_order_of_the_network():
