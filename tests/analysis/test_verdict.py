@@ -49,6 +49,16 @@ TABLE: dict[str, tuple[list[RunRecord], tuple[str, ...], dict[str, str]]] = {
         ("native the same within 0.5", "inconclusive for native", "0.998×", "0.918 to 1.08"),
         {"native": "same accuracy · speed inconclusive"},
     ),
+    "the same speed": (
+        [*runs("none", BASE), *runs("native", SAME, (40.1, 40.9, 42.1, 40.1, 40.9))],
+        ("native the same within 0.5", "Speed: native the same within 2%"),
+        {"native": "same accuracy · as fast"},
+    ),
+    "at chance in two runs": (
+        [*runs("none", BASE[:2]), *runs("fp16", (0.1, 0.1), FASTER)],
+        ("Accuracy: fp16 at chance",),
+        {"fp16": "accuracy at chance · speed inconclusive"},
+    ),
     "one seed": (
         [*runs("none", BASE[:1]), *runs("native", SAME[:1], FAST)],
         ("Accuracy: no verdict for native (n = 1)", "Speed: no verdict for native"),

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-import pandas as pd
-
 from ampcompare import metrics
 from ampcompare.analysis import phrases
 from ampcompare.analysis.baselines import MAX_KEYS
@@ -12,7 +10,7 @@ from ampcompare.analysis.claims import WITHIN_MARGIN, Finding
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
 from ampcompare.analysis.grouping.backend_info import display_name, list_tf32
-from ampcompare.analysis.grouping.groups import BACKEND, Group, Kind, name_run
+from ampcompare.analysis.grouping.groups import BACKEND, Group, Kind, name_run, name_with_id
 from ampcompare.analysis.grouping.run_metrics import (
     IMAGES,
     MEMORY,
@@ -247,7 +245,7 @@ def _records(findings: Findings) -> Iterator[str]:
         # The reason of a failure already says what a run without history lacks.
         is_complete = row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED
         own = row[run_table.PROBLEMS] if is_complete else row[RUN].problems
-        problems += [(_run_label(row), problem) for problem in own]
+        problems += [(name_with_id(row), problem) for problem in own]
     reasons = formatting.group_by_reason(dict.fromkeys(problems), MAX_NAMED)
     for names, problem in reasons[:MAX_PROBLEMS]:
         yield f"Record of {names}: {problem}"
@@ -397,13 +395,6 @@ def _assumed_spreads(findings: Findings) -> Iterator[str]:
         f"The confidence interval of {metric.name} assumes a standard deviation of {size} ({source}) for "
         f"{assumed_for}."
     )
-
-
-def _run_label(row: pd.Series) -> str:
-    """Return the name of a run, with its id if the two differ."""
-    name = row[run_table.NAME]
-    run_id = row[RUN].id
-    return name if name == run_id else f"{name} ({run_id})"
 
 
 Rule = Callable[[Findings], Iterable[str]]

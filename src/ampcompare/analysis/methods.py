@@ -83,11 +83,6 @@ def write_methods(findings: Findings) -> list[str]:
     sentences: list[str] = []
     if _with_interval(claimed):
         sentences = [*_describe_levels(findings), *_describe_directions(findings.metric, claimed)]
-    elif any(group.shares_processes for group in findings.groups):
-        sentences.append(
-            f"Speed, memory, energy and time need at least {MIN_RUNS} processes per group, because runs "
-            "that share a process are one measurement of the machine."
-        )
     if findings.bench and findings.has_bench_speed:
         sentences.append(findings.bench.text)
     return sentences

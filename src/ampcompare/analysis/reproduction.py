@@ -23,7 +23,7 @@ from ampcompare.analysis.grouping.run_table import ON_CPU
 from ampcompare.analysis.publication_match import PublicationMatch, match_runs
 from ampcompare.analysis.statistics.equivalence import PublishedEstimate, is_different, is_equivalent
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
-from ampcompare.analysis.statistics.mean_difference import estimate_difference, estimate_mean
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, estimate_difference, estimate_mean
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.analysis.sweep_plan import RULE
 from ampcompare.publications.printed_value import PrintedValue
@@ -295,7 +295,7 @@ def _unfit_runs(
     if measured.has_interval:
         return ""
     unit = "processes" if any(group.counts_processes(kind.column) for group in groups) else "runs"
-    return f"a comparison needs at least 3 {unit} per arm (n = {measured.n})"
+    return f"a comparison needs at least {MIN_RUNS} {unit} per arm (n = {measured.n})"
 
 
 def _published_estimate(

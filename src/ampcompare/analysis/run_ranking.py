@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.formatting import plural
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class RunRanking:
     @property
     def heading(self) -> str:
         """The number of runs and the order in one line."""
-        runs = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}"
+        runs = plural(len(self.runs), "run")
         if not self.metric:
             return f"{self.name}: {runs}, in the order of the sweep, because the file names no metric"
         if not any(run.value is not None for run in self.runs):

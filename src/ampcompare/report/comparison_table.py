@@ -15,7 +15,7 @@ from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.backend_info import FP32_NAME
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC
 from ampcompare.analysis.grouping.distinguishing_settings import short_key
-from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.groups import Group, name_with_id
 from ampcompare.analysis.grouping.training_recipe import show_values
 from ampcompare.analysis.reasons import (
     NOT_IN_BENCH,
@@ -67,6 +67,7 @@ class GroupRow:
 
     Attributes:
         badge: Its answers with their tones.
+        verdict: The badge in one line.
         runs: How many runs it has, and what became of them.
     """
 
@@ -74,12 +75,8 @@ class GroupRow:
     meaning: str
     cells: Mapping[str, Cell]
     badge: Sequence[BadgePart]
+    verdict: str
     runs: str
-
-    @property
-    def verdict(self) -> str:
-        """The answers of the badge in one line."""
-        return " · ".join(part.text for part in self.badge)
 
 
 @dataclass(frozen=True)
@@ -188,6 +185,7 @@ def _make_row(group: Group, columns: Sequence[Column], analysis: Analysis) -> Gr
         meaning="" if has_telling_name else analysis.backend_descriptions[group.label],
         cells=cells,
         badge=analysis.badge_parts(group),
+        verdict=analysis.badge(group),
         runs=runs,
     )
 
@@ -270,7 +268,7 @@ def runs_table(analysis: Analysis) -> TextRows:
         if run[run_table.WHY]:
             outcome = f"{outcome}: {run[run_table.WHY]}"
         cells = (
-            f"{run[run_table.NAME]} ({run[run_table.RUN].id})",
+            name_with_id(run),
             names[run[run_table.GROUP]],
             run[run_table.SEED] or formatting.NOTHING,
             outcome,

@@ -238,14 +238,10 @@ class Group:
             counts &= ~is_machine_shared(rows)
         return _sample_by_process(rows, counts, run_metric)
 
-    @cached_property
-    def shares_processes(self) -> bool:
-        """Return whether one process trained several of the counted runs."""
-        return bool(self.rows[PROCESS].duplicated().any())
-
     def counts_processes(self, column: str) -> bool:
         """Return whether the values of a metric are those of processes, some of which have several runs."""
-        return self.shares_processes and not METRICS_BY_COLUMN[column].is_of_seed
+        has_shared_process = bool(self.rows[PROCESS].duplicated().any())
+        return has_shared_process and not METRICS_BY_COLUMN[column].is_of_seed
 
 
 def _counted_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -401,8 +397,15 @@ def _find_chaos_runs(rows: pd.DataFrame, keys: Sequence[str]) -> frozenset[Any]:
     return frozenset(rows.index[changed & values.isin(values[~changed])])
 
 
+def name_with_id(row: pd.Series) -> str:
+    """Return the name of a run, with its id if the two differ."""
+    name = row[run_table.NAME]
+    run_id = row[RUN].id
+    return name if name == run_id else f"{name} ({run_id})"
+
+
 def name_run(group: Group, row: pd.Series) -> str:
     """Return `seed 2`, or name and id of the run if the group has several runs of that seed."""
     if row[SEED] is None or (group.all_rows[SEED] == row[SEED]).sum() > 1:
-        return f"{row[run_table.NAME]} ({row[RUN].id})"
+        return name_with_id(row)
     return f"seed {row[SEED]}"
