@@ -57,7 +57,7 @@ class _Block(nn.Module):
         self.layer, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
         self.dtypes: list[torch.dtype] = []
 
-    def forward(self, x: Tensor, flag: bool = True) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         hidden = self.layer(x)
         self.dtypes.append(hidden.dtype)
         return F.softmax(self.layer(torch.relu(self.norm(hidden))), 1)
