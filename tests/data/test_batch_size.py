@@ -8,10 +8,10 @@ from support.refusals import line_of
 from support.same_run import record_of
 
 from ampcompare.bench.worker import make_config
-from ampcompare.config.load import config_from_cli, load_config
+from ampcompare.config.load import config_from_cli
 from ampcompare.entrypoint import main
 from ampcompare.training.loaders import data_warnings
-from ampcompare.training.run_context import prepare_run
+from ampcompare.training.run_context import RunContext, prepare_run
 
 DATA = """
 import torch
@@ -93,6 +93,10 @@ def words(name: str, *more: str) -> list[str]:
     return ["model.name=./net.py:build", f"data.source=./data.py:{name}", "device=cpu", *more]
 
 
+def prepare(name: str, *more: str) -> RunContext:
+    return prepare_run(config_from_cli(words(name, *more)))
+
+
 @pytest.mark.parametrize(
     ("name", "size"),
     [("loader", 24), ("loader", 7), ("sampled", 24), ("sampled", 1), ("stream", 20)],
@@ -109,16 +113,13 @@ def test_a_loader_gives_the_batch_size(name: str, size: int):
 
 
 def test_a_batch_size_that_is_given_still_has_to_agree(here: Path):
-    assert prepare_run(config_from_cli(words("loader", "batch_size=24"))).config.batch_size == 24
-    line = line_of(lambda *more: prepare_run(config_from_cli(words(*more))), "loader", "batch_size=32")
-    assert line.startswith("batch_size=32: the DataLoader of ./data.py:loader has batches of 24")
+    assert prepare("loader", "batch_size=24").config.batch_size == 24
     (here / "mine.yaml").write_text("batch_size: 32\n")
-    line = line_of(
-        lambda *more: prepare_run(config_from_cli(words(*more))), "loader", "--config", "mine.yaml"
-    )
-    assert line.startswith("batch_size=32: the DataLoader of ./data.py:loader has batches of 24")
+    for more in (["batch_size=32"], ["--config", "mine.yaml"]):
+        line = line_of(prepare, "loader", *more)
+        assert line.startswith("batch_size=32: the DataLoader of ./data.py:loader has batches of 24")
     # A function with a parameter batch_size makes the loader of the option.
-    assert prepare_run(load_config(None, words("by_option", "batch_size=16"))).config.batch_size == 16
+    assert prepare("by_option", "batch_size=16").config.batch_size == 16
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_a_batch_size_that_is_given_still_has_to_agree(here: Path):
     ],
 )
 def test_a_batch_size_above_the_training_set_is_refused(name: str, more: list[str], numbers: tuple[int, int]):
-    line = line_of(lambda *all_words: prepare_run(config_from_cli(words(*all_words))), name, *more)
+    line = line_of(prepare, name, *more)
     size, count = numbers
     assert line.startswith(f"batch_size={size}: ./data.py:{name} has only {count} training samples")
     assert f"at most {count}" in line

@@ -13,10 +13,8 @@ from support.outside import Outside
 from support.refusals import line_of
 from torchvision import datasets
 
-from ampcompare.config.load import load_config
 from ampcompare.data.factory import build_dataset
 from ampcompare.data.sources import cifar10
-from ampcompare.training.factory import load_data
 
 
 class SmallArchive:
@@ -103,14 +101,6 @@ def test_a_missing_or_damaged_archive_without_network_is_one_line_with_the_file_
     )
     assert text.startswith(message)
     assert f"put {which.file} (MD5 {which.md5}) into that folder" in text
-    assert "data.source=synthetic needs no files" in text
-
-
-@pytest.mark.parametrize(("network", "is_own"), [("tiny", False), ("ampcompare.models.mlp:build", True)])
-def test_who_has_an_own_network_reads_how_to_name_own_data(cifar, tmp_path, network, is_own):
-    words = [f"data.source={cifar.which.name}", f"data.root={tmp_path}", f"model.name={network}"]
-    text = line_of(load_data, load_config("demo", words))
-    assert text.endswith("; for your own data set: data.source=./data.py:build") is is_own
     assert "data.source=synthetic needs no files" in text
 
 

@@ -275,10 +275,9 @@ class Mixture(nn.Module):
         depth = self.volume(x.unsqueeze(2).repeat(1, 1, 2, 1, 1)).mean((2, 3, 4)).unsqueeze(2)
         tokens = self.attention(self.line(x.mean(3) + depth).transpose(1, 2))
         tokens = self.gated(self.recurrent(tokens)[0])[0]
-        scores = torch.einsum("bij,bkj->bik", tokens, tokens)
-        scores = torch.baddbmm(scores, tokens, tokens.transpose(1, 2))
-        pooled = (scores @ tokens).mean(1)
-        return self.out(pooled)
+        across = tokens.transpose(1, 2)
+        scores = torch.baddbmm(tokens @ across, tokens, across)
+        return self.out((scores @ tokens).mean(1))
 
 
 # The functions that do the work within PyTorch's convolutions and recurrent layers, for 16-bit inputs.

@@ -88,12 +88,14 @@ def test_training_sets_and_restores_the_tf32_switches():
         assert switches() == strict
 
 
-def test_an_fp32_backend_refuses_a_contradicting_tf32_option():
+def test_options_that_contradict_tf32_or_strict_fp32_are_refused():
     with pytest.raises(ValueError, match=r"tf32=True: .*; use backend=tf32$"):
         build_precision("none", tf32=True)
     with stage():
         with pytest.raises(ValueError, match=r"tf32=False: .*; use backend=none$"):
             build_precision("tf32", "cuda", tf32=False)
+        with pytest.raises(KeepFp32Error, match=r"precision\.keep_fp32=fc: backend=tf32 uses TF32 in every"):
+            build_precision("tf32", "cuda", keep_fp32="fc")
         assert build_precision("tf32", "cuda", tf32=True).tf32 is True
 
 
@@ -108,16 +110,6 @@ def test_backend_and_option_set_tf32_outside_of_steps_too():
             assert current_numerics()["tf32"] is expected
     set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
     assert allows_tf32(load_config(None, ["backend=tf32"]))
-
-
-def test_no_module_can_be_kept_in_fp32_under_tf32():
-    with (
-        stage(),
-        pytest.raises(
-            KeepFp32Error, match=r"precision\.keep_fp32=fc: backend=tf32 uses TF32 in every module"
-        ),
-    ):
-        build_precision("tf32", "cuda", keep_fp32="fc")
 
 
 PLAIN_LOOP = {"tf32": False, "tf32_convolutions": True, "tf32_recurrent": True}  # PyTorch's default

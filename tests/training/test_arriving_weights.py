@@ -8,7 +8,6 @@ from support.training import play
 from ampcompare import analyse_runs, load_runs
 from ampcompare.cli import main
 from ampcompare.errors import UserError
-from ampcompare.precision.registry import REGISTRY
 
 NET = """
 import torch
@@ -28,16 +27,8 @@ class Net(nn.Module):
         return self.head(self.norm(self.first(x).relu()))
 
 
-def in_bf16(num_classes=10):
-    return Net(num_classes, False).bfloat16()
-
-
 def in_fp16(num_classes=10):
     return Net(num_classes, False).half()
-
-
-def in_fp32(num_classes=10):
-    return Net(num_classes, False).bfloat16().float()
 
 
 def encoder_in_bf16(num_classes=10):
@@ -61,19 +52,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# tests/precision/test_weight_dtypes.py: the same of every backend, without a run.
-@pytest.mark.parametrize("backend", ["apex_o2"])
-def test_a_run_of_a_bf16_network_starts_as_that_of_its_fp32_copy(net: Path, backend: str):
-    words = ("epochs=1", f"backend={backend}", "optimizer.fused=false", "recipe=reference")
-    printed = play("model.name=./net.py:in_bf16", "output_dir=bf16", *words)
-    assert printed.count("converted to float32") == 1
-    assert "converted to float32" not in play("model.name=./net.py:in_fp32", "output_dir=fp32", *words)
-    (run,), (expected,) = load_runs(["bf16"]), load_runs(["fp32"])
-    losses = [one.logged_numbers("train/loss")[1].tolist() for one in (run, expected)]
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 2
-    assert REGISTRY[backend].weight_dtype in run.environment["weight_dtypes"]
-    assert run.environment["precision_dtype"] == REGISTRY[backend].dtype
+# tests/precision/test_weight_dtypes.py tells of the losses under every backend.
 
 
 def test_a_report_never_calls_a_run_with_16_bit_weights_fp32(net: Path):

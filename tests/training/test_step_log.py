@@ -62,12 +62,11 @@ class Made:
         self.rows.append(row)
         self.clock.now += self.row_seconds
 
-    def step(self, loss: Any = 1.0, samples: int = 8, seconds: float = 0.01, **result: Any) -> None:
+    def step(self, loss: float = 1.0, samples: int = 8, seconds: float = 0.01, **result: Any) -> None:
         self.number += 1
         self.clock.now += seconds
-        loss = torch.tensor(loss) if isinstance(loss, float) else loss
         skipped = torch.tensor(int(self.scale.skipped))
-        step = StepResult(loss, samples, skipped=skipped, **result)
+        step = StepResult(torch.tensor(loss), samples, skipped=skipped, **result)
         self.logger.add(self.number, self.number / 10, step, 0.1)
 
 

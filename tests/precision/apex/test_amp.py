@@ -33,18 +33,16 @@ def make_line(weight: float = 1.0) -> nn.Linear:
     return model
 
 
-def make_pair(weight: float = 1.0, **settings_):
+def make_pair(**settings_):
     """Return a model with one weight and its optimizer."""
-    model = make_line(weight)
+    model = make_line()
     return model, torch.optim.SGD(model.parameters(), lr=0.125, **settings_)
 
 
-def start(level: str = "O1", *, lr: float = 0.125, **options):
+def start(level: str = "O1", **options):
     """Return an initialized model with one weight, and its optimizer."""
     options.setdefault("max_loss_scale", 1024.0)  # at 2**16 a gradient of 1 is beyond fp16 already
-    model = make_line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
+    return amp.initialize(*make_pair(), opt_level=level, verbosity=0, **options)
 
 
 def backward(model: nn.Module, optimizers, factor: float = 1.0, **options) -> None:
@@ -262,11 +260,6 @@ def initialize_model(level, **overrides) -> nn.Sequential:
     return amp.initialize(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), opt_level=level, **overrides)
 
 
-def list_dtypes(model: nn.Sequential) -> list[torch.dtype]:
-    """Return the dtypes of the weights."""
-    return [model[0].weight.dtype, model[1].weight.dtype]
-
-
 @pytest.mark.parametrize(
     ("level", "types", "product", "first_scale", "options"),
     [
@@ -279,7 +272,7 @@ def list_dtypes(model: nn.Sequential) -> list[torch.dtype]:
     ],
 )
 def test_levels_are_those_of_apex(level, types, product, first_scale, options) -> None:
-    assert list_dtypes(initialize_model(level, **options)) == types
+    assert [module.weight.dtype for module in initialize_model(level, **options)] == types
     assert matmul_type() is product
     assert get_scales() == [first_scale]
 

@@ -57,7 +57,7 @@ class _Block(nn.Module):
         self.layer, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
         self.dtypes: list[torch.dtype] = []
 
-    def forward(self, x: Tensor, flag: bool = True) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         hidden = self.layer(x)
         self.dtypes.append(hidden.dtype)
         return F.softmax(self.layer(torch.relu(self.norm(hidden))), 1)
@@ -132,30 +132,15 @@ def _assign_twice(weight: nn.Parameter) -> None:
     weight.data = weight.data * 2
 
 
-def _load(weight: nn.Parameter) -> None:
-    owner = nn.Module()
-    owner.weight = weight
-    owner.load_state_dict({"weight": NEW.clone()})
-
-
-def _step(weight: nn.Parameter) -> None:
-    weight.grad = torch.ones(3)
-    torch.optim.SGD([weight], lr=1.0).step()
-    weight.grad = None
-
-
 NEW = torch.tensor([4.0, 5.0, 6.0])
 EDITS: dict[str, Callable[[nn.Parameter], object]] = {
-    "add_": lambda weight: weight.add_(1),
-    "copy_": lambda weight: weight.copy_(NEW),
+    "copy_": lambda weight: weight.copy_(NEW),  # as `load_state_dict`
     "of a detached alias": lambda weight: weight.detach().mul_(2),
     "set_": lambda weight: weight.set_(NEW.clone()),
     "data = new": lambda weight: setattr(weight, "data", NEW.clone()),
     "data = new, twice": _assign_twice,
     "data = view": lambda weight: setattr(weight, "data", weight.data.as_strided((3,), (0,))),
     "swap_tensors": lambda weight: torch.utils.swap_tensors(weight, nn.Parameter(NEW.clone())),
-    "load_state_dict": _load,
-    "optimizer": _step,
 }
 # These leave no trace on the weight, so that they are seen from the next context on.
 UNSEEN_EDITS: dict[str, Callable[[nn.Parameter], object]] = {
