@@ -90,6 +90,20 @@ def test_a_later_file_of_a_folder_continues_and_replaces_repeated_steps(tmp_path
     assert run.values("loss").tolist() == expected
 
 
+def test_settings_in_event_files_are_read_or_named_and_stop_nothing(tmp_path):
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+
+    damaged = SummaryMetadata(plugin_data={"plugin_name": "hparams", "content": b"\xff"})
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_text("args", '{"seed": 3, "optim": "adamw"}')  # as Hugging Face's callback does
+        writer.file_writer.add_summary(Summary(value=[Summary.Value(tag="settings", metadata=damaged)]))
+        writer.add_scalar("acc", 0.5, 1)
+    (run,), _ = _load(tmp_path)
+    assert run.values("acc").tolist() == [0.5]
+    assert (run.option("seed"), run.option("optim")) == (3, "adamw")
+    assert "hyperparameters" in " ".join(run.problems)
+
+
 def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, outside: Outside):
     _write(tmp_path, {"acc": {0: 0.5}})
     outside.uninstall("tensorboard")
