@@ -491,8 +491,8 @@ def train(
 
 @pytest.mark.parametrize(("accumulate", "collator"), [(1, collate_without_padding), (2, collate)])
 def test_hugging_faces_trainer_is_recorded(tmp_path: Path, collator: Any, accumulate: int):
-    """With two batches a step, it also names the metric of its best model."""
-    how = {"gradient_accumulation_steps": accumulate, "num_train_epochs": 2}
+    """With two batches a step, it also names the metric of its best model. It saves its state, which we read."""
+    how = {"gradient_accumulation_steps": accumulate, "num_train_epochs": 2, "save_strategy": "epoch"}
     if accumulate == 2:
         how |= {"bf16": True, "metric_for_best_model": "eval_f1", "greater_is_better": True}
     run = train(tmp_path, collator=collator, logging_steps=3, seed=7, **how)
@@ -505,6 +505,8 @@ def test_hugging_faces_trainer_is_recorded(tmp_path: Path, collator: Any, accumu
     task = run.environment.get("task", {"metric": None, "metrics": {}})
     assert task["metric"] == (None if accumulate == 1 else "eval/f1")
     assert accumulate == 1 or task["metrics"]["eval/f1"]["better"] == "higher"
+    (saved,) = load_runs([tmp_path / "out"])  # trainer_state.json of each checkpoint
+    assert by_step(saved, "loss") == pytest.approx(by_step(run, metrics.LOSS))
 
 
 @pytest.mark.parametrize("count", [None, lambda batch: len(batch["labels"])])

@@ -136,15 +136,19 @@ def test_lightnings_loggers_give_the_same_run(tmp_path):
     assert messages[0].startswith("read 1 run from CSV files with a step column")
 
 
-@pytest.mark.parametrize("place", ["", "checkpoint-10", "checkpoint-20"])
-def test_a_settings_file_of_the_output_folder_gives_a_hugging_face_run_its_seed(place, tmp_path):
-    for step in (10, 20):
-        state = {"global_step": step, "log_history": [{"step": step, "eval_loss": 0.5}]}
+@pytest.mark.parametrize("place", ["", "checkpoint-9", "checkpoint-10"])
+def test_a_hugging_face_run_has_the_state_of_its_latest_checkpoint_and_a_settings_file(place, tmp_path):
+    """Of the output folder, or of this checkpoint. (`test_hugging_faces_trainer_is_recorded` reads real ones.)"""
+    rows = [{"step": 9, "eval_loss": 0.5}, {"step": 10, "eval_loss": 0.25}]
+    for step in (9, 10):
+        state = {"global_step": step, "log_history": rows[: step - 8]}
         write(tmp_path / f"checkpoint-{step}" / "trainer_state.json", json.dumps(state))
         write(tmp_path / f"checkpoint-{step}" / "config.json", '{"model_type": "bert"}')
     write(tmp_path / place / "hparams.yaml", "seed: 3\nprecision: bf16\n")
     (run,), _ = _load(tmp_path)
-    assert run.option("seed") == (None if place == "checkpoint-10" else 3)  # of the latest checkpoint
+    assert run.option("seed") == (None if place == "checkpoint-9" else 3)
+    assert (run.name, run.values("global_step").tolist()) == (tmp_path.as_posix(), [9, 10])
+    assert run.values("eval_loss").tolist() == [0.5, 0.25]
 
 
 # CSV
@@ -301,18 +305,3 @@ def test_the_surest_of_the_usual_step_columns_counts(tmp_path: Path, subtests: p
             write(tmp_path / "log.csv", f"{columns},loss\n{rows[0]},0.5\n{rows[1]},0.5\n")
             (run,), _ = _load(tmp_path)
             assert run.values("global_step").tolist() == [expected + 1, 10 * (expected + 1)]
-
-
-def test_hugging_faces_state_is_that_of_the_latest_checkpoint(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    state = transformers.TrainerState()
-    rows = [{"loss": 1.5, "epoch": 0.5, "step": 10}, {"eval_accuracy": 0.5, "epoch": 1.0, "step": 20}]
-    for state.global_step in (10, 20):
-        state.log_history = rows[: state.global_step // 10]
-        folder = tmp_path / "state" / f"checkpoint-{state.global_step}"
-        folder.mkdir(parents=True)
-        state.save_to_json(str(folder / "trainer_state.json"))
-    (run,), _ = _load(tmp_path / "state")
-    assert run.name.endswith("/state")
-    assert run.values("global_step").tolist() == [10, 20]
-    assert run.values("eval_accuracy").tolist() == [0.5]
