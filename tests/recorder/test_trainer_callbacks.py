@@ -491,7 +491,7 @@ def train(
 
 @pytest.mark.parametrize(("accumulate", "collator"), [(1, collate_without_padding), (2, collate)])
 def test_hugging_faces_trainer_is_recorded(tmp_path: Path, collator: Any, accumulate: int):
-    """With two batches a step, it also names the metric of its best model. It saves its state, which we read."""
+    """With two batches a step, it also names the metric of its best model. Its saved state is read, too."""
     how = {"gradient_accumulation_steps": accumulate, "num_train_epochs": 2, "save_strategy": "epoch"}
     if accumulate == 2:
         how |= {"bf16": True, "metric_for_best_model": "eval_f1", "greater_is_better": True}
