@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import math
+import os
 import random
 import subprocess
 import sys
@@ -55,6 +56,8 @@ def serve(connection: Any, overrides: Sequence[str]) -> None:
         while True:
             steps = connection.recv()
             rate = rates[0] if steps is None else next(answers)
+            if rate is None:
+                os._exit(7)
             connection.send({"rate": rate, "seconds": 1 / rate, "peak_mib": 100.0 + start})
     except EOFError:
         return
@@ -117,10 +120,12 @@ def test_below_three_starts_the_round_is_the_unit_and_nothing_below_two_per_cent
 
 @pytest.mark.slow
 def test_a_training_that_fails_is_not_started_again(measure):
-    result, _ = measure(2, none=[flat(100)] * 4, native=[flat(200), "no memory"], bf16=["broken"] * 2)
+    native, bf16, tf32 = [flat(200), "no memory"], ["broken"] * 2, [[200, 200, None], flat(200)]
+    result, _ = measure(2, none=[flat(100)] * 4, native=native, bf16=bf16, tf32=tf32)
     by_label = {arm.label: arm for arm in result.arms}
     assert by_label["native"].failed == "in start 2 of 2: no memory"
     assert by_label["bf16"].failed == "broken"
+    assert by_label["tf32"].failed == "its process exited with code 7"  # in its third turn
     assert (by_label["none"].failed, result.starts) == (None, 2)
 
 

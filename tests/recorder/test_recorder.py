@@ -125,6 +125,25 @@ def test_skips_are_unknown_where_the_scale_does_not_tell_of_them(
     assert tracker.rows[-1][metrics.SKIPPED] == pytest.approx(skipped, nan_ok=True)
 
 
+@pytest.mark.parametrize("first_ends", [True, False])
+def test_two_recorders_share_a_scaler(tracker: InMemoryRun, first_ends: bool):
+    """The one that is still open sees that the loop sets the scale itself."""
+    scaler = torch.amp.GradScaler("cpu")
+    own_update = scaler.update
+    options = {"backend": "native", "scaler": scaler, "every": 1, **PARTS}
+    records = [Recorder(**options).begin() for _ in range(2)]
+    for record in records:
+        record.step(loss=1.0, samples=1)
+    records.pop(0 if first_ends else 1).close()
+    scaler.scale(torch.ones(()))
+    scaler.update(4.0)
+    records[0].step(loss=1.0, samples=1)
+    records[0].close()
+    assert scaler.get_scale() == 4.0
+    assert tracker.values_of(metrics.SKIPPED) == pytest.approx([0, 0, math.nan], nan_ok=True)
+    assert first_ends or scaler.update == own_update
+
+
 @pytest.mark.parametrize(("ours", "every", "expected"), [(False, 1, [0, 1, 1, 2]), (True, 3, [1, 2])])
 def test_a_scale_restored_in_a_pause_is_not_counted_as_a_skip(
     tracker: InMemoryRun, ours: bool, every: int, expected: list[int]

@@ -90,6 +90,20 @@ def test_a_later_file_of_a_folder_continues_and_replaces_repeated_steps(tmp_path
     assert run.values("loss").tolist() == expected
 
 
+def test_settings_in_event_files_are_read_or_named_and_stop_nothing(tmp_path):
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+
+    damaged = SummaryMetadata(plugin_data={"plugin_name": "hparams", "content": b"\xff"})
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_text("args", '{"seed": 3, "optim": "adamw"}')  # as Hugging Face's callback does
+        writer.file_writer.add_summary(Summary(value=[Summary.Value(tag="settings", metadata=damaged)]))
+        writer.add_scalar("acc", 0.5, 1)
+    (run,), _ = _load(tmp_path)
+    assert run.values("acc").tolist() == [0.5]
+    assert (run.option("seed"), run.option("optim")) == (3, "adamw")
+    assert "hyperparameters" in " ".join(run.problems)
+
+
 def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, outside: Outside):
     _write(tmp_path, {"acc": {0: 0.5}})
     outside.uninstall("tensorboard")
@@ -122,15 +136,19 @@ def test_lightnings_loggers_give_the_same_run(tmp_path):
     assert messages[0].startswith("read 1 run from CSV files with a step column")
 
 
-@pytest.mark.parametrize("place", ["", "checkpoint-10", "checkpoint-20"])
-def test_a_settings_file_of_the_output_folder_gives_a_hugging_face_run_its_seed(place, tmp_path):
-    for step in (10, 20):
-        state = {"global_step": step, "log_history": [{"step": step, "eval_loss": 0.5}]}
+@pytest.mark.parametrize("place", ["", "checkpoint-9", "checkpoint-10"])
+def test_a_hugging_face_run_has_the_state_of_its_latest_checkpoint_and_a_settings_file(place, tmp_path):
+    """Of the output folder or that checkpoint. `test_hugging_faces_trainer_is_recorded` has real ones."""
+    rows = [{"step": 9, "eval_loss": 0.5}, {"step": 10, "eval_loss": 0.25}]
+    for step in (9, 10):
+        state = {"global_step": step, "log_history": rows[: step - 8]}
         write(tmp_path / f"checkpoint-{step}" / "trainer_state.json", json.dumps(state))
         write(tmp_path / f"checkpoint-{step}" / "config.json", '{"model_type": "bert"}')
     write(tmp_path / place / "hparams.yaml", "seed: 3\nprecision: bf16\n")
     (run,), _ = _load(tmp_path)
-    assert run.option("seed") == (None if place == "checkpoint-10" else 3)  # of the latest checkpoint
+    assert run.option("seed") == (None if place == "checkpoint-9" else 3)
+    assert (run.name, run.values("global_step").tolist()) == (tmp_path.as_posix(), [9, 10])
+    assert run.values("eval_loss").tolist() == [0.5, 0.25]
 
 
 # CSV
@@ -287,18 +305,3 @@ def test_the_surest_of_the_usual_step_columns_counts(tmp_path: Path, subtests: p
             write(tmp_path / "log.csv", f"{columns},loss\n{rows[0]},0.5\n{rows[1]},0.5\n")
             (run,), _ = _load(tmp_path)
             assert run.values("global_step").tolist() == [expected + 1, 10 * (expected + 1)]
-
-
-def test_hugging_faces_state_is_that_of_the_latest_checkpoint(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    state = transformers.TrainerState()
-    rows = [{"loss": 1.5, "epoch": 0.5, "step": 10}, {"eval_accuracy": 0.5, "epoch": 1.0, "step": 20}]
-    for state.global_step in (10, 20):
-        state.log_history = rows[: state.global_step // 10]
-        folder = tmp_path / "state" / f"checkpoint-{state.global_step}"
-        folder.mkdir(parents=True)
-        state.save_to_json(str(folder / "trainer_state.json"))
-    (run,), _ = _load(tmp_path / "state")
-    assert run.name.endswith("/state")
-    assert run.values("global_step").tolist() == [10, 20]
-    assert run.values("eval_accuracy").tolist() == [0.5]

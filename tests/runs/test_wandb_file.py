@@ -5,6 +5,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,9 @@ def set_back(path: Path, seconds: float) -> None:
     os.utime(path, (time.time() - seconds,) * 2)
 
 
-def rows_at(*ages: float) -> bytes:
-    """Return a file with a row that was logged so many seconds ago, for each."""
-    return frame([row(_timestamp=str(time.time() - age)) for age in ages])
+def rows_at(*ages: float, others: Sequence[bytes] = ()) -> bytes:
+    """Return a file with a row that was logged so many seconds ago, for each, and other records."""
+    return frame([*(row(_timestamp=str(time.time() - age)) for age in ages), *others])
 
 
 def test_exit_code_age_and_lock_decide_the_state(real_runs, tmp_path):
@@ -126,6 +127,10 @@ def test_exit_code_age_and_lock_decide_the_state(real_runs, tmp_path):
         for age in (0, 1e6):  # of the file, which a copy changes
             set_back(killed, age)
             assert (read(killed).state, read(killed).rows) == (state, 1)
+        sample = Record()  # system metrics, long after the last row
+        sample.stats.timestamp.seconds = int(time.time() - seconds)
+        killed.write_bytes(rows_at(5000, others=[sample.SerializeToString()]))
+        assert read(killed).state == state
     store = CheckpointStore(tmp_path / "checkpoints" / read(killed).id)
     assert store.lock()
     assert read(killed).state == "running"

@@ -1,6 +1,6 @@
 """Small trainings by other people's own trainers, recorded with W&B offline, without a line of ours.
 
-`python real_trainers.py NAME FOLDER` trains once in each precision.
+`python real_trainers.py FOLDER NAME ...` trains in both precisions with two seeds each, into FOLDER/NAME.
 """
 
 import os
@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import torch
+import wandb
 
-KINDS = [(1, False), (1, True)]  # a seed, and whether the precision is mixed
+KINDS = [(seed, is_mixed) for seed in (1, 2) for is_mixed in (False, True)]
 
 
 def points(count: int, seed: int) -> torch.utils.data.TensorDataset:
@@ -27,7 +28,6 @@ def network() -> torch.nn.Module:
 def lightning(folder: str) -> None:
     """Lightning's Trainer with its WandbLogger."""
     import lightning.pytorch as pl
-    import wandb
     from lightning.pytorch.loggers import WandbLogger
 
     class Net(pl.LightningModule):
@@ -52,7 +52,7 @@ def lightning(folder: str) -> None:
         precision = "bf16-mixed" if is_mixed else "32-true"
         quiet = {"enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
         trainer = pl.Trainer(
-            max_epochs=3,
+            max_epochs=2,
             precision=precision,
             accelerator="cpu",
             log_every_n_steps=5,
@@ -66,7 +66,6 @@ def lightning(folder: str) -> None:
 
 def transformers(folder: str) -> None:
     """Hugging Face's Trainer with report_to="wandb"."""
-    import wandb
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
     def words(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
@@ -101,12 +100,11 @@ def transformers(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    name, folder = sys.argv[1:]
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    os.environ |= {
-        "WANDB_MODE": "offline",
-        "WANDB_DIR": folder,
-        "WANDB_SILENT": "true",
-        "WANDB_CONSOLE": "off",
-    }
-    {"lightning": lightning, "transformers": transformers}[name](folder)
+    place, *names = sys.argv[1:]
+    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off"}
+    for name in names:
+        folder = Path(place) / name
+        folder.mkdir(parents=True)
+        os.environ["WANDB_DIR"] = str(folder)
+        {"lightning": lightning, "transformers": transformers}[name](str(folder))
+        wandb.teardown()  # so that it reads the next folder

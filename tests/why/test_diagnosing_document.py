@@ -58,7 +58,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize(("command", "shown"), BLOCKS)
 def test_a_command_says_what_the_document_shows(folder: Path, command: str, shown: str):
-    words = shlex.split(re.sub(r"(?<=--seconds )[1-9]", "0.7", command))  # fewer rounds
+    words = shlex.split(re.sub(r"(?<=--seconds )[1-9]", "0.2", command))  # fewer rounds
     if "--at" in words:
         (run,) = RUN
         done = CliRunner().invoke(app, ["run", *shlex.split(run)])

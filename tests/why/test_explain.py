@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import ClassVar
+
 import pytest
 import torch
 from support.why_command import Why
 
+from ampcompare.training.interval import StepResult
 from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.why.explain import StepProfile, summarize
 from ampcompare.why.memory_estimate import estimate_memory
@@ -15,6 +19,7 @@ from ampcompare.why.op_profile import (
     IDLE,
     OPTIMIZER,
     StepTimes,
+    measure_interleaved,
     speed_ratio,
 )
 
@@ -92,6 +97,30 @@ def test_casts_or_idle_time_are_named_where_they_make_a_network_slow(name: str, 
         times = side["ms"]["kinds"]
         # On a busy machine idle time grows, and ops' own does not.
         assert max({*times} if kind == IDLE else {*times} - {IDLE}, key=times.get) == kind
+
+
+class ExclusiveTrainer:
+    """A trainer and its precision; a step fails while another trainer's context is open."""
+
+    open: ClassVar[set[ExclusiveTrainer]] = set()
+
+    def __init__(self) -> None:
+        self.precision = self
+
+    @contextmanager
+    def training_context(self):
+        self.open.add(self)
+        yield
+        self.open.remove(self)
+
+    def compute(self, batches) -> StepResult:
+        assert self.open == {self}
+        return StepResult(0.0, 1)
+
+
+def test_a_step_is_timed_in_the_context_of_its_own_backend_alone():
+    rounds = measure_interleaved([ExclusiveTrainer(), ExclusiveTrainer()], [], torch.device("cpu"), 0.1)
+    assert len(rounds[0]) == len(rounds[1]) > 0  # a round has a turn of each
 
 
 def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
