@@ -67,12 +67,8 @@ def test_words_win_over_the_file_and_the_file_over_the_publication(paper, tmp_pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            "published.arm=O1",
-            "published.name=None: no publication is named; set published.name to a file or one of ",
-        ),
-        ("published.scale=0.5", "published.name=None: no publication is named; set published.name to a file"),
-        ("published.name=ignit", "published.name: 'ignit': no such publication; did you mean ignite?"),
+        ("published.arm=O1", "published.name=None: no publication is named"),
+        ("published.scale=0.5", "published.name=None: no publication is named"),
         ("published.name={paper} published.arm=O2", "published.arm='O2': no arm of paper; expected one of "),
         ("published.name={paper} published.scale=1.5", "published.scale='1.5': expected a number above 0"),
     ],
