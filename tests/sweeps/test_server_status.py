@@ -95,6 +95,8 @@ def test_draws_of_the_server_are_counted_and_not_run_here(status, tmp_path, caps
 
 
 def test_a_point_that_runs_elsewhere_is_not_started_here_as_well(status, tmp_path):
-    status({"x": {"values": [1, 2]}}, ({"x": 1}, "finished"), ({"x": 2}, "running"))
+    states = ("finished", "running", "failed")
+    values = {"x": {"values": [1, 2, 3]}}
+    status(values, *(({"x": number}, state) for number, state in enumerate(states, 1)))
     assert rerun("wandb:tester/p/s", [], Console(), SweepOptions()) == EXIT_INCOMPLETE
-    assert not [*tmp_path.glob("runs/*/logs/*")]
+    assert len([*tmp_path.glob("runs/*/logs/*")]) == 1  # of the one that failed
