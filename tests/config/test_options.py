@@ -80,11 +80,7 @@ def test_an_interpolation_is_refused_before_it_is_resolved(tmp_path: Path, monke
     OmegaConf.register_resolver("test.spy", resolved.append, replace=True, annotation_validation="off")
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     file = tmp_path / "mine.yaml"
-    for text in (
-        "${test.spy:1}",
-        "${oc.env:WANDB_API_KEY}",
-        "${oc.env:${wandb.name}}",
-    ):
+    for text in ("${test.spy:1}", "${oc.env:WANDB_API_KEY}", "${oc.env:${wandb.name}}"):
         for values in (
             {"wandb": {"name": "WANDB_API_KEY", "notes": text}},
             {"wandb.tags": ["a", text]},
@@ -95,11 +91,7 @@ def test_an_interpolation_is_refused_before_it_is_resolved(tmp_path: Path, monke
             {"model": f"{{'name': '{text}'}}"},
         ):
             file.write_text(yaml.safe_dump(values))
-            over = [
-                "model.kwargs.a.b=1",
-                "wandb.notes=x",
-                "wandb.name=y",
-            ]  # what lies above it resolves nothing
+            over = ["model.kwargs.a.b=1", "wandb.notes=x", "wandb.name=y"]  # resolves nothing
             ways = [(load_config, str(file), over), (config_from_cli, [json.dumps(values), *over])]
             if len(values) == 1 and isinstance(*values.values(), str):
                 ways.append((config_from_cli, ["=".join([*values, *values.values()])]))
@@ -119,12 +111,6 @@ def test_the_first_metric_is_compared_unless_another_is_named():
     ):
         task = config_from_cli(words).task
         assert compared_key(task.loss, task.metrics, task.metric) == key
-
-
-def test_a_reference_keeps_the_text_of_the_other_option():
-    assert load_config(None, ["wandb.group=${backend}"]).wandb.group == "none"  # no null
-    assert load_config(None, ["wandb.notes=${wandb.name}"]).wandb.notes is None
-    assert load_config(None, ["wandb.tags=[${model.name},b]"]).wandb.tags == ["resnet50", "b"]
 
 
 def test_a_bad_file_is_named_with_the_place(tmp_path: Path, subtests: pytest.Subtests):
@@ -160,6 +146,8 @@ def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_pa
     assert type(config.wandb.tags) is list
     assert (config.wandb.tags, config.data.mean) == (["resnet50", "b"], [1.0, 2.0, 3.0])
     assert "batch_size=???: has no value" in message(name=str(path))
+    assert load_config(None, ["wandb.group=${backend}"]).wandb.group == "none"  # no null
+    assert load_config(None, ["wandb.notes=${wandb.name}"]).wandb.notes is None
 
 
 # What a sweep may hand over; W&B's agent writes lists and groups with `str()`, as Python literals.
@@ -177,20 +165,18 @@ SWEPT = {
 MACROS = ("args", "args_no_hyphens", "args_json", "args_append_hydra", "args_override_hydra")
 
 
-def test_flags_without_false_ones():
+def test_every_macro_of_wandb_gives_the_same_config(subtests: pytest.Subtests):
+    forms = create_sweep_command_args({"args": {key: {"value": value} for key, value in SWEPT.items()}})
+    for macro in MACROS:
+        with subtests.test(macro=macro):
+            config = config_from_cli(forms[macro])
+            for key, value in SWEPT.items():
+                for inner, wanted in value.items() if isinstance(value, dict) else [("", value)]:
+                    assert config.value(f"{key}.{inner}".rstrip(".")) == wanted
+            assert config.optimizer.name == "sgd"
     forms = create_sweep_command_args({"args": {"tf32": {"value": True}, "deterministic": {"value": False}}})
     config = config_from_cli([*forms["args_no_boolean_flags"], "backend=native"])
-    assert (config.tf32, config.deterministic, config.backend) == (True, False, "native")
-
-
-@pytest.mark.parametrize("macro", MACROS)
-def test_every_macro_of_wandb_gives_the_same_config(macro):
-    forms = create_sweep_command_args({"args": {key: {"value": value} for key, value in SWEPT.items()}})
-    config = config_from_cli(forms[macro])
-    for key, value in SWEPT.items():
-        for inner, wanted in value.items() if isinstance(value, dict) else [("", value)]:
-            assert config.value(f"{key}.{inner}".rstrip(".")) == wanted
-    assert config.optimizer.name == "sgd"
+    assert (config.tf32, config.deterministic) == (True, False)
 
 
 def kwargs(*words: str) -> dict[str, object]:
@@ -294,8 +280,6 @@ def test_a_list_or_a_group_may_be_written_as_a_text(tmp_path: Path):
         found = (config.schedule.milestones, config.optimizer.lr, config.model.kwargs)
         assert found == ([2, 3], 0.2, {"a": 1})
         check_parameters(config, chosen)
-    for other in ({"schedule.milestones": "[2,4]"}, {"optimizer": "{'lr': 0.3}"}):
-        assert "did not pass this value" in line_of(check_parameters, of_words, other)
     said = line_of(check_parameters, of_words, {"data.mean": "[1,1"})
     assert said.startswith("data.mean='[1,1': expected a list")
 

@@ -1,6 +1,8 @@
 """What a program needs to behave well: files that are whole, lines, commands and children."""
 
 import io
+import json
+import math
 import os
 import signal
 import subprocess
@@ -15,7 +17,7 @@ from support.quick import QUICK
 from support.shell import run_in_shell
 from support.wandb_server.clients import wait_until
 
-from ampcompare.runtime.atomic_files import replacing
+from ampcompare.runtime.atomic_files import replacing, write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.signals import run_to_completion
@@ -33,6 +35,11 @@ def test_a_file_is_the_new_one_whole_or_the_old_one(tmp_path: Path, problem: Bas
             raise problem
     assert path.read_bytes() == (b"old" if problem else b"new")
     assert [found.name for found in tmp_path.iterdir()] == ["x"]
+
+
+def test_json_has_null_for_a_value_that_is_no_number(tmp_path: Path):
+    write_json(tmp_path / "x", {"loss": [0.5, math.nan, -math.inf]})
+    assert json.loads((tmp_path / "x").read_text()) == {"loss": [0.5, None, None]}
 
 
 @pytest.mark.parametrize(

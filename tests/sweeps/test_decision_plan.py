@@ -45,6 +45,7 @@ def ready(*words: str, file: str = "compare_backends", **options: Any) -> Prepar
         ((), {"until_decided": True}, SEQUENTIAL_LOOKS, SEQUENTIAL_SHARES, 2, 3),
         (("plan.looks=[4,8,12]",), {"until_decided": True}, (4, 8, 12), (1 / 3,) * 3, 2, 3),
         (("plan.max_seeds=8",), {"until_decided": True}, (5, 8), (0.2, 0.8), 2, 3),
+        (("plan.looks=[7]",), {"until_decided": True}, (7,), (1.0,), 2, 3),
         ((), {"control": "bookends"}, (5,), (1.0,), 2, 5),
     ],
 )
@@ -133,9 +134,7 @@ def test_each_sentence_of_a_plan_is_one_line(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_printed_looks_are_those_of_the_seeds():
-    assert "looks [3]" in ready("seed=1,2,3").plan_summary
-    assert "looks" not in ready("seed=1").plan_summary
+def test_a_number_of_seeds_that_the_plan_has_no_look_at_is_said():
     unplanned = ready("plan.looks=[5,10]", "plan.shares=[0.2,0.8]", "seed=1,2,3")
     (line,) = (line for line in describe_decision_plan(unplanned) if "has no look at" in line)
     assert "20%" in line

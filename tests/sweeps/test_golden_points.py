@@ -93,9 +93,6 @@ def grid_orders() -> Iterator[tuple[str, Any]]:
         plain, bookends = ready(sweep), ready(sweep, control="bookends")
         yield name, lines(plain)
         yield f"{name}, bookends", lines(bookends)
-        yield f"{name}, run_cap 7", lines(dataclasses.replace(plain, run_cap=7))
-        cap = 2 * sweep.seeds + 4
-        yield f"{name}, bookends, run_cap {cap}", lines(dataclasses.replace(bookends, run_cap=cap))
         if sweep.seed:
             yield f"{name}, added seeds", lines(with_seeds(plain))
             yield f"{name}, bookends, added seeds", lines(with_seeds(bookends))

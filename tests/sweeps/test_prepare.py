@@ -63,16 +63,6 @@ def test_the_plan_stands_in_the_file_in_the_words_or_in_the_command(read, monkey
             prepared(read(plan or None, **THEIRS), words)
 
 
-def test_looks_are_the_plans_and_end_with_its_last_seed(read):
-    for plan, looks in (
-        ({}, (5, 10)),
-        ({"looks": {"value": [7]}}, (7,)),
-        ({"max_seeds": {"value": 8}}, (5, 8)),
-        ({"looks": {"value": [2, 4]}, "max_seeds": {"value": 4}}, (2, 4)),
-    ):
-        assert prepared(read(plan or None), [], decides=True).looks == looks
-
-
 EARLY = {"metric": {"name": "eval/loss"}, "early_terminate": {"type": "hyperband", "min_iter": 1}}
 PERTURBED = ["ampcompare", "run", "training.perturb_weights=one_ulp", "${args_no_hyphens}"]
 

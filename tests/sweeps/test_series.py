@@ -109,54 +109,30 @@ def test_a_job_has_the_runs_that_have_not_ended_and_did_not_go_on_elsewhere(tmp_
         assert left() == []
 
 
-def test_a_free_slot_gets_the_runs_of_a_series_that_are_left(tmp_path: Path):
+def test_the_slot_of_a_process_is_taken_also_between_two_of_its_runs(tmp_path: Path):
     sweep = sweep_of(tmp_path, 3, backends=2, seeds=5)
     state = SweepState("many", {}, {})
 
-    def note(event: str, **fields: object) -> None:
-        state.apply({"event": event, "time": "2026-01-01T00:00:00+00:00", **fields})
+    def note(event: str, index: int = 0, **fields: object) -> None:
+        state.apply({"event": event, "index": index, "time": "2026-01-01T00:00:00+00:00", **fields})
 
-    def next_starts(slots: int = 1, assigned: tuple[tuple[int, ...], ...] = ()) -> list[tuple[int, ...]]:
-        step = next_step(Situation(state, sweep, slots, assigned=assigned))
-        groups = [*step.groups] if isinstance(step, Train) else []
-        for index in (index for group in groups for index in group if index not in state.runs):
-            point = {"run_id": f"r{index}", "parameters": sweep.points[index].parameters}
-            note("proposed", index=index, **point, plan={}, drawn={})
-        return groups
-
-    assert next_starts() == [(0, 1, 2)]
-    note("started", index=0, process={})
-    # A process lives, also between two runs.
-    assert next_starts(assigned=((1, 2),)) == next_starts(assigned=((),)) == []
-    assert next_starts(slots=2, assigned=((1, 2),)) == [(3, 4, 5)]
-    # The process has ended with its first run: preempted, it goes on before the others.
-    note("ended", index=0, state="preempted", value=None, exit_code=143, by_signal=False)
-    assert next_starts() == [(0, 1, 2)]
-    note("started", index=0, process={})
-    note("ended", index=0, state="failed", value=None, exit_code=1, by_signal=False)
-    assert next_starts() == [(1, 2)]
-    # Between two of its runs the process lives, although no run is under way.
-    note("started", index=1, process={})
-    note("ended", index=1, state="finished", value=None, exit_code=0, by_signal=False)
-    assert next_starts(assigned=((2,),)) == []
+    for index in range(3):
+        parameters = sweep.points[index].parameters
+        note("proposed", index, run_id=f"r{index}", parameters=parameters, plan={}, drawn={})
+    note("started", process={})
+    note("ended", state="finished", value=None, exit_code=0, by_signal=False)
+    for slots, groups in ((1, []), (2, [(3, 4, 5)])):
+        step = next_step(Situation(state, sweep, slots, assigned=((1, 2),)))
+        assert ([*step.groups] if isinstance(step, Train) else []) == groups
 
 
 @pytest.mark.parametrize(
     ("options", "more", "why"),
     [
-        ({}, {"method": "random"}, "method random chooses new values for every run"),
+        ({}, {"method": "random"}, "method random chooses new values"),
         ({"cluster": "slurm"}, {"method": "random", "run_cap": 3}, "list the values to compare"),
-        (
-            {},
-            {"method": "bayes", "metric": {"name": "eval/loss"}},
-            "method bayes chooses new values for every run",
-        ),
         ({}, {"seeds": 1}, "has one seed"),
-        (
-            {},
-            {"command": ["python", "-c", "pass", "${args}"]},
-            "no training of ampcompare",
-        ),
+        ({}, {"command": ["python", "-c", "pass", "${args}"]}, "no training of ampcompare"),
     ],
 )
 def test_what_cannot_share_a_process_is_refused_in_one_line(options, more, why, tmp_path: Path):

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from support.wandb_server import Server, Sweep
 from support.wandb_server.clients import asking
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.prepare import SweepOptions
-from ampcompare.sweeps.status import SweepStatus, read_status, rerun
+from ampcompare.sweeps.status import EXIT_INCOMPLETE, SweepStatus, read_status, rerun
 
 PROGRAM = {"program": "p", "method": "grid"}
 
@@ -85,11 +86,17 @@ def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_v
 
 
 def test_draws_of_the_server_are_counted_and_not_run_here(status, tmp_path, capsys):
-    from rich.console import Console
-
     x = {"x": {"min": 0.0, "max": 1.0}}
     found = status(x, ({"x": 0.3}, "finished"), ({"x": 0.4}, "failed"), method="random", run_cap=3)
     assert found.summary == "s: 3 points: 1 finished, 1 failed, 1 queued"
     with pytest.raises(UserError, match="W&B's server chooses the points of this search"):
         rerun("wandb:tester/p/s", [], Console(), SweepOptions())
     assert "has no end" in " ".join(status(x, method="random").remarks)
+
+
+def test_a_point_that_runs_elsewhere_is_not_started_here_as_well(status, tmp_path):
+    states = ("finished", "running", "failed")
+    values = {"x": {"values": [1, 2, 3]}}
+    status(values, *(({"x": number}, state) for number, state in enumerate(states, 1)))
+    assert rerun("wandb:tester/p/s", [], Console(), SweepOptions()) == EXIT_INCOMPLETE
+    assert len([*tmp_path.glob("runs/*/logs/*")]) == 1  # of the one that failed

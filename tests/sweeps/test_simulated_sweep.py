@@ -48,11 +48,6 @@ class InterruptedRunsAreNotStartedAgain(SweepDriver):
         return super().train([group for group in groups if not known & {*group}])
 
 
-class RunsStartAfterAStopRequest(SweepDriver):
-    def situation(self) -> Situation:
-        return replace(super().situation(), is_stopping=False)
-
-
 class ASecondStopRequestKillsNothing(SweepDriver):
     def cancel(self, runs: Sequence[SweepRun], *, at_once: bool = False) -> None:
         super().cancel(runs)
@@ -67,19 +62,6 @@ class EndsByASignalAreNotCounted(SweepDriver):
         super().note_change(change)
 
 
-class AFailedRunIsStartedAgain(SweepDriver):
-    def note_change(self, change: RunChange) -> None:
-        is_failure = change.end is not None and change.end.exit_code == 3
-        super().note_change(replace(change, state=RunState.PREEMPTED) if is_failure else change)
-
-
-class ARunThatIsContinuedGetsANewId(SweepDriver):
-    def train(self, groups: Sequence[Sequence[int]]) -> list[list[SweepRun]]:
-        for run in self.journal.state.startable[:1]:
-            self.journal.propose(run)
-        return super().train(groups)
-
-
 class TheValueOfAFinishedRunIsLost(SweepDriver):
     def note_change(self, change: RunChange) -> None:
         if change.state is not RunState.FINISHED:
@@ -89,38 +71,22 @@ class TheValueOfAFinishedRunIsLost(SweepDriver):
         self.journal.end(run, change.state, None, 0, by_signal=False)
 
 
-class AnEndIsWrittenTwice(SweepDriver):
-    def note_change(self, change: RunChange) -> None:
-        super().note_change(change)
-        if change.end is not None:
-            super().note_change(change)
-
-
-FAULTS = (
-    InterruptedRunsAreNotStartedAgain,
-    RunsStartAfterAStopRequest,
-    ASecondStopRequestKillsNothing,
-    EndsByASignalAreNotCounted,
-    AFailedRunIsStartedAgain,
-    ARunThatIsContinuedGetsANewId,
-    TheValueOfAFinishedRunIsLost,
-    AnEndIsWrittenTwice,
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_in_the_driver_is_found(fault: type[SweepDriver]):
-    with pytest.raises(AssertionError):
-        orders_of_events("job", fault)()
-
-
 class ARunThatWaitsInAProcessIsStartedInAnother(SweepDriver):
     def situation(self) -> Situation:
         return replace(super().situation(), assigned=())
 
 
+FAULTS = (
+    (InterruptedRunsAreNotStartedAgain, SWEEP),
+    (ASecondStopRequestKillsNothing, SWEEP),
+    (EndsByASignalAreNotCounted, SWEEP),
+    (TheValueOfAFinishedRunIsLost, SWEEP),
+    (ARunThatWaitsInAProcessIsStartedInAnother, SERIES),
+)
+
+
 @pytest.mark.slow
-def test_a_fault_about_several_runs_in_a_process_is_found():
-    with pytest.raises(AssertionError):
-        orders_of_events("job", ARunThatWaitsInAProcessIsStartedInAnother, SERIES)()
+def test_a_fault_in_the_driver_is_found(subtests: pytest.Subtests):
+    for fault, sweep in FAULTS:
+        with subtests.test(fault=fault.__name__), pytest.raises(AssertionError):
+            orders_of_events("job", fault, sweep)()

@@ -32,7 +32,7 @@ def once_each(project: SweepProject) -> bool:
 def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
     project: SweepProject, slurm: Slurm, says
 ):
-    """Whatever sbatch and squeue are set to. A cancelled job is submitted again, a failed run is not."""
+    """Whatever sbatch and squeue are set to. A failed run is not submitted again."""
     project.write_file(parameters={**XS, "hold": {"value": "all"}, "fail": {"value": 2}})
     project.hold()
     project.before = "import sys; sys.modules['torch'] = None"  # submitting loads no torch
@@ -52,8 +52,6 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
     says("squeue failed (down); run the command where squeue works", code=2)
     squeue.unlink()
     says("3 waiting or running, nothing new was submitted", SQUEUE_STATES="RUNNING")
-    slurm.call("scancel", jobs[0].array)
-    says("3 submitted as job")
     slurm.start_again()
     project.wait_for("began", 1)
     project.release()
@@ -64,7 +62,6 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
     says("2 finished, 1 submitted", "--rerun")
     slurm.wait_until_ended()
     assert xs(project, "began") == ["1", "2", "2", "3"]
-    says("no run is left")
 
 
 @pytest.mark.slow
@@ -77,7 +74,7 @@ def test_a_preempted_run_keeps_each_row_and_continues_and_the_report_comes_last(
     assert command
     words = shlex.split(command[1].replace("--cluster slurm", "").replace("--workers 4", "--workers 1"))
     words = [word for word in words if not word.startswith("output_dir=")]
-    parameters = {"backend": {"values": ["none"]}, "seed": {"values": [1, 2]}}
+    parameters = {"backend": {"values": ["none"]}, "seed": {"values": [1]}}
     held = ["${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}", "${args_no_hyphens}"]
     project.write_file(
         program=str(ROOT / "run_experiment.py"), command=held, parameters=parameters, name="arr"
@@ -86,7 +83,7 @@ def test_a_preempted_run_keeps_each_row_and_continues_and_the_report_comes_last(
     hold.touch()
     steps = ["epochs=1000", "max_steps=60", "log.every=10", "eval.every=30", "checkpoint.every_epochs=5"]
     quick = [word for word in QUICK if not word.startswith(("epochs=", "log.every=", "diagnostics"))]
-    says("2 submitted", *words, *quick, *steps, HOLD=str(hold), HELD_AT="35", OMP_NUM_THREADS="1")
+    says("1 submitted", *words, *quick, *steps, HOLD=str(hold), HELD_AT="35", OMP_NUM_THREADS="1")
     slurm.wait((project.folder / "hold-run-35").exists)
     first = slurm.jobs()[0]
     (log,) = (project.out / "logs").iterdir()
@@ -111,13 +108,11 @@ def test_a_preempted_run_keeps_each_row_and_continues_and_the_report_comes_last(
     slurm.wait_until_ended()
     assert f"at step {interrupted[1]}" in re.findall(r"resuming run .*", log.read_text())[0]
     assert slurm.show(first.id, "Restarts") == "1"
-    runs = load_runs([str(project.out)])
-    assert len({run.id for run in runs}) == len(runs) == 2
-    for run in runs:
-        steps = run.history.loc[run.history["train/loss"].notna(), "global_step"].tolist()
-        assert steps == sorted({*steps})  # one more where it was interrupted
-        assert {*range(10, 61, 10)} <= {*steps}
-    assert [job.state for job in slurm.jobs()] == ["COMPLETED"] * 3 + ["CANCELLED"]  # the urgent job
+    (run,) = load_runs([str(project.out)])
+    steps = run.history.loc[run.history["train/loss"].notna(), "global_step"].tolist()
+    assert steps == sorted({*steps})  # one more where it was interrupted
+    assert {*range(10, 61, 10)} <= {*steps}
+    assert [job.state for job in slurm.jobs()] == ["COMPLETED"] * 2 + ["CANCELLED"]  # the urgent job
     assert (project.out / "report" / "index.html").exists()
 
 
