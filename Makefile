@@ -18,7 +18,7 @@ PIP := --disable-pip-version-check
 help:
 	@echo "make demo       compare fp32 and mixed precision on synthetic images in minutes, and write the page"
 	@echo "make test       run the quick tests, in less than two minutes on two cores (ARGS=tests/test_cli.py: only these)"
-	@echo "make test-all   run the slow tests, too, about 30 minutes"
+	@echo "make test-all   run the slow tests, too, about eight minutes"
 	@echo "make setup      install into $(VENV) what the tests need, too (the other targets install what they need)"
 	@echo "make reproduce  train the published tootouch experiment with three seeds on a GPU (again: continues)"
 	@echo "make rehearse   train under every backend on fake CUDA tensors, to find what would fail or wait on a GPU"

@@ -69,6 +69,8 @@ WRONG = [
     ),
     (("sweep",), "Missing argument 'FILE'; for example: ampcompare sweep compare_backends; see ampcompare"),
     (("sweep", "net.py"), "net.py: a sweep file is YAML, not Python; for your own network: "),
+    (("sweep", "compare_backends", "backend=none", "native_bf16"), "did you mean backend=none,native_bf16?"),
+    (("bench", "backend=none", "native"), "did you mean backend=none,native?"),
     (("sweep", "compare_backends", "epochs=1", "2"), "'2': expected key=value, such as backend=native"),
     (("report", "a", "--out"), "requires an argument; see ampcompare report --help"),
     (("report", "a", "--nonsense"), "No such option"),

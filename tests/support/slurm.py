@@ -182,10 +182,14 @@ class Slurm:
     def wait(self, is_so: Callable[[], object]) -> None:
         """Wait until something is so. Jobs that were queued again need not wait for their two minutes."""
         while not is_so():
-            for job in self.jobs():
-                if (job.state, job.reason) == ("PENDING", "BeginTime"):
-                    with suppress(subprocess.CalledProcessError):  # it has just begun
-                        self.call("scontrol", "update", f"JobId={job.id}", "StartTime=now")
+            queued_again = [
+                job.id for job in self.jobs() if (job.state, job.reason) == ("PENDING", "BeginTime")
+            ]
+            if queued_again:
+                time.sleep(1)  # a node refuses a job in the second in which it ended the job's former start
+            for job_id in queued_again:
+                with suppress(subprocess.CalledProcessError):  # it has just begun
+                    self.call("scontrol", "update", f"JobId={job_id}", "StartTime=now")
             time.sleep(LOOK_SECONDS)
 
     def wait_until_ended(self, name: str = "") -> None:

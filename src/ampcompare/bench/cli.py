@@ -62,9 +62,10 @@ def build_arms(overrides: list[str]) -> list[BenchmarkArm]:
     """
     from ampcompare.bench.runner import BenchmarkArm
     from ampcompare.bench.training_process import run_with_torch
-    from ampcompare.config.load import config_from_cli, split_override
+    from ampcompare.config.load import check_split_lists, config_from_cli, split_override
     from ampcompare.config.option_spec import split_list
 
+    check_split_lists(overrides, LISTED)
     rest: list[str] = []
     listed: dict[str, list[str]] = {"backend": [PLAIN]}
     is_default = True

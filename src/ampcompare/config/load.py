@@ -5,7 +5,9 @@ This module must stay free of torch.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,15 +68,37 @@ def parse_override(word: str) -> tuple[str, Any]:
     """
     key, equals, value = split_override(word)
     if not equals or not key:
-        hint = did_you_mean(key, OPTIONS) if word.startswith("--") else ""
-        if key == word and key not in OPTIONS:  # perhaps one of several values
-            hint = "commas separate several values: backend=none,native"
-        why = "expected key=value, such as backend=native or optimizer.lr=0.05"
-        raise UserError(f"{word!r}: {why}; {hint}" if hint else f"{word!r}: {why}")
+        near = did_you_mean(key, OPTIONS) if word.startswith("--") else ""
+        hint = f"; {near}" if near else ""
+        raise UserError(f"{word!r}: expected key=value, such as backend=native or optimizer.lr=0.05{hint}")
     option = find_option(key)
     if option and option[0].is_free_form:
         return key, parse_yaml_value(key, value)
     return key, value
+
+
+def check_split_lists(words: Sequence[str], keys: Collection[str]) -> None:
+    """Refuse a list whose values have spaces between them, as `backend=none native`.
+
+    Args:
+        words: The overrides.
+        keys: The options of which the command takes several values.
+
+    Raises:
+        UserError: A word without a key is a value that the option before it takes.
+    """
+    for index, (before, word) in enumerate(pairwise(words), 1):
+        key, equals, _ = split_override(before)
+        if not equals or key not in keys or "=" in word or word.startswith(("-", "{")):
+            continue
+        try:
+            if find_option(key):  # a program of the user's own has other options
+                check_option(key, word)
+        except UserError:
+            continue
+        rest = takewhile(lambda other: "=" not in other, words[index:])
+        meant = shlex.quote(",".join([before, *rest]))
+        raise UserError(f"{word!r}: expected key=value; separate values with commas: did you mean {meant}?")
 
 
 def split_override(word: str) -> tuple[str, str, str]:

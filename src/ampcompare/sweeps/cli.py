@@ -163,6 +163,7 @@ def sweep(
     """
     from rich.console import Console
 
+    from ampcompare.config.load import check_split_lists
     from ampcompare.runs.loader import API_PREFIX
     from ampcompare.sweeps.sweep_command import SweepCommand, SweepOptions, command_of_folder
     from ampcompare.sweeps.sweep_file import read_sweep
@@ -192,6 +193,8 @@ def sweep(
                 f"ones; to continue it: {recorded.text()}"
             )
         file, words, options = recorded.file, [*recorded.overrides], recorded.options
+    if any("=" not in word for word in words or ()) and not file.startswith(API_PREFIX):
+        check_split_lists(words or [], [parameter.key for parameter in read_sweep(file).parameters])
     console = Console(highlight=False)
     if status or again:
         from ampcompare.sweeps.status import read_status, rerun, show_status

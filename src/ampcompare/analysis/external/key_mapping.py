@@ -307,7 +307,10 @@ def _continued_steps(steps: np.ndarray, epochs: np.ndarray) -> np.ndarray | None
     rows = np.flatnonzero(np.isfinite(steps))
     logged = steps[rows]
     falls = np.flatnonzero(np.diff(logged) < 0)
-    if not len(falls) or logged[falls[0] + 1 :].max() > logged[: falls[0] + 1].max():
+    if not len(falls):
+        return None
+    first_restart = falls[0] + 1
+    if logged[first_restart:].max() > logged[:first_restart].max():
         return None
     epoch_of_row = epochs[rows]
     has_epochs = np.isfinite(epoch_of_row).all()

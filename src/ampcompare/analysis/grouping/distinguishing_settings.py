@@ -246,8 +246,10 @@ def _describe_length(runs: Sequence[RunRecord]) -> str:
     for unit, keys in (("step", STEPS), ("epoch", EPOCHS)):
         # Trainers write -1 for "no limit".
         counts = [n for n in first_values(runs, keys) if n.strip("0.").replace(".", "").isdecimal()]
+        if counts == ["1"]:
+            return f"1 {unit}"
         if counts:
-            return f"{listed(counts)} {unit}{'s' * (counts != ['1'])}"
+            return f"{listed(counts)} {unit}s"
     return ""
 
 
