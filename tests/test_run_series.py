@@ -263,6 +263,59 @@ def test_only_the_first_seed_compiles_unless_the_network_has_other_attributes(
     ]
 
 
+# The blocks of all built-in networks and, if timm is installed, of three kinds of its networks: attention
+# with layer scale and stochastic depth, ConvNeXt's block, and EfficientNet's with squeeze-and-excitation.
+ALL_NETWORKS = """
+from importlib.util import find_spec
+from torch import nn
+from torchvision.models.resnet import Bottleneck, ResNet
+from ampcompare.models.builtin import resnet20, tiny
+
+class Sum(nn.Module):
+    def __init__(self, networks):
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x):
+        return sum(network(x) for network in self.networks)
+
+def build(num_classes):
+    first_blocks = resnet20(num_classes)  # its other blocks are as these
+    for stage in ("layer1", "layer2", "layer3"):
+        setattr(first_blocks, stage, getattr(first_blocks, stage)[:1])
+    networks = [tiny(num_classes), first_blocks]
+    networks += [ResNet(Bottleneck, [1, 1, 1, 1], num_classes, width_per_group=4)]
+    if find_spec("timm"):
+        import timm
+        options = {"num_classes": num_classes, "drop_path_rate": 0.1}
+        vit = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "depth": 1}
+        networks += [
+            timm.create_model("test_vit", init_values=1e-4, **vit, **options),
+            timm.create_model("test_convnext", depths=(1, 1, 1, 1), dims=(8, 8, 8, 8), **options),
+            timm.create_model("test_efficientnet", drop_rate=0.1, **options),
+        ]
+    return Sum(networks)
+"""
+
+
+@pytest.mark.slow
+def test_only_the_first_seed_compiles_the_networks_of_timm_and_our_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, outside: Outside
+):
+    use_compiler(outside, outside.stop_clock())
+    (tmp_path / "networks.py").write_text(ALL_NETWORKS)
+    words = f"model.name={tmp_path / 'networks.py'}:build", "data.train_limit=8", "data.test_limit=8"
+    forget_compiled_code()
+    history_, graphs = ProcessHistory(), []
+    for seed in (1, 2):
+        train_compiled(
+            tmp_path / "runs", history_, f"seed={seed}", "backend=apex_o1_bf16", "epochs=1", *words
+        )
+        graphs.append(count_compilations()[0])
+    assert graphs[0] == graphs[1] > 0
+    assert "compiling again" not in caplog.text
+
+
 KEPT = """
 from functools import cache
 from torch import nn
