@@ -53,6 +53,14 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     os.environ.update(before)
 
 
+@pytest.fixture(autouse=True)
+def _fixed_random_numbers() -> None:
+    """Each test has the same random numbers at each time, such as those of a network that it builds."""
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache_and_sources(tmp_path_factory: pytest.TempPathFactory):
     """Images are cached in a folder of this test session; child processes, wherever they start, run what lies
