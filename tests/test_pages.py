@@ -1,4 +1,4 @@
-"""What the pages and the docstrings show to others is so, and runs as it stands.
+"""Commands, programs and figures of the pages and the docstrings are true, and run as they stand.
 
 Where a page trains for minutes, the test trains less: `SHORTER` replaces only counts, of epochs, seeds,
 samples, steps and minutes.
@@ -117,7 +117,7 @@ SHORTER = {
 FILES_OF = {"docs/backends.md": "docs/getting-started.md", "docs/tf32-to-amp.md": README}
 # The other commands of README are make's, and those of clusters, which tests/sweeps and tests/online run.
 ONLY = {README: ("Measure your own network", "Compare training quality")}
-# What the commands of a section print: the verdict, or the end of what they measure.
+# Text that the commands of a section print: the verdict, or the end of what they measure.
 TOLD = {
     (README, "Compare training quality"): "page: report/index.html",
     ("docs/getting-started.md", "2. Ask what the machine can do"): "float16",

@@ -138,7 +138,7 @@ def test_lightnings_loggers_give_the_same_run(tmp_path):
 
 @pytest.mark.parametrize("place", ["", "checkpoint-9", "checkpoint-10"])
 def test_a_hugging_face_run_has_the_state_of_its_latest_checkpoint_and_a_settings_file(place, tmp_path):
-    """Of the output folder or that checkpoint. `test_hugging_faces_trainer_is_recorded` has real ones."""
+    """The settings file lies in the output folder or in a checkpoint, at `place`."""
     rows = [{"step": 9, "eval_loss": 0.5}, {"step": 10, "eval_loss": 0.25}]
     for step in (9, 10):
         state = {"global_step": step, "log_history": rows[: step - 8]}

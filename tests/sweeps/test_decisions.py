@@ -1,4 +1,4 @@
-"""What the driver of a sweep decides: which run comes next, what becomes of one that was interrupted."""
+"""The driver of a sweep decides which run comes next, and what becomes of one that was interrupted."""
 
 from dataclasses import replace
 

@@ -38,8 +38,8 @@ THEIRS = {"program": "theirs.py", "command": ["python", "theirs.py", "${args}"]}
 
 
 @pytest.fixture(autouse=True)
-def theirs(project):
-    """The program of others is in its folder, and named by its path where the test is elsewhere."""
+def users_program(project):
+    """Write the program that is not ours into the folder of the project."""
     (project.folder / "theirs.py").touch()
 
 

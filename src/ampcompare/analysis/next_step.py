@@ -144,7 +144,7 @@ def _last_look(findings: Findings) -> int:
 def _duration(findings: Findings, low: int, high: int) -> str:
     """Return how long so many more seeds of every group take, one run after the other; "" if unknown."""
     counted = [group for group in findings.groups if group.n and not group.is_control]
-    # Of one more seed. Runs that record no time do not count; NaN if no run of a group does.
+    # The time of one more seed. Runs that record no time do not count; NaN if no run of a group does.
     hours = sum(float(group.rows[SECONDS_IN_ALL].mean()) for group in counted) / 3600
     if not math.isfinite(hours):
         return ""

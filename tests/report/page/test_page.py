@@ -30,7 +30,7 @@ def markup(page: str) -> str:
     return re.sub(r"(<(script|style)[^>]*>).*?</\2>", r"\1", page, flags=re.S)
 
 
-def words(page: str) -> str:
+def visible_text(page: str) -> str:
     """Return the text that a reader of a page sees."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", "", markup(page))).split())
 
@@ -59,7 +59,7 @@ def hostile_runs():
 def test_hostile_names_stay_text_whatever_page_and_template_are_made_of():
     page = page_of(*hostile_runs())
     for name in (HOSTILE, IMAGE, "x" * 300):
-        assert name in words(page)
+        assert name in visible_text(page)
     assert not re.findall(r"<img|<\w+[^<>]*\son\w+=", markup(page))
     data, *others = scripts(page)
     assert [attributes for attributes, _ in (data, *others)] == [
@@ -100,7 +100,7 @@ def test_page_says_what_the_analysis_says_in_five_sections(tmp_path):
     for row in comparison_table(analysis).rows:
         expected += [row.label, row.meaning, row.runs, *(part.text for part in row.badge)]
         expected += [text for c in row.cells.values() for text in (c.text, c.unit, c.span, c.also)]
-    assert not [text for text in expected if " ".join(text.split()) not in words(page)]
+    assert not [text for text in expected if " ".join(text.split()) not in visible_text(page)]
     order = re.findall(r'<section id="(\w+)"', page)
     assert order == ["comparison", "training", "numerics", "published", "evidence"]
 

@@ -31,7 +31,7 @@ GREY = "#767c88"  # on white and on near-black
 PAPER = "paper"  # the signal with the colour of the ground
 PICK = "pick"  # the signal with the label that the reader selected; null for none
 NUMBER = ",.6~r"  # decimal without trailing zeros: an axis from 0.16 has no label 0.2
-# What a picture cannot show: control characters, and those that Vega would halve where it shortens a label.
+# Control characters, which XML cannot hold, and characters that Vega would halve where it shortens a label.
 NOT_PRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd]")
 
 
